@@ -1,0 +1,1 @@
+"""Rotations, rigid and similarity transforms, cameras, distortion and registration, as batched torch functions."""

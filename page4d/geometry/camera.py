@@ -1,0 +1,163 @@
+"""Pinhole cameras: the record, projection, unprojection, rays, and intrinsics under resizing and cropping."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from page4d.conventions import PIXEL_CENTER
+from page4d.errors import ShapeError
+from page4d.geometry.rigid import camera_centers, invert_rigid, transform_points
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cameras:
+    """Pinhole cameras that share one image size: `world_to_camera` [..., 4, 4] and `intrinsics` [..., 3, 3] in px.
+
+    `image_size` is (height, width), the pixel grid that the intrinsics refer to.
+    """
+
+    world_to_camera: Float[Tensor, "*batch 4 4"]
+    intrinsics: Float[Tensor, "*batch 3 3"]
+    image_size: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        if self.world_to_camera.shape[-2:] != (4, 4) or self.intrinsics.shape[-2:] != (3, 3):
+            raise ShapeError(
+                f"cameras of shapes {tuple(self.world_to_camera.shape)} and {tuple(self.intrinsics.shape)}",
+                "give world_to_camera [..., 4, 4] and intrinsics [..., 3, 3]",
+            )
+        if self.world_to_camera.shape[:-2] != self.intrinsics.shape[:-2]:
+            raise ShapeError(
+                f"batch axes {tuple(self.world_to_camera.shape[:-2])} and {tuple(self.intrinsics.shape[:-2])} differ",
+                "give one intrinsic matrix per camera",
+            )
+
+    @property
+    def centers(self) -> Float[Tensor, "*batch 3"]:
+        """Camera positions in the world."""
+        return camera_centers(self.world_to_camera)
+
+    @property
+    def camera_to_world(self) -> Float[Tensor, "*batch 4 4"]:
+        """Poses: where each camera stands and looks."""
+        return invert_rigid(self.world_to_camera)
+
+    def __getitem__(self, index: object) -> "Cameras":
+        """Select along the batch axes, as a tensor would."""
+        return Cameras(
+            world_to_camera=self.world_to_camera[index],  # type: ignore[index]
+            intrinsics=self.intrinsics[index],  # type: ignore[index]
+            image_size=self.image_size,
+        )
+
+
+def pixel_grid(
+    height: int,
+    width: int,
+    *,
+    pixel_center: float = PIXEL_CENTER,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Float[Tensor, "H W 2"]:
+    """Return the (x, y) coordinate of every pixel's centre."""
+    x = torch.arange(width, dtype=dtype, device=device) + pixel_center
+    y = torch.arange(height, dtype=dtype, device=device) + pixel_center
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
+
+
+def normalize_pixels(
+    pixels: Float[Tensor, "*grid 2"], intrinsics: Float[Tensor, "*batch 3 3"]
+) -> Float[Tensor, "*grid 2"]:
+    """Turn pixel coordinates into image-plane coordinates (x / z, y / z); skew is honoured."""
+    matrix = intrinsics.reshape(*intrinsics.shape[:-2], *(1,) * (pixels.ndim - intrinsics.ndim + 1), 3, 3)
+    y = (pixels[..., 1] - matrix[..., 1, 2]) / matrix[..., 1, 1]
+    x = (pixels[..., 0] - matrix[..., 0, 2] - matrix[..., 0, 1] * y) / matrix[..., 0, 0]
+    return torch.stack([x, y], dim=-1)
+
+
+def denormalize_pixels(
+    plane: Float[Tensor, "*grid 2"], intrinsics: Float[Tensor, "*batch 3 3"]
+) -> Float[Tensor, "*grid 2"]:
+    """Turn image-plane coordinates into pixel coordinates; undoes `normalize_pixels`."""
+    matrix = intrinsics.reshape(*intrinsics.shape[:-2], *(1,) * (plane.ndim - intrinsics.ndim + 1), 3, 3)
+    x = matrix[..., 0, 0] * plane[..., 0] + matrix[..., 0, 1] * plane[..., 1] + matrix[..., 0, 2]
+    y = matrix[..., 1, 1] * plane[..., 1] + matrix[..., 1, 2]
+    return torch.stack([x, y], dim=-1)
+
+
+def project(
+    points: Float[Tensor, "*grid 3"], intrinsics: Float[Tensor, "*batch 3 3"]
+) -> tuple[Float[Tensor, "*grid 2"], Float[Tensor, "*grid"]]:
+    """Project points of the camera frame to pixels; return the pixels and the z-depths.
+
+    Points at or behind the camera have a depth of at most 0 and meaningless pixels: mask by `depth > 0`.
+
+    Source: Hartley & Zisserman (2004), eq. 6.10.
+    """
+    depth = points[..., 2]
+    return denormalize_pixels(points[..., :2] / depth[..., None], intrinsics), depth
+
+
+def unproject(
+    depth: Float[Tensor, "*batch H W"], intrinsics: Float[Tensor, "*batch 3 3"], pixel_center: float = PIXEL_CENTER
+) -> Float[Tensor, "*batch H W 3"]:
+    """Lift a z-depth map to points in the camera frame (x right, y down, z forward).
+
+    Points carry the unit of `depth`. Depth 0 gives the camera centre; mask by `depth > 0`.
+
+    Raises:
+        ShapeError: if the batch axes of `depth` and `intrinsics` differ.
+
+    Source: Hartley & Zisserman (2004), eq. 6.10.
+    """
+    if depth.shape[:-2] != intrinsics.shape[:-2]:
+        raise ShapeError(
+            f"depth has batch axes {tuple(depth.shape[:-2])}, intrinsics {tuple(intrinsics.shape[:-2])}",
+            "give one intrinsic matrix per depth map",
+        )
+    return camera_rays(intrinsics, depth.shape[-2:], pixel_center) * depth[..., None]
+
+
+def camera_rays(
+    intrinsics: Float[Tensor, "*batch 3 3"], image_size: tuple[int, ...], pixel_center: float = PIXEL_CENTER
+) -> Float[Tensor, "*batch H W 3"]:
+    """Return the viewing ray of every pixel in the camera frame, scaled to z = 1.
+
+    `image_size` is (height, width). A z-depth times the ray is the point.
+    """
+    height, width = image_size
+    grid = pixel_grid(height, width, pixel_center=pixel_center, dtype=intrinsics.dtype, device=intrinsics.device)
+    grid = grid.expand(*intrinsics.shape[:-2], height, width, 2)
+    plane = normalize_pixels(grid, intrinsics)
+    return torch.cat([plane, torch.ones_like(plane[..., :1])], dim=-1)
+
+
+def world_points(
+    depth: Float[Tensor, "*batch H W"], cameras: Cameras, pixel_center: float = PIXEL_CENTER
+) -> Float[Tensor, "*batch H W 3"]:
+    """Lift z-depth maps to points in the world."""
+    return transform_points(cameras.camera_to_world, unproject(depth, cameras.intrinsics, pixel_center))
+
+
+def resize_intrinsics(
+    intrinsics: Float[Tensor, "*batch 3 3"], scale_x: float, scale_y: float
+) -> Float[Tensor, "*batch 3 3"]:
+    """Return the intrinsics after the image was resized by the two factors (pixel centres at 0.5)."""
+    return intrinsics.new_tensor([[scale_x], [scale_y], [1.0]]) * intrinsics
+
+
+def crop_intrinsics(intrinsics: Float[Tensor, "*batch 3 3"], left: float, top: float) -> Float[Tensor, "*batch 3 3"]:
+    """Return the intrinsics after `left` columns and `top` rows were cut off; negative values pad."""
+    shift = torch.zeros_like(intrinsics)
+    shift[..., 0, 2] = left
+    shift[..., 1, 2] = top
+    return intrinsics - shift
+
+
+def move_pixel_center(
+    intrinsics: Float[Tensor, "*batch 3 3"], source: float, target: float = PIXEL_CENTER
+) -> Float[Tensor, "*batch 3 3"]:
+    """Convert between counting the top-left pixel's centre as `source` and as `target`."""
+    return crop_intrinsics(intrinsics, source - target, source - target)

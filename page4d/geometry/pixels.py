@@ -1,0 +1,103 @@
+"""The invertible map between the pixels of an original image and the pixels that a network sees."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from page4d.errors import UsageError
+from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelTransform:
+    """Original image -> resized to `content_size` -> placed at (`left`, `top`) on a canvas of `canvas_size`.
+
+    Sizes are (height, width). The two scale factors differ only by the rounding of the content to whole pixels, so
+    nothing is stretched by more than half a pixel, and nothing is cropped away.
+    """
+
+    original_size: tuple[int, int]
+    content_size: tuple[int, int]
+    canvas_size: tuple[int, int]
+    left: int = 0
+    top: int = 0
+
+    def __post_init__(self) -> None:
+        (height, width), (canvas_height, canvas_width) = self.content_size, self.canvas_size
+        fits = self.left >= 0 and self.top >= 0
+        fits = fits and self.top + height <= canvas_height and self.left + width <= canvas_width
+        if not fits or min(*self.original_size, *self.content_size) < 1:
+            raise UsageError(
+                f"content {width}x{height} at ({self.left}, {self.top}) does not fit a canvas of "
+                f"{canvas_width}x{canvas_height}",
+                "use a larger --size",
+            )
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """Network pixels per original pixel along x and y."""
+        return self.content_size[1] / self.original_size[1], self.content_size[0] / self.original_size[0]
+
+    @property
+    def rows(self) -> slice:
+        """Canvas rows that hold the image."""
+        return slice(self.top, self.top + self.content_size[0])
+
+    @property
+    def columns(self) -> slice:
+        """Canvas columns that hold the image."""
+        return slice(self.left, self.left + self.content_size[1])
+
+    def to_network(self, pixels: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        """Map original pixel coordinates (x, y) to network pixel coordinates."""
+        return pixels * pixels.new_tensor(self.scale) + pixels.new_tensor([self.left, self.top])
+
+    def to_original(self, pixels: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        """Map network pixel coordinates (x, y) to original pixel coordinates."""
+        return (pixels - pixels.new_tensor([self.left, self.top])) / pixels.new_tensor(self.scale)
+
+    def intrinsics_to_network(self, intrinsics: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """Carry intrinsics from the original image to the canvas."""
+        return crop_intrinsics(resize_intrinsics(intrinsics, *self.scale), -self.left, -self.top)
+
+    def intrinsics_to_original(self, intrinsics: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
+        """Carry intrinsics from the canvas to the original image."""
+        scale_x, scale_y = self.scale
+        return resize_intrinsics(crop_intrinsics(intrinsics, self.left, self.top), 1 / scale_x, 1 / scale_y)
+
+    def content_mask(self) -> Bool[Tensor, "H W"]:
+        """Return True where the canvas holds the image, False on the padding."""
+        mask = torch.zeros(self.canvas_size, dtype=torch.bool)
+        mask[self.rows, self.columns] = True
+        return mask
+
+
+def fit_views(original_sizes: list[tuple[int, int]], long_side: int, multiple: int) -> tuple[PixelTransform, ...]:
+    """Place every view of a rig on one canvas: long side `long_side`, aspect ratio kept, centred, nothing cropped.
+
+    The canvas is the smallest that holds all views and whose sides are multiples of `multiple` (the patch size).
+    Sizes are (height, width).
+
+    Raises:
+        UsageError: if an image is so narrow that its short side would vanish.
+    """
+    contents = []
+    for height, width in original_sizes:
+        factor = long_side / max(height, width)
+        content = (round(height * factor), round(width * factor))
+        if min(content) < 1:
+            raise UsageError(f"an image of {width}x{height} px vanishes at --size {long_side}", "use a larger --size")
+        contents.append(content)
+    canvas = tuple(-(-max(sides) // multiple) * multiple for sides in zip(*contents, strict=True))
+    return tuple(
+        PixelTransform(
+            original_size=original,
+            content_size=content,
+            canvas_size=(canvas[0], canvas[1]),
+            left=(canvas[1] - content[1]) // 2,
+            top=(canvas[0] - content[0]) // 2,
+        )
+        for original, content in zip(original_sizes, contents, strict=True)
+    )

@@ -1,0 +1,46 @@
+"""The nine numbers that the VGGT family predicts for a camera: translation, quaternion (xyzw), fields of view."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from page4d.geometry.camera import Cameras
+from page4d.geometry.rigid import rigid
+from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix, wxyz_from_xyzw, xyzw_from_wxyz
+
+
+def encode_pose(cameras: Cameras) -> Float[Tensor, "*batch 9"]:
+    """Encode cameras as [translation of world_to_camera, quaternion xyzw, vertical and horizontal field of view].
+
+    Fields of view are in radians; a principal point off the middle of the image is not kept.
+
+    Source: "absT_quaR_FoV" of the public VGGT code (reference facts, July 2025).
+    """
+    height, width = cameras.image_size
+    quaternion = xyzw_from_wxyz(quaternion_from_matrix(cameras.world_to_camera[..., :3, :3]))
+    field_of_view = torch.stack(
+        [
+            2 * torch.atan(height / 2 / cameras.intrinsics[..., 1, 1]),
+            2 * torch.atan(width / 2 / cameras.intrinsics[..., 0, 0]),
+        ],
+        dim=-1,
+    )
+    return torch.cat([cameras.world_to_camera[..., :3, 3], quaternion, field_of_view], dim=-1)
+
+
+def decode_pose(encoding: Float[Tensor, "*batch 9"], image_size: tuple[int, int]) -> Cameras:
+    """Decode nine numbers into cameras whose principal point is the middle of an image of (height, width).
+
+    The quaternion may have any non-zero length. A field of view of 0 gives an infinite focal length.
+
+    Source: "absT_quaR_FoV" of the public VGGT code (reference facts, July 2025).
+    """
+    height, width = image_size
+    rotation = matrix_from_quaternion(wxyz_from_xyzw(encoding[..., 3:7]))
+    intrinsics = encoding.new_zeros(*encoding.shape[:-1], 3, 3)
+    intrinsics[..., 0, 0] = width / 2 / torch.tan(encoding[..., 8] / 2)
+    intrinsics[..., 1, 1] = height / 2 / torch.tan(encoding[..., 7] / 2)
+    intrinsics[..., 0, 2] = width / 2
+    intrinsics[..., 1, 2] = height / 2
+    intrinsics[..., 2, 2] = 1
+    return Cameras(world_to_camera=rigid(rotation, encoding[..., :3]), intrinsics=intrinsics, image_size=image_size)

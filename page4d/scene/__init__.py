@@ -1,0 +1,1 @@
+"""Captures: what a folder holds, when each frame was taken, which pixels a network sees."""

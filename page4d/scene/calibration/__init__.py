@@ -1,0 +1,1 @@
+"""Readers of camera calibrations: one file a format, one record for all."""
