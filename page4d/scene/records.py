@@ -4,21 +4,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.conventions import Scale
+from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform
 
-Image = NDArray[np.uint8] | NDArray[np.uint16]
-"""RGB pixels [H, W, 3] (masks: [H, W]); 16 bit where the source has more than 8."""
+Image = NDArray[Any]
+"""RGB pixels [H, W, 3] (masks: [H, W]) as uint8, or uint16 where the source has more than 8 bits."""
 
 
 class Level(StrEnum):
@@ -77,6 +77,11 @@ class FrameSource(Protocol):
         ...
 
     @property
+    def codec(self) -> str:
+        """How the frames are stored, such as `h264` or `png`."""
+        ...
+
+    @property
     def size(self) -> tuple[int, int]:
         """Height and width of every frame."""
         ...
@@ -105,8 +110,8 @@ class ViewCamera:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskSource:
-    """External masks of a view: `frames` pairs with the video by time or by index; `ignore` names the meaning."""
+class PairedFrames:
+    """Masks or depth maps of a view: for each of the scene's times the index of a frame of `frames`."""
 
     frames: FrameSource
     indices: tuple[int, ...]
@@ -121,7 +126,8 @@ class View:
     clock: Clock
     indices: tuple[int, ...]
     camera: ViewCamera | None = None
-    mask: MaskSource | None = None
+    mask: PairedFrames | None = None
+    depth: PairedFrames | None = None
 
 
 class MaskMeaning(StrEnum):
@@ -136,7 +142,8 @@ class MaskMeaning(StrEnum):
 class Scene:
     """A synchronized capture: V views on one clock, T instants at which every view has a frame.
 
-    No pixel is decoded yet. `times` are seconds on the common clock; `scale` says whether the calibration is in metres.
+    No pixel is decoded yet. `times` are seconds on the common clock. `scale` says what one unit of
+    the calibration is. Measured depth maps have `depth_levels` levels per unit.
     """
 
     name: str
@@ -144,6 +151,7 @@ class Scene:
     times: NDArray[np.float64]
     scale: Scale = Scale.ARBITRARY
     mask_meaning: MaskMeaning = MaskMeaning.DYNAMIC
+    depth_levels: float = METRIC_DEPTH_SCALE
     synchronisation: str = "same start"
     calibration: str | None = None
     notices: tuple[Notice, ...] = field(default=())
@@ -170,7 +178,8 @@ class FrameBatch:
 
     `images` are RGB in [0, 1]. `valid` is False on padding, on pixels that undistortion leaves empty and on pixels
     that a mask says to ignore. `dynamic` is the external probability of motion, where the user gave masks for it.
-    `cameras` are the calibrated ones at network pixels, if every view has one.
+    `cameras` are the calibrated ones at network pixels, if every view has one. `depth` is measured z-depth in the
+    calibration's unit, 0 where the sensor saw nothing.
     """
 
     times: Float[Tensor, " T"]
@@ -180,3 +189,4 @@ class FrameBatch:
     valid: Bool[Tensor, "B T V H W"]
     dynamic: Float[Tensor, "B T V H W"] | None = None
     cameras: Cameras | None = None
+    depth: Float[Tensor, "B T V H W"] | None = None

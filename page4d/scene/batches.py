@@ -1,0 +1,251 @@
+"""Decoded frames as a network reads them: resized without stretching, undistorted, masked, decoded once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.geometry.camera import Cameras, denormalize_pixels, normalize_pixels, pixel_grid
+from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.scene.images import resize
+from page4d.scene.records import FrameBatch, FrameReader, Image, MaskMeaning, PairedFrames, Scene, View, ViewCamera
+
+PADDING_RGB = (0.485, 0.456, 0.406)
+"""Colour of the padding: the mean that networks of this family subtract, so that padding is zero to them.
+
+Source: the ImageNet mean of the DINOv2 and VGGT code.
+"""
+
+
+@dataclass(frozen=True)
+class _Undistortion:
+    """Where to read each pixel of the undistorted original image, and which pixels the lens never saw."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.float32]
+    seen: NDArray[np.bool_]
+
+
+@contextmanager
+def open_batches(scene: Scene, long_side: int, multiple: int) -> Iterator["BatchReader"]:
+    """Open all views for one forward pass over time; images fit `long_side` px, sides are multiples of `multiple`."""
+    transforms = fit_views([view.source.size for view in scene.views], long_side, multiple)
+    with ExitStack() as stack:
+        views = [
+            _OpenView(stack, view, transform, scene) for view, transform in zip(scene.views, transforms, strict=True)
+        ]
+        yield BatchReader(scene, transforms, views)
+
+
+class BatchReader:
+    """Reads ranges of instants in order; a decoded instant is held until a range starts behind it."""
+
+    def __init__(self, scene: Scene, transforms: tuple[PixelTransform, ...], views: Sequence["_OpenView"]) -> None:
+        self.transforms = transforms
+        self._scene = scene
+        self._views = views
+        self._start = 0
+        self._held: FrameBatch | None = None
+
+    def read(self, start: int, stop: int) -> FrameBatch:
+        """Return the instants from `start` to before `stop`; `start` must not decrease over calls.
+
+        Raises:
+            InputError: if a frame cannot be decoded.
+        """
+        held = self._held
+        held_stop = self._start + len(held.times) if held is not None else 0
+        if held is not None and start < held_stop:
+            held = _slice_times(held, start - self._start, held_stop - self._start)
+        else:
+            held, held_stop = None, start
+        if stop > held_stop:
+            fresh = self._decode(held_stop, stop)
+            held = fresh if held is None else _concatenate(held, fresh)
+        assert held is not None
+        self._start, self._held = start, held
+        return _slice_times(held, 0, stop - start)
+
+    def _decode(self, start: int, stop: int) -> FrameBatch:
+        frames = [view.read(start, stop) for view in self._views]
+        zeros = torch.zeros_like(frames[0].images[:, 0])
+
+        def stacked(maps: list[Tensor | None]) -> Tensor | None:
+            if all(part is None for part in maps):
+                return None
+            return torch.stack([zeros if part is None else part for part in maps], dim=1)[None]
+
+        return FrameBatch(
+            times=torch.from_numpy(self._scene.times[start:stop].copy()),
+            view_names=self._scene.view_names,
+            pixel_transforms=self.transforms,
+            images=torch.stack([view.images for view in frames], dim=1)[None],
+            valid=torch.stack([view.valid for view in frames], dim=1)[None],
+            dynamic=stacked([view.dynamic for view in frames]),
+            depth=stacked([view.depth for view in frames]),
+            cameras=scene_cameras(self._scene, self.transforms, start, stop),
+        )
+
+
+def scene_cameras(scene: Scene, transforms: Sequence[PixelTransform], start: int, stop: int) -> Cameras | None:
+    """Return the calibrated cameras [1, T, V] at network pixels, or None unless every view has one."""
+    cameras = [view.camera for view in scene.views if view.camera is not None]
+    if len(cameras) < scene.num_views:
+        return None
+    poses = [_poses(camera, start, stop) for camera in cameras]
+    intrinsics = [
+        transform.intrinsics_to_network(camera.intrinsics).expand(stop - start, 3, 3)
+        for camera, transform in zip(cameras, transforms, strict=True)
+    ]
+    return Cameras(
+        world_to_camera=torch.stack(poses, dim=1)[None],
+        intrinsics=torch.stack(intrinsics, dim=1)[None],
+        image_size=transforms[0].canvas_size,
+    )
+
+
+def _poses(camera: ViewCamera, start: int, stop: int) -> Tensor:
+    if camera.world_to_camera.ndim == 2:
+        return camera.world_to_camera.expand(stop - start, 4, 4)
+    return camera.world_to_camera[start:stop]
+
+
+@dataclass(frozen=True)
+class _ViewFrames:
+    """One view's part of a batch: images [T, 3, H, W], maps [T, H, W]."""
+
+    images: Tensor
+    valid: Tensor
+    dynamic: Tensor | None = None
+    depth: Tensor | None = None
+
+
+class _OpenView:
+    """One view's decoders, with everything that is the same for all of its frames worked out once."""
+
+    def __init__(self, stack: ExitStack, view: View, transform: PixelTransform, scene: Scene) -> None:
+        self._view = view
+        self._transform = transform
+        self._scene = scene
+        self._undistortion = _undistortion(view)
+        # With distortion the frame is remapped at its original size first; otherwise the decoder's scaler resizes.
+        size = view.source.size if self._undistortion else transform.content_size
+        self._reader: FrameReader = stack.enter_context(view.source.open(size))
+        self._masks = stack.enter_context(view.mask.frames.open()) if view.mask else None
+        self._depths = stack.enter_context(view.depth.frames.open()) if view.depth else None
+        self._seen = self._content_seen()
+
+    def read(self, start: int, stop: int) -> _ViewFrames:
+        """Decode the instants from `start` to before `stop`."""
+        height, width = self._transform.canvas_size
+        count = stop - start
+        images = torch.tensor(PADDING_RGB).reshape(1, 3, 1, 1).repeat(count, 1, height, width)
+        valid = self._seen.expand(count, height, width).clone()
+        for place, pixels in enumerate(self._reader.read(self._view.indices[start:stop])):
+            scaled = resize(self._remap(pixels, cv2.INTER_LINEAR), self._transform.content_size)
+            values = torch.from_numpy(scaled.astype(np.float32) / np.iinfo(scaled.dtype).max)
+            images[place, :, self._transform.rows, self._transform.columns] = values.permute(2, 0, 1)
+        depth = self._read_maps(self._depths, self._view.depth, self._to_depth, start, stop)
+        marked = self._read_maps(self._masks, self._view.mask, self._to_mask, start, stop)
+        if marked is None or self._scene.mask_meaning is MaskMeaning.DYNAMIC:
+            return _ViewFrames(images, valid, marked, depth)
+        # One marked pixel is enough to spoil a network pixel, and one unmarked pixel to fail to keep it.
+        ignored = marked > 0 if self._scene.mask_meaning is MaskMeaning.IGNORE else marked < 1
+        return _ViewFrames(images, valid & ~ignored, None, depth)
+
+    def _read_maps(
+        self,
+        reader: FrameReader | None,
+        paired: PairedFrames | None,
+        convert: Callable[[Image], Image],
+        start: int,
+        stop: int,
+    ) -> Tensor | None:
+        if reader is None or paired is None:
+            return None
+        maps = torch.zeros(stop - start, *self._transform.canvas_size)
+        for place, pixels in enumerate(reader.read(paired.indices[start:stop])):
+            maps[place, self._transform.rows, self._transform.columns] = torch.from_numpy(convert(pixels))
+        return maps
+
+    def _to_mask(self, pixels: Image) -> Image:
+        flat = pixels if pixels.ndim == 2 else pixels.max(axis=2)
+        marked = (flat > np.iinfo(flat.dtype).max // 2).astype(np.uint8) * 255
+        if self._undistortion is not None:
+            marked = self._remap(resize(marked, self._view.source.size, nearest=True), cv2.INTER_NEAREST)
+        return resize(marked, self._transform.content_size) / np.float32(255)
+
+    def _to_depth(self, pixels: Image) -> Image:
+        """Take the measurement nearest to each pixel's centre: a mean across an edge would float in the air."""
+        flat = (pixels if pixels.ndim == 2 else pixels[..., 0]).astype(np.float32) / self._scene.depth_levels
+        if self._undistortion is not None:
+            flat = self._remap(resize(flat, self._view.source.size, nearest=True), cv2.INTER_NEAREST)
+        return resize(flat, self._transform.content_size, nearest=True)
+
+    def _remap(self, pixels: Image, interpolation: int) -> Image:
+        if self._undistortion is None:
+            return pixels
+        return cv2.remap(pixels, self._undistortion.x, self._undistortion.y, interpolation)
+
+    def _content_seen(self) -> Tensor:
+        mask = self._transform.content_mask()
+        if self._undistortion is not None:
+            seen = resize(self._undistortion.seen.astype(np.uint8) * 255, self._transform.content_size)
+            mask[self._transform.rows, self._transform.columns] = torch.from_numpy(seen == 255)
+        return mask
+
+
+def _undistortion(view: View) -> _Undistortion | None:
+    """Work out, for every pixel of the ideal image, where the lens put it (pixel centres at 0.5, OpenCV's at 0)."""
+    camera = view.camera
+    if camera is None or camera.distortion is None:
+        return None
+    height, width = view.source.size
+    grid = pixel_grid(height, width, dtype=torch.float64)
+    ideal = normalize_pixels(grid, camera.intrinsics)
+    shown = denormalize_pixels(camera.distortion.distort(ideal), camera.intrinsics)
+    inside = (shown >= 0).all(-1) & (shown[..., 0] <= width) & (shown[..., 1] <= height)
+    seen = inside & camera.distortion.in_domain(ideal)
+    x, y = (shown - 0.5).to(torch.float32).unbind(-1)
+    outside = torch.tensor(-1e4)
+    return _Undistortion(torch.where(seen, x, outside).numpy(), torch.where(seen, y, outside).numpy(), seen.numpy())
+
+
+def _slice_times(batch: FrameBatch, start: int, stop: int) -> FrameBatch:
+    cut = slice(start, stop)
+    return replace(
+        batch,
+        times=batch.times[cut],
+        images=batch.images[:, cut],
+        valid=batch.valid[:, cut],
+        dynamic=None if batch.dynamic is None else batch.dynamic[:, cut],
+        depth=None if batch.depth is None else batch.depth[:, cut],
+        cameras=None if batch.cameras is None else batch.cameras[:, cut],
+    )
+
+
+def _concatenate(first: FrameBatch, second: FrameBatch) -> FrameBatch:
+    def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+        return None if a is None or b is None else torch.cat([a, b], dim=1)
+
+    cameras = None
+    if first.cameras is not None and second.cameras is not None:
+        cameras = replace(
+            first.cameras,
+            world_to_camera=torch.cat([first.cameras.world_to_camera, second.cameras.world_to_camera], dim=1),
+            intrinsics=torch.cat([first.cameras.intrinsics, second.cameras.intrinsics], dim=1),
+        )
+    return replace(
+        first,
+        times=torch.cat([first.times, second.times]),
+        images=torch.cat([first.images, second.images], dim=1),
+        valid=torch.cat([first.valid, second.valid], dim=1),
+        dynamic=both(first.dynamic, second.dynamic),
+        depth=both(first.depth, second.depth),
+        cameras=cameras,
+    )

@@ -1,0 +1,192 @@
+"""page4d's own `cameras.json`, in two layouts: the output of a run (`views`) and a plain ground truth (`cameras`).
+
+Source: formats.md section 1 (the output contract) and the truth files of the tabletop capture.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
+from page4d.errors import InputError
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.scene.calibration.build import Matrix3, Matrix4, Side, make_camera
+from page4d.scene.calibration.files import blame, read_json, unreadable, validated
+from page4d.scene.calibration.record import CORRECT_THE_FILE, CalibratedCamera, Calibration
+
+PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
+
+LARGEST_DRIFT = 1e-6
+"""Relative change of the intrinsics over time that counts as none."""
+
+
+class _Distortion(BaseModel):
+    model: LensModel
+    coefficients: list[float]
+
+    def record(self) -> Distortion:
+        return Distortion(model=self.model, coefficients=tuple(self.coefficients))
+
+
+class _TruthCamera(BaseModel):
+    world_to_camera: Matrix4
+    intrinsics: Matrix3
+    width: Side
+    height: Side
+    distortion: _Distortion | None = None
+
+
+class _Truth(BaseModel):
+    cameras: dict[str, dict[str, object]]
+    convention: str = ""
+    pixel_center: PixelCenter | None = None
+    scale: Scale | None = None
+
+
+class _OutputView(BaseModel):
+    image_size: Annotated[list[Side], Field(min_length=2, max_length=2)]
+    static: bool = True
+    intrinsics: Matrix3 | Annotated[list[Matrix3], Field(min_length=1)]
+    world_to_camera: Matrix4 | Annotated[list[Matrix4], Field(min_length=1)]
+    distortion: _Distortion | None = None
+
+
+class _Conventions(BaseModel):
+    pixel_center: str | PixelCenter = PIXEL_CENTER
+
+
+class _Output(BaseModel):
+    views: dict[str, dict[str, object]]
+    conventions: _Conventions = _Conventions()
+    pixel_center: PixelCenter | None = None
+    scale: Scale = Scale.ARBITRARY
+    times: list[float] = []
+
+
+def read_own(path: Path) -> Calibration:
+    """Read `cameras.json`: the output of a page4d run, or the plain layout of a ground truth.
+
+    Raises:
+        InputError: if it is neither, or a camera in it cannot be used.
+    """
+    content = read_json(path)
+    if "views" in content:
+        return _read_output(path, validated(_Output, content, path.name))
+    if "cameras" in content:
+        return _read_truth(path, validated(_Truth, content, path.name))
+    raise unreadable(path, "it has neither 'views' nor 'cameras'")
+
+
+def _read_truth(path: Path, truth: _Truth) -> Calibration:
+    notices: tuple[str, ...] = ()
+    center = truth.pixel_center
+    if center is None:
+        center = _stated_center(truth.convention)
+    if center is None:
+        center = PIXEL_CENTER
+        notices = (f"{path.name} does not say where a pixel's centre is; (0.5, 0.5) is assumed for the top-left one",)
+    metric = truth.scale is Scale.METRIC or (
+        truth.scale is None and bool(re.search(r"\bmet(re|er)s\b", truth.convention))
+    )
+    cameras = []
+    for name, raw in truth.cameras.items():
+        camera = validated(_TruthCamera, raw, path.name, name)
+        with blame(path.name, name):
+            distortion = None if camera.distortion is None else camera.distortion.record()
+        cameras.append(
+            make_camera(
+                path.name,
+                name,
+                intrinsics=torch.tensor(camera.intrinsics, dtype=torch.float64),
+                world_to_camera=torch.tensor(camera.world_to_camera, dtype=torch.float64),
+                image_size=(camera.height, camera.width),
+                distortion=distortion,
+                pixel_center=center,
+            )
+        )
+    return Calibration(
+        path=path,
+        format="cameras.json",
+        scale=Scale.METRIC if metric else Scale.ARBITRARY,
+        cameras=tuple(cameras),
+        file_unit="m" if metric else None,
+        notices=notices,
+    )
+
+
+def _stated_center(text: str) -> float | None:
+    """Return the coordinate of the top-left pixel's centre that a convention's text names."""
+    if "half-integer pixel cent" in text or "(0.5, 0.5)" in text:
+        return PIXEL_CENTER
+    if "integer pixel cent" in text or re.search(r"\(0(\.0)?, ?0(\.0)?\)", text):
+        return INTEGER_PIXEL_CENTER
+    return None
+
+
+def _read_output(path: Path, output: _Output) -> Calibration:
+    center = output.pixel_center
+    if center is None:
+        stated = output.conventions.pixel_center
+        center = _stated_center(stated) if isinstance(stated, str) else stated
+    if center is None:
+        raise InputError(f"{path.name}: conventions.pixel_center is not understood", "write (0.5, 0.5) or (0, 0)")
+    cameras = []
+    notices: list[str] = []
+    for name, raw in output.views.items():
+        view = validated(_OutputView, raw, path.name, name)
+        camera, notice = _output_camera(path.name, name, view, output.times, center)
+        cameras.append(camera)
+        notices += [] if notice is None else [notice]
+    metric = output.scale is Scale.METRIC
+    return Calibration(
+        path=path,
+        format="cameras.json",
+        scale=output.scale,
+        cameras=tuple(cameras),
+        file_unit="m" if metric else None,
+        notices=tuple(notices),
+    )
+
+
+def _output_camera(
+    label: str, name: str, view: _OutputView, times: list[float], pixel_center: float
+) -> tuple[CalibratedCamera, str | None]:
+    """Build the camera of a view, and the notice that its intrinsics were joined over time, if they were."""
+    poses = torch.tensor(view.world_to_camera, dtype=torch.float64)
+    over_time = torch.tensor(view.intrinsics, dtype=torch.float64).reshape(-1, 3, 3)
+    with blame(label, name):
+        if poses.ndim == 3 and len(poses) == 1:
+            poses = poses[0]
+        if poses.ndim == 3 and len(times) != len(poses):
+            raise InputError(f"{len(poses)} poses for {len(times)} times", CORRECT_THE_FILE)
+        if len(over_time) > 1 and len(times) != len(over_time):
+            raise InputError(f"{len(over_time)} intrinsics for {len(times)} times", CORRECT_THE_FILE)
+        distortion = None if view.distortion is None else view.distortion.record()
+    intrinsics, notice = _joined_intrinsics(label, name, over_time)
+    camera = make_camera(
+        label,
+        name,
+        intrinsics=intrinsics,
+        world_to_camera=poses,
+        image_size=(view.image_size[1], view.image_size[0]),
+        distortion=distortion,
+        times=None if poses.ndim == 2 else tuple(times),
+        pixel_center=pixel_center,
+    )
+    return camera, notice
+
+
+def _joined_intrinsics(
+    label: str, name: str, over_time: Float[Tensor, "T 3 3"]
+) -> tuple[Float[Tensor, "3 3"], str | None]:
+    """Return the median over time: a calibrated view has one lens, a prediction may vary by a little."""
+    change = float((over_time - over_time[0]).abs().max())
+    if change <= LARGEST_DRIFT * (1 + float(over_time[0].abs().max())):
+        return over_time[0], None
+    text = f"{label}: camera {name}: the intrinsics vary by up to {change:.3g} px over time; their median is used"
+    return over_time.median(dim=0).values, text

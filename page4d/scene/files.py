@@ -1,0 +1,51 @@
+"""Checks that come before a file is opened, and natural order of names."""
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from page4d.errors import InputError
+
+DEFAULT_MAX_MEGAPIXELS = 64.0
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """Order `cam2` before `cam10`: digits compare as numbers, letters without case; ties by the plain text."""
+    parts = re.split(r"(\d+)", name)
+    key = [(0, int(part), "") if part.isdecimal() else (1, 0, part.casefold()) for part in parts]
+    return [*key, (2, 0, name)]
+
+
+def check_regular_file(path: Path) -> None:
+    """Refuse what cannot be a video or an image before any library waits on it.
+
+    Raises:
+        InputError: for a dangling link, a folder, pipe or device, an unreadable or an empty file.
+    """
+    if path.is_symlink() and not path.exists():
+        raise InputError(
+            f"{path.name} is a link to a file that does not exist", "restore the file or remove the link"
+        )
+    if not path.exists():
+        raise InputError(f"{path} does not exist", "check the path")
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InputError(f"{path.name} is not a regular file", "give a file on disk, not a pipe, device or folder")
+    if not os.access(path, os.R_OK):
+        raise InputError(f"{path.name}: permission denied", f"make it readable: chmod u+r '{path}'")
+    if path.stat().st_size == 0:
+        raise InputError(f"{path.name} is empty", "copy or record it again, or leave it out with --views")
+
+
+def check_pixels(name: str, width: int, height: int, max_megapixels: float) -> None:
+    """Refuse frames too large to decode, from the header's numbers alone.
+
+    Raises:
+        InputError: if the frame has more than `max_megapixels` million pixels.
+    """
+    megapixels = width * height / 1e6
+    if megapixels > max_megapixels:
+        raise InputError(
+            f"{name} is {width}x{height} ({megapixels:.0f} Mpx); the limit is {max_megapixels:g} Mpx (--max-pixels)",
+            "raise --max-pixels if the file is genuine",
+        )
