@@ -1,0 +1,164 @@
+"""Files that appear whole or not at all, and folders that one process writes at a time."""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from page4d.errors import OutputError
+
+LOCK_NAME = ".page4d.lock"
+_PART = re.compile(r"^\..+\.[0-9a-f]{8}\.part$", re.DOTALL)
+_NO_LOCKS_HERE = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
+
+_REASONS = {
+    errno.ENOSPC: ("disk full", "free space, then repeat with --resume"),
+    errno.EDQUOT: ("disk quota used up", "free space, then repeat with --resume"),
+    errno.EFBIG: ("the file is larger than this process may write", "raise 'ulimit -f', then repeat with --resume"),
+    errno.EACCES: ("permission denied", "choose a folder that you may write to"),
+    errno.EPERM: ("permission denied", "choose a folder that you may write to"),
+    errno.EROFS: ("the file system is read-only", "choose another folder"),
+    errno.ENOTDIR: ("a part of the path is a file", "choose another folder"),
+    errno.EISDIR: ("a folder is in the way", "move it away, or choose another folder"),
+    errno.ELOOP: ("a link is in the way", "remove it, or choose another folder"),
+}
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A file that is complete on disk."""
+
+    path: Path
+    num_bytes: int
+    sha256: str
+
+
+def output_error(error: OSError, path: Path) -> OutputError:
+    """Say in the user's words why a path cannot be written."""
+    reason, hint = _REASONS.get(error.errno or 0, (error.strerror or str(error), "choose another folder"))
+    return OutputError(f"cannot write to '{path}': {reason}", hint)
+
+
+def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
+    """Write a file under a temporary name in its folder, sync it and move it into place.
+
+    A link at `path` is replaced, not followed. Missing folders are made.
+
+    Raises:
+        OutputError: if the file cannot be written; then nothing is left behind.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = part_name(path)
+        _write_synced(part, data)
+        try:
+            part.replace(path)
+        except OSError:
+            part.unlink()
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise output_error(error, path) from error
+    return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
+
+
+def part_name(path: Path) -> Path:
+    """Return a new temporary name beside `path`, of the form `.name.xxxxxxxx.part`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
+def _write_synced(part: Path, data: bytes) -> None:
+    # Created by the kernel with the user's umask: mkstemp would make it private, and reading the umask is racy.
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(handle, remaining) :]
+        os.fsync(handle)
+    except OSError:
+        part.unlink()
+        raise
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC_FOLDERS:
+            raise
+    finally:
+        os.close(handle)
+
+
+def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
+    """Delete what a killed run left half-written; call it only while holding the folder."""
+    stale = []
+    for root, _, names in os.walk(folder, followlinks=False):
+        for name in sorted(names):
+            path = Path(root, name)
+            if _PART.match(name) and path.is_file() and not path.is_symlink():
+                path.unlink()
+                stale.append(path)
+    return tuple(stale)
+
+
+@contextmanager
+def claim_output(folder: Path) -> Iterator[Path]:
+    """Make the folder, check that it can be written, and keep other page4d processes out while the body runs.
+
+    The lock belongs to the open file, so a killed process leaves the folder free. Where the file system knows no
+    locks the folder is used without one.
+
+    Raises:
+        OutputError: if the folder cannot be written or another process holds it.
+    """
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise OutputError(f"cannot write to '{folder}': it is a file", "give a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise output_error(error, folder) from error
+    try:
+        _hold(lock, folder)
+        yield folder
+        os.ftruncate(lock, 0)
+    finally:
+        os.close(lock)
+
+
+def _hold(lock: int, folder: Path) -> None:
+    try:
+        _lock_or_refuse(lock, folder)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        remove_stale_parts(folder)
+        probe = part_name(folder / "probe")
+        _write_synced(probe, b"page4d\n")
+        probe.unlink()
+    except OSError as error:
+        raise output_error(error, folder) from error
+
+
+def _lock_or_refuse(lock: int, folder: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        raise OutputError(
+            f"'{folder}' is in use by another page4d (pid {pid})", "wait for it to end, or choose another folder"
+        ) from error
+    except OSError as error:
+        if error.errno not in _NO_LOCKS_HERE:
+            raise

@@ -1,0 +1,137 @@
+"""What is written for every instant and for a whole capture: one row of a table per kind of file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from page4d.errors import ShapeError, UsageError
+from page4d.export.atomic import WrittenFile
+from page4d.export.cameras import CaptureCameras, write_cameras_json, write_open3d_trajectories, write_tum
+from page4d.export.layout import OutputLayout
+from page4d.export.maps import crop_to_content, quantize_confidence, quantize_depth, quantize_dynamic, write_png
+from page4d.export.ply import write_ply
+from page4d.export.points import PointOptions, cloud_comments, merged_cloud
+from page4d.predictions import Predictions
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstantOptions:
+    """How instants are written; `depth_scale` is the same for a whole capture, `writers` are rows of the table."""
+
+    depth_scale: float
+    points: PointOptions = field(default_factory=PointOptions)
+    writers: tuple[str, ...] = ("depth", "confidence", "dynamic", "points")
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.writers if name not in INSTANT_WRITERS]
+        if unknown:
+            raise UsageError(f"no writer is called '{unknown[0]}'", f"choose from {', '.join(INSTANT_WRITERS)}")
+        if not 0 < self.depth_scale < float("inf"):
+            raise UsageError(f"depth_scale is {self.depth_scale}", "give a positive number")
+
+
+@dataclass(frozen=True)
+class InstantFiles:
+    """The files of an instant and what `run.json` counts of them."""
+
+    files: tuple[WrittenFile, ...] = ()
+    clipped_depths: int = 0
+    num_points: int = 0
+
+    def __add__(self, other: "InstantFiles") -> "InstantFiles":
+        """Put both together."""
+        return InstantFiles(
+            self.files + other.files, self.clipped_depths + other.clipped_depths, self.num_points + other.num_points
+        )
+
+
+InstantWriter = Callable[[OutputLayout, int, Predictions, InstantOptions], InstantFiles]
+CaptureWriter = Callable[[OutputLayout, CaptureCameras], list[WrittenFile]]
+
+
+def write_instant(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
+    """Write all files of the instant with this index in the capture, from predictions [1, 1, V, H, W].
+
+    Raises:
+        OutputError: if a file cannot be written; the files before it are complete.
+        ShapeError: if there is not exactly one instant.
+    """
+    if instant.depth.shape[:2] != (1, 1):
+        raise ShapeError(f"an instant of {tuple(instant.depth.shape[:2])} times", "give one with at_times")
+    if instant.view_names != layout.view_names:
+        raise ShapeError(f"views {instant.view_names} in a folder for {layout.view_names}", "give the same views")
+    written = InstantFiles()
+    for name in options.writers:
+        written += INSTANT_WRITERS[name](layout, index, instant, options)
+    return written
+
+
+def write_capture_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile]:
+    """Write all camera files of a capture.
+
+    Raises:
+        OutputError: if a file cannot be written.
+    """
+    return [file for write in CAPTURE_WRITERS.values() for file in write(layout, cameras)]
+
+
+def _write_depth(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
+    written = InstantFiles()
+    for view, name in enumerate(instant.view_names):
+        levels, clipped = quantize_depth(
+            _content(instant, instant.depth, view), _content(instant, instant.valid, view), options.depth_scale
+        )
+        written += InstantFiles((write_png(layout.depth(index, name), levels),), clipped_depths=clipped)
+    return written
+
+
+def _write_confidence(layout: OutputLayout, index: int, instant: Predictions, _: InstantOptions) -> InstantFiles:
+    files = []
+    for view, name in enumerate(instant.view_names):
+        known = _content(instant, instant.valid, view) & _has_depth(_content(instant, instant.depth, view))
+        levels = quantize_confidence(_content(instant, instant.depth_confidence, view), known)
+        files.append(write_png(layout.confidence(index, name), levels))
+    return InstantFiles(tuple(files))
+
+
+def _write_dynamic(layout: OutputLayout, index: int, instant: Predictions, _: InstantOptions) -> InstantFiles:
+    if instant.dynamic is None:
+        return InstantFiles()
+    files = []
+    for view, name in enumerate(instant.view_names):
+        levels = quantize_dynamic(_content(instant, instant.dynamic, view), _content(instant, instant.valid, view))
+        files.append(write_png(layout.dynamic(index, name), levels))
+    return InstantFiles(tuple(files))
+
+
+def _write_points(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
+    cloud = merged_cloud(instant, options.points)
+    file = write_ply(layout.points(index), cloud, cloud_comments(instant, layout.file_names))
+    return InstantFiles((file,), num_points=cloud.num_points)
+
+
+def _content(instant: Predictions, maps: Tensor, view: int) -> Tensor:
+    """Take a view's map [H, W] of the one instant without its padding."""
+    return crop_to_content(maps[0, 0, view].cpu(), instant.pixel_transforms[view])
+
+
+def _has_depth(depth: Tensor) -> Tensor:
+    return torch.isfinite(depth) & (depth > 0)
+
+
+INSTANT_WRITERS: dict[str, InstantWriter] = {
+    "depth": _write_depth,
+    "confidence": _write_confidence,
+    "dynamic": _write_dynamic,
+    "points": _write_points,
+}
+"""What can be written per instant; a later format is one more row."""
+
+CAPTURE_WRITERS: dict[str, CaptureWriter] = {
+    "cameras.json": write_cameras_json,
+    "tum": write_tum,
+    "open3d": write_open3d_trajectories,
+}
+"""What is written once per capture."""

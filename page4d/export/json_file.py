@@ -1,0 +1,71 @@
+"""JSON as page4d writes and reads it: exact floats, one matrix a line, no NaN."""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from page4d.errors import InputError
+
+Model = TypeVar("Model", bound="FileModel")
+
+
+class FileModel(BaseModel):
+    """Base of everything that is read from a file: unknown keys and non-finite numbers are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def readable(name: str) -> str:
+    """Replace what UTF-8 cannot hold, such as the bytes of a file name in another encoding, by escapes."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def format_json(value: Any, indent: int = 0) -> str:
+    """Format with one line per number, vector or matrix; floats are the shortest text that reads back exactly.
+
+    Raises:
+        ValueError: if a number is NaN or infinite.
+    """
+    if not isinstance(value, dict | list) or _fits_one_line(value):
+        return json.dumps(value, allow_nan=False)
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        lines = [f"{inner}{json.dumps(str(key))}: {format_json(item, indent + 1)}" for key, item in value.items()]
+        opening, closing = "{", "}"
+    else:
+        lines = [inner + format_json(item, indent + 1) for item in value]
+        opening, closing = "[", "]"
+    return opening + "\n" + ",\n".join(lines) + "\n" + " " * indent + closing
+
+
+def _fits_one_line(value: dict[str, Any] | list[Any]) -> bool:
+    """Say whether a container is empty, a vector of scalars or a matrix of numbers."""
+    if isinstance(value, dict) or not value:
+        return not value
+    rows = [row if isinstance(row, list) else [row] for row in value]
+    return all(isinstance(entry, float | int | str | bool | None) for row in rows for entry in row)
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """Read and check a JSON file.
+
+    Raises:
+        InputError: if the file is missing, is not JSON, or does not have the fields that it must have.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(f"'{path}' is missing", "give the output folder of a page4d run") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' cannot be read: {error}", "check that it is a file that page4d wrote") from error
+    try:
+        return model.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(
+            f"'{path}' is not as page4d writes it: {place}: {first['msg']}",
+            "restore the file, or run page4d again",
+        ) from error

@@ -1,0 +1,119 @@
+"""Depth, confidence and motion maps as PNG files, at the pixels of the network image without its padding."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.conventions import METRIC_DEPTH_SCALE, Scale
+from page4d.errors import InputError, OutputError
+from page4d.export.arrays import to_bytes, to_numpy
+from page4d.export.atomic import WrittenFile, write_bytes_atomic
+from page4d.geometry.pixels import PixelTransform
+
+DEEPEST_LEVEL = 65535
+HEADROOM = 4.0
+"""How many times deeper than the first chunk's 99.9th percentile an arbitrary-scale scene may become."""
+
+DYNAMIC_THRESHOLD = 0.5
+"""Probability of motion from which a pixel counts as moving, in masks and clouds."""
+
+CONFIDENCE_MAPPING = "png = round(255 * confidence); 0 also where there is no depth"
+DYNAMIC_MAPPING = f"png = 255 where the probability of motion is at least {DYNAMIC_THRESHOLD}, else 0"
+
+_COMPRESSION = 3
+
+
+def crop_to_content(values: Tensor, transform: PixelTransform) -> Tensor:
+    """Cut the padding off a map [..., H, W]."""
+    return values[..., transform.rows, transform.columns]
+
+
+def choose_depth_scale(
+    depth: Float[Tensor, "*batch H W"], valid: Bool[Tensor, "*batch H W"], scale: Scale = Scale.ARBITRARY
+) -> float:
+    """Choose the PNG levels per unit of depth of a whole capture from its first chunk.
+
+    Metric depth always has `METRIC_DEPTH_SCALE`. Else the 99.9th percentile of the depth uses at most a fourth of the
+    16 bits, and the scale is 1, 2 or 5 times a power of ten.
+    """
+    if scale is Scale.METRIC:
+        return METRIC_DEPTH_SCALE
+    values = to_numpy(depth)[to_numpy(valid)]
+    values = values[np.isfinite(values) & (values > 0)]
+    if values.size == 0:
+        return METRIC_DEPTH_SCALE
+    finest = DEEPEST_LEVEL / (HEADROOM * float(np.quantile(values.astype(np.float64), 0.999)))
+    power = math.floor(math.log10(finest))
+    candidates = [mantissa * 10.0**exponent for exponent in (power - 1, power, power + 1) for mantissa in (1, 2, 5)]
+    return max(candidate for candidate in candidates if candidate <= finest)
+
+
+def quantize_depth(
+    depth: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"], depth_scale: float
+) -> tuple[NDArray[np.uint16], int]:
+    """Turn depth into levels, 0 where it is invalid, and count the pixels that did not fit.
+
+    What is not finite, not positive or not valid becomes 0. Depth beyond the last level, or so near that it would
+    round to 0, is clipped to the last or first level and counted.
+    """
+    values = to_numpy(depth).astype(np.float64)
+    known = to_numpy(valid) & np.isfinite(values) & (values > 0)
+    levels = np.rint(np.where(known, values, 0.0) * depth_scale)
+    clipped = levels.clip(1, DEEPEST_LEVEL)
+    num_clipped = int(np.count_nonzero(known & (levels != clipped)))
+    return np.where(known, clipped, 0).astype(np.uint16), num_clipped
+
+
+def quantize_confidence(confidence: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"]) -> NDArray[np.uint8]:
+    """Turn confidence in [0, 1] into bytes, 0 where it is invalid."""
+    return np.where(to_numpy(valid), to_bytes(to_numpy(confidence)), 0).astype(np.uint8)
+
+
+def quantize_dynamic(dynamic: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"]) -> NDArray[np.uint8]:
+    """Turn probabilities of motion into a mask of 0 and 255."""
+    return np.where(to_numpy(valid) & (to_numpy(dynamic) >= DYNAMIC_THRESHOLD), 255, 0).astype(np.uint8)
+
+
+def write_png(path: Path, image: NDArray[Any]) -> WrittenFile:
+    """Write a grey or RGB image whole or not at all.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    if image.ndim == 3:
+        image = np.ascontiguousarray(image[..., ::-1])
+    done, encoded = cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, _COMPRESSION])
+    if not done:
+        raise OutputError(
+            f"cannot encode '{path}' from {image.dtype} {image.shape}", "report this as a bug of page4d"
+        )
+    return write_bytes_atomic(path, encoded.tobytes())
+
+
+def read_png(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDArray[Any]:
+    """Read a grey PNG of the given number type and (height, width).
+
+    Raises:
+        InputError: if the file is missing, damaged or of another kind.
+    """
+    try:
+        encoded = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    except FileNotFoundError as error:
+        raise InputError(f"'{path}' is missing", "run page4d again with --resume") from error
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the file") from error
+    image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
+    if image is None:
+        raise InputError(f"'{path}' is damaged", "run page4d again with --resume")
+    if image.dtype != np.dtype(kind) or image.shape != size:
+        raise InputError(
+            f"'{path}' is {image.dtype} {image.shape}, run.json says {np.dtype(kind)} {size}",
+            "restore the file, or run page4d again",
+        )
+    return image

@@ -1,0 +1,173 @@
+"""The merged point cloud of one instant: from depth or point maps through the filters to points."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.errors import ShapeError, UsageError
+from page4d.export.arrays import to_bytes, to_numpy
+from page4d.export.maps import DYNAMIC_THRESHOLD
+from page4d.export.ply import PointCloud, join_clouds
+from page4d.geometry.camera import unproject
+from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.predictions import Predictions
+
+MOST_VIEWS = 256
+"""The cloud counts views in one byte."""
+
+
+class PointSource(StrEnum):
+    """Which prediction the points come from."""
+
+    DEPTH = "depth"
+    POINTS = "points"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointOptions:
+    """What a cloud keeps. Zero switches `voxel_size` (in units of the scene) and `max_points` off.
+
+    `edge_angle_deg` is the steepest view of a surface that counts as one: 0 is seen from the front, 90 keeps all.
+    """
+
+    source: PointSource = PointSource.DEPTH
+    min_confidence: float = 0.0
+    edge_angle_deg: float = 85.0
+    voxel_size: float = 0.0
+    max_points: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        limits = {
+            "min_confidence": (self.min_confidence, 0.0, 1.0),
+            "edge_angle_deg": (self.edge_angle_deg, 1.0, 90.0),
+            "voxel_size": (self.voxel_size, 0.0, 1e12),
+            "max_points": (self.max_points, 0, 2**31),
+            "seed": (self.seed, 0, 2**63),
+        }
+        for name, (value, lowest, highest) in limits.items():
+            if not lowest <= value <= highest:
+                raise UsageError(f"{name} is {value}", f"give a value from {lowest} to {highest:g}")
+        object.__setattr__(self, "source", PointSource(self.source))
+
+
+def merged_cloud(instant: Predictions, options: PointOptions | None = None) -> PointCloud:
+    """Merge the points of all views of one instant [1, 1, V, H, W], view by view and row by row.
+
+    Raises:
+        ShapeError: if there is more than one instant.
+        UsageError: if the options ask for points that are not predicted, or there are too many views.
+    """
+    options = options or PointOptions()
+    if instant.depth.shape[:2] != (1, 1):
+        raise ShapeError(f"a cloud of {tuple(instant.depth.shape[:2])} instants", "give one with at_times")
+    if len(instant.view_names) > MOST_VIEWS:
+        raise UsageError(f"{len(instant.view_names)} views in one cloud", f"use at most {MOST_VIEWS} views")
+    cloud = join_clouds([_view_cloud(instant, view, options) for view in range(len(instant.view_names))])
+    if options.voxel_size > 0:
+        cloud = cloud[voxel_subset(cloud.xyz, cloud.confidence, options.voxel_size)]
+    if 0 < options.max_points < cloud.num_points:
+        cloud = cloud[random_subset(cloud.num_points, options.max_points, options.seed)]
+    return cloud
+
+
+def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> PointCloud:
+    """Filter the points of one view and bring them into the world."""
+    world_to_camera = instant.cameras.world_to_camera[0, 0, view].detach().cpu().double()
+    valid = instant.valid[0, 0, view].cpu() & instant.pixel_transforms[view].content_mask()
+    if options.source is PointSource.DEPTH:
+        depth = instant.depth[0, 0, view].detach().cpu().double()
+        in_camera = unproject(depth, instant.cameras.intrinsics[0, 0, view].detach().cpu().double())
+        in_world = transform_points(invert_rigid(world_to_camera), in_camera)
+        confidence = instant.depth_confidence[0, 0, view]
+    else:
+        if instant.points is None or instant.points_confidence is None:
+            raise UsageError("this network predicts no points of its own", "use the points of the depth maps")
+        in_world = instant.points[0, 0, view].detach().cpu().double()
+        in_camera = transform_points(world_to_camera, in_world)
+        confidence = instant.points_confidence[0, 0, view]
+    confidence = torch.nan_to_num(confidence.detach().cpu().float(), nan=0.0).clamp(0.0, 1.0)
+    valid = valid & (in_camera[..., 2] > 0) & in_camera.isfinite().all(-1) & in_world.isfinite().all(-1)
+    keep = valid & (confidence >= options.min_confidence)
+    if options.edge_angle_deg < 90:
+        keep = keep & surface_mask(in_camera, valid, options.edge_angle_deg)
+    number = int(keep.sum())
+    colors = instant.images[0, 0, view].detach().cpu().permute(1, 2, 0)[keep]
+    dynamic = torch.zeros(number) if instant.dynamic is None else instant.dynamic[0, 0, view].cpu()[keep]
+    return PointCloud(
+        xyz=to_numpy(in_world[keep].float()),
+        rgb=to_bytes(to_numpy(colors)),
+        confidence=to_numpy(confidence[keep]),
+        view=np.full(number, view, dtype=np.uint8),
+        dynamic=(to_numpy(dynamic) >= DYNAMIC_THRESHOLD).astype(np.uint8),
+    )
+
+
+def surface_mask(
+    points: Float[Tensor, "H W 3"], valid: Bool[Tensor, "H W"], edge_angle_deg: float
+) -> Bool[Tensor, "H W"]:
+    """Return False on pixels that float between two surfaces instead of lying on one.
+
+    Along both image axes the less steep of a pixel's two one-sided slopes must belong to a surface that is seen less
+    than `edge_angle_deg` from the front. Both pixels at a sharp edge are smooth on their own side and stay; a pixel
+    between two depths is steep on both and goes. `points` are in the camera frame: the slope is an angle between
+    points, so that a tilted plane has the same at every resolution. Invalid neighbours do not count, and a pixel
+    without a neighbour on an axis passes there.
+    """
+    steepest = math.tan(math.radians(edge_angle_deg))
+    points = torch.where(valid[..., None], points, torch.ones_like(points))
+    rays = torch.nn.functional.normalize(points, dim=-1)
+    keep = valid
+    for axis in (0, 1):
+        steps = points.shape[axis] - 1
+        here, there = (slice(0, steps), slice(1, None))
+        first, second = (here, there) if axis == 0 else ((slice(None), here), (slice(None), there))
+        step = points[second] - points[first]
+        ray = torch.nn.functional.normalize(rays[first] + rays[second], dim=-1)
+        along = (step * ray).sum(-1, keepdim=True)
+        across = (step - along * ray).norm(dim=-1)
+        smooth = along[..., 0].abs() <= steepest * across
+        counts = valid[first] & valid[second]
+        keep = keep & (_on_either_side(smooth & counts, axis) | ~_on_either_side(counts, axis))
+    return keep
+
+
+def _on_either_side(steps: Bool[Tensor, "H W"], axis: int) -> Bool[Tensor, "H W"]:
+    """Say of every pixel whether one of the two steps beside it along the axis is set."""
+    before, after = ((0, 0, 1, 0), (0, 0, 0, 1)) if axis == 0 else ((1, 0), (0, 1))
+    return torch.nn.functional.pad(steps, before) | torch.nn.functional.pad(steps, after)
+
+
+def voxel_subset(xyz: NDArray[np.float32], confidence: NDArray[np.float32], voxel_size: float) -> NDArray[np.int64]:
+    """Return the indices, increasing, of the most confident point of every voxel; the first of equals."""
+    cells = np.floor(xyz.astype(np.float64) / voxel_size)
+    order = np.lexsort((-confidence.astype(np.float64), cells[:, 2], cells[:, 1], cells[:, 0]))
+    sorted_cells = cells[order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = (sorted_cells[1:] != sorted_cells[:-1]).any(axis=1)
+    return np.sort(order[first])
+
+
+def random_subset(number: int, kept: int, seed: int) -> NDArray[np.int64]:
+    """Return `kept` of `number` indices, increasing, the same for the same seed."""
+    return np.sort(np.random.default_rng(seed).choice(number, size=kept, replace=False))
+
+
+def cloud_comments(instant: Predictions, view_files: Sequence[str]) -> list[str]:
+    """Say in a cloud's header what its numbers mean."""
+    dynamic = "1 = moving" if instant.dynamic is not None else "not predicted"
+    return [
+        "written by page4d",
+        "axes OpenCV: x right, y down, z forward; world frame of cameras.json",
+        f"unit {instant.scale.unit}",
+        f"time {float(instant.times[0])!r} seconds",
+        f"confidence 0 to 1, higher is better; dynamic {dynamic}",
+        *(f"view {index} {name}" for index, name in enumerate(view_files)),
+    ]

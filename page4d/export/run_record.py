@@ -1,0 +1,191 @@
+"""`run.json`: what was run on what, and how to read the numbers in the other files. Sizes are [width, height]."""
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
+
+import page4d
+from page4d.conventions import DESCRIPTION, Scale
+from page4d.export.atomic import WrittenFile, write_bytes_atomic
+from page4d.export.json_file import FileModel, format_json, read_model, readable
+from page4d.export.layout import SAFE_NAME, OutputLayout
+from page4d.export.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
+from page4d.geometry.pixels import PixelTransform
+from page4d.scene.records import Clock
+
+UNTRAINED_NOTICE = "UNTRAINED NETWORK: THE VALUES ARE NOISE"
+
+Name = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
+Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+Count = Annotated[int, Field(ge=0)]
+
+
+class SceneRecord(FileModel):
+    """Where the views come from, and how they were put on one clock and into one world."""
+
+    name: Name
+    synchronisation: str = "same start"
+    calibration: Name | None = None
+
+
+class PixelRecord(FileModel):
+    """How an original image lies on the network's canvas: resized to the content, placed at (left, top)."""
+
+    content_size: Size
+    canvas_size: Size
+    left: Count = 0
+    top: Count = 0
+
+
+class ClockRecord(FileModel):
+    """`common = offset_s + rate * own`."""
+
+    offset_s: float = 0.0
+    rate: float = Field(default=1.0, gt=0.0)
+
+
+class ViewRecord(FileModel):
+    """One view: `safe_name` is what its files are called, `map_size` the size of its PNG maps."""
+
+    name: Name
+    safe_name: str = Field(pattern=SAFE_NAME)
+    file: Name
+    original_size: Size
+    map_size: Size
+    pixel_transform: PixelRecord
+    clock: ClockRecord = ClockRecord()
+
+
+class NetworkRecord(FileModel):
+    """Which network made the values. An untrained one always carries the notice that its values are noise."""
+
+    name: str
+    trained: bool
+    preset: str | None = None
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    weights: Name | None = None
+    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    licence: str | None = None
+    notice: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _say_untrained(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("trained") is False:
+            return {**values, "notice": UNTRAINED_NOTICE}
+        return values
+
+
+class TransformRecord(FileModel):
+    """The map x -> scale * rotation @ x + translation that brought a chunk into the world."""
+
+    scale: float = Field(gt=0.0)
+    rotation: list[list[float]]
+    translation: tuple[float, float, float]
+
+
+class SeamRecord(FileModel):
+    """How well a chunk fits the one before: residual in units of the scene, and the disagreement of the cameras."""
+
+    residual: float
+    rotation_deg: float
+    scale_ratio: float
+
+
+class ChunkRecord(FileModel):
+    """Instants `start` to before `stop`, of which the first `overlap` belong to the chunk before as well."""
+
+    start: Count
+    stop: Count
+    overlap: Count
+    seconds: float = Field(ge=0.0)
+    transform: TransformRecord | None = None
+    seam: SeamRecord | None = None
+
+
+class CountsRecord(FileModel):
+    """Pixels whose depth did not fit the PNG range, and points of all clouds."""
+
+    clipped_depths: Count = 0
+    points: Count = 0
+
+
+class RunRecord(FileModel):
+    """The whole of `run.json`. `depth_scale` are PNG levels per unit of depth."""
+
+    page4d: str = page4d.__version__
+    status: Literal["complete", "incomplete"]
+    settings: dict[str, JsonValue]
+    conventions: dict[str, str] = Field(default_factory=DESCRIPTION.copy)
+    scale: Scale
+    unit: Literal["metre", "arbitrary"]
+    depth_scale: float = Field(gt=0.0)
+    confidence_mapping: str = CONFIDENCE_MAPPING
+    dynamic_mapping: str = DYNAMIC_MAPPING
+    scene: SceneRecord
+    views: list[ViewRecord] = Field(min_length=1)
+    times: list[float] = Field(min_length=1)
+    network: NetworkRecord
+    chunks: list[ChunkRecord] = Field(default_factory=list)
+    counts: CountsRecord = CountsRecord()
+    timings: dict[str, float] = Field(default_factory=dict)
+    peak_memory_bytes: Count | None = None
+    predicted_memory_bytes: Count | None = None
+    device: str = "cpu"
+    precision: str = "fp32"
+    seed: int = 0
+    warnings: list[str] = Field(default_factory=list)
+
+    @field_validator("settings")
+    @classmethod
+    def _finite_settings(cls, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        json.dumps(settings, allow_nan=False)
+        return settings
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.unit != self.scale.unit:
+            raise ValueError(f"unit {self.unit} does not belong to scale {self.scale}")
+        for key in ("name", "safe_name"):
+            names = [getattr(view, key) for view in self.views]
+            if len(set(names)) != len(names):
+                raise ValueError(f"two views have the same {key}")
+        return self
+
+
+def view_record(layout: OutputLayout, name: str, file: str, transform: PixelTransform, clock: Clock) -> ViewRecord:
+    """Describe a view of the scene as `run.json` has it."""
+    content = transform.content_size[::-1]
+    return ViewRecord(
+        name=name,
+        safe_name=layout.file_name(name),
+        file=file,
+        original_size=transform.original_size[::-1],
+        map_size=content,
+        pixel_transform=PixelRecord(
+            content_size=content,
+            canvas_size=transform.canvas_size[::-1],
+            left=transform.left,
+            top=transform.top,
+        ),
+        clock=ClockRecord(offset_s=clock.offset_s, rate=clock.rate),
+    )
+
+
+def write_run(layout: OutputLayout, run: RunRecord) -> WrittenFile:
+    """Write `run.json` whole or not at all.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    return write_bytes_atomic(layout.run, (format_json(run.model_dump(mode="json")) + "\n").encode("utf-8"))
+
+
+def read_run(layout: OutputLayout) -> RunRecord:
+    """Read `run.json`.
+
+    Raises:
+        InputError: if it is missing or not as page4d writes it.
+    """
+    return read_model(layout.run, RunRecord)

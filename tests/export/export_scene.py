@@ -1,0 +1,147 @@
+"""A made-up capture with known answers: a textured floor, a wall and a moving ball, seen by cameras on an arc."""
+
+import math
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from page4d.conventions import Scale
+from page4d.export.cameras import capture_cameras
+from page4d.export.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
+from page4d.export.layout import OutputLayout
+from page4d.export.maps import choose_depth_scale
+from page4d.export.run_record import CountsRecord, NetworkRecord, RunRecord, SceneRecord, view_record, write_run
+from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.geometry.rigid import invert_rigid, rigid
+from page4d.predictions import Predictions
+from page4d.scene.records import Clock
+
+SIZES = ((480, 640), (480, 640), (640, 480), (360, 640))
+NAMES = ("cam 1", "cam 2", "Kamera ü", "../../x")
+
+
+def look_at(position: Tensor, target: Tensor) -> Tensor:
+    """Return world_to_camera [4, 4] of a camera; y points down in the world."""
+    forward = torch.nn.functional.normalize(target - position, dim=0)
+    right = torch.nn.functional.normalize(
+        torch.linalg.cross(torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64), forward), dim=0
+    )
+    rotation = torch.stack([right, torch.linalg.cross(forward, right), forward], dim=1)
+    return invert_rigid(rigid(rotation, position))
+
+
+def _trace(origin: Tensor, rays: Tensor, ball: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the ray parameter, the colour and whether the ball was hit."""
+    far = torch.full(rays.shape[:-1], math.inf, dtype=rays.dtype)
+    floor = torch.where(rays[..., 1] > 1e-6, (1.0 - origin[1]) / rays[..., 1], far)
+    wall = torch.where(rays[..., 2] > 1e-6, (5.0 - origin[2]) / rays[..., 2], far)
+    to_origin = origin - ball
+    a, b = rays.square().sum(-1), (rays * to_origin).sum(-1)
+    inside = b * b - a * (to_origin.square().sum() - 0.6**2)
+    sphere = torch.where(inside > 0, (-b - inside.clamp_min(0).sqrt()) / a, far)
+    depths = torch.stack([torch.where(value > 0, value, far) for value in (floor, wall, sphere)])
+    depth, which = depths.min(dim=0)
+    point = origin + rays * depth.nan_to_num(posinf=0.0)[..., None]
+    checker = ((point[..., 0] * 2).floor() + (point[..., 2] * 2).floor()) % 2
+    tiles = ((point[..., 0] * 2).floor() + (point[..., 1] * 2).floor()) % 2
+    stripes = ((point[..., 1] - ball[1]) * 8).floor() % 2
+    palette = torch.tensor(
+        [
+            [0.85, 0.8, 0.7],
+            [0.45, 0.5, 0.42],
+            [0.55, 0.65, 0.8],
+            [0.3, 0.4, 0.6],
+            [0.9, 0.35, 0.2],
+            [0.95, 0.75, 0.3],
+        ],
+        dtype=rays.dtype,
+    )
+    pattern = torch.stack([checker, tiles, stripes]).gather(0, which[None])[0]
+    return depth, palette[(which * 2 + pattern.long())], which == 2
+
+
+@cache
+def made_capture(
+    num_times: int = 2,
+    long_side: int = 112,
+    sizes: tuple[tuple[int, int], ...] = SIZES,
+    scale: Scale = Scale.METRIC,
+    names: tuple[str, ...] = NAMES,
+) -> Predictions:
+    """Return exact predictions of the scene, shared between tests; the first view stands still, the others drift."""
+    transforms = fit_views(list(sizes), long_side, 14)
+    times = torch.arange(num_times, dtype=torch.float64) / 30 + 0.1
+    maps: dict[str, list[list[Tensor]]] = {"images": [], "depth": [], "moving": [], "poses": [], "intrinsics": []}
+    for index in range(num_times):
+        ball = torch.tensor([0.35 * index - 0.3, 0.4, 3.2], dtype=torch.float64)
+        row: dict[str, list[Tensor]] = {name: [] for name in maps}
+        for view, transform in enumerate(transforms):
+            angle = math.radians(-35 + 70 * view / max(len(sizes) - 1, 1))
+            position = torch.tensor([3 * math.sin(angle), -0.5 + 0.1 * view, 3 - 3 * math.cos(angle)]).double()
+            position = position + 0.01 * index * view
+            pose = look_at(position, torch.tensor([0.0, 0.5, 3.2], dtype=torch.float64))
+            for name, value in zip(row, _render(pose, position, ball, transform), strict=True):
+                row[name].append(value)
+        for name, values in row.items():
+            maps[name].append(values)
+    stacked = {name: torch.stack([torch.stack(row) for row in rows])[None] for name, rows in maps.items()}
+    valid = torch.stack([transform.content_mask() for transform in transforms]).expand(1, num_times, -1, -1, -1)
+    depth = torch.where(valid, stacked["depth"], 0.0).float()
+    confidence = (1 - depth / 12).clamp(0, 1)
+    cameras = Cameras(
+        world_to_camera=stacked["poses"].float(),
+        intrinsics=stacked["intrinsics"].float(),
+        image_size=transforms[0].canvas_size,
+    )
+    return Predictions(
+        times=times,
+        view_names=names[: len(sizes)],
+        scale=scale,
+        pixel_transforms=transforms,
+        cameras=cameras,
+        images=stacked["images"].float(),
+        valid=valid & torch.isfinite(depth),
+        depth=depth,
+        depth_confidence=confidence,
+        dynamic=stacked["moving"].float(),
+    )
+
+
+def export(folder: Path, capture: Predictions, status: str = "complete", **options: object) -> InstantFiles:
+    """Write a whole output folder as a run does."""
+    layout = OutputLayout(folder, capture.view_names)
+    depth_scale = choose_depth_scale(capture.depth, capture.valid, capture.scale)
+    settings = InstantOptions(depth_scale=depth_scale, **options)
+    written = InstantFiles()
+    for index in range(capture.num_times):
+        written += write_instant(layout, index, capture.at_times(index, index + 1), settings)
+    files = write_capture_cameras(layout, capture_cameras([capture]))
+    run = RunRecord(
+        status=status,
+        settings={},
+        scale=capture.scale,
+        unit=capture.scale.unit,
+        depth_scale=depth_scale,
+        scene=SceneRecord(name="made up"),
+        views=[
+            view_record(layout, name, f"{name}.mp4", transform, Clock())
+            for name, transform in zip(capture.view_names, capture.pixel_transforms, strict=True)
+        ],
+        times=capture.times.tolist(),
+        network=NetworkRecord(name="truth", trained=True),
+        counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
+    )
+    return written + InstantFiles((*files, write_run(layout, run)))
+
+
+def _render(pose: Tensor, position: Tensor, ball: Tensor, transform: PixelTransform) -> tuple[Tensor, ...]:
+    height, width = transform.original_size
+    focal = 0.9 * max(height, width)
+    original = torch.tensor([[focal, 0, width / 2 + 3], [0, focal * 1.01, height / 2 - 2], [0, 0, 1]]).double()
+    intrinsics = transform.intrinsics_to_network(original)
+    rays = camera_rays(intrinsics, transform.canvas_size) @ pose[:3, :3]
+    depth, color, moving = _trace(position, rays, ball)
+    return color.permute(2, 0, 1), depth, moving.double(), pose, intrinsics

@@ -1,0 +1,151 @@
+"""Camera files say the same to every reader, to the last digit."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evo.tools import file_interface
+from export_scene import NAMES, SIZES, made_capture
+
+from page4d.conventions import DESCRIPTION, Scale
+from page4d.errors import InputError, OutputError, ShapeError
+from page4d.export.cameras import CaptureCameras, capture_cameras, read_cameras_json
+from page4d.export.instant import write_capture_cameras
+from page4d.export.layout import OutputLayout
+from page4d.export.open3d_runtime import load_open3d, open3d_or_none
+from page4d.geometry.rigid import invert_rigid
+
+
+@pytest.fixture
+def cameras() -> CaptureCameras:
+    """Cameras whose numbers need all their digits."""
+    capture = made_capture(5)
+    made = capture_cameras([capture.at_times(0, 2), capture.at_times(2, 5)])
+    noise = torch.rand(made.intrinsics.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return replace(made, intrinsics=made.intrinsics * (1 + 1e-9 * noise), times=made.times + 1 / 3e8)
+
+
+def test_intrinsics_are_those_of_the_original_images() -> None:
+    made = capture_cameras([made_capture(1)])
+    for view, (height, width) in enumerate(SIZES):
+        focal = 0.9 * max(height, width)
+        expected = torch.tensor([[focal, 0, width / 2 + 3], [0, focal * 1.01, height / 2 - 2], [0, 0, 1]]).double()
+        assert torch.allclose(made.intrinsics[0, view], expected, rtol=1e-5)
+    assert made.image_sizes == SIZES
+
+
+def test_cameras_json_keeps_every_digit(tmp_path: Path, cameras: CaptureCameras) -> None:
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, cameras)
+    found = read_cameras_json(layout.cameras)
+    for name in ("times", "world_to_camera", "intrinsics"):
+        assert torch.equal(getattr(found, name), getattr(cameras, name))
+    assert (found.view_names, found.image_sizes, found.scale) == (NAMES, SIZES, Scale.METRIC)
+
+
+def test_cameras_json_says_what_it_holds(tmp_path: Path) -> None:
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, capture_cameras([made_capture(3)]))
+    content = json.loads(layout.cameras.read_text())
+    assert content["conventions"] == DESCRIPTION
+    assert (content["scale"], content["unit"]) == ("metric", "metre")
+    still, moving = content["views"]["cam 1"], content["views"]["../../x"]
+    assert (still["static"], moving["static"]) == (True, False)
+    assert still["image_size"] == [640, 480]
+    assert np.shape(still["world_to_camera"]) == (4, 4)
+    assert np.shape(moving["world_to_camera"]) == (3, 4, 4)
+    assert np.shape(moving["intrinsics"]) == (3, 3)
+
+
+def test_evo_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) -> None:
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, cameras)
+    camera_to_world = invert_rigid(cameras.world_to_camera).numpy()
+    for view, name in enumerate(NAMES):
+        found = file_interface.read_tum_trajectory_file(layout.tum(name))
+        assert np.array_equal(found.timestamps, cameras.times.numpy())
+        poses = np.stack(found.poses_se3)
+        assert np.array_equal(poses[:, :3, 3], camera_to_world[:, view, :3, 3])
+        assert np.allclose(poses[:, :3, :3], camera_to_world[:, view, :3, :3], atol=1e-6)
+
+
+def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) -> None:
+    open3d = open3d_or_none()
+    if open3d is None:
+        pytest.skip(load_open3d()[1])
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, cameras)
+    half = np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+    for view, name in enumerate(NAMES):
+        path = layout.open3d_trajectory(name)
+        found = open3d.io.read_pinhole_camera_trajectory(str(path)).parameters
+        assert len(found) == 5
+        for index, parameters in enumerate(found):
+            assert np.array_equal(parameters.extrinsic, cameras.world_to_camera[index, view].numpy())
+            matrix = parameters.intrinsic.intrinsic_matrix
+            assert np.allclose(matrix + half, cameras.intrinsics[index, view].numpy(), rtol=1e-15)
+            assert (parameters.intrinsic.height, parameters.intrinsic.width) == SIZES[view]
+        again = tmp_path / "again.json"
+        open3d.io.write_pinhole_camera_trajectory(str(again), open3d.io.read_pinhole_camera_trajectory(str(path)))
+        assert json.loads(again.read_text()) == json.loads(path.read_text())
+
+
+def test_a_name_that_utf8_cannot_hold_is_written_readably(tmp_path: Path) -> None:
+    capture = made_capture(1, 28, sizes=((14, 14),), names=("caf\udce9",))
+    layout = OutputLayout(tmp_path, capture.view_names)
+    write_capture_cameras(layout, capture_cameras([capture]))
+    assert read_cameras_json(layout.cameras).view_names == ("caf\\udce9",)
+
+
+def test_cameras_that_are_not_finite_are_not_written() -> None:
+    capture = made_capture(2)
+    poses = capture.cameras.world_to_camera.clone()
+    poses[0, 1, 2, 0, 3] = math.nan
+    broken = replace(capture, cameras=replace(capture.cameras, world_to_camera=poses))
+    with pytest.raises(OutputError, match=r"view 'Kamera ü' at 0\.133 s is not finite"):
+        capture_cameras([broken])
+
+
+def test_records_that_do_not_fit_are_refused(cameras: CaptureCameras) -> None:
+    with pytest.raises(ShapeError, match="no predictions"):
+        capture_cameras([])
+    with pytest.raises(ShapeError, match=r"intrinsics is torch\.float32"):
+        replace(cameras, intrinsics=cameras.intrinsics.float())
+    with pytest.raises(ShapeError, match="1 image sizes for 4 views"):
+        replace(cameras, image_sizes=SIZES[:1])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"scale": "metric"', '"scale": "metric", "more": 1', "more: Extra inputs"),
+        ('"scale": "metric"', '"scale": "miles"', "scale: "),
+        ('"times": [', '"times": [NaN, ', "times"),
+        ('"times": [', '"times": [0.0, ', "world_to_camera is not 4x4, or 3 of them"),
+        ("[0.0, 0.0, 0.0, 1.0]", "[0.0, 0.0, 1.0]", "world_to_camera is not 4x4"),
+        ("{", "", "Invalid JSON"),
+    ],
+)
+def test_damaged_camera_files_are_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, capture_cameras([made_capture(2)]))
+    text = layout.cameras.read_text()
+    assert old in text
+    layout.cameras.write_text(text.replace(old, new, 1))
+    with pytest.raises(InputError, match=words) as caught:
+        read_cameras_json(layout.cameras)
+    assert caught.value.hint
+
+
+def test_missing_and_unreadable_camera_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is missing"):
+        read_cameras_json(tmp_path / "cameras.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_cameras_json(tmp_path)
+    (tmp_path / "cameras.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_cameras_json(tmp_path / "cameras.json")

@@ -1,0 +1,116 @@
+"""Maps keep their values to their own rounding, and say what did not fit."""
+
+import math
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from page4d.conventions import METRIC_DEPTH_SCALE, Scale
+from page4d.errors import InputError, OutputError
+from page4d.export.arrays import to_bytes, to_numpy
+from page4d.export.maps import (
+    choose_depth_scale,
+    quantize_confidence,
+    quantize_depth,
+    quantize_dynamic,
+    read_png,
+    write_png,
+)
+
+ALL = torch.ones(1, 1, dtype=torch.bool)
+
+
+def quantized(*values: float, depth_scale: float = 1000.0) -> tuple[list[int], int]:
+    depth = torch.tensor([values], dtype=torch.float64)
+    levels, clipped = quantize_depth(depth, torch.ones_like(depth, dtype=torch.bool), depth_scale)
+    return levels[0].tolist(), clipped
+
+
+def test_depth_is_clipped_and_counted_and_never_wraps() -> None:
+    assert quantized(0.0, -1.0, math.nan, math.inf, -math.inf) == ([0, 0, 0, 0, 0], 0)
+    assert quantized(65.535, 65.536, 70.0, 1e30) == ([65535, 65535, 65535, 65535], 3)
+    assert quantized(0.0006, 0.0004, 1e-12) == ([1, 1, 1], 2)
+    assert quantized(1.2344, 1.2346) == ([1234, 1235], 0)
+
+
+def test_invalid_pixels_are_zero_in_every_map() -> None:
+    valid = torch.tensor([[True, False]])
+    values = torch.tensor([[0.8, 0.8]])
+    assert quantize_depth(values, valid, 1000.0)[0].tolist() == [[800, 0]]
+    assert quantize_confidence(values, valid).tolist() == [[204, 0]]
+    assert quantize_dynamic(values, valid).tolist() == [[255, 0]]
+
+
+def test_confidence_and_motion_are_rounded_as_documented() -> None:
+    values = torch.tensor([[0.0, 0.5, 0.4999, 1.0, 2.0, -1.0, math.nan]])
+    valid = torch.ones_like(values, dtype=torch.bool)
+    assert quantize_confidence(values, valid).tolist() == [[0, 128, 127, 255, 255, 0, 0]]
+    assert quantize_dynamic(values, valid).tolist() == [[0, 255, 0, 255, 255, 0, 0]]
+
+
+@given(st.floats(1e-6, 1e6))
+def test_the_depth_scale_is_round_and_leaves_headroom(deepest: float) -> None:
+    depth = torch.full((1, 4, 4), deepest, dtype=torch.float64)
+    scale = choose_depth_scale(depth, torch.ones_like(depth, dtype=torch.bool))
+    mantissa = scale / 10.0 ** math.floor(math.log10(scale) + 1e-9)
+    assert min(abs(mantissa - round_one) for round_one in (1, 2, 5)) < 1e-6
+    assert 65535 / 10.01 <= 4 * deepest * scale <= 65535 * (1 + 1e-9)
+
+
+def test_the_depth_scale_ignores_what_is_not_depth() -> None:
+    depth = torch.tensor([[1.0, 1.0, math.inf, math.nan, -5.0, 1e9]])
+    valid = torch.tensor([[True, True, True, True, True, False]])
+    assert choose_depth_scale(depth, valid) == 10000.0
+    assert choose_depth_scale(depth, valid, Scale.METRIC) == METRIC_DEPTH_SCALE
+    assert choose_depth_scale(depth, torch.zeros_like(valid)) == METRIC_DEPTH_SCALE
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_every_float_type_passes_the_numpy_boundary(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([[0.5, 2.0]], dtype=dtype, requires_grad=True)
+    assert to_numpy(tensor).tolist() == [[0.5, 2.0]]
+    assert quantize_depth(tensor, torch.ones(1, 2, dtype=torch.bool), 100.0)[0].tolist() == [[50, 200]]
+    assert to_numpy(ALL.T).flags.c_contiguous
+    assert to_bytes(np.array([0.5, 1.5])).tolist() == [128, 255]
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint8])
+def test_grey_pngs_read_back_the_same_with_other_readers(tmp_path: Path, kind: type[np.generic]) -> None:
+    image = np.random.default_rng(0).integers(0, np.iinfo(kind).max, (13, 17), endpoint=True).astype(kind)
+    path = write_png(tmp_path / "x.png", image).path
+    assert (np.asarray(Image.open(path)) == image).all()
+    assert (cv2.imread(str(path), cv2.IMREAD_UNCHANGED) == image).all()
+    assert (read_png(path, kind, (13, 17)) == image).all()
+
+
+def test_colour_pngs_keep_red_first(tmp_path: Path) -> None:
+    image = np.zeros((2, 3, 3), dtype=np.uint8)
+    image[..., 0] = 200
+    path = write_png(tmp_path / "x.png", image).path
+    assert (np.asarray(Image.open(path)) == image).all()
+
+
+def test_an_image_that_png_cannot_hold_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
+    with pytest.raises(OutputError, match="cannot encode"):
+        write_png(tmp_path / "x.png", np.zeros((2, 2), dtype=np.uint8))
+
+
+def test_maps_that_are_missing_damaged_or_foreign_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    with pytest.raises(InputError, match=r"x\.png' is missing"):
+        read_png(path, np.uint16, (2, 2))
+    path.write_bytes(b"")
+    with pytest.raises(InputError, match="is damaged"):
+        read_png(path, np.uint16, (2, 2))
+    write_png(path, np.zeros((2, 3), dtype=np.uint8))
+    with pytest.raises(InputError, match=r"is uint8 \(2, 3\), run.json says uint16 \(2, 3\)"):
+        read_png(path, np.uint16, (2, 3))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_png(tmp_path, np.uint16, (2, 3))

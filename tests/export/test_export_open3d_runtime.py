@@ -1,0 +1,60 @@
+"""Without Open3D nothing breaks, and the line that mends it is told."""
+
+import importlib
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from page4d.errors import CapabilityError
+from page4d.export.open3d_runtime import SYSTEM_PACKAGES, load_open3d, open3d_cloud, open3d_or_none, require_open3d
+from page4d.export.ply import PointCloud
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    load_open3d.cache_clear()
+    yield
+    load_open3d.cache_clear()
+
+
+FAILURES = [
+    (
+        ImportError("libusb-1.0.so.0: cannot open shared object file: No such file or directory"),
+        "system library libusb-1.0.so.0 is missing",
+        SYSTEM_PACKAGES,
+    ),
+    (
+        OSError("libEGL.so.1: cannot open shared object file"),
+        "library libEGL.so.1 is missing",
+        SYSTEM_PACKAGES,
+    ),
+    (ImportError("undefined symbol: x"), "cannot start: undefined symbol", "pip install --force-reinstall open3d"),
+    (ModuleNotFoundError("No module named 'open3d'", name="open3d"), "is not installed", "pip install open3d"),
+    (ModuleNotFoundError("No module named 'dash'", name="dash"), "package dash is missing", "pip install dash"),
+]
+
+
+@pytest.mark.parametrize(("failure", "message", "hint"), FAILURES)
+def test_each_way_to_fail_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, message: str, hint: str
+) -> None:
+    def fail(_: str) -> None:
+        raise failure
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    assert open3d_or_none() is None
+    with pytest.raises(CapabilityError, match=message) as caught:
+        require_open3d()
+    assert caught.value.hint == hint
+    assert caught.value.exit_code == 6
+    empty = np.zeros(0, dtype=np.uint8)
+    cloud = PointCloud(
+        xyz=np.zeros((0, 3), dtype=np.float32),
+        rgb=np.zeros((0, 3), dtype=np.uint8),
+        confidence=np.zeros(0, dtype=np.float32),
+        view=empty,
+        dynamic=empty,
+    )
+    with pytest.raises(CapabilityError):
+        open3d_cloud(cloud)

@@ -1,0 +1,193 @@
+"""A whole export, read back by independent readers: every number is the prediction's, to the file's own rounding."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from export_scene import NAMES, SIZES, export, made_capture
+from PIL import Image
+
+from page4d.conventions import Scale
+from page4d.errors import InputError, ShapeError, UsageError
+from page4d.export.cameras import capture_cameras
+from page4d.export.instant import InstantOptions, write_capture_cameras, write_instant
+from page4d.export.layout import OutputLayout
+from page4d.export.output import Output, open_output
+from page4d.export.ply import read_ply_header
+from page4d.export.points import PointOptions
+from page4d.geometry.camera import project
+from page4d.geometry.rigid import transform_points
+from page4d.predictions import Predictions
+
+
+@pytest.fixture(scope="module")
+def capture() -> Predictions:
+    return made_capture(2)
+
+
+@pytest.fixture(scope="module")
+def output(capture: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Output:
+    folder = tmp_path_factory.mktemp("out")
+    export(folder, capture)
+    return open_output(folder)
+
+
+def content(capture: Predictions, name: str, index: int, view: int) -> np.ndarray:
+    transform = capture.pixel_transforms[view]
+    return getattr(capture, name)[0, index, view][..., transform.rows, transform.columns].numpy()
+
+
+def test_maps_are_the_predictions_to_their_rounding(capture: Predictions, output: Output) -> None:
+    for index in range(2):
+        for view, name in enumerate(NAMES):
+            depth = content(capture, "depth", index, view)
+            confidence = content(capture, "depth_confidence", index, view)
+            assert np.abs(output.depth(index, name) - depth).max() <= 0.5 / 1000 + 1e-6
+            assert np.abs(output.confidence(index, name) - confidence).max() <= 0.5 / 255 + 1e-6
+            moving = output.dynamic(index, name)
+            assert moving is not None
+            assert np.array_equal(moving, content(capture, "dynamic", index, view) >= 0.5)
+
+
+def test_other_readers_see_the_same_maps(output: Output) -> None:
+    path = output.layout.depth(1, NAMES[2])
+    levels = np.asarray(Image.open(path)).astype(np.float64)
+    assert np.array_equal(levels, cv2.imread(str(path), cv2.IMREAD_UNCHANGED))
+    assert np.allclose(levels / output.run.depth_scale, output.depth(1, NAMES[2]))
+    assert set(np.unique(np.asarray(Image.open(output.layout.dynamic(1, NAMES[2]))))) == {0, 255}
+
+
+def test_maps_have_the_aspect_of_the_originals(output: Output) -> None:
+    for view, (height, width) in zip(NAMES, SIZES, strict=True):
+        found = output.depth(0, view).shape
+        assert abs(found[0] / height - found[1] / width) <= 0.5 / min(height, width)
+
+
+def test_every_point_projects_onto_its_pixel_and_depth(output: Output) -> None:
+    for index in range(2):
+        cloud = output.points(index)
+        for view, name in enumerate(NAMES):
+            mine = cloud[cloud.view == view]
+            assert mine.num_points > 1000
+            in_camera = transform_points(
+                output.cameras.world_to_camera[index, view], torch.from_numpy(mine.xyz).double()
+            )
+            pixels, depth = project(in_camera, output.intrinsics_at_maps(name)[index])
+            cell = pixels.floor().long()
+            assert ((pixels - cell - 0.5).abs() < 0.01).all()
+            read = output.depth(index, name)[cell[:, 1], cell[:, 0]]
+            assert np.abs(read - depth.numpy()).max() <= 0.51 / output.run.depth_scale
+            confidence = output.confidence(index, name)[cell[:, 1], cell[:, 0]]
+            assert np.abs(confidence - mine.confidence).max() <= 0.51 / 255
+            moving = output.dynamic(index, name)
+            assert moving is not None
+            assert np.array_equal(moving[cell[:, 1], cell[:, 0]], mine.dynamic == 1)
+
+
+def test_clouds_say_what_they_are(output: Output) -> None:
+    comments = read_ply_header(output.layout.points(1)).comments
+    assert "unit metre" in comments
+    assert f"time {output.run.times[1]!r} seconds" in comments
+    assert "view 2 Kamera_u" in comments
+    assert any("dynamic 1 = moving" in comment for comment in comments)
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_same_export_twice_is_byte_identical_and_changes_no_input(capture: Predictions, tmp_path: Path) -> None:
+    before = {name: getattr(capture, name).clone() for name in ("depth", "images", "valid", "dynamic")}
+    poses = capture.cameras.world_to_camera.clone(), capture.cameras.intrinsics.clone()
+    options = {"points": PointOptions(voxel_size=0.05, max_points=2000, seed=3)}
+    written = [export(tmp_path / name, capture, **options) for name in ("a", "b")]
+    assert tree(tmp_path / "a") == tree(tmp_path / "b")
+    for name, value in before.items():
+        assert torch.equal(getattr(capture, name), value)
+    assert torch.equal(capture.cameras.world_to_camera, poses[0])
+    assert torch.equal(capture.cameras.intrinsics, poses[1])
+    listed = {str(file.path.relative_to(tmp_path / "a")): file for file in written[0].files}
+    assert {name: file.sha256 for name, file in listed.items()} == tree(tmp_path / "a")
+    assert all(file.path.stat().st_size == file.num_bytes for file in listed.values())
+    assert written[0].num_points == 4000
+
+
+def test_bfloat16_and_no_motion_and_no_metres(tmp_path: Path, capture: Predictions) -> None:
+    half = replace(
+        capture.at_times(0, 1),
+        dynamic=None,
+        scale=Scale.ARBITRARY,
+        depth=capture.depth[:, :1].bfloat16(),
+        depth_confidence=capture.depth_confidence[:, :1].bfloat16(),
+        images=capture.images[:, :1].bfloat16(),
+    )
+    export(tmp_path, half)
+    output = open_output(tmp_path)
+    assert not (tmp_path / "dynamic").exists()
+    assert output.dynamic(0, NAMES[0]) is None
+    assert output.run.unit == "arbitrary"
+    assert output.run.depth_scale != 1000
+    rounded = content(replace(half, depth=half.depth.float()), "depth", 0, 0)
+    assert np.abs(output.depth(0, NAMES[0]) - rounded).max() <= 0.51 / output.run.depth_scale
+    header = read_ply_header(output.layout.points(0))
+    assert "unit arbitrary" in header.comments
+    assert any("dynamic not predicted" in comment for comment in header.comments)
+
+
+def test_clipped_depth_is_counted(tmp_path: Path, capture: Predictions) -> None:
+    far = replace(capture, depth=capture.depth * 1000, scale=Scale.METRIC)
+    assert export(tmp_path, far, writers=("depth",)).clipped_depths == int((far.depth > 65.535)[far.valid].sum())
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path, capture: Predictions) -> None:
+    layout = OutputLayout(tmp_path, NAMES)
+    with pytest.raises(ShapeError, match="an instant of"):
+        write_instant(layout, 0, capture, InstantOptions(depth_scale=1.0))
+    other = OutputLayout(tmp_path, ("a", "b", "c", "d"))
+    with pytest.raises(ShapeError, match="in a folder for"):
+        write_instant(other, 0, capture.at_times(0, 1), InstantOptions(depth_scale=1.0))
+    with pytest.raises(UsageError, match="no writer is called 'glb'"):
+        InstantOptions(depth_scale=1.0, writers=("glb",))
+    with pytest.raises(UsageError, match="depth_scale is 0"):
+        InstantOptions(depth_scale=0.0)
+
+
+def test_asking_for_what_is_not_there_is_told(output: Output) -> None:
+    with pytest.raises(UsageError, match="no view is called 'cam9'"):
+        output.depth(0, "cam9")
+    with pytest.raises(UsageError, match="no instant 2"):
+        output.points(2)
+
+
+def test_folders_without_a_finished_run_are_told_apart(tmp_path: Path, capture: Predictions) -> None:
+    with pytest.raises(InputError, match="is not a folder"):
+        open_output(tmp_path / "none")
+    with pytest.raises(InputError, match=r"holds no result: run\.json is missing"):
+        open_output(tmp_path)
+    export(tmp_path, capture.at_times(0, 1), status="incomplete")
+    with pytest.raises(InputError, match="is incomplete") as caught:
+        open_output(tmp_path)
+    assert "--resume" in caught.value.hint
+    partial = open_output(tmp_path, allow_incomplete=True)
+    partial.layout.depth(0, NAMES[0]).unlink()
+    with pytest.raises(InputError, match=r"frame_000000\.png' is missing"):
+        partial.depth(0, NAMES[0])
+
+
+def test_records_of_different_runs_are_noticed(tmp_path: Path, capture: Predictions) -> None:
+    export(tmp_path, capture)
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, capture_cameras([capture.at_times(0, 1)]))
+    with pytest.raises(InputError, match="different runs"):
+        open_output(tmp_path)
+    layout.cameras.unlink()
+    with pytest.raises(InputError, match=r"cameras\.json' is missing"):
+        open_output(tmp_path)

@@ -1,0 +1,165 @@
+"""The PLY file has one layout, whoever reads or writes it."""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from page4d.errors import InputError, Page4DError, ShapeError
+from page4d.export.open3d_runtime import load_open3d, open3d_cloud, open3d_or_none
+from page4d.export.ply import (
+    PROPERTIES,
+    PointCloud,
+    encode_ply,
+    encode_vertices,
+    read_ply,
+    read_ply_header,
+    write_ply,
+)
+
+
+def made_cloud(number: int, seed: int = 0) -> PointCloud:
+    draw = np.random.default_rng(seed)
+    return PointCloud(
+        xyz=draw.normal(size=(number, 3)).astype(np.float32),
+        rgb=draw.integers(0, 256, (number, 3)).astype(np.uint8),
+        confidence=draw.random(number, dtype=np.float32),
+        view=draw.integers(0, 4, number).astype(np.uint8),
+        dynamic=draw.integers(0, 2, number).astype(np.uint8),
+    )
+
+
+def same(first: PointCloud, second: PointCloud) -> bool:
+    fields = ("xyz", "rgb", "confidence", "view", "dynamic")
+    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in fields)
+
+
+@pytest.fixture
+def open3d() -> object:
+    module = open3d_or_none()
+    if module is None:
+        pytest.skip(load_open3d()[1])
+    return module
+
+
+def test_the_bytes_are_these() -> None:
+    cloud = PointCloud(
+        xyz=np.array([[1, 2, 3]], dtype=np.float32),
+        rgb=np.array([[4, 5, 6]], dtype=np.uint8),
+        confidence=np.array([0.5], dtype=np.float32),
+        view=np.array([7], dtype=np.uint8),
+        dynamic=np.array([1], dtype=np.uint8),
+    )
+    assert encode_ply(cloud, ["unit metre", "two\nlines é"]) == (
+        b"ply\nformat binary_little_endian 1.0\ncomment unit metre\ncomment two lines ?\nelement vertex 1\n"
+        b"property float x\nproperty float y\nproperty float z\n"
+        b"property uchar red\nproperty uchar green\nproperty uchar blue\n"
+        b"property float confidence\nproperty uchar view\nproperty uchar dynamic\nend_header\n"
+        b"\x00\x00\x80\x3f\x00\x00\x00\x40\x00\x00\x40\x40\x04\x05\x06\x00\x00\x00\x3f\x07\x01"
+    )
+
+
+@pytest.mark.parametrize("number", [0, 1, 1000])
+def test_our_reader_returns_what_was_written(tmp_path: Path, number: int) -> None:
+    cloud = made_cloud(number)
+    written = write_ply(tmp_path / "x.ply", cloud, ["time 0.5 seconds"])
+    assert same(read_ply(written.path), cloud)
+    header = read_ply_header(written.path)
+    assert header.comments == ("time 0.5 seconds",)
+    assert header.num_bytes + 21 * number == written.num_bytes
+
+
+def test_open3d_reads_our_file(tmp_path: Path, open3d: object) -> None:
+    cloud = made_cloud(500)
+    path = write_ply(tmp_path / "x.ply", cloud, ["unit metre"]).path
+    found = open3d.t.io.read_point_cloud(str(path))  # type: ignore[attr-defined]
+    assert np.array_equal(found.point.positions.numpy(), cloud.xyz)
+    assert np.array_equal(found.point.colors.numpy(), cloud.rgb)
+    for name in ("confidence", "view", "dynamic"):
+        assert np.array_equal(found.point[name].numpy()[:, 0], getattr(cloud, name))
+
+
+def test_open3d_writes_the_same_vertices(tmp_path: Path, open3d: object) -> None:
+    cloud = made_cloud(500)
+    path = tmp_path / "x.ply"
+    assert open3d.t.io.write_point_cloud(str(path), open3d_cloud(cloud))  # type: ignore[attr-defined]
+    header = read_ply_header(path)
+    assert header.properties == PROPERTIES
+    assert path.read_bytes()[header.num_bytes :] == encode_vertices(cloud)
+    assert same(read_ply(path), cloud)
+
+
+def test_other_orders_and_number_types_are_read(tmp_path: Path) -> None:
+    cloud = made_cloud(20)
+    kinds = {"float": "<f8", "uchar": "<i4"}
+    names = {"float": "double", "uchar": "int"}
+    layout = [(name, kinds[kind]) for name, kind in reversed(PROPERTIES)] + [("extra", "<u2")]
+    vertices = np.zeros(20, dtype=layout)
+    contract = [(name, {"float": "<f4", "uchar": "u1"}[kind]) for name, kind in PROPERTIES]
+    plain = np.frombuffer(encode_vertices(cloud), dtype=contract)
+    for name, _ in PROPERTIES:
+        vertices[name] = plain[name]
+    header = ["ply", "format binary_little_endian 1.0", "element vertex 20"]
+    header += [f"property {names[kind]} {name}" for name, kind in reversed(PROPERTIES)]
+    header += ["property uint16 extra", "end_header\n"]
+    (tmp_path / "x.ply").write_bytes("\n".join(header).encode() + vertices.tobytes())
+    assert same(read_ply(tmp_path / "x.ply"), cloud)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (b"ply\n", b"pla\n", "no PLY header"),
+        (b"binary_little_endian", b"ascii", "not binary little endian"),
+        (b"element vertex 3", b"element vertex x", "vertices alone"),
+        (b"element vertex 3", b"element vertex 3\nelement face 0", "vertices alone"),
+        (b"property uchar view", b"property list uchar int view", "list properties"),
+        (b"property uchar view", b"property uchar look", "its properties are"),
+        (b"property uchar view", b"property half view", "its properties are"),
+        (b"element vertex 3", b"element vertex 99999999999999", "incomplete"),
+    ],
+)
+def test_foreign_and_damaged_files_are_named(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+    data = encode_ply(made_cloud(3))
+    assert old in data
+    (tmp_path / "x.ply").write_bytes(data.replace(old, new))
+    with pytest.raises(InputError, match=words):
+        read_ply(tmp_path / "x.ply")
+
+
+def test_missing_and_cut_off_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is missing"):
+        read_ply(tmp_path / "x.ply")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_ply(tmp_path)
+    (tmp_path / "x.ply").write_bytes(encode_ply(made_cloud(3))[:-1])
+    with pytest.raises(InputError, match="incomplete: 306 bytes of 307"):
+        read_ply(tmp_path / "x.ply")
+
+
+CUT_OFF = st.builds(
+    lambda cut, extra: encode_ply(made_cloud(2))[:cut] + extra, st.integers(0, 340), st.binary(max_size=40)
+)
+
+
+@given(st.binary(max_size=300) | CUT_OFF)
+def test_any_bytes_give_a_cloud_or_one_of_our_errors(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "fuzz.ply"
+    path.write_bytes(data)
+    with contextlib.suppress(Page4DError):
+        read_ply(path)
+
+
+def test_a_cloud_of_the_wrong_types_is_refused() -> None:
+    cloud = made_cloud(3)
+    with pytest.raises(ShapeError, match="confidence is float64"):
+        PointCloud(
+            xyz=cloud.xyz,
+            rgb=cloud.rgb,
+            confidence=cloud.confidence.astype(np.float64),
+            view=cloud.view,
+            dynamic=cloud.dynamic,
+        )

@@ -1,0 +1,187 @@
+"""Previews show what is there: sizes, notices, ranges, visibility and lengths."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from export_scene import export, made_capture
+
+from page4d.conventions import Scale
+from page4d.errors import ShapeError
+from page4d.export.cameras import CaptureCameras, capture_cameras
+from page4d.export.output import open_output
+from page4d.export.ply import PointCloud
+from page4d.export.points import merged_cloud
+from page4d.export.preview import cloud_view
+from page4d.export.preview.cloud_view import cloud_views
+from page4d.export.preview.contact_sheet import (
+    Tile,
+    chosen_instants,
+    contact_sheet,
+    depth_range,
+    tiles_from_output,
+    tiles_from_predictions,
+)
+from page4d.export.preview.drawing import BACKGROUND, BANNER, drawable, round_length, shortened, text_size
+from page4d.export.preview.splat import Orthographic, looking_along, splat
+from page4d.export.run_record import UNTRAINED_NOTICE
+
+
+def share(picture: np.ndarray, color: tuple[int, int, int]) -> float:
+    return float((np.abs(picture.astype(int) - color).max(axis=-1) <= 2).mean())
+
+
+@pytest.fixture(scope="module")
+def capture() -> object:
+    return made_capture(2, 84)
+
+
+def test_the_sheet_grows_by_instants_and_carries_the_notice(capture: object) -> None:
+    tiles = [tiles_from_predictions(capture.at_times(index, index + 1)) for index in range(2)]
+    one = contact_sheet(tiles[:1], Scale.METRIC)
+    two = contact_sheet(tiles, Scale.METRIC)
+    assert two.shape[0] * two.shape[1] > 1.7 * one.shape[0] * one.shape[1]
+    assert share(one, BANNER) < 0.001
+    noted = contact_sheet(tiles[:1], Scale.ARBITRARY, UNTRAINED_NOTICE)
+    assert noted.shape[0] > one.shape[0]
+    assert share(noted[:20], BANNER) > 0.9
+
+
+def test_the_image_is_in_the_sheet(capture: object) -> None:
+    tiles = tiles_from_predictions(capture.at_times(0, 1))
+    sheet = contact_sheet([tiles], Scale.METRIC)
+    for color in ((0.9, 0.35, 0.2), (0.3, 0.4, 0.6)):
+        assert share(sheet, tuple(round(255 * channel) for channel in color)) > 0.001
+
+
+def test_a_sheet_from_files_shows_the_same_maps(capture: object, tmp_path: Path) -> None:
+    export(tmp_path, capture)
+    output = open_output(tmp_path)
+    exact, read = tiles_from_predictions(capture.at_times(1, 2)), tiles_from_output(output, 1)
+    for first, second in zip(exact, read, strict=True):
+        assert (first.view, first.time) == (second.view, second.time)
+        assert np.abs(first.depth - second.depth).max() < 0.001
+        assert np.array_equal(first.dynamic, second.dynamic)
+        assert second.image is None
+    with_images = tiles_from_output(output, 1, [tile.image for tile in exact])
+    assert np.array_equal(with_images[2].image, exact[2].image)
+    assert contact_sheet([read], Scale.METRIC).shape[1] == contact_sheet([exact], Scale.METRIC).shape[1]
+
+
+def test_sparse_tiles_are_drawn() -> None:
+    nothing = Tile(view="日本", time=0.0, depth=np.zeros((10, 400), dtype=np.float32))
+    flat = Tile(view="x" * 300, time=0.0, depth=np.full((400, 10), 2.0, dtype=np.float32))
+    masked = replace(flat, dynamic=flat.depth > 1)
+    assert contact_sheet([[nothing, flat, masked]], Scale.ARBITRARY).ndim == 3
+    assert share(contact_sheet([[flat]], Scale.ARBITRARY, UNTRAINED_NOTICE * 2)[:10], BANNER) > 0.3
+    assert depth_range([nothing]) == (0.0, 1.0)
+    assert depth_range([flat]) == pytest.approx((1.8, 2.2))
+    with pytest.raises(ShapeError, match="0 instants"):
+        contact_sheet([], Scale.METRIC)
+
+
+def test_instants_are_spread_over_the_capture() -> None:
+    assert [chosen_instants(number) for number in (1, 2, 4, 5, 100)] == [
+        [0],
+        [0, 1],
+        [0, 1, 2, 3],
+        [0, 1, 3, 4],
+        [0, 33, 66, 99],
+    ]
+
+
+def test_the_nearer_point_hides_the_farther_in_any_order() -> None:
+    axes = looking_along(np.array([0.0, 0.0, 1.0]), np.array([0.0, -1.0, 0.0]))
+    assert np.allclose(axes, np.eye(3))
+    camera = Orthographic(axes=axes, center=np.zeros(3), size=(20, 20), pixels_per_unit=5.0)
+    points = np.array([[0.02, 0.02, 1.0], [0.02, 0.02, 3.0]])
+    colors = np.array([[200, 0, 0], [0, 200, 0]], dtype=np.uint8)
+    for order in ([0, 1], [1, 0]):
+        picture = splat(camera, points[order], colors[order], 2, 2)
+        assert picture[10, 10, 0] > 150
+        assert picture[10, 10, 1] < 60
+        assert tuple(picture[0, 0]) == BACKGROUND
+
+
+def test_points_land_where_the_camera_says() -> None:
+    axes = looking_along(np.array([1.0, 0.2, 0.3]), np.array([0.0, -1.0, 0.0]))
+    assert np.allclose(axes @ axes.T, np.eye(3))
+    assert np.linalg.det(axes) == pytest.approx(1)
+    camera = Orthographic(axes=axes, center=np.array([1.0, 2.0, 3.0]), size=(40, 30), pixels_per_unit=4.0)
+    assert np.allclose(camera.to_canvas(np.array([[1.0, 2.0, 3.0]])), [[20, 15, 0]])
+    assert np.allclose(camera.to_canvas(np.array([1.0, 2.0, 3.0]) + axes), [[24, 15, 0], [20, 19, 0], [20, 15, 1]])
+
+
+def test_both_sides_show_cloud_and_cameras(capture: object) -> None:
+    cameras = capture_cameras([capture])
+    cloud = merged_cloud(capture.at_times(0, 1))
+    picture = cloud_views(cloud, cameras, 0)
+    width = picture.shape[1] // 2
+    for half in (picture[:, :width], picture[:, width:]):
+        assert share(half, (92, 128, 107)) < 0.5
+        assert share(half, BACKGROUND) < 0.9
+        assert share(half, (214, 69, 65)) > 0.0002
+        assert share(half, (38, 110, 190)) > 0.0002
+    assert cloud_views(cloud, cameras, 0, UNTRAINED_NOTICE).shape[0] > picture.shape[0]
+    assert np.array_equal(picture, cloud_views(cloud, cameras, 0))
+    with pytest.raises(ShapeError, match="no instant 7"):
+        cloud_views(cloud, cameras, 7)
+
+
+def odd_rig(rotations: torch.Tensor) -> CaptureCameras:
+    poses = torch.eye(4, dtype=torch.float64).repeat(1, len(rotations), 1, 1)
+    poses[0, :, :3, :3] = rotations
+    size = (100, 100)
+    matrix = torch.tensor([[100.0, 0, 50], [0, 100, 50], [0, 0, 1]], dtype=torch.float64)
+    return CaptureCameras(
+        times=torch.zeros(1, dtype=torch.float64),
+        view_names=tuple(f"view {index}" for index in range(len(rotations))),
+        image_sizes=(size,) * len(rotations),
+        world_to_camera=poses,
+        intrinsics=matrix.repeat(1, len(rotations), 1, 1),
+        scale=Scale.ARBITRARY,
+    )
+
+
+@pytest.mark.parametrize("case", ["no common up", "straight down", "no points"])
+def test_odd_rigs_and_empty_clouds_are_drawn(case: str) -> None:
+    identity = torch.eye(3, dtype=torch.float64)
+    upside_down = torch.diag(torch.tensor([-1.0, -1.0, 1.0], dtype=torch.float64))
+    down = torch.tensor([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
+    rotations = {"no common up": [identity, upside_down], "straight down": [down, *[identity] * 12]}
+    cameras = odd_rig(torch.stack(rotations.get(case, [identity])))
+    draw = np.random.default_rng(0)
+    number = 0 if case == "no points" else 500
+    cloud = PointCloud(
+        xyz=draw.normal(size=(number, 3)).astype(np.float32),
+        rgb=np.full((number, 3), 40, dtype=np.uint8),
+        confidence=np.ones(number, dtype=np.float32),
+        view=np.zeros(number, dtype=np.uint8),
+        dynamic=np.zeros(number, dtype=np.uint8),
+    )
+    picture = cloud_views(cloud, cameras, 0)
+    assert (float((picture.max(axis=-1) < 60)[60:500].mean()) > 0.0005) == (number > 0)
+
+
+def test_a_large_cloud_is_thinned_before_drawing(monkeypatch: pytest.MonkeyPatch, capture: object) -> None:
+    cloud, cameras = merged_cloud(capture.at_times(0, 1)), capture_cameras([capture])
+    whole = cloud_views(cloud, cameras, 0)
+    monkeypatch.setattr(cloud_view, "_MOST_POINTS", 500)
+    assert share(cloud_views(cloud, cameras, 0), BACKGROUND) > share(whole, BACKGROUND) + 0.02
+
+
+@pytest.mark.parametrize(("longest", "expected"), [(1.0, 1.0), (0.99, 0.5), (4.9, 2.0), (70.0, 50.0), (3e-7, 2e-7)])
+def test_scale_bars_have_round_lengths(longest: float, expected: float) -> None:
+    assert round_length(longest) == pytest.approx(expected)
+
+
+def test_long_names_are_cut_in_the_middle() -> None:
+    assert shortened("cam01", 13, 100) == "cam01"
+    cut = shortened("a very long name of a camera", 13, 80)
+    assert cut.startswith("a")
+    assert "..." in cut
+    assert text_size(cut, 13)[0] <= 80
+    assert drawable("Kamera ü") == "Kamera u"
+    assert drawable("日本") == "?"

@@ -1,0 +1,131 @@
+"""run.json is this text, and nothing that does not belong gets in or out."""
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from page4d.conventions import Scale
+from page4d.errors import InputError
+from page4d.export.layout import OutputLayout
+from page4d.export.run_record import (
+    UNTRAINED_NOTICE,
+    ChunkRecord,
+    CountsRecord,
+    NetworkRecord,
+    RunRecord,
+    SceneRecord,
+    SeamRecord,
+    TransformRecord,
+    read_run,
+    view_record,
+    write_run,
+)
+from page4d.geometry.pixels import fit_views
+from page4d.scene.records import Clock
+
+GOLDEN = Path(__file__).parent / "golden" / "run.json"
+
+
+def example(layout: OutputLayout) -> RunRecord:
+    transforms = fit_views([(1080, 1920), (1920, 1080)], 518, 14)
+    return RunRecord(
+        page4d="0.0.0",
+        status="complete",
+        settings={"size": 518, "sync": "audio", "views": None, "min_confidence": 0.1, "formats": ["depth", "points"]},
+        scale=Scale.METRIC,
+        unit="metre",
+        depth_scale=1000.0,
+        scene=SceneRecord(name="juggling", synchronisation="audio", calibration="Calib.toml"),
+        views=[
+            view_record(layout, "cam 1", "cam 1.mp4", transforms[0], Clock()),
+            view_record(layout, "Kamera ü", "Kamera ü.mov", transforms[1], Clock(offset_s=-0.25, rate=1.001)),
+        ],
+        times=[0.0, 1 / 30, 2 / 30],
+        network=NetworkRecord(name="page4d", preset="tiny", trained=False, config={"depth": 2}),
+        chunks=[
+            ChunkRecord(start=0, stop=2, overlap=0, seconds=1.5),
+            ChunkRecord(
+                start=1,
+                stop=3,
+                overlap=1,
+                seconds=1.25,
+                transform=TransformRecord(
+                    scale=1.01, rotation=[[1, 0, 0], [0, 1, 0], [0, 0, 1]], translation=(0.0, 0.5, -0.25)
+                ),
+                seam=SeamRecord(residual=0.004, rotation_deg=0.1, scale_ratio=1.01),
+            ),
+        ],
+        counts=CountsRecord(clipped_depths=3, points=600_000),
+        timings={"decode": 0.5, "predict": 2.75},
+        peak_memory_bytes=2_000_000_000,
+        warnings=["cam 1: alpha ignored"],
+    )
+
+
+def test_run_json_is_the_golden_text(tmp_path: Path) -> None:
+    layout = OutputLayout(tmp_path, ("cam 1", "Kamera ü"))
+    write_run(layout, example(layout))
+    if os.environ.get("PAGE4D_REGENERATE"):
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_bytes(layout.run.read_bytes())
+    assert layout.run.read_text() == GOLDEN.read_text()
+    assert read_run(layout) == example(layout)
+
+
+def test_an_untrained_network_always_says_so() -> None:
+    assert NetworkRecord(name="x", trained=False).notice == UNTRAINED_NOTICE
+    assert NetworkRecord(name="x", trained=False, notice="fine").notice == UNTRAINED_NOTICE
+    assert NetworkRecord(name="x", trained=True).notice == ""
+    assert UNTRAINED_NOTICE.isupper()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"unit": "arbitrary"}, "does not belong"),
+        ({"depth_scale": float("inf")}, "depth_scale"),
+        ({"settings": {"x": float("nan")}}, "settings"),
+        ({"settings": {"x": [{"y": float("nan")}]}}, "settings"),
+        ({"times": [float("nan")]}, "times"),
+        ({"more": 1}, "more"),
+        ({"views": []}, "views"),
+    ],
+)
+def test_values_that_do_not_belong_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+    record = example(OutputLayout(tmp_path, ("cam 1", "Kamera ü"))).model_dump()
+    with pytest.raises(ValidationError, match=words):
+        RunRecord(**{**record, **change})
+
+
+def test_two_views_of_one_name_are_refused(tmp_path: Path) -> None:
+    record = example(OutputLayout(tmp_path, ("cam 1", "Kamera ü"))).model_dump()
+    record["views"][1]["safe_name"] = record["views"][0]["safe_name"]
+    with pytest.raises(ValidationError, match="same safe_name"):
+        RunRecord(**record)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"safe_name": "cam_1"', '"safe_name": "../../x"', r"views\.0\.safe_name"),
+        ('"safe_name": "cam_1"', '"safe_name": ".."', r"views\.0\.safe_name"),
+        ('"status": "complete"', '"status": "done"', "status"),
+        ('"seed": 0', '"seed": 0, "sed": 1', "sed: Extra inputs"),
+    ],
+)
+def test_a_changed_file_is_named_with_the_place(tmp_path: Path, old: str, new: str, words: str) -> None:
+    layout = OutputLayout(tmp_path, ("cam 1", "Kamera ü"))
+    write_run(layout, example(layout))
+    text = layout.run.read_text()
+    assert old in text
+    layout.run.write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=words):
+        read_run(layout)
+
+
+def test_a_file_name_in_another_encoding_is_kept_readably(tmp_path: Path) -> None:
+    layout = OutputLayout(tmp_path, ("caf\udce9",))
+    record = view_record(layout, "caf\udce9", "caf\udce9.mp4", fit_views([(14, 14)], 14, 14)[0], Clock())
+    assert (record.name, record.safe_name) == ("caf\\udce9", "caf_")
