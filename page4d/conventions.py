@@ -11,6 +11,7 @@
 """
 
 from enum import StrEnum
+from typing import Literal
 
 PIXEL_CENTER = 0.5
 """Coordinate of the centre of the top-left pixel."""
@@ -29,7 +30,7 @@ class Scale(StrEnum):
     ARBITRARY = "arbitrary"
 
     @property
-    def unit(self) -> str:
+    def unit(self) -> Literal["metre", "arbitrary"]:
         """Name of the unit of length, as written into files."""
         return "metre" if self is Scale.METRIC else "arbitrary"
 

@@ -71,12 +71,12 @@ class Predictions:
 
     def transformed(self, transform: Sim3, scale: Scale | None = None) -> "Predictions":
         """Move everything into another world at once: cameras, depth and points can never disagree."""
-        transform = transform.like(self.depth)
+        poses = self.cameras.world_to_camera
         return replace(
             self,
-            cameras=replace(self.cameras, world_to_camera=transform.apply_to_cameras(self.cameras.world_to_camera)),
-            depth=self.depth * transform.scale,
-            points=None if self.points is None else transform.apply(self.points),
+            cameras=replace(self.cameras, world_to_camera=transform.like(poses).apply_to_cameras(poses)),
+            depth=self.depth * transform.scale.to(self.depth),
+            points=None if self.points is None else transform.like(self.points).apply(self.points),
             scale=self.scale if scale is None else scale,
         )
 

@@ -21,10 +21,11 @@ HEADROOM = 4.0
 """How many times deeper than the first chunk's 99.9th percentile an arbitrary-scale scene may become."""
 
 DYNAMIC_THRESHOLD = 0.5
+"""Above this probability a pixel counts as moving; a network that knows nothing says exactly this."""
 """Probability of motion from which a pixel counts as moving, in masks and clouds."""
 
 CONFIDENCE_MAPPING = "png = round(255 * confidence); 0 also where there is no depth"
-DYNAMIC_MAPPING = f"png = 255 where the probability of motion is at least {DYNAMIC_THRESHOLD}, else 0"
+DYNAMIC_MAPPING = f"png = 255 where the probability of motion is above {DYNAMIC_THRESHOLD}, else 0"
 
 _COMPRESSION = 3
 
@@ -77,7 +78,7 @@ def quantize_confidence(confidence: Float[Tensor, "H W"], valid: Bool[Tensor, "H
 
 def quantize_dynamic(dynamic: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"]) -> NDArray[np.uint8]:
     """Turn probabilities of motion into a mask of 0 and 255."""
-    return np.where(to_numpy(valid) & (to_numpy(dynamic) >= DYNAMIC_THRESHOLD), 255, 0).astype(np.uint8)
+    return np.where(to_numpy(valid) & (to_numpy(dynamic) > DYNAMIC_THRESHOLD), 255, 0).astype(np.uint8)
 
 
 def write_png(path: Path, image: NDArray[Any]) -> WrittenFile:

@@ -106,7 +106,7 @@ def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> Point
         rgb=to_bytes(to_numpy(colors)),
         confidence=to_numpy(confidence[keep]),
         view=np.full(number, view, dtype=np.uint8),
-        dynamic=(to_numpy(dynamic) >= DYNAMIC_THRESHOLD).astype(np.uint8),
+        dynamic=(to_numpy(dynamic) > DYNAMIC_THRESHOLD).astype(np.uint8),
     )
 
 

@@ -4,6 +4,7 @@ Functions act on image-plane coordinates (x / z, y / z), so they do not depend o
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,6 +13,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.errors import InputError
+
+LARGEST_RADIUS = 1e6
+"""Image-plane radius that stands for 90 degrees where a lens model has no limit of its own."""
 
 
 class LensModel(StrEnum):
@@ -76,8 +80,17 @@ class Distortion:
         return inside
 
     def _undistort_brown_conrady(self, plane: Tensor, iterations: int) -> Tensor:
-        limit = _first_turning_radius(self.coefficients)
-        ideal = plane.clone()
+        limit = min(_first_turning_radius(self.coefficients), LARGEST_RADIUS)
+        k1, k2, _, _, *rest = self.coefficients
+        radial = (k1, k2, 0.0, 0.0, *rest)
+
+        def show_radius(radius: Tensor) -> tuple[Tensor, Tensor]:
+            bent, jacobian = _brown_conrady(torch.stack([radius, torch.zeros_like(radius)], dim=-1), radial)
+            return bent[..., 0], jacobian[0]
+
+        # The radial part alone has one answer, found safely; the small tangential part is a few steps away.
+        distance = plane.norm(dim=-1, keepdim=True)
+        ideal = plane * _ratio(_invert_growing(show_radius, distance, limit, iterations), distance)
         for _ in range(iterations):
             shown, jacobian = _brown_conrady(ideal, self.coefficients)
             error = shown - plane
@@ -98,16 +111,31 @@ class Distortion:
     def _undistort_fisheye(self, plane: Tensor, iterations: int) -> Tensor:
         shown = plane.norm(dim=-1, keepdim=True)
         limit = min(_first_turning_angle(self.coefficients), math.pi / 2)
-        angle = shown.clamp(max=limit)
-        for _ in range(iterations):
-            radius, slope = _fisheye_radius(angle, self.coefficients)
-            step = (radius - shown) / slope
-            angle = (angle - step).clamp(0, limit)
-            if step.numel() == 0 or step.abs().max() < 4 * torch.finfo(plane.dtype).eps:
-                break
+        angle = _invert_growing(lambda angle: _fisheye_radius(angle, self.coefficients), shown, limit, iterations)
         error = _fisheye_radius(angle, self.coefficients)[0] - shown
         solved = (error.abs() <= (1 + shown) * torch.finfo(plane.dtype).eps ** 0.75) & (angle < math.pi / 2)
         return torch.where(solved, plane * _ratio(torch.tan(angle), shown), torch.nan)
+
+
+def _invert_growing(
+    function: Callable[[Tensor], tuple[Tensor, Tensor]], target: Tensor, limit: float, iterations: int
+) -> Tensor:
+    """Find where a function that grows on [0, limit] reaches `target`; it returns its value and its derivative.
+
+    Newton's steps inside a shrinking bracket; where one would leave it (the slope vanishes at the limit, or the
+    function has a pole there) the bracket is halved. Targets that are not reached end at the limit.
+    """
+    place = torch.where(target < limit, target, torch.full_like(target, limit / 2))
+    low, high = torch.zeros_like(target), torch.full_like(target, limit)
+    for _ in range(iterations):
+        value, slope = function(place)
+        low, high = torch.where(value > target, low, place), torch.where(value > target, place, high)
+        newton = place - (value - target) / slope
+        step = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2) - place
+        place = place + step
+        if step.numel() == 0 or step.abs().max() < 4 * torch.finfo(target.dtype).eps:
+            break
+    return place
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -189,14 +217,18 @@ def _multiply(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _smallest_positive_root(ascending: Tensor) -> float:
-    """Return the smallest positive real root of a polynomial that is 1 at zero, or infinity."""
-    nonzero = ascending.nonzero().flatten()
-    degree = int(nonzero[-1]) if len(nonzero) else 0
+    """Return the smallest positive real root of a polynomial that is 1 at zero, or infinity.
+
+    The companion matrix is that of the polynomial in 1 / u, which is monic: the roots near zero, which matter, are
+    its largest eigenvalues, and a tiny highest coefficient is never divided by.
+    """
+    relevant = (ascending.abs() > 1e-30).nonzero().flatten()
+    degree = int(relevant[-1])
     if degree == 0:
         return float("inf")
     companion = torch.zeros(degree, degree, dtype=ascending.dtype)
-    companion[0] = -ascending[:degree].flip(0) / ascending[degree]
+    companion[0] = -ascending[1 : degree + 1]
     companion[range(1, degree), range(degree - 1)] = 1.0
     roots = torch.linalg.eigvals(companion)
-    real = roots.real[(roots.imag.abs() < 1e-9 * (1 + roots.real.abs())) & (roots.real > 0)]
-    return float(real.min()) if len(real) else float("inf")
+    real = roots.real[(roots.imag.abs() < 1e-9 * roots.real.abs()) & (roots.real > 0)]
+    return 1 / float(real.max()) if len(real) else float("inf")

@@ -206,12 +206,13 @@ def _undistortion(view: View) -> _Undistortion | None:
     if camera is None or camera.distortion is None:
         return None
     height, width = view.source.size
-    grid = pixel_grid(height, width, dtype=torch.float64)
-    ideal = normalize_pixels(grid, camera.intrinsics)
-    shown = denormalize_pixels(camera.distortion.distort(ideal), camera.intrinsics)
+    grid = pixel_grid(height, width)
+    intrinsics = camera.intrinsics.to(grid)  # single precision places a pixel of 8K footage to 0.001 px
+    ideal = normalize_pixels(grid, intrinsics)
+    shown = denormalize_pixels(camera.distortion.distort(ideal), intrinsics)
     inside = (shown >= 0).all(-1) & (shown[..., 0] <= width) & (shown[..., 1] <= height)
     seen = inside & camera.distortion.in_domain(ideal)
-    x, y = (shown - 0.5).to(torch.float32).unbind(-1)
+    x, y = (shown - 0.5).unbind(-1)
     outside = torch.tensor(-1e4)
     return _Undistortion(torch.where(seen, x, outside).numpy(), torch.where(seen, y, outside).numpy(), seen.numpy())
 

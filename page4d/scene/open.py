@@ -180,12 +180,17 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         scale=calibration.scale,
         calibration=f"{calibration.path.name} ({calibration.format})",
         notices=(
-            *scene.notices,
+            *(notice for notice in scene.notices if not _speaks_of(notice, options.calibration)),
             *(Notice(text) for text in calibration.notices),
             *notices,
             *_scale_notice(placed, calibration.scale),
         ),
     )
+
+
+def _speaks_of(notice: Notice, calibration: Path) -> bool:
+    """Tell whether a notice says that the calibration in use was found and ignored."""
+    return notice.text.startswith(f"ignored {calibration.name}:")
 
 
 def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice, ...]:

@@ -6,6 +6,7 @@ Source of the container facts: PyAV and FFmpeg documentation; checked against cl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,14 @@ class VideoReader:
             yield self._held[1]
 
     def _advance_to(self, index: int) -> Image:
-        if self._frames is None:
-            self._frames = self._decode(self._seek(index))
+        times = self._source.frame_times
+        reached = 0 if self._held is None else self._held[0]
+        if self._is_seekable and times[index] - times[reached] > _SEEK_AFTER_S:
+            self._frames = self._decode_from(index)
+            if self._peek() > index:
+                # Some files name no key frame early enough: decode from the start instead.
+                self._frames = self._decode_from(0)
+        self._frames = self._frames or self._decode(seeked=False)
         for found, frame in self._frames:
             if found == index:
                 return _to_rgb(frame, self._size, self._source.quarter_turns, self._source.bit_depth)
@@ -116,14 +123,24 @@ class VideoReader:
                 break
         raise damage_error(self._source.path)
 
-    def _seek(self, index: int) -> bool:
-        """Jump to the key frame before a frame far from the start; return whether it was done."""
-        source = self._source
-        seekable = source.pts is not None and self._container.format.name.startswith(_SEEKABLE)
-        if not seekable or source.frame_times[index] < _SEEK_AFTER_S:
-            return False
-        self._container.seek(int(source.pts[index]), stream=self._stream, backward=True)  # type: ignore[index]
-        return True
+    @property
+    def _is_seekable(self) -> bool:
+        return self._source.pts is not None and self._container.format.name.startswith(_SEEKABLE)
+
+    def _decode_from(self, index: int) -> Iterator[tuple[int, Any]]:
+        """Jump to the key frame before a frame."""
+        assert self._source.pts is not None
+        self._container.seek(int(self._source.pts[index]), stream=self._stream, backward=True)
+        return self._decode(seeked=True)
+
+    def _peek(self) -> int:
+        """Return the index of the next frame without using it up; past the end it is -1."""
+        assert self._frames is not None
+        first = next(self._frames, None)
+        if first is None:
+            return -1
+        self._frames = chain([first], self._frames)
+        return first[0]
 
     def _decode(self, seeked: bool) -> Iterator[tuple[int, Any]]:
         source = self._source

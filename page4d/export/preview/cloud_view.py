@@ -35,6 +35,7 @@ _BORDER_PX = 46
 _MOST_POINTS = 600_000
 _SUPERSAMPLING = 2
 _FRUSTUM_SIZE = 0.075
+_BULK_REACH = 2.2
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,12 @@ def _framing(cloud: PointCloud, world_to_camera: NDArray[np.float64]) -> tuple[N
 
 
 def _bulk(cloud: PointCloud) -> NDArray[np.float64]:
-    """Return the points without the outermost percent on every axis: a few far ones must not shrink the rest."""
+    """Return the points within a few median distances of the middle: a far background must not shrink the subject."""
     points = cloud.xyz.astype(np.float64)
     if len(points) == 0:
         return points
-    lowest, highest = np.quantile(points, (0.01, 0.99), axis=0)
-    bulk: NDArray[np.float64] = points[((points >= lowest) & (points <= highest)).all(axis=1)]
+    distance = np.linalg.norm(points - np.median(points, axis=0), axis=1)
+    bulk: NDArray[np.float64] = points[distance <= _BULK_REACH * np.median(distance)]
     return bulk
 
 

@@ -72,7 +72,7 @@ def tiles_from_predictions(instant: Predictions) -> list[Tile]:
                 depth=np.where(known, depth, 0).clip(min=0).astype(np.float32),
                 image=to_bytes(content(instant.images).transpose(1, 2, 0)),
                 confidence=content(instant.depth_confidence),
-                dynamic=None if instant.dynamic is None else content(instant.dynamic) >= DYNAMIC_THRESHOLD,
+                dynamic=None if instant.dynamic is None else content(instant.dynamic) > DYNAMIC_THRESHOLD,
             )
         )
     return tiles

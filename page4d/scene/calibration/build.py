@@ -63,11 +63,15 @@ def rotation_from_vector(vector: Sequence[float]) -> Float[Tensor, "3 3"]:
     return matrix_from_rotation_vector(torch.tensor(list(vector), dtype=torch.float64))
 
 
+def is_rotation(matrix: Float[Tensor, "*F 3 3"]) -> bool:
+    """Return True if all matrices are rotations up to the rounding of a file."""
+    return bool(torch.isfinite(matrix).all()) and bool((rotation_defect(matrix) <= ROTATION_TOLERANCE).all())
+
+
 def cleaned(world_to_camera: Float[Tensor, "*F 4 4"]) -> Float[Tensor, "*F 4 4"]:
     """Replace rotations that a file rounded by the nearest true ones; leave what is no rotation as it is."""
     rotation = world_to_camera[..., :3, :3]
-    rounded = bool(torch.isfinite(rotation).all()) and bool((rotation_defect(rotation) <= ROTATION_TOLERANCE).all())
-    if not rounded:
+    if not is_rotation(rotation):
         return world_to_camera
     upper = torch.cat([nearest_rotation(rotation), world_to_camera[..., :3, 3:]], dim=-1)
     return torch.cat([upper, world_to_camera[..., 3:, :]], dim=-2)

@@ -151,11 +151,14 @@ def _read_text_lenses(path: Path) -> dict[int, _Lens]:
         words = line.split()
         if len(words) < 4:
             raise unreadable(path, f"line {number}: not CAMERA_ID MODEL WIDTH HEIGHT PARAMS")
+        try:
+            key, width, height = int(words[0]), int(words[2]), int(words[3])
+        except ValueError:
+            raise unreadable(path, f"line {number}: not CAMERA_ID MODEL WIDTH HEIGHT PARAMS") from None
         model = _model(path, BY_NAME.get(words[1]), words[1][:40])
         if len(words) != 4 + model.parameters:
             raise unreadable(path, f"line {number}: {len(words) - 4} parameters, {model.name} has {model.parameters}")
         try:
-            key, width, height = int(words[0]), int(words[2]), int(words[3])
             lenses[key] = _Lens(model, width, height, tuple(float(word) for word in words[4:]))
         except ValueError:
             raise unreadable(path, f"line {number}: a word is not a number") from None

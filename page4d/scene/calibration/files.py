@@ -124,6 +124,8 @@ def blame(label: str, camera: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
+        if error.message.startswith(f"{label}: "):
+            raise
         named = (
             error.message if error.message.startswith(f"camera {camera}: ") else f"camera {camera}: {error.message}"
         )

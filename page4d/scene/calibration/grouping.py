@@ -124,7 +124,10 @@ def _join_view(label: str, name: str, images: list[ImageCamera]) -> CalibratedCa
 def _check_frames(frames: tuple[str, ...]) -> None:
     twice = next((frame for frame, following in pairwise(sorted(frames)) if frame == following), None)
     if twice is not None:
-        raise InputError(f"frame '{twice}' appears twice", "give every image of a view its own name")
+        raise InputError(
+            f"frame {twice} appears twice" if twice else "two images have this name",
+            "give every image of a view its own name",
+        )
 
 
 def _check_lens(images: list[ImageCamera]) -> None:

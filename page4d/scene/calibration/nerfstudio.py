@@ -20,11 +20,19 @@ from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rigid import invert_rigid, rigid
-from page4d.geometry.rotation import rotation_defect
-from page4d.scene.calibration.build import Matrix4, Matrix34, Side, brown_conrady, cleaned, fisheye, pinhole
+from page4d.scene.calibration.build import (
+    Matrix4,
+    Matrix34,
+    Side,
+    brown_conrady,
+    cleaned,
+    fisheye,
+    is_rotation,
+    pinhole,
+)
 from page4d.scene.calibration.files import blame, read_json, unreadable, validated
 from page4d.scene.calibration.grouping import ImageCamera, group_images, join_images
-from page4d.scene.calibration.record import CORRECT_THE_FILE, ROTATION_TOLERANCE, Calibration
+from page4d.scene.calibration.record import CORRECT_THE_FILE, Calibration
 
 OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)
 MODELS = {
@@ -109,8 +117,7 @@ def _applied(label: str, transforms: _Transforms) -> Float[Tensor, "4 4"]:
     """Return the inverse of `applied_transform`."""
     rows = transforms.applied_transform or torch.eye(4).tolist()
     matrix = torch.tensor(rows, dtype=torch.float64)
-    defect = float(rotation_defect(matrix[:3, :3])) if bool(torch.isfinite(matrix).all()) else math.inf
-    if not defect <= ROTATION_TOLERANCE:
+    if not is_rotation(matrix[:3, :3]):
         raise InputError(f"{label}: applied_transform is not a rotation and a translation", CORRECT_THE_FILE)
     return invert_rigid(cleaned(rigid(matrix[:3, :3], matrix[:3, 3])))
 

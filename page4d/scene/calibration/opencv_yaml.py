@@ -17,7 +17,7 @@ from torch import Tensor
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError
 from page4d.geometry.rotation import rotation_angle
-from page4d.scene.calibration.build import brown_conrady, make_camera, pose, rotation_from_vector
+from page4d.scene.calibration.build import brown_conrady, is_rotation, make_camera, pose, rotation_from_vector
 from page4d.scene.calibration.files import blame, check_exists, read_text, unreadable
 from page4d.scene.calibration.record import CORRECT_THE_FILE, CalibratedCamera, Calibration
 
@@ -136,7 +136,8 @@ def _rotation(name: str, extrinsic: _Storage) -> Tensor:
         found.append(value if value.shape == (3, 3) else rotation_from_vector(value.flatten().tolist()))
     if not found:
         raise InputError(f"R_{name} or Rot_{name} is missing in {extrinsic.name}", CORRECT_THE_FILE)
-    angle = float(rotation_angle(found[0], found[-1]))
+    # What is no rotation has no angle: the camera's own check names it.
+    angle = float(rotation_angle(found[0], found[-1])) if is_rotation(found[0]) else 0.0
     if angle > LARGEST_DISAGREEMENT_RAD:
         raise InputError(f"R_{name} and Rot_{name} differ by {angle:.3g} rad", CORRECT_THE_FILE)
     return found[0]

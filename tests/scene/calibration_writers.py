@@ -1,0 +1,263 @@
+"""One known rig, written in every calibration format by numpy and scipy alone, and its pixels by OpenCV."""
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from page4d.geometry.camera import project
+from page4d.geometry.rigid import transform_points
+from page4d.scene.calibration.record import CalibratedCamera
+
+Array = NDArray[np.float64]
+OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
+
+
+@dataclass(frozen=True)
+class RigCamera:
+    """A camera of the known rig: x_camera = rotation @ x_world + translation in metres, pixel centres at 0.5."""
+
+    name: str
+    rotation: Array
+    translation: Array
+    intrinsics: Array
+    coefficients: tuple[float, ...]
+    size: tuple[int, int]
+    fisheye: bool = False
+
+    @property
+    def integer_intrinsics(self) -> Array:
+        """Return the intrinsics for a top-left pixel centre at (0, 0)."""
+        return self.intrinsics - np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+
+    @property
+    def vector(self) -> Array:
+        """Return the rotation vector (of the closest rotation, where a test broke the matrix)."""
+        return Rotation.from_matrix(self.rotation * np.sign(np.linalg.det(self.rotation))).as_rotvec()
+
+    @property
+    def world_to_camera(self) -> Array:
+        """Return the 4x4 pose."""
+        return np.vstack([np.c_[self.rotation, self.translation], [0, 0, 0, 1]])
+
+    def pixels(self, points: Array) -> Array:
+        """Project world points with OpenCV and count pixel centres at 0.5."""
+        arguments = (self.vector, self.translation, self.integer_intrinsics, np.array(self.coefficients))
+        if self.fisheye:
+            shown = cv2.fisheye.projectPoints(points[:, None], *arguments)[0]
+        else:
+            shown = cv2.projectPoints(points, *arguments)[0]
+        return shown.reshape(-1, 2) + 0.5
+
+
+def make_rig(fisheye: bool = False) -> list[RigCamera]:
+    """Return three cameras around the origin that look at it, two image sizes, lenses that bend."""
+    rng = np.random.default_rng(7)
+    cameras = []
+    for index, angle in enumerate((0.3, 1.9, 4.0)):
+        center = np.array([3 * np.cos(angle), 3 * np.sin(angle), 1.2 + 0.3 * index])
+        forward = -center / np.linalg.norm(center)
+        right = np.cross(forward, [0, 0, 1.0])
+        right /= np.linalg.norm(right)
+        rotation = np.stack([right, np.cross(forward, right), forward])
+        rotation = Rotation.from_rotvec(rng.normal(size=3) * 0.05).as_matrix() @ rotation
+        size = (480, 640) if index else (960, 544)
+        intrinsics = np.array([[611.25 + index, 0, 318.7], [0, 612.5 - index, 241.3], [0, 0, 1]])
+        coefficients = (-0.09, 0.03, -0.012, 0.004) if fisheye else (-0.21, 0.07, 0.0013, -0.0008)
+        cameras.append(
+            RigCamera(f"cam{index + 1:02d}", rotation, -rotation @ center, intrinsics, coefficients, size, fisheye)
+        )
+    return cameras
+
+
+def read_pixels(camera: CalibratedCamera, points: Array, frame: int | None = None) -> Array:
+    """Project world points with a camera as it was read."""
+    pose = camera.world_to_camera if frame is None else camera.world_to_camera[frame]
+    seen = transform_points(pose, torch.from_numpy(points))
+    plane = seen[:, :2] / seen[:, 2:]
+    if camera.distortion is not None:
+        plane = camera.distortion.distort(plane)
+    bent = torch.cat([plane, torch.ones_like(plane[:, :1])], dim=-1)
+    return project(bent, camera.intrinsics)[0].numpy()
+
+
+def write_qualisys(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write `.qca.txt`; the field of view starts at (16, 8) of the sensor."""
+    left, top = 16, 8
+    nodes = []
+    for camera in rig:
+        k, (k1, k2, p1, p2) = camera.integer_intrinsics, camera.coefficients
+        right, bottom = left + camera.size[1] - 1, top + camera.size[0] - 1
+        matrix = np.diag([1.0, -1.0, -1.0]) @ camera.rotation
+        center = -camera.rotation.T @ camera.translation * 1000
+        turned = " ".join(f'r{i + 1}{j + 1}="{matrix[i, j]!r}"' for i in range(3) for j in range(3))
+        nodes.append(
+            f'<camera active="1" serial="{camera.name}" viewrotation="0">'
+            f'<fov_video left="{left}" top="{top}" right="{right}" bottom="{bottom}"/>'
+            f'<transform {turned} x="{center[0]!r}" y="{center[1]!r}" z="{center[2]!r}"/>'
+            f'<intrinsic focalLengthU="{k[0, 0] * 64!r}" focalLengthV="{k[1, 1] * 64!r}" '
+            f'centerPointU="{(k[0, 2] + left) * 64!r}" centerPointV="{(k[1, 2] + top) * 64!r}" skew="0.0" '
+            f'radialDistortion1="{k1}" radialDistortion2="{k2}" radialDistortion3="0.0" '
+            f'tangentalDistortion1="{p1}" tangentalDistortion2="{p2}"/></camera>'
+        )
+    text = f"<?xml version='1.0' encoding='ASCII'?>\n<calibration><cameras>{''.join(nodes)}</cameras></calibration>"
+    path = folder / "Calib.qca.txt"
+    path.write_text(text.replace("np.float64(", "").replace(')"', '"'))
+    return path
+
+
+def write_toml(folder: Path, rig: list[RigCamera], metre: float = 1.0) -> Path:
+    """Write a Pose2Sim file (Anipose: `metre` = 1000)."""
+    blocks = [
+        (
+            f'[{camera.name}]\nname = "{camera.name}"\nsize = [{camera.size[1]}.0, {camera.size[0]}.0]\n'
+            f"matrix = {camera.integer_intrinsics.tolist()}\ndistortions = {list(camera.coefficients)}\n"
+            f"rotation = {camera.vector.tolist()}\ntranslation = {(camera.translation * metre).tolist()}\n"
+            f"fisheye = {str(camera.fisheye).lower()}\n"
+        )
+        for camera in rig
+    ]
+    path = folder / "Calib.toml"
+    path.write_text("\n".join(blocks) + "\n[metadata]\nadjusted = false\nerror = 0.0\n")
+    return path
+
+
+def write_yaml(folder: Path, rig: list[RigCamera], sizes: bool = True) -> Path:
+    """Write `intri.yml` and `extri.yml` with OpenCV's own writer."""
+    for stem in ("intri", "extri"):
+        storage = cv2.FileStorage(str(folder / f"{stem}.yml"), cv2.FILE_STORAGE_WRITE)
+        storage.startWriteStruct("names", cv2.FileNode_SEQ)
+        for camera in rig:
+            storage.write("", camera.name)
+        storage.endWriteStruct()
+        for camera in rig:
+            if stem == "intri":
+                storage.write(f"K_{camera.name}", camera.integer_intrinsics)
+                storage.write(f"dist_{camera.name}", np.array([[*camera.coefficients, 0.0]]))
+                if sizes:
+                    storage.write(f"H_{camera.name}", camera.size[0])
+                    storage.write(f"W_{camera.name}", camera.size[1])
+            else:
+                storage.write(f"R_{camera.name}", camera.vector[:, None])
+                storage.write(f"Rot_{camera.name}", camera.rotation)
+                storage.write(f"T_{camera.name}", camera.translation[:, None])
+        storage.release()
+    return folder
+
+
+def write_nerfstudio(folder: Path, rig: list[RigCamera], applied: Array | None = None) -> Path:
+    """Write `transforms.json`, one image a camera; `applied` moves the world as nerfstudio does."""
+    frames = []
+    for camera in rig:
+        k, c = camera.intrinsics, camera.coefficients
+        lens = dict(zip(("k1", "k2", "k3", "k4") if camera.fisheye else ("k1", "k2", "p1", "p2"), c, strict=True))
+        matrix = (np.eye(4) if applied is None else applied) @ np.linalg.inv(camera.world_to_camera) @ OPENGL
+        frames.append(
+            {"file_path": f"./images/{camera.name}.png", "transform_matrix": matrix.tolist(), "fl_x": k[0, 0],
+             "fl_y": k[1, 1], "cx": k[0, 2], "cy": k[1, 2], "w": camera.size[1], "h": camera.size[0], **lens}
+        )  # fmt: skip
+    content = {"camera_model": "OPENCV_FISHEYE" if rig[0].fisheye else "OPENCV", "frames": frames}
+    if applied is not None:
+        content["applied_transform"] = applied[:3].tolist()
+    path = folder / "transforms.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_nerfstudio_applied(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write `transforms.json` in a moved world."""
+    turn = Rotation.from_rotvec([0.3, -1.2, 0.5]).as_matrix()
+    return write_nerfstudio(folder, rig, np.vstack([np.c_[turn, [1.0, -2.0, 0.5]], [0, 0, 0, 1]]))
+
+
+def _colmap_numbers(camera: RigCamera) -> tuple[list[float], list[float]]:
+    k = camera.intrinsics
+    quaternion = Rotation.from_matrix(camera.rotation).as_quat()[[3, 0, 1, 2]]
+    return [k[0, 0], k[1, 1], k[0, 2], k[1, 2], *camera.coefficients], [*quaternion, *camera.translation]
+
+
+def write_colmap_text(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write cameras.txt and images.txt; the first image's line of points is empty, the others' are not."""
+    lenses, images = ["# CAMERA_ID MODEL"], ["# IMAGE_ID", "# pairs of lines"]
+    for index, camera in enumerate(rig):
+        parameters, pose = ([repr(float(value)) for value in values] for values in _colmap_numbers(camera))
+        model = "OPENCV_FISHEYE" if camera.fisheye else "OPENCV"
+        lenses.append(f"{index + 5} {model} {camera.size[1]} {camera.size[0]} {' '.join(parameters)}")
+        images += [f"{index + 1} {' '.join(pose)} {index + 5} {camera.name}.png", "1.5 2.5 -1" if index else ""]
+    (folder / "cameras.txt").write_text("\n".join(lenses) + "\n")
+    (folder / "images.txt").write_text("\n".join(images) + "\n")
+    return folder
+
+
+def write_colmap_binary(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write cameras.bin and images.bin into sparse/0."""
+    lenses, images = struct.pack("<Q", len(rig)), struct.pack("<Q", len(rig))
+    for index, camera in enumerate(rig):
+        parameters, pose = _colmap_numbers(camera)
+        lenses += struct.pack("<iiQQ8d", index + 5, 5 if camera.fisheye else 4, *camera.size[::-1], *parameters)
+        images += struct.pack("<i7di", index + 1, *pose, index + 5) + f"{camera.name}.png".encode() + b"\0"
+        images += struct.pack("<Q", index) + struct.pack("<ddq", 1.5, 2.5, -1) * index
+    model = folder / "sparse" / "0"
+    model.mkdir(parents=True)
+    (model / "cameras.bin").write_bytes(lenses)
+    (model / "images.bin").write_bytes(images)
+    return folder
+
+
+def _own_distortion(camera: RigCamera) -> dict[str, object]:
+    return {"model": "fisheye" if camera.fisheye else "brown-conrady", "coefficients": list(camera.coefficients)}
+
+
+def write_truth(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write the plain ground-truth layout with integer pixel centres."""
+    cameras = {
+        camera.name: {"world_to_camera": camera.world_to_camera.tolist(), "width": camera.size[1],
+                      "intrinsics": camera.integer_intrinsics.tolist(), "height": camera.size[0],
+                      "distortion": _own_distortion(camera)}
+        for camera in rig
+    }  # fmt: skip
+    path = folder / "cameras.json"
+    convention = "OpenCV axes, world_to_camera 4x4, translation in metres, intrinsics with integer pixel centres"
+    path.write_text(json.dumps({"convention": convention, "cameras": cameras}), encoding="utf-8-sig")
+    return path
+
+
+def output_content(rig: list[RigCamera]) -> dict[str, object]:
+    """Return the content of the tool's own cameras.json."""
+    views = {
+        camera.name: {"image_size": list(camera.size[::-1]), "static": True, "intrinsics": camera.intrinsics.tolist(),
+                      "world_to_camera": camera.world_to_camera.tolist(), "distortion": _own_distortion(camera)}
+        for camera in rig
+    }  # fmt: skip
+    center = "the centre of the top-left pixel is (0.5, 0.5)"
+    return {"page4d": "0.1", "conventions": {"pixel_center": center}, "scale": "metric", "unit": "metre",
+            "times": [0.0, 0.5], "views": views}  # fmt: skip
+
+
+def write_output(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write the layout of the tool's own output."""
+    path = folder / "cameras.json"
+    path.write_text(json.dumps(output_content(rig)))
+    return path
+
+
+Writer = Callable[[Path, list[RigCamera]], Path]
+WRITERS: dict[str, Writer] = {
+    "qualisys": write_qualisys,
+    "toml": write_toml,
+    "yaml": write_yaml,
+    "nerfstudio": write_nerfstudio,
+    "nerfstudio-applied": write_nerfstudio_applied,
+    "colmap-text": write_colmap_text,
+    "colmap-binary": write_colmap_binary,
+    "truth": write_truth,
+    "output": write_output,
+}
+FISHEYE_FORMATS = tuple(name for name in WRITERS if name not in ("qualisys", "yaml"))

@@ -1,0 +1,105 @@
+"""Whatever a file holds, a reader returns a calibration or raises one of page4d's errors, nothing else."""
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from calibration_writers import WRITERS, make_rig
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from page4d.errors import Page4DError
+from page4d.scene.calibration.read import read_calibration
+from page4d.scene.calibration.record import Calibration
+
+NAMES = ("x.qca.txt", "x.toml", "x.json", "intri.yml", "cameras.bin", "cameras.txt", "x")
+HOSTILE = (
+    *(b"nan", b"NaN", b"inf", b"-1", b"0", b"1e308", b"-1e308", b"1e-320", b"9" * 400, b"true", b"null"),
+    *(b'""', b"[]", b"{}", b"&a", b"*a", b"!!x", b"\xff", b"\0", b"\n", b" "),
+)
+NUMBER = re.compile(rb"-?\d+\.?\d*(?:e[-+]?\d+)?")
+
+Contents = dict[str, bytes]
+
+
+@pytest.fixture(scope="module")
+def valid() -> dict[str, Contents]:
+    """Return the files of every format by their path below the folder."""
+    contents = {}
+    for name, write in WRITERS.items():
+        with tempfile.TemporaryDirectory() as raw:
+            folder = Path(raw)
+            write(folder, make_rig())
+            contents[name] = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return contents
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Return a folder that all examples of a test overwrite."""
+    with tempfile.TemporaryDirectory() as raw:
+        yield Path(raw)
+
+
+def read_or_refuse(path: Path) -> None:
+    outcome: Calibration | Page4DError
+    try:
+        outcome = read_calibration(path)
+    except Page4DError as error:
+        outcome = error
+    if isinstance(outcome, Page4DError):
+        assert outcome.exit_code in (2, 3)
+        assert outcome.hint
+        return
+    assert len(set(outcome.names)) == len(outcome.cameras) > 0
+    for camera in outcome.cameras:
+        assert bool(torch.isfinite(camera.world_to_camera).all())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=40, deadline=None, database=None, derandomize=True)
+@given(
+    content=st.one_of(st.binary(max_size=300), st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
+)
+def test_arbitrary_content(name: str, content: bytes, folder: Path) -> None:
+    partners = {"intri.yml": "extri.yml", "cameras.bin": "images.bin", "cameras.txt": "images.txt"}
+    (folder / name).write_bytes(content)
+    if name in partners:
+        (folder / partners[name]).write_bytes(content)
+    read_or_refuse(folder / name)
+
+
+def mutate(content: bytes, draw: st.DrawFn) -> bytes:
+    """Cut, repeat, overwrite a piece, or replace a number."""
+    start = draw(st.integers(0, max(len(content) - 1, 0)))
+    stop = min(len(content), start + draw(st.integers(1, 40)))
+    kind = draw(st.sampled_from(("cut", "end", "repeat", "overwrite", "number", "number")))
+    hostile = draw(st.one_of(st.sampled_from(HOSTILE), st.binary(min_size=1, max_size=8)))
+    if kind == "cut":
+        return content[:start] + content[stop:]
+    if kind == "end":
+        return content[:start]
+    if kind == "repeat":
+        return content[:stop] + content[start:]
+    if kind == "overwrite":
+        return content[:start] + hostile + content[start + len(hostile) :]
+    found = NUMBER.search(content, start)
+    return content if found is None else content[: found.start()] + hostile + content[found.end() :]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@given(draws=st.data())
+def test_mutated_valid_files(name: str, draws: st.DataObject, valid: dict[str, Contents], folder: Path) -> None:
+    target = folder / name
+    contents = valid[name]
+    changed = draws.draw(st.sampled_from(sorted(contents)))
+    for path, content in contents.items():
+        if path == changed:
+            content = draws.draw(st.composite(lambda draw, content=content: mutate(content, draw))())
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        (target / path).write_bytes(content)
+    read_or_refuse(target)

@@ -1,0 +1,344 @@
+"""Damaged and hostile calibrations end in one sentence that names the file, the camera and the remedy."""
+
+import json
+import os
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calibration_writers import WRITERS, make_rig, output_content
+
+from page4d.errors import InputError
+from page4d.scene.calibration import files
+from page4d.scene.calibration.read import read_calibration
+
+KNOWN = "known: COLMAP, TOML, .qca.txt, transforms.json, intri/extri.yml, cameras.json"
+
+GARBAGE = {
+    "empty": b"",
+    "text": b"this is not a calibration\n",
+    "binary": bytes(range(256)) * 20,
+    "zeros": b"\0" * 4096,
+    "half a brace": b'{"frames": [',
+    "a list": b"[1, 2, 3]",
+    "deep": b"[" * 20_000,
+    "deep objects": b'{"a":' * 20_000,
+    "long number": b'{"frames": ' + b"9" * 5000 + b"}",
+    "html": b"<!DOCTYPE html><html><body>404</body></html>",
+}
+NAMES = (
+    "x.qca.txt",
+    "x.toml",
+    "transforms.json",
+    "cameras.json",
+    "intri.yml",
+    "extri.yml",
+    "cameras.bin",
+    "images.txt",
+    "x.dat",
+)
+
+
+@pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
+@pytest.mark.parametrize("name", NAMES)
+def test_garbage_is_refused_in_the_two_line_form(name: str, content: bytes, tmp_path: Path) -> None:
+    for each in {name, name.replace("intri", "extri"), name.replace("extri", "intri")}:
+        (tmp_path / each).write_bytes(content)
+    for stem in ("cameras", "images"):
+        if name in ("cameras.bin", "images.txt"):
+            (tmp_path / stem).with_suffix(Path(name).suffix).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_calibration(tmp_path / name)
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    assert "\n" not in caught.value.message
+    begins = "cannot read calibration '" if content[:1] != b"[" else ""
+    assert caught.value.message.startswith(begins)
+    if begins and "no camera" not in caught.value.message:
+        assert caught.value.hint == KNOWN
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing.toml", tmp_path / "a\0b.toml", tmp_path / ("x" * 5000)):
+        with pytest.raises(InputError, match=r"^calibration '.*' does not exist$"):
+            read_calibration(path)
+
+
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.toml")
+    with pytest.raises(InputError, match="it is not a regular file"):
+        read_calibration(tmp_path / "x.toml")
+
+
+def test_a_folder_without_calibration_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"cannot read calibration '{tmp_path.name}': it holds no calibration file"):
+        read_calibration(tmp_path)
+
+
+def test_two_calibrations_in_a_folder_are_named(tmp_path: Path) -> None:
+    for name in ("a.toml", "b.qca.txt"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(InputError, match=r"it holds 2 calibrations \(a.toml, b.qca.txt\); give one of them"):
+        read_calibration(tmp_path)
+
+
+def test_huge_files_are_refused_before_reading(tmp_path: Path) -> None:
+    for name, limit in (("x.toml", 256), ("x.qca.txt", 256), ("transforms.json", 256), ("intri.yml", 16)):
+        path = tmp_path / name
+        with path.open("wb") as file:
+            file.truncate((limit + 1) * 1024**2)
+        (tmp_path / "extri.yml").touch()
+        with pytest.raises(InputError, match=f"it has {limit + 1} MB, the limit is {limit} MB"):
+            read_calibration(path)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><calibration>&c;</calibration>',
+        '<!DOCTYPE a SYSTEM "file:///etc/passwd"><calibration/>',
+        '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><calibration>&b;</calibration>',
+    ],
+)
+def test_xml_with_a_dtd_is_refused(document: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.qca.txt"
+    path.write_text(f"<?xml version='1.0'?>\n{document}")
+    with pytest.raises(InputError, match="it declares a DTD"):
+        read_calibration(path)
+
+
+def test_an_entity_bomb_costs_no_time(tmp_path: Path) -> None:
+    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 30))
+    path = tmp_path / "x.qca.txt"
+    path.write_text(f'<!DOCTYPE a [<!ENTITY e0 "ha">{entities}]><calibration>&e29;</calibration>')
+    start = time.monotonic()
+    with pytest.raises(InputError):
+        read_calibration(path)
+    assert time.monotonic() - start < 1
+
+
+def test_an_alias_bomb_costs_no_time(tmp_path: Path) -> None:
+    levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
+    (tmp_path / "intri.yml").write_text(f"a0: &a0 [x]\n{levels}K_1: {{rows: 3, cols: 3, data: *a39}}\nnames: [1]\n")
+    (tmp_path / "extri.yml").write_text(
+        "R_1: {rows: 3, cols: 1, data: [0, 0, 0]}\nT_1: {rows: 3, cols: 1, data: [0, 0, 0]}"
+    )
+    start = time.monotonic()
+    with pytest.raises(InputError, match=r"intri.yml/extri.yml: camera 1: K_1 holds something that is not a number"):
+        read_calibration(tmp_path)
+    assert time.monotonic() - start < 1
+
+
+def test_yaml_tags_run_no_code(tmp_path: Path) -> None:
+    (tmp_path / "intri.yml").write_text('K_1: !!python/object/apply:os.system ["touch touched"]\n')
+    (tmp_path / "extri.yml").write_text("a: 1\n")
+    with pytest.raises(InputError):
+        read_calibration(tmp_path)
+    assert not (tmp_path / "touched").exists()
+
+
+@pytest.mark.parametrize("count", [1, 2**20, 2**40, 2**63, 2**64 - 1])
+def test_binary_counts_are_believed_only_as_far_as_the_file_goes(count: int, tmp_path: Path) -> None:
+    WRITERS["colmap-binary"](tmp_path, make_rig())
+    model = tmp_path / "sparse" / "0"
+    for name, place in (("cameras.bin", 0), ("images.bin", 0), ("images.bin", 8 + 64 + len("cam01.png") + 1)):
+        original = (model / name).read_bytes()
+        if count > 3 or place:
+            changed = original[:place] + struct.pack("<Q", count) + original[place + 8 :]
+            (model / name).write_bytes(changed)
+            with pytest.raises(InputError):
+                read_calibration(tmp_path)
+        (model / name).write_bytes(original)
+
+
+@pytest.mark.parametrize("name", ["cameras.bin", "images.bin"])
+def test_binary_files_cut_off_anywhere_are_incomplete(name: str, tmp_path: Path) -> None:
+    WRITERS["colmap-binary"](tmp_path, make_rig())
+    path = tmp_path / "sparse" / "0" / name
+    original = path.read_bytes()
+    for length in range(0, len(original), 7):
+        path.write_bytes(original[:length])
+        with pytest.raises(InputError, match=rf"^cannot read calibration '{name}': (it is incomplete|a name)"):
+            read_calibration(tmp_path)
+
+
+def test_colmap_models_that_are_not_supported_are_named(tmp_path: Path) -> None:
+    (tmp_path / "images.txt").write_text("")
+    (tmp_path / "cameras.txt").write_text("1 THIN_PRISM_FISHEYE 64 48 50 50 32 24 0 0 0 0 0 0 0 0\n")
+    with pytest.raises(InputError, match=r"cameras.txt: the camera model THIN_PRISM_FISHEYE is not supported"):
+        read_calibration(tmp_path)
+    (tmp_path / "cameras.txt").write_text("# comment\n1 PINHOLE 64 48 50 32 24\n")
+    with pytest.raises(InputError, match=r"cameras.txt': line 2: 3 parameters, PINHOLE has 4"):
+        read_calibration(tmp_path)
+
+
+def test_a_colmap_image_without_its_lens_is_named(tmp_path: Path) -> None:
+    (tmp_path / "cameras.txt").write_text("1 PINHOLE 64 48 50 50 32 24\n")
+    (tmp_path / "images.txt").write_text("1 1 0 0 0 0 0 0 2 cam05/0.png\n\n")
+    with pytest.raises(InputError, match=r"camera cam05: image cam05/0.png uses camera number 2, which is missing"):
+        read_calibration(tmp_path)
+
+
+def edit_json(path: Path, edit: Callable[[Any], object]) -> Path:
+    content = json.loads(path.read_text(encoding="utf-8-sig"))
+    edit(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+BAD_OUTPUT: dict[str, tuple[Callable[[Any], object], str]] = {
+    "focal": (lambda v: v["intrinsics"][0].__setitem__(0, -5.0), "camera cam02: the focal length is -5 px"),
+    "scaled": (lambda v: v["world_to_camera"][0].__setitem__(0, 9.0), "camera cam02: rotation is not a rotation"),
+    "last row": (lambda v: v["world_to_camera"][3].__setitem__(0, 1.0), "camera cam02: the pose's last row"),
+    "shape": (lambda v: v["intrinsics"].pop(), "camera cam02: intrinsics.*: List should have at least 3 items"),
+    "text": (lambda v: v["intrinsics"][1].__setitem__(1, "x"), "camera cam02: intrinsics.*: Input should be a valid"),
+    "missing": (lambda v: v.pop("world_to_camera"), "camera cam02: world_to_camera: Field required"),
+    "size": (lambda v: v.update(image_size=[0, 480]), "camera cam02: image_size.0: Input should be greater than 0"),
+    "many": (lambda v: v.update(world_to_camera=[v["world_to_camera"]] * 3), "camera cam02: 3 poses for 2 times"),
+    "lens": (lambda v: v["distortion"]["coefficients"].pop(), "camera cam02: 3 coefficients for brown-conrady"),
+    "lower": (lambda v: v["intrinsics"][2].__setitem__(0, 1.0), "camera cam02: the intrinsics are not of the form"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_OUTPUT)
+def test_a_bad_camera_is_named_with_its_key(name: str, tmp_path: Path) -> None:
+    edit, message = BAD_OUTPUT[name]
+    path = WRITERS["output"](tmp_path, make_rig())
+    edit_json(path, lambda content: edit(content["views"]["cam02"]))
+    with pytest.raises(InputError, match=f"^cameras.json: {message}") as caught:
+        read_calibration(path)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_json_constants_are_refused_with_their_line(value: str, tmp_path: Path) -> None:
+    text = json.dumps(output_content(make_rig()), indent=1).replace('"scale"', f'"more": {value},\n "scale"')
+    line = text[: text.index(value)].count("\n") + 1
+    (tmp_path / "cameras.json").write_text(text)
+    with pytest.raises(InputError, match=f"cameras.json': line {line}: {value} is not a number of JSON"):
+        read_calibration(tmp_path / "cameras.json")
+
+
+def test_json_errors_name_the_line(tmp_path: Path) -> None:
+    (tmp_path / "transforms.json").write_text('{\n "frames": [\n  {,\n')
+    with pytest.raises(InputError, match=r"'transforms.json': line 3: Expecting property name"):
+        read_calibration(tmp_path)
+
+
+def test_toml_errors_name_the_line(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text("[cam]\nsize = [1\n")
+    with pytest.raises(InputError, match=r"'x.toml': .*(line 3|end of document)"):
+        read_calibration(tmp_path)
+
+
+def test_duplicate_names_are_refused(tmp_path: Path) -> None:
+    toml = WRITERS["toml"](tmp_path, make_rig())
+    toml.write_text(toml.read_text().replace('name = "cam03"', 'name = "cam01"'))
+    with pytest.raises(InputError, match=r"^Calib.toml: camera cam01: the name appears twice"):
+        read_calibration(toml)
+    (tmp_path / "cameras.json").write_text('{"cameras": {"a": {}, "a": {}}}')
+    with pytest.raises(InputError, match="key 'a' appears twice"):
+        read_calibration(tmp_path / "cameras.json")
+
+
+def test_no_cameras_are_an_error(tmp_path: Path) -> None:
+    for name, text in (
+        ("cameras.json", '{"views": {}}'),
+        ("c.qca.txt", "<calibration/>"),
+        ("t.toml", "[metadata]\na = 1\n"),
+        ("transforms.json", '{"frames": []}'),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InputError, match=rf"{name}.*(no camera|no table|at least 1 item)"):
+            read_calibration(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('serial="cam02"', 'serial="cam02" x="', "not well-formed XML"),
+        ("<transform ", "<transfer ", "Calib.qca.txt: camera cam01: <transform> is missing"),
+        ('skew="0.0"', 'skew="x"', r"camera cam01: skew of <intrinsic> is not a number \('x'\)"),
+        ("focalLengthU", "focal", "camera cam01: focalLengthU of <intrinsic> is missing"),
+        ('left="16"', 'left="1e99"', "camera cam01: fov_video spans"),
+        ('radialDistortion1="-0.21"', 'radialDistortion1="nan"', "camera cam01: distortion coefficients"),
+        ("<calibration>", "<calibrations>", "not well-formed XML"),
+        ("encoding='ASCII'", "encoding='nonsense'", "its text encoding is unknown|not well-formed"),
+    ],
+)
+def test_damaged_qualisys_files_say_where(old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = WRITERS["qualisys"](tmp_path, make_rig())
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(InputError, match=message):
+        read_calibration(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("K_cam01", "Q_cam01", r"intri.yml/extri.yml: camera cam01: K_cam01 is missing in intri.yml"),
+        ("T_cam01", "Q_cam01", r"camera cam01: T_cam01 is missing in extri.yml"),
+        ("rows: 3", "rows: 300000000000", r"numbers for 3e\+11 x"),
+        ("rows: 3", "rows: 1.5", r"numbers for 1.5 x"),
+        ("data: [ ", "data: [ .Nan, ", r"camera cam01: \S+ has \d+ numbers for \d x \d"),
+        ("data: [ 611.25, ", "data: [ .Nan, ", "camera cam01: the intrinsics hold a number that is not finite"),
+        ("data: [", "data: {", r"intri.yml': line \d+: "),
+        ("- cam02", "- cam01", r"calibration.*camera cam01: the name appears twice"),
+        ("- cam02", "- cam99", r"camera cam99: T_cam99 is missing"),
+    ],
+)
+def test_damaged_yaml_files_say_where(old: str, new: str, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "calibration"
+    folder.mkdir()
+    WRITERS["yaml"](folder, make_rig())
+    for name in ("intri.yml", "extri.yml"):
+        (folder / name).write_text((folder / name).read_text().replace(old, new))
+    with pytest.raises(InputError, match=message):
+        read_calibration(folder)
+
+
+def test_a_lone_intri_file_asks_for_its_partner(tmp_path: Path) -> None:
+    WRITERS["yaml"](tmp_path, make_rig())
+    (tmp_path / "extri.yml").unlink()
+    with pytest.raises(InputError, match=r"extri.yml is missing \(intri.yml and extri.yml belong together\)"):
+        read_calibration(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda c: c.update(camera_model="EQUIRECTANGULAR"), "camera cam01: the camera model EQUIRECTANGULAR is not"),
+        (lambda c: c["frames"][0].update(k4=0.5), "camera cam01: k4 of the OPENCV model"),
+        (lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].pop("fl_y"), "camera cam01: there is neither fl_x"),
+        (
+            lambda c: [c["frames"][0].pop(key) for key in ("w", "cx")],
+            "camera cam01: there is neither cx, cy nor w, h",
+        ),
+        (lambda c: c["frames"][2].update(transform_matrix=[[1]]), "camera ./images/cam03.png: transform_matrix"),
+        (lambda c: c["frames"][1].update(file_path="images/cam01.png"), "camera cam01: two images have this name"),
+        (
+            lambda c: c.update(applied_transform=[[2, 0, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0]]),
+            "applied_transform is not",
+        ),
+        (lambda c: c["frames"][0].update(w=10**9), "camera cam01: w: Input should be less than or equal to 1000000"),
+    ],
+)
+def test_damaged_transforms_say_where(edit: Callable[[Any], object], message: str, tmp_path: Path) -> None:
+    path = edit_json(WRITERS["nerfstudio"](tmp_path, make_rig()), edit)
+    with pytest.raises(InputError, match=f"^transforms.json: {message}"):
+        read_calibration(path)
+
+
+def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x.toml"
+    path.touch()
+
+    def refuse(_: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(files.Path, "read_bytes", refuse)
+    with pytest.raises(InputError, match=r"cannot read calibration 'x.toml': permission denied"):
+        read_calibration(path)
