@@ -1,0 +1,1 @@
+"""From a scene to an output folder: plan chunks, predict, bring them into one world, write."""

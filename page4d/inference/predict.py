@@ -1,0 +1,143 @@
+"""Where predictions come from: a network, or depth that a sensor measured. Both see a batch and return a record."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from page4d.conventions import Scale
+from page4d.errors import InputError, UsageError
+from page4d.geometry.camera import Cameras
+from page4d.geometry.pose_encoding import decode_pose
+from page4d.models.network import NetworkOutput, ViewTimeNetwork
+from page4d.predictions import Predictions
+from page4d.scene.records import FrameBatch, Scene
+
+PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""What a precision is called in options and in `run.json`."""
+
+
+class Predictor(Protocol):
+    """Turns decoded frames into predictions."""
+
+    @property
+    def multiple(self) -> int:
+        """What image sides must be divisible by: the side of a patch in pixels."""
+        ...
+
+    @property
+    def default_long_side(self) -> int | None:
+        """Long side of the images in pixels where the user does not say; None for the original size."""
+        ...
+
+    @property
+    def uses_rig_cameras(self) -> bool:
+        """True if predictions come with the calibrated cameras, in their world."""
+        ...
+
+    def predict(self, batch: FrameBatch) -> Predictions:
+        """Predict all instants and views of a batch together."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPredictor:
+    """Runs a network. The trunk may run at lower `precision`; heads, poses and geometry stay in float32."""
+
+    network: ViewTimeNetwork
+    device: torch.device
+    precision: torch.dtype = torch.float32
+    uses_rig_cameras: bool = False
+
+    @property
+    def multiple(self) -> int:
+        """Side of a patch in pixels."""
+        return self.network.config.patch_size
+
+    @property
+    def default_long_side(self) -> int | None:
+        """The size that the network was made for."""
+        return self.network.config.encoder.image_size
+
+    def predict(self, batch: FrameBatch) -> Predictions:
+        """Predict cameras, depth, points, confidence and motion at network pixels."""
+        external = None if batch.dynamic is None else batch.dynamic.to(self.device)
+        reduced = self.precision is not torch.float32
+        with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
+            output = self.network(batch.images.to(self.device), mask_ext=external)
+        return _predictions(batch, output)
+
+
+def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
+    """Bring a network's output to page4d's conventions, in float32 on the CPU."""
+    if output.pose_enc is None or output.depth is None or output.depth_confidence is None:
+        raise UsageError("this network has no camera or no depth head", "use weights of a network that has both")
+    height, width = batch.images.shape[-2:]
+    # In float64 the decoded rotations are orthonormal to the last digit that the camera files carry.
+    cameras = decode_pose(_to_host(output.pose_enc).to(torch.float64), (height, width))
+    return Predictions(
+        times=batch.times,
+        view_names=batch.view_names,
+        scale=Scale.ARBITRARY,
+        pixel_transforms=batch.pixel_transforms,
+        cameras=cameras,
+        images=batch.images,
+        valid=batch.valid,
+        depth=_to_host(output.depth),
+        depth_confidence=_unit_confidence(_to_host(output.depth_confidence)),
+        points=None if output.points is None else _to_host(output.points),
+        points_confidence=(
+            None if output.points_confidence is None else _unit_confidence(_to_host(output.points_confidence))
+        ),
+        dynamic=None if output.dynamic_mask is None else _to_host(output.dynamic_mask),
+    )
+
+
+def _to_host(values: Tensor) -> Tensor:
+    return values.detach().to("cpu", torch.float32).clone()
+
+
+def _unit_confidence(raw: Tensor) -> Tensor:
+    """Map 1 + exp(x) in [1, inf) to sigmoid(x) in [0, 1), so that a threshold means the same for every network."""
+    return 1 - 1 / raw
+
+
+@dataclass(frozen=True)
+class MeasuredDepth:
+    """Takes depth from a sensor and cameras from a calibration: no network is run."""
+
+    scene: Scene
+    multiple: int = 1
+    default_long_side: int | None = None
+    uses_rig_cameras: bool = True
+
+    def __post_init__(self) -> None:
+        lacking = [view.name for view in self.scene.views if view.camera is None]
+        if lacking:
+            raise UsageError("measured depth needs the cameras of all views", "pass --calibration")
+        without = [view.name for view in self.scene.views if view.depth is None]
+        if without:
+            raise InputError(f"no measured depth for {', '.join(without)}", "leave them out with --views")
+
+    def predict(self, batch: FrameBatch) -> Predictions:
+        """Return the measurements as predictions, with confidence 1 wherever the sensor saw something."""
+        assert batch.depth is not None
+        assert batch.cameras is not None
+        cameras = Cameras(
+            world_to_camera=batch.cameras.world_to_camera,
+            intrinsics=batch.cameras.intrinsics,
+            image_size=batch.cameras.image_size,
+        )
+        return Predictions(
+            times=batch.times,
+            view_names=batch.view_names,
+            scale=self.scene.scale,
+            pixel_transforms=batch.pixel_transforms,
+            cameras=cameras,
+            images=batch.images,
+            valid=batch.valid,
+            depth=batch.depth,
+            depth_confidence=(batch.valid & (batch.depth > 0)).to(torch.float32),
+            dynamic=batch.dynamic,
+        )

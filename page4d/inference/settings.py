@@ -1,0 +1,46 @@
+"""The settings of a reconstruction, apart from the scene's and the network's own."""
+
+import json
+from dataclasses import asdict, dataclass, field
+
+from pydantic import JsonValue
+
+from page4d.errors import UsageError
+from page4d.export.points import PointOptions
+from page4d.inference.anchor import Poses
+from page4d.scene.open import SceneOptions
+
+DEFAULT_CHUNK = 8
+DEFAULT_OVERLAP = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReconstructSettings:
+    """What a run does. `long_side` are network pixels; None leaves them to the predictor.
+
+    `chunk` instants are predicted together, neighbours share `overlap`. `poses` matters only with a calibration.
+    """
+
+    long_side: int | None = None
+    chunk: int = DEFAULT_CHUNK
+    overlap: int = DEFAULT_OVERLAP
+    poses: Poses = Poses.INPUT
+    points: PointOptions = field(default_factory=PointOptions)
+    preview: bool = True
+
+    def __post_init__(self) -> None:
+        if self.long_side is not None and self.long_side < 8:
+            raise UsageError(f"--size {self.long_side} is too small", "give at least 8 pixels")
+        if self.chunk < 1 or not 0 <= self.overlap <= self.chunk // 2:
+            raise UsageError(
+                f"--chunk {self.chunk} with --overlap {self.overlap}",
+                "give a chunk of at least 1 and at least twice the overlap",
+            )
+
+
+def describe_settings(scene: SceneOptions, settings: ReconstructSettings) -> dict[str, JsonValue]:
+    """Turn all settings into what `run.json` records, by their names on the command line where they have one."""
+    document: dict[str, JsonValue] = {}
+    for record in (scene, settings):
+        document.update(json.loads(json.dumps(asdict(record), default=str)))
+    return document

@@ -1,0 +1,272 @@
+"""What a run leaves behind so that it can be continued, and so that a finished one is never overwritten unasked."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, JsonValue
+
+import page4d
+from page4d.conventions import Scale
+from page4d.errors import OutputError, UsageError
+from page4d.export.atomic import WrittenFile, write_bytes_atomic
+from page4d.export.cameras import CaptureCameras
+from page4d.export.json_file import FileModel, format_json, read_model
+from page4d.export.layout import OutputLayout
+from page4d.export.run_record import ChunkRecord
+from page4d.geometry.similarity import Sim3
+from page4d.inference.chunks import Chunk
+from page4d.scene.records import Scene
+
+_EDGE_BYTES = 1 << 20
+_OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
+
+Matrix = list[list[float]]
+
+
+class FileRecord(FileModel):
+    """A finished file below the output folder."""
+
+    name: str
+    num_bytes: Annotated[int, Field(ge=0)]
+    sha256: str
+
+
+class ChunkState(FileModel):
+    """A chunk whose instants are all written: its files, its cameras and its place in the world."""
+
+    record: ChunkRecord
+    first: int
+    stop: int
+    files: list[FileRecord]
+    times: list[float]
+    world_to_camera: list[list[Matrix]]
+    intrinsics: list[list[Matrix]]
+    clipped_depths: int
+    num_points: int
+
+
+class RunState(FileModel):
+    """What must stay the same for a run to be continued, and what was decided at its start."""
+
+    fingerprint: dict[str, JsonValue]
+    plan: list[tuple[int, int, int]]
+    depth_scale: float | None = None
+    scale: Scale | None = None
+    other_files: list[str] = Field(default_factory=list)
+
+
+class StateFolder:
+    """The `state/` folder of an output."""
+
+    def __init__(self, layout: OutputLayout) -> None:
+        self._layout = layout
+
+    def write_run(self, state: RunState) -> None:
+        """Record the run, whole or not at all."""
+        _write(self._layout.state("run.json"), state)
+
+    def read_run(self) -> RunState | None:
+        """Return what an earlier run recorded, or None if there was none."""
+        path = self._layout.state("run.json")
+        return read_model(path, RunState) if path.is_file() else None
+
+    def write_chunk(self, index: int, state: ChunkState) -> None:
+        """Record a finished chunk; this is the last thing written for it."""
+        _write(self._layout.state(_chunk_name(index)), state)
+
+    def finished_chunks(self, *, check_files: bool = True) -> list[ChunkState]:
+        """Return the chunks from the start of the capture on that are recorded and whose files are all there."""
+        chunks: list[ChunkState] = []
+        while True:
+            path = self._layout.state(_chunk_name(len(chunks)))
+            if not path.is_file():
+                return chunks
+            chunk = read_model(path, ChunkState)
+            if check_files and not all(self._is_whole(file) for file in chunk.files):
+                return chunks
+            chunks.append(chunk)
+
+    def _is_whole(self, file: FileRecord) -> bool:
+        path = self._layout.folder / file.name
+        return path.is_file() and path.stat().st_size == file.num_bytes
+
+    def remove_listed_files(self) -> None:
+        """Delete what the records of an earlier run list, and nothing else; empty folders go too."""
+        run = self.read_run()
+        names = [file.name for chunk in self.finished_chunks(check_files=False) for file in chunk.files]
+        names += run.other_files if run else []
+        state = self._layout.state("run.json").parent
+        names += [f"state/{path.name}" for path in state.glob("chunk_*.json")] + ["state/run.json"]
+        root = self._layout.folder.resolve()
+        for name in names:
+            path = self._layout.folder / name
+            if path.parent.resolve().is_relative_to(root) and (path.is_file() or path.is_symlink()):
+                path.unlink()
+        for folder in sorted({(self._layout.folder / name).parent for name in names}, reverse=True):
+            for own in (folder, folder.parent):
+                if own not in (self._layout.folder, self._layout.folder.parent) and own.is_dir():
+                    _remove_if_empty(own)
+
+
+def is_occupied(folder: Path) -> bool:
+    """Tell whether a folder holds something under the names of the output contract."""
+    return folder.is_dir() and any((folder / name).exists() for name in _OWN_NAMES)
+
+
+def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[str, JsonValue]) -> None:
+    """Refuse to continue a run whose inputs or settings were others.
+
+    Raises:
+        UsageError: naming what differs.
+    """
+    if earlier is None:
+        raise UsageError(
+            f"'{folder}' holds files but no record of a page4d run", "use another folder, or --overwrite"
+        )
+    keys = [*fingerprint, *(key for key in earlier.fingerprint if key not in fingerprint)]
+    differs = [key for key in keys if earlier.fingerprint.get(key) != fingerprint.get(key)]
+    if differs:
+        raise UsageError(
+            f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
+            "use --overwrite to replace them, or another folder",
+        )
+
+
+def fingerprint_of(scene: Scene, settings: dict[str, JsonValue], weights_sha256: str | None) -> dict[str, JsonValue]:
+    """Describe everything that the result's bytes depend on."""
+    return {
+        "version": page4d.__version__,
+        "weights": weights_sha256,
+        "inputs": {view.name: _source_fingerprint(view.source.label, _files_of(view.source)) for view in scene.views},
+        "companions": {
+            f"{view.name} {kind}": _source_fingerprint(paired.frames.label, _files_of(paired.frames))
+            for view in scene.views
+            for kind, paired in (("mask", view.mask), ("depth", view.depth))
+            if paired is not None
+        },
+        "frames": hashlib.sha256(
+            json.dumps([scene.times.tolist(), [view.indices for view in scene.views]]).encode()
+        ).hexdigest(),
+        "cameras": _cameras_fingerprint(scene),
+        **settings,
+    }
+
+
+def _files_of(source: Any) -> list[Path]:
+    files = getattr(source, "files", None)
+    path = getattr(source, "path", None)
+    return list(files) if files else [path] if path else []
+
+
+def _source_fingerprint(label: str, files: list[Path]) -> str:
+    digest = hashlib.sha256(label.encode())
+    for path in files:
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} {path.stat().st_mtime_ns}".encode())
+        if len(files) == 1:
+            with path.open("rb") as file:
+                digest.update(file.read(_EDGE_BYTES))
+                file.seek(max(size - _EDGE_BYTES, 0))
+                digest.update(file.read(_EDGE_BYTES))
+    return digest.hexdigest()
+
+
+def _cameras_fingerprint(scene: Scene) -> str | None:
+    if scene.calibration is None:
+        return None
+    parts = [
+        f"{camera.world_to_camera.tolist()}{camera.intrinsics.tolist()}{camera.distortion}"
+        for camera in (view.camera for view in scene.views)
+        if camera is not None
+    ]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
+
+
+def chunk_state(
+    record: ChunkRecord,
+    first: int,
+    cameras: CaptureCameras,
+    files: list[WrittenFile],
+    folder: Path,
+    counts: tuple[int, int],
+) -> ChunkState:
+    """Build the record of a chunk whose final instants begin at `first`; `counts` are clipped depths and points."""
+    return ChunkState(
+        record=record,
+        first=first,
+        stop=first + len(cameras.times),
+        files=[
+            FileRecord(name=str(file.path.relative_to(folder)), num_bytes=file.num_bytes, sha256=file.sha256)
+            for file in files
+        ],
+        times=cameras.times.tolist(),
+        world_to_camera=cameras.world_to_camera.tolist(),
+        intrinsics=cameras.intrinsics.tolist(),
+        clipped_depths=counts[0],
+        num_points=counts[1],
+    )
+
+
+def cameras_of(
+    chunks: list[ChunkState], view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...], scale: Scale
+) -> CaptureCameras:
+    """Join the cameras of all chunks into those of the capture; sizes are (height, width)."""
+
+    def joined(name: str) -> torch.Tensor:
+        return torch.cat([torch.tensor(getattr(chunk, name), dtype=torch.float64) for chunk in chunks])
+
+    return CaptureCameras(
+        times=joined("times"),
+        view_names=view_names,
+        image_sizes=image_sizes,
+        world_to_camera=joined("world_to_camera"),
+        intrinsics=joined("intrinsics"),
+        scale=scale,
+    )
+
+
+def transform_of(record: ChunkRecord) -> Sim3:
+    """Return the map that brought a recorded chunk into the world."""
+    if record.transform is None:
+        return Sim3.identity()
+    return Sim3(
+        scale=torch.tensor(record.transform.scale, dtype=torch.float64),
+        rotation=torch.tensor(record.transform.rotation, dtype=torch.float64),
+        translation=torch.tensor(record.transform.translation, dtype=torch.float64),
+    )
+
+
+def plan_of(state: RunState) -> tuple[Chunk, ...]:
+    """Return the recorded plan."""
+    return tuple(Chunk(*chunk) for chunk in state.plan)
+
+
+def check_disk(folder: Path, needed_bytes: int) -> None:
+    """Refuse to start what cannot fit.
+
+    Raises:
+        OutputError: if the disk has less free space than the estimate.
+    """
+    free = shutil.disk_usage(folder).free
+    if needed_bytes > free:
+        raise OutputError(
+            f"need about {needed_bytes / 1e9:.1f} GB in '{folder}', {free / 1e9:.1f} GB free",
+            "free space, use --voxel or --max-points, or another folder",
+        )
+
+
+def _chunk_name(index: int) -> str:
+    return f"chunk_{index:05d}.json"
+
+
+def _write(path: Path, model: FileModel) -> None:
+    write_bytes_atomic(path, (format_json(model.model_dump(mode="json")) + "\n").encode())
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()

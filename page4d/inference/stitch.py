@@ -1,0 +1,191 @@
+"""All chunks in one world: each is brought onto the one before by what they share, and blended there."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from page4d.conventions import Scale
+from page4d.errors import UsageError
+from page4d.geometry.camera import Cameras
+from page4d.geometry.registration import DegenerateGeometryError, align_cameras, align_points_robust
+from page4d.geometry.rigid import interpolate_rigid
+from page4d.geometry.rotation import rotation_angle
+from page4d.geometry.similarity import Sim3
+from page4d.inference.chunks import Chunk
+from page4d.predictions import Predictions, join_times
+
+MAX_CORRESPONDENCES = 20_000
+"""Pixels that decide an alignment; they are spread evenly over the overlap."""
+
+MOVING = 0.5
+"""Pixels whose probability of motion is above this do not take part in an alignment."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seam:
+    """How well a chunk fits the one before, after alignment.
+
+    `residual` is the median distance of the same static pixel in both, in units of the scene. `rotation_deg` and
+    `scale_ratio` are what the alignment had to turn and scale. `num_points` is how many pixels decided it; 0 means
+    that only the cameras did.
+    """
+
+    residual: float
+    rotation_deg: float
+    scale_ratio: float
+    num_points: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stitched:
+    """Instants from `chunk.start` on that are final, with how their chunk was brought into the world."""
+
+    chunk: Chunk
+    predictions: Predictions
+    transform: Sim3
+    seam: Seam | None
+
+
+def stitch(
+    chunks: Iterable[tuple[Chunk, Predictions]],
+    *,
+    num_times: int,
+    overlap: int,
+    place_first: Callable[[Predictions], Sim3],
+    fixed_world: bool = False,
+    held: Predictions | None = None,
+) -> Iterator[Stitched]:
+    """Bring consecutive chunks into one world and yield every instant once, in order.
+
+    `place_first` gives the world of the first chunk. With `fixed_world` the chunks share a world already (calibrated
+    cameras) and are only blended. The instants of an overlap are blended linearly and come out with the later chunk;
+    `held` are those that an interrupted run had not yielded, in the final world.
+
+    Raises:
+        UsageError: if a chunk is shorter than two overlaps, so that a blended instant would be blended again.
+    """
+    for chunk, raw in chunks:
+        seam = None
+        if held is None:
+            transform = Sim3.identity() if fixed_world else place_first(raw)
+            predictions = raw if fixed_world else raw.transformed(transform)
+        else:
+            transform, num_points = align_chunk(raw.at_times(0, overlap), held, fixed_world=fixed_world)
+            predictions = raw if fixed_world else raw.transformed(transform)
+            head = predictions.at_times(0, overlap)
+            seam = Seam(
+                residual=_residual(head, held),
+                rotation_deg=float(torch.rad2deg(rotation_angle(transform.rotation))),
+                scale_ratio=float(transform.scale),
+                num_points=num_points,
+            )
+            predictions = join_times([blend(held, head), predictions.at_times(overlap, predictions.num_times)])
+        final = predictions.num_times if chunk.stop == num_times else predictions.num_times - overlap
+        if chunk.stop < num_times and final < chunk.overlap:
+            raise UsageError(
+                f"chunks of {chunk.length} instants with an overlap of {overlap}",
+                "make --chunk at least twice --overlap",
+            )
+        held = predictions.at_times(final, predictions.num_times)
+        yield Stitched(chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam)
+
+
+def world_of_first_camera(predictions: Predictions) -> Sim3:
+    """Return the map to the convention's world: the camera frame of the first view at the first instant."""
+    first = predictions.cameras.world_to_camera[0, 0, 0].to(torch.float64)
+    return Sim3(scale=torch.ones((), dtype=torch.float64), rotation=first[:3, :3], translation=first[:3, 3])
+
+
+def align_chunk(source: Predictions, target: Predictions, *, fixed_world: bool = False) -> tuple[Sim3, int]:
+    """Find the map from one chunk's world to another's over the instants that both hold.
+
+    The same confident, static pixels of both decide it, robustly; where there are too few, the cameras do. A metric
+    scale is not touched. Returns the map and the number of pixels.
+    """
+    static = _static_pixels(source, target)
+    number = int(static.sum())
+    if fixed_world:
+        return Sim3.identity(), number
+    with_scale = source.scale is not Scale.METRIC
+    chosen = static.flatten().nonzero()[:: max(1, -(-number // MAX_CORRESPONDENCES)), 0]
+    weights = (source.depth_confidence * target.depth_confidence).to(torch.float64).flatten()[chosen]
+    points = [part.world_points().reshape(-1, 3)[chosen].to(torch.float64) for part in (source, target)]
+    try:
+        if not bool((weights > 0).any()):
+            weights = torch.ones_like(weights)
+        transform, _ = align_points_robust(points[0], points[1], weights, with_scale=with_scale)
+    except (DegenerateGeometryError, IndexError):
+        poses = [part.cameras.world_to_camera.reshape(-1, 4, 4).to(torch.float64) for part in (source, target)]
+        try:
+            return align_cameras(poses[0], poses[1], with_scale=with_scale), 0
+        except DegenerateGeometryError:
+            return align_cameras(poses[0], poses[1], with_scale=False), 0
+    return transform, len(chosen)
+
+
+def blend(first: Predictions, second: Predictions) -> Predictions:
+    """Fade from one to the other over the instants that both hold; cameras turn on the shortest arc.
+
+    A pixel that only one of them knows is taken from that one.
+    """
+    count = first.num_times
+    fade = (torch.arange(count, dtype=torch.float64, device=first.depth.device) + 1) / (count + 1)
+
+    def mixed(one: Tensor, two: Tensor) -> Tensor:
+        weight = fade.to(one.dtype).reshape(1, count, *(1,) * (one.ndim - 2))
+        return torch.lerp(one, two, weight)
+
+    def mixed_maps(one: Tensor | None, two: Tensor | None) -> Tensor | None:
+        if one is None or two is None:
+            return None
+        spare = (1,) * (one.ndim - known_one.ndim)
+        has_one, has_two = (known.reshape(*known.shape, *spare) for known in (known_one, known_two))
+        return torch.where(has_one & has_two, mixed(one, two), torch.where(has_two, two, one))
+
+    known_one, known_two = (_has_depth(part) for part in (first, second))
+    steps = fade.to(first.cameras.world_to_camera.dtype)[None, :, None]
+    cameras = Cameras(
+        world_to_camera=interpolate_rigid(
+            first.cameras.world_to_camera,
+            second.cameras.world_to_camera,
+            steps.expand(first.cameras.world_to_camera.shape[:-2]),
+        ),
+        intrinsics=mixed(first.cameras.intrinsics, second.cameras.intrinsics),
+        image_size=first.cameras.image_size,
+    )
+    depth = mixed_maps(first.depth, second.depth)
+    confidence = mixed_maps(first.depth_confidence, second.depth_confidence)
+    assert depth is not None
+    assert confidence is not None
+    return replace(
+        first,
+        cameras=cameras,
+        depth=depth,
+        depth_confidence=confidence,
+        points=mixed_maps(first.points, second.points),
+        points_confidence=mixed_maps(first.points_confidence, second.points_confidence),
+        dynamic=mixed_maps(first.dynamic, second.dynamic),
+    )
+
+
+def _has_depth(predictions: Predictions) -> Bool[Tensor, "B T V H W"]:
+    return predictions.valid & torch.isfinite(predictions.depth) & (predictions.depth > 0)
+
+
+def _static_pixels(first: Predictions, second: Predictions) -> Bool[Tensor, "B T V H W"]:
+    static = _has_depth(first) & _has_depth(second)
+    for part in (first, second):
+        if part.dynamic is not None:
+            static = static & (part.dynamic <= MOVING)
+    return static
+
+
+def _residual(first: Predictions, second: Predictions) -> float:
+    static = _static_pixels(first, second)
+    if not bool(static.any()):
+        return 0.0
+    distance = (first.world_points() - second.world_points())[static].norm(dim=-1)
+    return float(distance.median())

@@ -1,0 +1,1 @@
+"""The commands, one file each: parse, call one function of the library, report."""

@@ -1,0 +1,104 @@
+"""`page4d doctor`: what this machine can do, and the line that adds what it cannot."""
+
+import importlib
+import importlib.metadata
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from page4d_cli import console, options
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One thing that page4d can use; `fix` is the line that adds it."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+    needed: bool = False
+
+
+def doctor(as_json: options.Json = False) -> None:
+    """Check what is installed; exits 6 if something that every run needs is missing."""
+    import typer
+
+    capabilities = [check() for check in _CHECKS]
+    if as_json:
+        console.print_json([asdict(capability) for capability in capabilities])
+    else:
+        _print(capabilities)
+    if any(capability.needed and not capability.ok for capability in capabilities):
+        raise typer.Exit(6)
+
+
+def _print(capabilities: list[Capability]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("capability", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("found", overflow="fold")
+    table.add_column("to add it", overflow="fold")
+    for capability in capabilities:
+        state = "[green]ok[/]" if capability.ok else "[red]missing[/]" if capability.needed else "[yellow]missing[/]"
+        table.add_row(capability.name, state, capability.found, "" if capability.ok else capability.fix)
+    console.print_table(table)
+
+
+def _python() -> Capability:
+    found = platform.python_version()
+    new_enough = tuple(map(int, found.split(".")[:2])) >= (3, 11)
+    return Capability("Python 3.11+", new_enough, found, "install Python 3.11 or newer", needed=True)
+
+
+def _library(name: str, module: str, package: str) -> Callable[[], Capability]:
+    def check() -> Capability:
+        try:
+            importlib.import_module(module)
+        except (ImportError, OSError) as error:
+            return Capability(name, False, str(error), f"pip install --force-reinstall {package}", needed=True)
+        return Capability(name, True, f"{package} {importlib.metadata.version(package)}", needed=True)
+
+    return check
+
+
+def _open3d() -> Capability:
+    from page4d.export.open3d_runtime import load_open3d
+
+    module, found, fix = load_open3d()
+    if module is None:
+        return Capability("Open3D", False, found, fix)
+    return Capability("Open3D", True, f"open3d {module.__version__}")
+
+
+def _gpu() -> Capability:
+    import torch
+
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return Capability("GPU", True, f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
+    fix = "install a driver and the CUDA build of PyTorch: https://pytorch.org/get-started"
+    return Capability("GPU", False, f"none (torch {torch.__version__}); the CPU is used", fix)
+
+
+def _decoders() -> Capability:
+    import av
+
+    wanted = ("h264", "hevc", "vp9", "av1", "prores", "mpeg4", "mjpeg")
+    missing = [codec for codec in wanted if codec not in av.codecs_available]
+    found = f"missing {', '.join(missing)}" if missing else ", ".join(wanted)
+    return Capability("video decoders", not missing, found, "pip install --force-reinstall av")
+
+
+_CHECKS: tuple[Callable[[], Capability], ...] = (
+    _python,
+    _library("PyTorch", "torch", "torch"),
+    _library("video (PyAV)", "av", "av"),
+    _library("images (OpenCV)", "cv2", "opencv-python-headless"),
+    _decoders,
+    _gpu,
+    _open3d,
+)

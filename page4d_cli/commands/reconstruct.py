@@ -1,0 +1,252 @@
+"""`page4d reconstruct`: the main job."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from page4d_cli import console, options
+from page4d_cli.interrupts import stops_cleanly
+from page4d_cli.predictor import NetworkChoice, Precision, choose_predictor
+
+if TYPE_CHECKING:
+    from page4d.export.run_record import NetworkRecord, RunRecord
+    from page4d.inference.pipeline import RunPlan
+    from page4d.scene.records import Scene
+
+
+class PosesOption(StrEnum):
+    """Whose cameras the result has."""
+
+    INPUT = "input"
+    PREDICTED = "predicted"
+
+
+class PointsOption(StrEnum):
+    """Which prediction the clouds come from."""
+
+    DEPTH = "depth"
+    POINTS = "points"
+
+
+def reconstruct(
+    scene: options.Folder,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Output folder.")],
+    views: options.Views = None,
+    fps: options.Fps = None,
+    image_fps: options.ImageFps = None,
+    stride: options.Stride = 1,
+    frames: options.Frames = None,
+    max_frames: options.MaxFrames = None,
+    sync: options.Sync = "auto",
+    masks: options.Masks = None,
+    mask_meaning: options.MaskMeaning = options.MaskMeaningOption.DYNAMIC,
+    depth: options.Depth = None,
+    depth_levels: options.DepthLevels = 1000.0,
+    allow_damaged: options.AllowDamaged = False,
+    max_pixels: options.MaxPixels = 64.0,
+    calibration: options.Calibration = None,
+    calibration_unit: options.CalibrationUnit = None,
+    calibration_match: options.CalibrationMatch = options.MatchOption.NAME,
+    calib_resize: options.CalibResize = None,
+    poses: Annotated[
+        PosesOption,
+        typer.Option(help="With a calibration: whose cameras the result has.", rich_help_panel=options.RIG),
+    ] = PosesOption.INPUT,
+    weights: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights (.safetensors).", rich_help_panel=options.NETWORK)
+    ] = None,
+    untrained: Annotated[
+        bool,
+        typer.Option(
+            "--untrained",
+            help="Run a network of random weights: THE VALUES ARE NOISE.",
+            rich_help_panel=options.NETWORK,
+        ),
+    ] = False,
+    preset: Annotated[
+        str, typer.Option(help="Which network --untrained builds.", rich_help_panel=options.NETWORK)
+    ] = "mv-small",
+    size: Annotated[
+        int | None,
+        typer.Option(min=8, help="Long side of the network's images in pixels.", rich_help_panel=options.NETWORK),
+    ] = None,
+    chunk: Annotated[
+        int, typer.Option(min=1, help="Instants predicted together.", rich_help_panel=options.NETWORK)
+    ] = 8,
+    overlap: Annotated[
+        int, typer.Option(min=0, help="Instants that neighbouring chunks share.", rich_help_panel=options.NETWORK)
+    ] = 2,
+    device: Annotated[
+        str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Where to compute.", rich_help_panel=options.NETWORK)
+    ] = "auto",
+    precision: Annotated[
+        Precision, typer.Option(help="auto: bf16 on a GPU that has it, else fp32.", rich_help_panel=options.NETWORK)
+    ] = Precision.AUTO,
+    seed: Annotated[int, typer.Option(min=0, help="Of all random choices.", rich_help_panel=options.NETWORK)] = 0,
+    points_from: Annotated[
+        PointsOption,
+        typer.Option(help="Clouds from depth maps or from the point head.", rich_help_panel=options.OUTPUT),
+    ] = PointsOption.DEPTH,
+    min_confidence: Annotated[
+        float, typer.Option(min=0, max=1, help="Leave out points below.", rich_help_panel=options.OUTPUT)
+    ] = 0.0,
+    edge_angle: Annotated[
+        float,
+        typer.Option(
+            min=1,
+            max=90,
+            metavar="DEG",
+            help="Leave out surfaces seen more slantwise (flying pixels); 90 keeps all.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = 85.0,
+    voxel: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Keep one point per cube of this side; 0 keeps all.", rich_help_panel=options.OUTPUT
+        ),
+    ] = 0.0,
+    max_points: Annotated[
+        int,
+        typer.Option(min=0, help="At most so many points an instant; 0 keeps all.", rich_help_panel=options.OUTPUT),
+    ] = 0,
+    preview: Annotated[bool, typer.Option(help="Write the preview pictures.", rich_help_panel=options.OUTPUT)] = True,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a result that is there.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an interrupted run.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Reconstruct a folder of synchronized videos: points, depth and cameras for every instant."""
+    from page4d.errors import UsageError
+    from page4d.export.points import PointOptions, PointSource
+    from page4d.inference import pipeline
+    from page4d.inference.anchor import Poses
+    from page4d.inference.settings import ReconstructSettings, describe_settings
+    from page4d.scene.open import SceneOptions, open_scene
+    from page4d.scene.records import MaskMeaning, Notice
+    from page4d.scene.rig import CalibrationMatch, CalibrationResize
+
+    if overwrite and resume:
+        raise UsageError("--overwrite and --resume contradict each other", "give one of them")
+    scene_options = SceneOptions(
+        views=options.parse_views(views),
+        sync=sync,
+        fps=fps,
+        image_fps=image_fps,
+        stride=stride,
+        frames=options.parse_frames(frames),
+        max_frames=max_frames,
+        calibration=calibration,
+        calibration_unit=calibration_unit,
+        calibration_match=CalibrationMatch(calibration_match),
+        calibration_resize=None if calib_resize is None else CalibrationResize(calib_resize),
+        masks=masks,
+        mask_meaning=MaskMeaning(mask_meaning),
+        depth=depth,
+        depth_levels=depth_levels,
+        allow_damaged=allow_damaged,
+        max_megapixels=max_pixels,
+    )
+    settings = ReconstructSettings(
+        long_side=size,
+        chunk=chunk,
+        overlap=overlap,
+        poses=Poses(poses),
+        points=PointOptions(
+            source=PointSource(points_from),
+            min_confidence=min_confidence,
+            edge_angle_deg=edge_angle,
+            voxel_size=voxel,
+            max_points=max_points,
+            seed=seed,
+        ),
+        preview=preview,
+    )
+    existing = pipeline.ExistingOutput.REFUSE
+    if overwrite or resume:
+        existing = pipeline.ExistingOutput.OVERWRITE if overwrite else pipeline.ExistingOutput.RESUME
+    verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
+    with stops_cleanly():
+        pipeline.check_target(out, existing)
+        opened = open_scene(scene, scene_options)
+        choice = NetworkChoice(weights, untrained, preset, device, precision, seed)
+        predictor, network = choose_predictor(opened, choice)
+        if dry_run:
+            _report_plan(opened, network, pipeline.plan_run(opened, settings, predictor), out, as_json=as_json)
+            return
+        if network.notice:
+            console.print_notice(Notice(network.notice), verbosity)
+        with console.observed_run(verbosity) as observer:
+            record = pipeline.reconstruct(
+                opened,
+                predictor,
+                network,
+                out,
+                settings,
+                command=describe_settings(scene_options, settings),
+                existing=existing,
+                observer=observer,
+            )
+    if as_json:
+        console.print_json({"out": str(out), **record.model_dump(mode="json")})
+    elif not quiet:
+        _report(record, out)
+
+
+def _report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: Path, *, as_json: bool) -> None:
+    """Print what a run would do."""
+    height, width = plan.transforms[0].canvas_size
+    if as_json:
+        console.print_json(
+            {
+                "out": str(out),
+                "network": network.name,
+                "num_times": scene.num_times,
+                "views": list(scene.view_names),
+                "network_size": [width, height],
+                "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
+                "bytes_on_disk": plan.bytes_on_disk,
+            }
+        )
+        return
+    lengths = sorted({chunk.length for chunk in plan.chunks})
+    span = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
+    console.print_text(f"scene    {scene.name}: {scene.num_times} instants of {', '.join(scene.view_names)}")
+    console.print_text(f"network  {network.name}{f', {network.notice}' if network.notice else ''}")
+    console.print_text(f"images   {width}x{height} px")
+    overlap = max(chunk.overlap for chunk in plan.chunks)
+    console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, {overlap} shared by neighbours")
+    console.print_text(f"disk     at most {plan.bytes_on_disk / 1e9:.2f} GB in '{out}'")
+
+
+def _report(record: "RunRecord", out: Path) -> None:
+    """Print what a run wrote."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, show_header=False, title=f"{record.scene.name} -> {out}", title_justify="left")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    seconds = record.timings["total"]
+    table.add_row("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s")
+    table.add_row("views", ", ".join(view.name for view in record.views))
+    table.add_row("network", " - ".join(part for part in (record.network.name, record.network.notice) if part))
+    table.add_row("scale", f"{record.scale} ({record.unit})")
+    table.add_row("points", f"{record.counts.points:,}")
+    if record.chunks[1:]:
+        worst = max(chunk.seam.residual for chunk in record.chunks if chunk.seam is not None)
+        table.add_row("seams", f"{len(record.chunks) - 1}, worst residual {worst:.4g} {record.unit} units")
+    table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
+    table.add_row("peak memory", f"{(record.peak_memory_bytes or 0) / 1e9:.2f} GB ({record.device})")
+    table.add_row("look at", str(out / "preview" / "contact_sheet.png"))
+    console.print_table(table)

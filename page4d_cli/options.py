@@ -1,0 +1,145 @@
+"""Every option that more than one command has, declared once."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+INPUT = "Scene"
+RIG = "Calibration"
+NETWORK = "Network"
+OUTPUT = "Output"
+TERMINAL = "Terminal"
+
+
+class MaskMeaningOption(StrEnum):
+    """What a marked mask pixel says."""
+
+    DYNAMIC = "dynamic"
+    IGNORE = "ignore"
+    KEEP = "keep"
+
+
+class ResizeOption(StrEnum):
+    """How a video relates to the image that was calibrated."""
+
+    CROP_CENTER = "crop-center"
+    SCALE = "scale"
+
+
+class MatchOption(StrEnum):
+    """How calibrated cameras and views find each other."""
+
+    NAME = "name"
+    ORDER = "order"
+
+
+class UnitOption(StrEnum):
+    """Unit of length of a calibration file."""
+
+    METRE = "m"
+    CENTIMETRE = "cm"
+    MILLIMETRE = "mm"
+
+
+def parse_views(text: str | None) -> int | tuple[str, ...] | None:
+    """Read `4` as the first four views and `a,b` as names."""
+    if text is None:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        names = tuple(name.strip() for name in text.split(","))
+        if not all(names):
+            raise typer.BadParameter("give a number, or names separated by commas", param_hint="'--views'") from None
+        return names
+    if number < 1:
+        raise typer.BadParameter(f"{number} is not in the range x>=1", param_hint="'--views'")
+    return number
+
+
+def parse_frames(text: str | None) -> tuple[int | None, int | None]:
+    """Read `A:B`, `A:` or `:B`."""
+    if text is None:
+        return None, None
+    parts = text.split(":")
+    try:
+        start, stop = (int(part) if part else None for part in parts)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not of the form A:B", param_hint="'--frames'") from None
+    return start, stop
+
+
+Folder = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of synchronized videos or image folders.")]
+Views = Annotated[
+    str | None,
+    typer.Option(metavar="N|NAMES", help="The first N views, or names separated by commas.", rich_help_panel=INPUT),
+]
+Fps = Annotated[
+    float | None,
+    typer.Option(min=0.001, help="Instants per second; default: the slowest view's.", rich_help_panel=INPUT),
+]
+ImageFps = Annotated[
+    float | None, typer.Option(min=0.001, help="Rate of image folders (default 30).", rich_help_panel=INPUT)
+]
+Stride = Annotated[int, typer.Option(min=1, help="Use every Nth instant.", rich_help_panel=INPUT)]
+Frames = Annotated[
+    str | None, typer.Option(metavar="A:B", help="Instants A to before B of the timeline.", rich_help_panel=INPUT)
+]
+MaxFrames = Annotated[
+    int | None, typer.Option(min=1, help="Refuse longer captures (default 100000).", rich_help_panel=INPUT)
+]
+Sync = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE|auto|none|audio|timecode",
+        help="Clocks of the views; auto: sync.json, else time codes, else file numbers, else the same start.",
+        rich_help_panel=INPUT,
+    ),
+]
+Masks = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Masks: <view>/*.png or <view>.mp4.", rich_help_panel=INPUT),
+]
+MaskMeaning = Annotated[MaskMeaningOption, typer.Option(help="What a marked pixel says.", rich_help_panel=INPUT)]
+Depth = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Measured depth, <view>/*.png of 16 bit: used in place of a network; needs --calibration.",
+        rich_help_panel=INPUT,
+    ),
+]
+DepthLevels = Annotated[
+    float, typer.Option(help="Levels of measured depth per unit of the calibration.", rich_help_panel=INPUT)
+]
+AllowDamaged = Annotated[
+    bool, typer.Option("--allow-damaged", help="Use the whole frames of damaged videos.", rich_help_panel=INPUT)
+]
+MaxPixels = Annotated[
+    float, typer.Option(metavar="MPX", help="Refuse larger frames (million pixels).", rich_help_panel=INPUT)
+]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Qualisys .qca.txt, Pose2Sim or Anipose .toml, intri.yml, transforms.json, COLMAP, cameras.json.",
+        rich_help_panel=RIG,
+    ),
+]
+CalibrationUnit = Annotated[
+    UnitOption | None, typer.Option(help="Unit of the calibration where its format has none.", rich_help_panel=RIG)
+]
+CalibrationMatch = Annotated[
+    MatchOption, typer.Option(help="Pair cameras and views by name or in order.", rich_help_panel=RIG)
+]
+CalibResize = Annotated[
+    ResizeOption | None,
+    typer.Option(help="How a video relates to the differently sized image that was calibrated.", rich_help_panel=RIG),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel=TERMINAL)]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.", rich_help_panel=TERMINAL)]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Also what is merely good to know.", rich_help_panel=TERMINAL)
+]
