@@ -1,0 +1,6 @@
+"""Image encoders: normalised images in, one token a patch out."""
+
+from page4d.encoders.base import Encoder, PatchTokens
+from page4d.encoders.dinov2 import DinoV2, DinoV2Config
+
+__all__ = ["DinoV2", "DinoV2Config", "Encoder", "PatchTokens"]

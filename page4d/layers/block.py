@@ -1,0 +1,94 @@
+"""The pre-norm transformer block that every network of page4d is made of."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from page4d.layers.attention import Attention, LogitsBias
+from page4d.layers.feed_forward import FeedForward
+from page4d.layers.rope import RotaryTables
+
+INIT_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockConfig:
+    """What a block is: `qk_norm_eps` or `layer_scale` None leaves that part out."""
+
+    dim: int
+    num_heads: int
+    mlp_ratio: float = 4.0
+    norm_eps: float = 1e-5
+    qk_norm_eps: float | None = None
+    layer_scale: float | None = None
+    drop_path: float = 0.0
+
+
+class LayerScale(nn.Module):
+    """One learned factor a channel."""
+
+    def __init__(self, dim: int, initial: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((dim,), initial))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scale the last axis."""
+        return tokens * self.gamma
+
+
+class DropPath(nn.Module):
+    """Leave out a residual branch for random samples of a batch while training.
+
+    Source: Huang et al. (2016), stochastic depth, in the rescaled form.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, branch: Tensor) -> Tensor:
+        """Return the branch, zero for dropped samples and enlarged for the others."""
+        if not self.training or self.probability == 0:
+            return branch
+        keep = 1 - self.probability
+        kept = torch.rand(branch.shape[0], *(1,) * (branch.ndim - 1), device=branch.device) < keep
+        return branch * kept / keep
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward network, each on normalised tokens and added to them."""
+
+    def __init__(self, config: BlockConfig) -> None:
+        super().__init__()
+        dim, scale = config.dim, config.layer_scale
+        self.norm1 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.attn = Attention(dim, config.num_heads, qk_norm_eps=config.qk_norm_eps)
+        self.ls1 = nn.Identity() if scale is None else LayerScale(dim, scale)
+        self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.mlp = FeedForward(dim, int(dim * config.mlp_ratio))
+        self.ls2 = nn.Identity() if scale is None else LayerScale(dim, scale)
+        self.drop_path = DropPath(config.drop_path)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "batch N C"],
+        rope: RotaryTables | None = None,
+        bias: LogitsBias | None = None,
+        max_queries: int | None = None,
+    ) -> Float[Tensor, "batch N C"]:
+        """Transform the tokens; the options go to the attention."""
+        mixed = self.attn(self.norm1(tokens), rope, bias, max_queries)
+        tokens = tokens + self.drop_path(self.ls1(mixed))
+        refined: Tensor = self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
+        return tokens + refined
+
+
+def initialise_linears(module: nn.Module) -> None:
+    """Fill every linear layer below `module` with a truncated normal of deviation 0.02 and zero biases."""
+    for part in module.modules():
+        if isinstance(part, nn.Linear):
+            nn.init.trunc_normal_(part.weight, std=INIT_STD)
+            if part.bias is not None:
+                nn.init.zeros_(part.bias)

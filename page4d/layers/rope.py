@@ -1,0 +1,55 @@
+"""Two-dimensional rotary positions: half of a head turns with the row, the other half with the column."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from page4d.errors import ShapeError
+
+DEFAULT_BASE = 100.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryTables:
+    """Cosines and sines of every token's angles, shared by all heads and blocks of a forward pass."""
+
+    cos: Float[Tensor, "N d"]
+    sin: Float[Tensor, "N d"]
+
+    def repeat(self, count: int) -> "RotaryTables":
+        """Return the tables of `count` images behind each other, each with the same positions."""
+        if count == 1:
+            return self
+        return RotaryTables(cos=self.cos.repeat(count, 1), sin=self.sin.repeat(count, 1))
+
+    def rotate(self, heads: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*batch N d"]:
+        """Turn queries or keys by their angles; channel i pairs with channel i + d/4 inside each half."""
+        pairs = torch.unflatten(heads, -1, (2, 2, -1))  # (row or column, first or second of the pair, frequency)
+        first, second = pairs.unbind(-2)
+        turned = torch.stack([-second, first], dim=-2).flatten(-3)
+        return heads * self.cos + turned * self.sin
+
+
+def rotary_tables(
+    positions: Int[Tensor, "N 2"],
+    head_dim: int,
+    base: float = DEFAULT_BASE,
+    dtype: torch.dtype = torch.float32,
+) -> RotaryTables:
+    """Compute the tables for integer (row, column) positions; position (0, 0) turns nothing.
+
+    Raises:
+        ShapeError: if `head_dim` is not a multiple of 4.
+
+    Source: Su et al. (2021), RoFormer, eq. 15, once per axis; base 100 and the order row, column are those of the
+    public VGGT code (reference facts).
+    """
+    if head_dim % 4:
+        raise ShapeError(f"rotary positions need a head width in multiples of 4, not {head_dim}", "change num_heads")
+    quarter = head_dim // 4
+    exponents = torch.arange(quarter, dtype=dtype, device=positions.device) / quarter
+    angles = positions.to(dtype)[..., None] * base**-exponents  # [N, 2, d/4]
+    angles = torch.stack([angles, angles], dim=-2).flatten(-3)  # [N, d]
+    return RotaryTables(cos=angles.cos(), sin=angles.sin())

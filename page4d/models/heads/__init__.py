@@ -1,0 +1,1 @@
+"""Heads: cameras, dense maps and what moves, from the tokens of a trunk."""

@@ -1,0 +1,62 @@
+"""The iterative camera head: nine numbers a camera, refined from the camera tokens of all images together."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.layers.block import Block, BlockConfig, initialise_linears
+from page4d.layers.feed_forward import FeedForward
+from page4d.models.config import CameraHeadConfig
+
+POSE_DIM = 9
+_MODULATION_EPS = 1e-6
+_START = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+"""What an untrained head says after its last iteration: no motion and fields of view of one radian."""
+
+
+class CameraHead(nn.Module):
+    """Refine pose encodings by blocks that attend across images and are modulated by the encoding so far.
+
+    Source: the camera head of Wang et al. (2025), VGGT; adaptive norms of Peebles & Xie (2023).
+    """
+
+    def __init__(self, config: CameraHeadConfig, dim: int) -> None:
+        super().__init__()
+        self.num_iterations = config.num_iterations
+        block = BlockConfig(
+            dim=dim,
+            num_heads=config.num_heads,
+            mlp_ratio=config.mlp_ratio,
+            norm_eps=config.norm_eps,
+            layer_scale=config.layer_scale,
+        )
+        self.token_norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.empty_pose = nn.Parameter(torch.zeros(1, 1, POSE_DIM))
+        self.embed_pose = nn.Linear(POSE_DIM, dim)
+        self.modulation = nn.Linear(dim, 3 * dim)
+        self.modulated_norm = nn.LayerNorm(dim, eps=_MODULATION_EPS, elementwise_affine=False)
+        self.trunk = nn.ModuleList(Block(block) for _ in range(config.trunk_depth))
+        self.trunk_norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.pose_branch = FeedForward(dim, dim // 2, POSE_DIM)
+        initialise_linears(self)
+        with torch.no_grad():
+            self.pose_branch.fc2.bias.copy_(torch.tensor(_START) / self.num_iterations)
+
+    def forward(self, camera_tokens: Float[Tensor, "B S C"]) -> tuple[Float[Tensor, "B S 9"], ...]:
+        """Return the encoding after every iteration, the last one being the result.
+
+        Fields of view are clipped at 0 where they are reported; the unclipped ones are refined further.
+        """
+        tokens = self.token_norm(camera_tokens)
+        pose = self.empty_pose.expand(*tokens.shape[:2], -1)
+        reported = []
+        for iteration in range(self.num_iterations):
+            shift, scale, gate = self.modulation(functional.silu(self.embed_pose(pose))).chunk(3, dim=-1)
+            state = tokens + gate * (self.modulated_norm(tokens) * (1 + scale) + shift)
+            for block in self.trunk:
+                state = block(state)
+            change = self.pose_branch(self.trunk_norm(state))
+            pose = change if iteration == 0 else pose + change
+            reported.append(torch.cat([pose[..., :7], functional.relu(pose[..., 7:])], dim=-1))
+        return tuple(reported)

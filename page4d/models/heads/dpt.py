@@ -1,0 +1,146 @@
+"""The dense prediction head: four layers of patch tokens fused from coarse to fine into maps of image size."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.models.config import DPTHeadConfig
+
+_POSITION_WEIGHT = 0.1
+_POSITION_BASE = 100.0
+
+
+class DenseActivation(StrEnum):
+    """How the channels of a dense head become a value."""
+
+    EXPONENTIAL = "exp"
+    """Positive values on a logarithmic scale: depth."""
+
+    INVERSE_LOG = "inv_log"
+    """Signed values, linear near 0 and exponential far away: points."""
+
+
+ACTIVATIONS: dict[DenseActivation, Callable[[Tensor], Tensor]] = {
+    DenseActivation.EXPONENTIAL: torch.exp,
+    DenseActivation.INVERSE_LOG: lambda raw: raw.sign() * torch.expm1(raw.abs()),
+}
+
+
+def resize(features: Float[Tensor, "F C rows columns"], size: tuple[int, int]) -> Float[Tensor, "F C H W"]:
+    """Resample bilinearly with the corners of both grids on each other."""
+    return functional.interpolate(features, size=size, mode="bilinear", align_corners=True)
+
+
+def add_positions(features: Float[Tensor, "F C rows columns"], aspect: float) -> Float[Tensor, "F C rows columns"]:
+    """Add a tenth of sines and cosines of image coordinates whose unit is the diagonal.
+
+    `aspect` is width / height of the image. The first half of the channels tells the column, the second the row.
+    """
+    channels, rows, columns = features.shape[-3:]
+    diagonal = (aspect**2 + 1) ** 0.5
+    quarter = torch.arange(channels // 4, dtype=torch.float64) / (channels // 4)
+    frequencies = _POSITION_BASE**-quarter
+
+    def waves(count: int, span: float) -> Tensor:
+        edge = span * (count - 1) / count
+        angles = frequencies[:, None] * torch.linspace(-edge, edge, count, dtype=torch.float64)
+        return torch.cat([angles.sin(), angles.cos()]).float().to(features)  # [C/2, count]
+
+    along_x, along_y = features.chunk(2, dim=-3)
+    along_x = along_x + _POSITION_WEIGHT * waves(columns, aspect / diagonal)[:, None, :]
+    along_y = along_y + _POSITION_WEIGHT * waves(rows, 1 / diagonal)[:, :, None]
+    return torch.cat([along_x, along_y], dim=-3)
+
+
+class ResidualUnit(nn.Module):
+    """Two convolutions added to the rectified input (not to the input itself)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Refine a map of features."""
+        rectified = functional.relu(features)
+        refined: Tensor = rectified + self.conv2(functional.relu(self.conv1(rectified)))
+        return refined
+
+
+class Fusion(nn.Module):
+    """Join the fused map so far with the next finer level and enlarge the result."""
+
+    def __init__(self, channels: int, *, has_coarser: bool) -> None:
+        super().__init__()
+        self.skip_unit = ResidualUnit(channels) if has_coarser else None
+        self.unit = ResidualUnit(channels)
+        self.out_conv = nn.Conv2d(channels, channels, kernel_size=1)
+
+    def forward(self, level: Tensor, coarser: Tensor | None, size: tuple[int, int]) -> Tensor:
+        """Fuse; the coarsest level has nothing to join."""
+        if self.skip_unit is not None and coarser is not None:
+            level = coarser + self.skip_unit(level)
+        fused: Tensor = self.out_conv(resize(self.unit(level), size))
+        return fused
+
+
+class DPTHead(nn.Module):
+    """Turn patch tokens of four layers into a value of `value_dim` numbers and a confidence a pixel.
+
+    Source: Ranftl et al. (2021), DPT; changes of the public VGGT code (reference facts).
+    """
+
+    def __init__(
+        self, config: DPTHeadConfig, dim: int, patch_size: int, value_dim: int, activation: DenseActivation
+    ) -> None:
+        super().__init__()
+        self.patch_size = patch_size
+        self.activation = activation
+        widths, features = config.out_channels, config.features
+        self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.projects = nn.ModuleList(nn.Conv2d(dim, width, kernel_size=1) for width in widths)
+        self.resizes = nn.ModuleList(
+            [
+                nn.ConvTranspose2d(widths[0], widths[0], kernel_size=4, stride=4),
+                nn.ConvTranspose2d(widths[1], widths[1], kernel_size=2, stride=2),
+                nn.Identity(),
+                nn.Conv2d(widths[3], widths[3], kernel_size=3, stride=2, padding=1),
+            ]
+        )
+        self.adapters = nn.ModuleList(
+            nn.Conv2d(width, features, kernel_size=3, padding=1, bias=False) for width in widths
+        )
+        self.fusions = nn.ModuleList(Fusion(features, has_coarser=index < 3) for index in range(4))
+        self.fused_conv = nn.Conv2d(features, features // 2, kernel_size=3, padding=1)
+        self.out_conv1 = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
+        self.out_conv2 = nn.Conv2d(config.hidden, value_dim + 1, kernel_size=1)
+
+    def fuse(
+        self, levels: Sequence[Float[Tensor, "F P C"]], grid: tuple[int, int]
+    ) -> Float[Tensor, "F D rows columns"]:
+        """Fuse the levels into one map, several times finer than the patch grid."""
+        aspect = grid[1] / grid[0]
+        maps = []
+        for tokens, project, scale, adapter in zip(levels, self.projects, self.resizes, self.adapters, strict=True):
+            features = project(torch.unflatten(self.norm(tokens).transpose(1, 2), 2, grid))
+            maps.append(adapter(scale(add_positions(features, aspect))))
+        fused: Tensor | None = None
+        finest = maps[0].shape[-2:]
+        sizes = [(2 * finest[0], 2 * finest[1]), *(tuple(level.shape[-2:]) for level in maps[:-1])]
+        for fusion, level, size in reversed(list(zip(self.fusions, maps, sizes, strict=True))):
+            fused = fusion(level, fused, size)
+        merged: Tensor = self.fused_conv(fused)
+        return merged
+
+    def forward(
+        self, levels: Sequence[Float[Tensor, "F P C"]], grid: tuple[int, int]
+    ) -> tuple[Float[Tensor, "F H W D"], Float[Tensor, "F H W"]]:
+        """Return values and confidences (1 + exp, so at least 1) at image size."""
+        size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
+        features = add_positions(resize(self.fuse(levels, grid), size), grid[1] / grid[0])
+        raw = self.out_conv2(functional.relu(self.out_conv1(features)))
+        return ACTIVATIONS[self.activation](raw[:, :-1].permute(0, 2, 3, 1)), 1 + raw[:, -1].exp()

@@ -1,0 +1,142 @@
+"""The dynamic mask: log-odds that a patch moves, seen by a small head and told by an external mask."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.models.config import MaskConfig, MaskHeadKind
+
+_RELEASE_HIDDEN = 256
+_LEAST_DEVIATION = 1e-6
+_LEAST_TEMPERATURE = 1e-3
+
+
+class ConvMaskHead(nn.Module):
+    """A depthwise and a full convolution, then one number a patch."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.mask_head = nn.Sequential(
+            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
+            nn.GELU(),
+            nn.Conv2d(dim, dim // 2, kernel_size=3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(dim // 2, 1, kernel_size=1),
+        )
+
+    @property
+    def last(self) -> nn.Module:
+        """The layer that is zero in an untrained head."""
+        return self.mask_head[4]
+
+    def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
+        """Return the log-odds that a patch moves."""
+        logit: Tensor = self.mask_head(features)
+        return logit
+
+
+class TemperedMaskHead(nn.Module):
+    """Two depthwise convolutions, one number a patch and a learned temperature.
+
+    `alpha_logit` belongs to the rule by which PAGE-4D used the mask; it is kept so that its weights load whole.
+
+    Source: the mask head of PAGE-4D's `checkpoint_150` (reference facts).
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.head0 = nn.Sequential(
+            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
+            nn.GELU(),
+            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
+            nn.GELU(),
+            nn.Conv2d(dim, 1, kernel_size=1),
+        )
+        self.tau_logit = nn.Parameter(torch.tensor(0.5413))  # softplus gives a temperature of 1
+        self.register_buffer("alpha_logit", torch.tensor(0.5413))
+
+    @property
+    def last(self) -> nn.Module:
+        """The layer that is zero in an untrained head."""
+        return self.head0[4]
+
+    def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
+        """Return the log-odds that a patch moves: the head itself speaks of what is static."""
+        temperature = (functional.softplus(self.tau_logit) + 1e-6).clamp(min=_LEAST_TEMPERATURE)
+        logit: Tensor = -self.head0(features) / temperature
+        return logit
+
+
+class ReleaseMaskHead(nn.Module):
+    """A small network on features standardised over each image, plus their mean over channels.
+
+    Source: the mask head of the public PAGE-4D release (reference facts).
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.head0 = nn.Sequential(
+            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
+            nn.GELU(),
+            nn.Conv2d(dim, _RELEASE_HIDDEN, kernel_size=1),
+            nn.GELU(),
+            nn.Conv2d(_RELEASE_HIDDEN, 1, kernel_size=1),
+        )
+
+    @property
+    def last(self) -> nn.Module:
+        """The layer that is zero in an untrained head."""
+        return self.head0[4]
+
+    def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
+        """Return the log-odds that a patch moves: the head itself speaks of what is static."""
+        mean = features.mean(dim=(2, 3), keepdim=True)
+        count = features.shape[2] * features.shape[3]
+        variance = (features - mean).square().sum(dim=(2, 3), keepdim=True) / max(count - 1, 1)
+        standard = (features - mean) / variance.sqrt().clamp(min=_LEAST_DEVIATION)
+        logit: Tensor = -(self.head0(standard) + standard.mean(dim=1, keepdim=True))
+        return logit
+
+
+MASK_HEADS: dict[MaskHeadKind, type[ConvMaskHead | TemperedMaskHead | ReleaseMaskHead]] = {
+    MaskHeadKind.CONV: ConvMaskHead,
+    MaskHeadKind.CKPT150: TemperedMaskHead,
+    MaskHeadKind.RELEASE: ReleaseMaskHead,
+}
+
+
+def external_log_odds(
+    mask: Float[Tensor, "B T V H W"], patch_size: int, floor: float
+) -> Float[Tensor, "B T V rows columns"]:
+    """Pool a mask of probabilities over patches and turn it into log-odds, clipped to [floor, 1 - floor]."""
+    pooled = functional.avg_pool2d(mask.flatten(0, 2)[:, None], patch_size)[:, 0]
+    return torch.logit(torch.unflatten(pooled, 0, mask.shape[:3]), eps=floor)
+
+
+class DynamicMask(nn.Module):
+    """Fuse what the head sees with what an external mask says: log-odds alpha * seen + beta * told."""
+
+    def __init__(self, config: MaskConfig, dim: int) -> None:
+        super().__init__()
+        self.head = MASK_HEADS[config.head](dim)
+        self.alpha = nn.Parameter(torch.ones(()))
+        self.beta = nn.Parameter(torch.ones(()))
+        for parameter in self.head.last.parameters():
+            nn.init.zeros_(parameter)
+
+    def knows_nothing(self) -> bool:
+        """Whether the head is untrained: its last layer is exactly zero, as built."""
+        return not any(bool(parameter.any()) for parameter in self.head.last.parameters())
+
+    def forward(
+        self,
+        patches: Float[Tensor, "B T V P C"],
+        grid: tuple[int, int],
+        external: Float[Tensor, "B T V rows columns"] | None = None,
+    ) -> Float[Tensor, "B T V rows columns"]:
+        """Return the log-odds that a patch moves, from patch tokens that get no gradient."""
+        features = torch.unflatten(patches.detach().flatten(0, 2).transpose(1, 2), 2, grid)
+        seen = torch.unflatten(self.head(features)[:, 0], 0, patches.shape[:3])
+        fused: Tensor = self.alpha * seen.to(self.alpha.dtype)
+        return fused if external is None else fused + self.beta * external

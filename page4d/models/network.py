@@ -1,0 +1,169 @@
+"""The network: images of T instants and V views in; cameras, depth, points and what moves out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.encoders.base import Encoder
+from page4d.encoders.dinov2 import DinoV2
+from page4d.errors import ShapeError, UsageError
+from page4d.layers.embed import patch_grid
+from page4d.models.aggregator import Aggregator, TrunkOutput
+from page4d.models.config import DPTHeadConfig, NetworkConfig
+from page4d.models.heads.camera import CameraHead
+from page4d.models.heads.dpt import DenseActivation, DPTHead
+from page4d.models.heads.dynamic import external_log_odds
+from page4d.models.limits import NO_LIMITS, ForwardLimits
+
+IMAGE_MEAN = (0.485, 0.456, 0.406)
+IMAGE_DEVIATION = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOutput:
+    """Predictions at network pixels; a part is None if the network has no head for it.
+
+    `pose_enc` holds world-to-camera encodings (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at
+    least 1 and unbounded. Points are in the world. `dynamic_mask` is the probability that a pixel moves, 0.5 from a
+    head that was never trained; `dynamic_logit` are the log-odds a patch before they were enlarged.
+    """
+
+    pose_enc: Float[Tensor, "B T V 9"] | None = None
+    pose_enc_iterations: tuple[Float[Tensor, "B T V 9"], ...] = ()
+    depth: Float[Tensor, "B T V H W"] | None = None
+    depth_confidence: Float[Tensor, "B T V H W"] | None = None
+    points: Float[Tensor, "B T V H W 3"] | None = None
+    points_confidence: Float[Tensor, "B T V H W"] | None = None
+    dynamic_mask: Float[Tensor, "B T V H W"] | None = None
+    dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
+
+
+class ViewTimeNetwork(nn.Module):
+    """An encoder, a trunk that follows the schedule of the configuration, and the heads it names."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        width = 2 * config.encoder.embed_dim
+        self.encoder: Encoder = DinoV2(config.encoder)
+        self.aggregator = Aggregator(config)
+        self.camera_head = None if config.camera_head is None else CameraHead(config.camera_head, width)
+        self.depth_head = self._dense_head(config.depth_head, 1, DenseActivation.EXPONENTIAL)
+        self.point_head = self._dense_head(config.point_head, 3, DenseActivation.INVERSE_LOG)
+
+    def forward(
+        self,
+        images: Float[Tensor, "B T V 3 H W"],
+        mask_ext: Float[Tensor, "B T V H W"] | None = None,
+        *,
+        limits: ForwardLimits = NO_LIMITS,
+    ) -> NetworkOutput:
+        """Predict everything for images in [0, 1] and, optionally, probabilities that their pixels move.
+
+        Raises:
+            ShapeError: if image sides are not multiples of the patch size or the mask is of other images.
+            UsageError: if a mask is given to a network that has no use for it.
+        """
+        grid = self._check(images, mask_ext)
+        patches = self._encode(images, limits.max_images)
+        external = None
+        if mask_ext is not None and self.config.mask is not None:
+            external = external_log_odds(
+                mask_ext.to(images.dtype), self.config.patch_size, self.config.mask.external_floor
+            )
+        trunk: TrunkOutput = self.aggregator(patches, grid, external, limits)
+        with torch.autocast(images.device.type, enabled=False):
+            iterations = self._cameras(trunk)
+            depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, grid, limits)
+            points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, grid, limits)
+            return NetworkOutput(
+                pose_enc=iterations[-1] if iterations else None,
+                pose_enc_iterations=iterations,
+                depth=None if depth is None else depth[..., 0],
+                depth_confidence=depth_confidence,
+                points=points,
+                points_confidence=points_confidence,
+                dynamic_mask=self._enlarged(trunk.dynamic_logit),
+                dynamic_logit=trunk.dynamic_logit,
+            )
+
+    def _dense_head(
+        self, config: DPTHeadConfig | None, value_dim: int, activation: DenseActivation
+    ) -> DPTHead | None:
+        if config is None:
+            return None
+        encoder = self.config.encoder
+        return DPTHead(config, 2 * encoder.embed_dim, encoder.patch_size, value_dim, activation)
+
+    def _check(self, images: Tensor, mask_ext: Tensor | None) -> tuple[int, int]:
+        if images.ndim != 6 or images.shape[3] != 3:
+            raise ShapeError(f"images have shape {tuple(images.shape)}", "give [B, T, V, 3, H, W]")
+        if mask_ext is not None and self.config.mask is None:
+            raise UsageError("this network takes no masks", "leave the masks out or use a network with a mask head")
+        expected = (*images.shape[:3], *images.shape[4:])
+        if mask_ext is not None and tuple(mask_ext.shape) != expected:
+            raise ShapeError(
+                f"masks have shape {tuple(mask_ext.shape)}, images {tuple(images.shape)}", f"give {expected}"
+            )
+        return patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
+
+    def _encode(self, images: Tensor, max_images: int | None) -> Float[Tensor, "B T V P C"]:
+        mean = images.new_tensor(IMAGE_MEAN)[:, None, None]
+        deviation = images.new_tensor(IMAGE_DEVIATION)[:, None, None]
+        frames = images.flatten(0, 2)
+        parts = [
+            self.encoder((part - mean) / deviation).tokens for part in torch.split(frames, max_images or len(frames))
+        ]
+        return torch.unflatten(torch.cat(parts), 0, images.shape[:3])
+
+    def _cameras(self, trunk: TrunkOutput) -> tuple[Tensor, ...]:
+        if self.camera_head is None:
+            return ()
+        tokens = trunk.camera_tokens.flatten(1, 2).to(_dtype(self.camera_head))
+        return tuple(torch.unflatten(pose, 1, trunk.camera_tokens.shape[1:3]) for pose in self.camera_head(tokens))
+
+    def _dense(
+        self,
+        head: DPTHead | None,
+        config: DPTHeadConfig | None,
+        trunk: TrunkOutput,
+        grid: tuple[int, int],
+        limits: ForwardLimits,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        if head is None or config is None:
+            return None, None
+        levels = [trunk.levels[layer].flatten(0, 2) for layer in config.layers]
+        frames = levels[0].shape[0]
+        values, confidences = [], []
+        for start in range(0, frames, limits.max_images or frames):
+            chosen = slice(start, start + (limits.max_images or frames))
+            value, confidence = head(self._patches(levels, chosen, _dtype(head)), grid)
+            values.append(value)
+            confidences.append(confidence)
+        leading = trunk.camera_tokens.shape[:3]
+        return torch.unflatten(torch.cat(values), 0, leading), torch.unflatten(torch.cat(confidences), 0, leading)
+
+    def _patches(self, levels: Sequence[Tensor], frames: slice, dtype: torch.dtype) -> list[Tensor]:
+        return [level[frames, self.aggregator.special.count :].to(dtype) for level in levels]
+
+    def _enlarged(self, logit: Tensor | None) -> Float[Tensor, "B T V H W"] | None:
+        if logit is None:
+            return None
+        probability = logit.sigmoid().flatten(0, 2)[:, None]
+        enlarged = functional.interpolate(
+            probability, scale_factor=float(self.config.patch_size), mode="bilinear", align_corners=False
+        )
+        return torch.unflatten(enlarged[:, 0], 0, logit.shape[:3])
+
+
+def build_network(config: NetworkConfig) -> ViewTimeNetwork:
+    """Build the network of a configuration with fresh weights, drawn from torch's global generator."""
+    return ViewTimeNetwork(config)
+
+
+def _dtype(module: nn.Module) -> torch.dtype:
+    return next(module.parameters()).dtype

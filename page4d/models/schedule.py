@@ -1,0 +1,58 @@
+"""Which axes of [B, T, V, N, C] tokens attend to each other in a block: every network is a schedule of such steps."""
+
+from enum import StrEnum
+
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+class Step(StrEnum):
+    """The tokens that one attention block sees together."""
+
+    FRAME = "frame"
+    """One image."""
+
+    VIEW = "view"
+    """All views of one instant."""
+
+    TIME = "time"
+    """All instants of one view."""
+
+    GLOBAL = "global"
+    """Everything."""
+
+    @property
+    def across_views(self) -> bool:
+        """Whether views exchange; such a step fills the second half of a layer's read-out."""
+        return self in (Step.VIEW, Step.GLOBAL)
+
+
+Schedule = tuple[Step, Step]
+"""The two steps of every layer: one within a view and one across views, in the order in which they run."""
+
+TIME_VIEW: Schedule = (Step.TIME, Step.VIEW)
+FRAME_GLOBAL: Schedule = (Step.FRAME, Step.GLOBAL)
+
+
+def images_together(step: Step, num_times: int, num_views: int) -> int:
+    """Return how many images share one attention."""
+    return {Step.FRAME: 1, Step.VIEW: num_views, Step.TIME: num_times, Step.GLOBAL: num_times * num_views}[step]
+
+
+def merge(values: Shaped[Tensor, "B T V N *rest"], step: Step) -> Shaped[Tensor, "G L *rest"]:
+    """Gather the values that attend to each other: G groups of L tokens."""
+    if step is Step.TIME:
+        values = values.transpose(1, 2)  # [B, V, T, N, ...]
+    num_merged = {Step.FRAME: 1, Step.VIEW: 2, Step.TIME: 2, Step.GLOBAL: 3}[step]
+    length = values.shape[4 - num_merged : 4].numel()
+    return values.reshape(-1, length, *values.shape[4:])
+
+
+def split(
+    merged: Shaped[Tensor, "G L *rest"], step: Step, shape: tuple[int, int, int, int]
+) -> Shaped[Tensor, "B T V N *rest"]:
+    """Undo `merge` for values that were [B, T, V, N] = `shape`."""
+    batch, times, views, tokens = shape
+    if step is Step.TIME:
+        return merged.reshape(batch, views, times, tokens, *merged.shape[2:]).transpose(1, 2)
+    return merged.reshape(*shape, *merged.shape[2:])

@@ -1,0 +1,87 @@
+"""The DINOv2 encoder beyond its golden numbers (tests/models): any size, and images by themselves."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from page4d.encoders import DinoV2, DinoV2Config
+from page4d.errors import ShapeError
+
+CONFIG = DinoV2Config(image_size=56, embed_dim=16, depth=2, num_heads=2, num_registers=3)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> DinoV2:
+    torch.manual_seed(0)
+    return DinoV2(CONFIG).double().eval()
+
+
+def test_patches_leave_with_their_grid(encoder: DinoV2) -> None:
+    encoded = encoder(torch.randn(2, 3, 28, 70, dtype=torch.float64))
+    assert encoded.grid == (2, 5)
+    assert encoded.tokens.shape == (2, 10, 16)
+    assert encoded.tokens.dtype is torch.float64
+
+
+def test_images_do_not_see_each_other(encoder: DinoV2) -> None:
+    images = torch.randn(3, 3, 28, 42, dtype=torch.float64)
+    together = encoder(images).tokens
+    for index in range(3):
+        torch.testing.assert_close(encoder(images[index : index + 1]).tokens[0], together[index], rtol=0, atol=1e-12)
+
+
+def test_position_table_is_untouched_at_its_own_size(encoder: DinoV2) -> None:
+    assert encoder.position_table((4, 4)) is encoder.pos_embed
+
+
+def test_position_table_is_resampled_not_transposed() -> None:
+    """A table that grows along columns only still does so on a grid of another shape."""
+    ramp = DinoV2(CONFIG).double()
+    with torch.no_grad():
+        ramp.pos_embed[0, 1:] = torch.arange(4.0, dtype=torch.float64).repeat(4)[:, None]
+    table = ramp.position_table((2, 6))[0, 1:, 0].reshape(2, 6)
+    torch.testing.assert_close(table[0], table[1])
+    assert (table[:, 1:] > table[:, :-1]).all()
+    assert torch.equal(ramp.position_table((2, 6))[0, 0], ramp.pos_embed[0, 0])
+
+
+def test_registers_have_no_position_and_act(encoder: DinoV2) -> None:
+    images = torch.randn(1, 3, 28, 42, dtype=torch.float64)
+    tokens = encoder.embed(images)
+    assert torch.equal(tokens[0, 1:4], encoder.register_tokens[0])
+    other = DinoV2(CONFIG).double().eval()
+    other.load_state_dict(encoder.state_dict())
+    with torch.no_grad():
+        other.register_tokens.add_(torch.randn_like(other.register_tokens))
+    assert not torch.allclose(other(images).tokens, encoder(images).tokens)
+
+
+def test_parameter_names_are_those_of_public_checkpoints(encoder: DinoV2) -> None:
+    outside = {name for name in encoder.state_dict() if not name.startswith("blocks.")}
+    assert outside == {
+        "cls_token",
+        "pos_embed",
+        "register_tokens",
+        "patch_embed.proj.weight",
+        "patch_embed.proj.bias",
+        "norm.weight",
+        "norm.bias",
+    }
+
+
+def test_no_registers_is_possible() -> None:
+    encoder = DinoV2(replace(CONFIG, num_registers=0))
+    assert encoder(torch.randn(1, 3, 28, 28)).tokens.shape == (1, 4, 16)
+
+
+def test_every_parameter_learns() -> None:
+    torch.manual_seed(0)
+    encoder = DinoV2(CONFIG)
+    encoder(torch.randn(2, 3, 28, 42)).tokens.square().sum().backward()
+    assert [name for name, value in encoder.named_parameters() if value.grad is None or not value.grad.any()] == []
+
+
+def test_other_sizes_are_refused(encoder: DinoV2) -> None:
+    with pytest.raises(ShapeError, match="patches of 14 px"):
+        encoder(torch.randn(1, 3, 28, 40, dtype=torch.float64))

@@ -1,0 +1,154 @@
+"""Attention under a rank-one bias equals the plain formula, however it is computed."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.errors import ShapeError
+from page4d.layers.attention import Attention, LogitsBias, attend
+from page4d.layers.rope import rotary_tables
+
+EXACT = {"rtol": 0, "atol": 1e-14}
+
+
+def heads(seed: int = 0, width: int = 12) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(3, 2, 4, 9, width, generator=generator, dtype=torch.float64).unbind(0)
+
+
+def vectors(seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, 2, 9, generator=generator, dtype=torch.float64).unbind(0)
+
+
+def weights(query: Tensor, key: Tensor, bias: LogitsBias | None) -> Tensor:
+    """The definition, with the whole matrix of logits."""
+    logits = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    if bias is not None:
+        row = torch.ones_like(bias.key) if bias.row is None else bias.row
+        logits = logits + (row[:, :, None] * bias.key[:, None, :])[:, None]
+    return logits.softmax(dim=-1)
+
+
+KEY, ROW = vectors()
+CASES = {
+    "none": None,
+    "key": LogitsBias(key=KEY),
+    "row x key": LogitsBias(key=KEY, row=ROW),
+    "learned key": LogitsBias(key=KEY.clone().requires_grad_()),
+    "learned row x key": LogitsBias(key=KEY, row=ROW.clone().requires_grad_()),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+@pytest.mark.parametrize("width", [4, 6, 12, 16])
+@pytest.mark.parametrize("max_queries", [None, 1, 4, 100])
+def test_equals_the_definition(case: str, width: int, max_queries: int | None) -> None:
+    query, key, value = heads(width=width)
+    out = attend(query, key, value, CASES[case], max_queries)
+    torch.testing.assert_close(out, weights(query, key, CASES[case]) @ value, **EXACT)
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_no_bias_is_ever_a_matrix(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask is one row for all queries, and never one that needs a gradient, for which kernels are not fused."""
+    masks = []
+
+    def spy(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, scale: float) -> Tensor:
+        masks.append(attn_mask)
+        return plain(query, key, value, attn_mask=attn_mask, scale=scale)
+
+    plain = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", spy)
+    attend(*heads(), CASES[case], max_queries=4)
+    if case == "key":
+        assert [mask.shape for mask in masks] == [(2, 1, 1, 9)] * 3
+    else:
+        assert masks == [None] * 3
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_constant_on_all_keys_changes_nothing(learned: bool) -> None:
+    query, key, value = heads()
+    constant = torch.full((2, 9), 3.0, dtype=torch.float64, requires_grad=learned)
+    torch.testing.assert_close(
+        attend(query, key, value, LogitsBias(key=constant)), attend(query, key, value), **EXACT
+    )
+
+
+def test_the_bias_is_of_the_key_not_of_the_query() -> None:
+    query, key, value = heads()
+    biased = attend(query, key, value, LogitsBias(key=KEY))
+    assert (biased - attend(query, key, value)).abs().max() > 0.1
+    per_query = attend(query, key, value, LogitsBias(key=torch.ones_like(KEY), row=ROW))
+    torch.testing.assert_close(per_query, attend(query, key, value), **EXACT)
+
+
+def test_mass_on_the_mask_falls_with_its_weight() -> None:
+    """The slope is minus the variance of the mask under the attention, for every query and head."""
+    query, key, _ = heads()
+    mask = torch.rand(2, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def mass(weight: float) -> Tensor:
+        """Attend with the mask as value."""
+        value = mask[:, None, :, None].expand(-1, 4, -1, query.shape[-1])
+        return attend(query, key, value, LogitsBias(key=-weight * mask))[..., 0]
+
+    masses = [mass(weight) for weight in (-2.0, -0.5, 0.0, 1.0, 4.0)]
+    for before, after in pairwise(masses):
+        assert (after < before).all()
+    attention = weights(query, key, LogitsBias(key=-mask))
+    mean = (attention * mask[:, None, None]).sum(-1)
+    variance = (attention * mask[:, None, None] ** 2).sum(-1) - mean**2
+    step = 1e-4
+    slope = (mass(1 + step) - mass(1 - step)) / (2 * step)
+    torch.testing.assert_close(slope, -variance, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_large_bias_removes_keys(learned: bool) -> None:
+    query, key, value = heads()
+    removed = torch.tensor([0, 1, 0, 0, 1, 0, 0, 0, 1], dtype=torch.bool)
+    bias = LogitsBias(key=(-1e4 * removed.double()).expand(2, -1).clone().requires_grad_(learned))
+    kept = attend(query, key[:, :, ~removed], value[:, :, ~removed])
+    torch.testing.assert_close(attend(query, key, value, bias), kept, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", ["learned key", "learned row x key"])
+def test_the_bias_gets_its_gradient(case: str) -> None:
+    query, key, value = heads()
+    bias = CASES[case]
+    learned = bias.key if bias.key.requires_grad else bias.row
+    (ours,) = torch.autograd.grad(attend(query, key, value, bias).square().sum(), learned)
+    (theirs,) = torch.autograd.grad((weights(query, key, bias) @ value).square().sum(), learned)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_half_precision_keeps_small_differences_of_the_bias() -> None:
+    """A bias near 4 rounds to steps of 1/64 in bfloat16; the remainder channel keeps the difference."""
+    query = key = torch.zeros(1, 1, 2, 16, dtype=torch.bfloat16)
+    value = torch.eye(2, 16, dtype=torch.bfloat16)[None, None]
+    bias = LogitsBias(key=torch.tensor([[3.995, 3.985]]), row=torch.full((1, 2), 64.0))
+    out = attend(query.float(), key.float(), value.float(), bias)[0, 0, 0, :2]
+    rounded = attend(query, key, value, bias)[0, 0, 0, :2].float()
+    assert 0.1 < out[0] - out[1] < 0.9
+    torch.testing.assert_close(rounded, out, rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_chunks_of_queries_do_not_change_the_module(normed: bool) -> None:
+    torch.manual_seed(0)
+    attention = Attention(16, 2, qk_norm_eps=1e-5 if normed else None).double()
+    tokens = torch.randn(3, 7, 16, dtype=torch.float64)
+    rope = rotary_tables(torch.arange(14).reshape(7, 2), 8, dtype=torch.float64)
+    bias = LogitsBias(key=torch.randn(3, 7, dtype=torch.float64), row=torch.randn(3, 7, dtype=torch.float64))
+    whole = attention(tokens, rope, bias)
+    for max_queries in (1, 3, 7):
+        torch.testing.assert_close(attention(tokens, rope, bias, max_queries), whole, **EXACT)
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ShapeError, match="width 10 does not divide into 4 heads"):
+        Attention(10, 4)

@@ -1,0 +1,122 @@
+"""Where the mask acts: on which layers, in how many states, with which sign on which query."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from page4d.models.config import PRESETS, BiasRows, MaskConfig, Streams
+from page4d.models.network import ViewTimeNetwork
+from page4d.models.schedule import Step
+from page4d.models.streams import MaskBias, Stream
+
+MASK = PRESETS["mv-tiny"].mask
+
+
+def bias_of(config: MaskConfig) -> MaskBias:
+    """Lambdas 1 and 3 across views, 2 and 5 (clamped to 4) within, for two special tokens; nothing is learned."""
+    bias = MaskBias(config, num_special=2).requires_grad_(False)
+    bias.lambda_pose.fill_(1.0)
+    bias.lambda_geo.fill_(3.0)
+    bias.lambda_pose_t.fill_(2.0)
+    bias.lambda_geo_t.fill_(5.0)
+    return bias
+
+
+WEIGHTS = {
+    (Stream.POSE, Step.VIEW): -1.0,
+    (Stream.POSE, Step.GLOBAL): -1.0,
+    (Stream.POSE, Step.TIME): -2.0,
+    (Stream.POSE, Step.FRAME): -2.0,
+    (Stream.GEOMETRY, Step.VIEW): 3.0,
+    (Stream.GEOMETRY, Step.TIME): 4.0,
+}
+
+
+@pytest.mark.parametrize(("where", "weight"), list(WEIGHTS.items()), ids=str)
+def test_sign_and_place_in_two_streams(where: tuple[Stream, Step], weight: float) -> None:
+    """Keys of special tokens get 0; a group lists its images behind each other."""
+    mask = torch.rand(1, 2, 3, 4)
+    stream, step = where
+    bias = bias_of(MASK)(mask, stream, step)
+    assert bias.row is None
+    images = {Step.FRAME: 1, Step.VIEW: 3, Step.TIME: 2, Step.GLOBAL: 6}[step]
+    keys = bias.key.reshape(6 // images, images, 6)
+    assert not keys[..., :2].any()
+    by_view = keys[..., 2:].transpose(0, 1) if step is Step.TIME else keys[..., 2:]
+    torch.testing.assert_close(by_view.reshape(2, 3, 4), weight * mask[0])
+    special = bias_of(replace(MASK, bias_rows=BiasRows.SPECIAL))(mask, stream, step)
+    torch.testing.assert_close(special.key, bias.key)
+    assert torch.equal(special.row.reshape(-1, 6), torch.tensor([1.0, 1, 0, 0, 0, 0]).expand(6, -1))
+
+
+@pytest.mark.parametrize(("step", "pose", "geometry"), [(Step.VIEW, -1.0, 3.0), (Step.TIME, -2.0, 4.0)])
+def test_one_stream_suppresses_for_special_tokens_and_favours_for_patches(
+    step: Step, pose: float, geometry: float
+) -> None:
+    mask = torch.rand(1, 2, 3, 4)
+    bias = bias_of(replace(MASK, streams=Streams.SINGLE))(mask, Stream.SHARED, step)
+    expected = torch.tensor([pose, pose, geometry, geometry, geometry, geometry])
+    assert torch.equal(bias.row.reshape(-1, 6), expected.expand(6, -1))
+    keys = bias.key.reshape(-1, 6)
+    assert not keys[:, :2].any()
+    torch.testing.assert_close(keys[:, 2:].sum(), mask.sum())
+
+
+def runs(network: ViewTimeNetwork) -> tuple[Counter, Counter]:
+    """Count how often every block of the trunk runs in one forward pass, and how often under a bias."""
+    calls, biased, handles = Counter(), Counter(), []
+
+    def counter(name: str) -> Callable:
+        def count(_: torch.nn.Module, arguments: tuple) -> None:
+            calls[name] += 1
+            biased[name] += arguments[2] is not None
+
+        return count
+
+    for step in network.config.schedule:
+        for layer, block in enumerate(network.aggregator.blocks[step]):
+            handles.append(block.register_forward_pre_hook(counter(f"{step}.{layer}")))
+    with torch.no_grad():
+        network(torch.rand(1, 2, 2, 3, 28, 28).double(), torch.rand(1, 2, 2, 28, 28).double())
+    for handle in handles:
+        handle.remove()
+    return calls, biased
+
+
+@pytest.mark.parametrize("streams", list(Streams))
+def test_only_the_named_layers_are_biased(lively: Callable, streams: Streams) -> None:
+    network = lively(mask=replace(MASK, streams=streams))
+    network.aggregator.mask_bias.requires_grad_(False)
+    for parameter in network.aggregator.mask_bias.parameters():
+        parameter.fill_(1.0)
+    calls, biased = runs(network)
+    states = 2 if streams is Streams.DUAL else 1
+    for layer in range(network.config.depth):
+        for step in network.config.schedule:
+            assert calls[f"{step}.{layer}"] == (1 if layer < MASK.layers[0] else states)
+            assert biased[f"{step}.{layer}"] == (states if layer in MASK.layers else 0)
+
+
+def test_one_state_runs_when_nothing_tells_the_streams_apart(lively: Callable) -> None:
+    network = lively()
+    calls, biased = runs(network)
+    assert set(calls.values()) == {1}
+    assert set(biased.values()) == {0}
+    with torch.no_grad():
+        network.aggregator.mask_bias.lambda_geo.fill_(0.5)
+    calls, biased = runs(network)
+    assert calls["time.3"] == calls["view.3"] == 2
+    assert biased["view.1"] == 1  # geometry only
+    assert biased["time.1"] == 0  # its lambda is still 0
+
+
+def test_a_stream_that_no_head_reads_does_not_run(lively: Callable) -> None:
+    for left_out in ({"camera_head": None}, {"depth_head": None, "point_head": None}):
+        network = lively(**left_out)
+        network.aggregator.mask_bias.requires_grad_(False)
+        for parameter in network.aggregator.mask_bias.parameters():
+            parameter.fill_(1.0)
+        assert set(runs(network)[0].values()) == {1}

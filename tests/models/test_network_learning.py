@@ -1,0 +1,138 @@
+"""The network can learn: gradients reach every parameter, and a step lowers a loss."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.models.config import PRESETS, MaskConfig, NetworkConfig, Streams
+from page4d.models.network import ViewTimeNetwork, build_network
+
+MASK = PRESETS["mv-tiny"].mask
+VARIANTS = {
+    "dual": MASK,
+    "single": replace(MASK, streams=Streams.SINGLE),
+    "own-blocks": replace(MASK, own_blocks=True),
+}
+
+
+def capture(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    images = torch.rand(1, 2, 2, 3, 28, 42, generator=generator, dtype=dtype)
+    return images, torch.rand(1, 2, 2, 28, 42, generator=generator, dtype=dtype)
+
+
+def task_loss(network: ViewTimeNetwork, images: Tensor, told: Tensor | None) -> Tensor:
+    out = network(images, told)
+    losses = [pose.square().mean() for pose in out.pose_enc_iterations]
+    losses += [out.depth.log().square().mean(), out.depth_confidence.log().mean()]
+    losses += [out.points.abs().mean(), out.points_confidence.log().mean()]
+    return torch.stack(losses).sum()
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_every_parameter_gets_a_gradient(lively: Callable, variant: str) -> None:
+    network = lively(mask=VARIANTS[variant])
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "lambda_" in name:
+                parameter.fill_(0.5)
+        network.camera_head.pose_branch.fc2.bias[7:] += 5  # a clipped field of view has no gradient
+    task_loss(network, *capture()).backward()
+    dead = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
+    if variant == "own-blocks":  # the trunk's own blocks of the masked layers rest
+        replaced = tuple(f"aggregator.blocks.{step}.{layer}." for step in ("time", "view") for layer in MASK.layers)
+        assert all(name.startswith(replaced) for name in dead)
+    else:
+        assert dead == []
+
+
+@pytest.mark.parametrize("variant", ["dual", "single"])
+def test_at_zero_lambda_only_lambda_learns_of_the_mask(lively: Callable, variant: str) -> None:
+    network = lively(mask=VARIANTS[variant])
+    task_loss(network, *capture()).backward()
+    lambdas = dict(network.aggregator.mask_bias.named_parameters())
+    assert len(lambdas) == 4
+    assert all(parameter.grad.abs() > 0 for parameter in lambdas.values())
+    assert not any(parameter.grad.any() for parameter in network.aggregator.dynamic.parameters())
+
+
+def test_a_mask_loss_teaches_an_untrained_head(tiny: NetworkConfig) -> None:
+    torch.manual_seed(0)
+    network = build_network(tiny)
+    images, _ = capture(torch.float32)
+    moving = torch.zeros(1, 2, 2, 2, 3)
+    moving[..., 1] = 1
+    head = network.aggregator.dynamic
+    optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(8):
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(network(images).dynamic_logit, moving)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3)
+    assert losses[-1] < losses[0] - 0.02
+    assert not head.knows_nothing()
+
+
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_a_step_lowers_the_loss(tiny: NetworkConfig, variant: str) -> None:
+    torch.manual_seed(0)
+    network = build_network(replace(tiny, mask=VARIANTS[variant]))
+    inputs = capture(torch.float32)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+    before = task_loss(network, *inputs)
+    before.backward()
+    optimizer.step()
+    assert task_loss(network, *inputs) < before
+
+
+def test_features_of_the_mask_get_no_gradient(lively: Callable) -> None:
+    network = lively()
+    network(*capture()).dynamic_logit.sum().backward()
+    assert all(parameter.grad is None for parameter in network.encoder.parameters())
+
+
+def test_same_seed_same_network(tiny: NetworkConfig) -> None:
+    states = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        states.append(build_network(tiny).state_dict())
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not torch.equal(states[0]["encoder.pos_embed"], states[2]["encoder.pos_embed"])
+
+
+def test_a_fresh_network_predicts_valid_cameras(tiny: NetworkConfig) -> None:
+    torch.manual_seed(0)
+    out = build_network(tiny)(capture(torch.float32)[0])
+    assert (out.pose_enc[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
+    assert ((out.pose_enc[..., 7:] > 0.5) & (out.pose_enc[..., 7:] < 2)).all()
+
+
+def test_heads_stay_in_float32_under_autocast(tiny: NetworkConfig) -> None:
+    torch.manual_seed(0)
+    network = build_network(tiny).eval()
+    images, told = capture(torch.float32)
+    with torch.no_grad():
+        exact = network(images, told)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded = network(images, told)
+    assert {value.dtype for value in (rounded.pose_enc, rounded.depth, rounded.points)} == {torch.float32}
+    assert not torch.equal(exact.depth, rounded.depth)
+    torch.testing.assert_close(rounded.pose_enc, exact.pose_enc, rtol=0, atol=0.02)
+    torch.testing.assert_close(rounded.depth, exact.depth, rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("mask", [MASK, None])
+def test_training_under_autocast(tiny: NetworkConfig, mask: MaskConfig | None) -> None:
+    torch.manual_seed(0)
+    network = build_network(replace(tiny, mask=mask))
+    images, told = capture(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = task_loss(network, images, None if mask is None else told)
+    loss.backward()
+    assert all(value.grad.isfinite().all() for value in network.parameters() if value.grad is not None)

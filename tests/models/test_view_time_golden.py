@@ -1,0 +1,137 @@
+"""The trunk, the biased blocks and the mask heads reproduce the recorded numbers of the view x time reference."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from page4d.encoders.dinov2 import DinoV2Config
+from page4d.layers.attention import LogitsBias
+from page4d.layers.block import Block, BlockConfig
+from page4d.layers.rope import rotary_tables
+from page4d.models.aggregator import Aggregator
+from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
+from page4d.models.heads.dynamic import MASK_HEADS
+from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, images_together, merge, split
+from page4d.models.streams import MaskBias, Stream
+from page4d.models.tokens import token_positions
+
+GRID = (3, 4)
+BLOCK = BlockConfig(dim=64, num_heads=4, qk_norm_eps=1e-5, layer_scale=0.01)
+
+BIASES = {
+    "view.unbiased": None,
+    "view.key_bias_pose_lambda1.5": (Stream.POSE, 1.5),
+    "view.key_bias_geo_lambda2": (Stream.GEOMETRY, 2.0),
+    "view.row_masked_pose_lambda1.5": (Stream.POSE, 1.5),
+    "time.unbiased": None,
+    "time.key_bias_pose_lambda0.7": (Stream.POSE, 0.7),
+    "time.key_bias_geo_lambda3": (Stream.GEOMETRY, 3.0),
+}
+
+
+def block_of(weights: dict[str, Tensor], name: str) -> Block:
+    block = Block(BLOCK)
+    block.load_state_dict({key.removeprefix(name): value for key, value in weights.items() if key.startswith(name)})
+    return block.requires_grad_(False)
+
+
+@pytest.mark.parametrize("variant", list(BIASES))
+@pytest.mark.parametrize("learning", [False, True], ids=["additive", "folded"])
+def test_biased_block(golden: Callable, agrees: Callable, variant: str, learning: bool) -> None:
+    """Both ways to bias a key (a broadcast mask, extra channels when lambda is learned) give the numbers."""
+    loaded = golden("mv_block_bias")
+    step = Step(variant.split(".")[0])
+    tokens, mask = loaded.tensors["input/tokens"], loaded.tensors["input/mask"]
+    assert torch.equal(loaded.tensors["input/pos"][0, 0, 0], token_positions(GRID, 5))
+    bias: LogitsBias | None = None
+    if BIASES[variant] is not None:
+        stream, value = BIASES[variant]
+        rows = "special" if "row_masked" in variant else "all"
+        weights = MaskBias(MaskConfig(bias_rows=rows), num_special=5).requires_grad_(learning)
+        suffix = "" if step.across_views else "_t"
+        chosen = getattr(weights, ("lambda_pose" if stream is Stream.POSE else "lambda_geo") + suffix)
+        chosen.data.fill_(value)
+        bias = weights(mask, stream, step)
+    rope = rotary_tables(token_positions(GRID, 5), 16).repeat(images_together(step, 2, 3))
+    out = block_of(loaded.part("weights/"), f"{step}_blocks.0.")(merge(tokens, step), rope, bias)
+    agrees(split(out, step, (1, 2, 3, 17)), loaded.tensors[f"output/{variant}"])
+
+
+def trunk_of(weights: dict[str, Tensor], schedule: Schedule, names: dict[Step, str]) -> Aggregator:
+    head = DPTHeadConfig(layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 4, 4))
+    encoder = DinoV2Config(image_size=28, embed_dim=64, depth=0, num_heads=4)
+    config = NetworkConfig(encoder=encoder, depth=4, num_heads=4, schedule=schedule, depth_head=head)
+    trunk = Aggregator(config)
+    for step in schedule:
+        for layer in range(4):
+            block = block_of(weights, f"{names[step]}_blocks.{layer}.")
+            trunk.blocks[step][layer].load_state_dict(block.state_dict())
+    return trunk.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"), [("time_view", (Step.TIME, Step.VIEW)), ("view_time", (Step.VIEW, Step.TIME))]
+)
+def test_trunk(golden: Callable, agrees: Callable, name: str, schedule: Schedule) -> None:
+    loaded = golden("mv_trunk")
+    trunk = trunk_of(loaded.part("weights/"), schedule, {Step.TIME: "time", Step.VIEW: "view"})
+    out = trunk.transform(loaded.tensors["input/tokens"], GRID)
+    for layer in (0, 3):
+        agrees(out.levels[layer], loaded.tensors[f"output/{name}.layer{layer}"])
+
+
+@pytest.mark.parametrize("schedule", [FRAME_GLOBAL, TIME_VIEW], ids=["frame-global", "time-view"])
+def test_one_instant_is_the_frame_global_path(golden: Callable, agrees: Callable, schedule: Schedule) -> None:
+    loaded = golden("mv_trunk")
+    names = {Step.FRAME: "time", Step.GLOBAL: "view", Step.TIME: "time", Step.VIEW: "view"}
+    trunk = trunk_of(loaded.part("weights/"), schedule, names)
+    out = trunk.transform(loaded.tensors["input/tokens"][:, :1], GRID)
+    agrees(out.levels[3][:, 0], loaded.tensors["output/vggt_path_T1.layer3"])
+
+
+@pytest.fixture(scope="module")
+def features(golden: Callable) -> Tensor:
+    tokens = golden("mv_mask_heads").tensors["input/tokens"]
+    return tokens[0, :, 5:].transpose(1, 2).unflatten(2, GRID)
+
+
+def head_output(loaded, prefix: str, kind: MaskHeadKind, features: Tensor) -> Tensor:
+    head = MASK_HEADS[kind](64)
+    own = set(head.state_dict())
+    head.load_state_dict({name: value for name, value in loaded.part(f"weights/{prefix}.").items() if name in own})
+    with torch.no_grad():
+        return head(features).flatten(1)
+
+
+def test_tempered_mask_head(golden: Callable, agrees: Callable, features: Tensor) -> None:
+    loaded = golden("mv_mask_heads")
+    ours = head_output(loaded, "ckpt150", MaskHeadKind.CKPT150, features)
+    temperature = softplus(loaded.tensors["weights/ckpt150.tau_logit"]) + 1e-6
+    agrees(-ours[None] * temperature, loaded.tensors["output/ckpt150.m_logit"])
+    strength = softplus(loaded.tensors["weights/ckpt150.alpha_logit"]) + 1e-6
+    key_bias = -0.5 * (strength * ours[None].sigmoid()).clamp(0, 1)
+    agrees(key_bias, loaded.tensors["output/ckpt150.key_bias"][..., 5:])
+
+
+def test_conv_mask_head(golden: Callable, agrees: Callable, features: Tensor) -> None:
+    loaded = golden("mv_mask_heads")
+    ours = head_output(loaded, "dynamic", MaskHeadKind.CONV, features)
+    agrees(ours.reshape(1, 2, 3, 12), loaded.tensors["output/dynamic.M_tilde"])
+
+
+def test_release_mask_head(golden: Callable, agrees: Callable, features: Tensor) -> None:
+    loaded = golden("mv_mask_heads")
+    ours = head_output(loaded, "official", MaskHeadKind.RELEASE, features)
+    agrees((-ours[None]).sigmoid() - 0.5, loaded.tensors["output/official.key_value"][..., 5:])
+
+
+def test_a_deliberate_mistake_is_seen(golden: Callable, agrees: Callable) -> None:
+    """The criterion is sharp enough: another order of steps fails it."""
+    loaded = golden("mv_trunk")
+    trunk = trunk_of(loaded.part("weights/"), TIME_VIEW, {Step.TIME: "time", Step.VIEW: "view"})
+    out = trunk.transform(loaded.tensors["input/tokens"], GRID)
+    with pytest.raises(AssertionError, match="times the tolerance"):
+        agrees(out.levels[0], loaded.tensors["output/view_time.layer0"])

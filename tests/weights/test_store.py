@@ -1,0 +1,221 @@
+"""A saved network comes back as it was, and every wrong file says what it is."""
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.models import PRESETS, ViewTimeNetwork, build_network
+from page4d.weights import describe_weights, load_network, save_network
+
+METADATA = {"licence": "CC0-1.0", "description": "a test", "trained_on": "nothing"}
+
+
+@pytest.fixture(scope="module")
+def network() -> ViewTimeNetwork:
+    torch.manual_seed(0)
+    return build_network(PRESETS["mv-tiny"])
+
+
+@pytest.fixture
+def saved(network: ViewTimeNetwork, tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.safetensors"
+    save_network(network, path, METADATA)
+    return path
+
+
+def rewritten(path: Path, change) -> Path:
+    """Write the file again with its tensors changed and its description kept."""
+    with safe_open(path, framework="pt") as file:
+        entries = file.metadata()
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata=entries)
+    return path
+
+
+def test_round_trip_is_exact(network: ViewTimeNetwork, saved: Path) -> None:
+    loaded = load_network(saved)
+    assert loaded.config == network.config
+    before, after = network.state_dict(), loaded.network.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    images, told = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
+    with torch.no_grad():
+        ours, theirs = network.eval()(images, told), loaded.network(images, told)
+    assert torch.equal(ours.depth, theirs.depth)
+    assert torch.equal(ours.pose_enc, theirs.pose_enc)
+    assert not loaded.network.training
+    assert all(parameter.requires_grad for parameter in loaded.network.parameters())
+
+
+@pytest.mark.parametrize("name", ["mv-tiny", "own-blocks"])
+def test_variants_round_trip(name: str, tmp_path: Path) -> None:
+    tiny = PRESETS["mv-tiny"]
+    config = tiny if name == "mv-tiny" else replace(tiny, mask=replace(tiny.mask, own_blocks=True, head="ckpt150"))
+    path = tmp_path / "x.safetensors"
+    save_network(build_network(config), path, METADATA)
+    assert load_network(path).config == config
+
+
+def test_the_file_says_what_it_is(saved: Path) -> None:
+    info = load_network(saved).info
+    assert describe_weights(saved) == (PRESETS["mv-tiny"], info)
+    assert info.path == saved
+    assert info.sha256 == hashlib.sha256(saved.read_bytes()).hexdigest()
+    assert (info.licence, info.description) == ("CC0-1.0", "a test")
+    assert info.metadata["trained_on"] == "nothing"
+
+
+def test_equal_networks_give_equal_bytes(network: ViewTimeNetwork, saved: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.safetensors"
+    save_network(network, again, dict(reversed(METADATA.items())))
+    assert again.read_bytes() == saved.read_bytes()
+
+
+def test_half_precision_loads_as_float32(network: ViewTimeNetwork, saved: Path) -> None:
+    rewritten(saved, lambda tensors: tensors.update({name: value.half() for name, value in tensors.items()}))
+    state = load_network(saved).network.state_dict()
+    assert {value.dtype for value in state.values()} == {torch.float32}
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-6)
+
+
+def test_nothing_is_left_behind_and_an_older_file_is_replaced(network: ViewTimeNetwork, tmp_path: Path) -> None:
+    path = tmp_path / "tiny.safetensors"
+    path.write_bytes(b"older")
+    reader = path.open("rb")
+    save_network(network, path, METADATA)
+    with reader:
+        assert reader.read() == b"older"  # whoever has the older file open keeps it whole
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.safetensors"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_failed_save_keeps_the_older_file(
+    network: ViewTimeNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "tiny.safetensors"
+    path.write_bytes(b"older")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_network(network, path, METADATA)
+    assert path.read_bytes() == b"older"
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.safetensors"]
+
+
+def test_an_unwritable_place_is_named(network: ViewTimeNetwork, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"cannot write '.*nowhere/x.safetensors'") as caught:
+        save_network(network, tmp_path / "nowhere" / "x.safetensors", METADATA)
+    assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize("metadata", [{}, {"licence": "MIT"}, {"licence": "", "description": "x"}])
+def test_a_licence_and_a_description_are_required(network: ViewTimeNetwork, tmp_path: Path, metadata: dict) -> None:
+    with pytest.raises(UsageError, match="metadata lacks"):
+        save_network(network, tmp_path / "x.safetensors", metadata)
+
+
+FOREIGN = {
+    "empty": ("x.safetensors", b"", "is empty"),
+    "pointer": (
+        "x.safetensors",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
+        "is a git-lfs pointer",
+    ),
+    "page": ("x.safetensors", b"\n<!DOCTYPE html><html><body>404</body></html>", "is a web page"),
+    "old page": ("x.safetensors", b"<HTML><head></head></HTML>", "is a web page"),
+    "zip": ("x.safetensors", b"PK\x03\x04" + bytes(60), "is a PyTorch checkpoint"),
+    "pickle": ("x.safetensors", b"\x80\x02}q\x00.", "is a PyTorch checkpoint"),
+    "suffix": ("x.pt", bytes(64), "is a PyTorch checkpoint"),
+    "noise": ("x.safetensors", bytes(range(200)), "is damaged"),
+    "short": ("x.safetensors", b"abc", "is damaged"),
+}
+
+
+@pytest.mark.parametrize("case", list(FOREIGN))
+def test_foreign_files_are_recognised(tmp_path: Path, case: str) -> None:
+    name, content, message = FOREIGN[case]
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=f"'{path}' {message}") as caught:
+        load_network(path)
+    assert caught.value.hint
+    assert caught.value.exit_code == 4
+
+
+def test_a_real_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    torch.save({"a": torch.ones(2)}, path)
+    with pytest.raises(WeightsError, match="may contain code, and was not loaded") as caught:
+        load_network(path)
+    assert "convert" in caught.value.hint
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="do not exist"):
+        load_network(tmp_path / "x.safetensors")
+    with pytest.raises(WeightsError, match="are not a file"):
+        load_network(tmp_path)
+
+
+@pytest.mark.parametrize("kept", [6, 100, 0.5, 0.999])
+def test_a_truncated_file(saved: Path, kept: float) -> None:
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(kept if kept > 1 else kept * len(content))])
+    with pytest.raises(WeightsError, match=r"is damaged \(incomplete\)"):
+        load_network(saved)
+
+
+def test_tensors_without_a_description(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({"a": torch.ones(2)}, path, metadata={"format": "pt"})
+    with pytest.raises(WeightsError, match="holds tensors but no page4d network"):
+        load_network(path)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{", "damaged description"),
+        ("[]", "damaged description"),
+        (json.dumps({"version": 1, "config": "{}"}), "damaged description: 'metadata'"),
+        (json.dumps({"version": 1, "config": "{}", "metadata": {}}), "damaged description: 'licence'"),
+        (json.dumps({"version": 2, "config": "{}", "metadata": METADATA}), "format version 2"),
+        (json.dumps({"version": 1, "config": "{}", "metadata": METADATA}), "network configuration: encoder"),
+        (json.dumps({"version": 1, "config": 3, "metadata": METADATA}), "network configuration"),
+    ],
+)
+def test_a_damaged_description(tmp_path: Path, entry: str, message: str) -> None:
+    path = tmp_path / "x.safetensors"
+    save_file({"a": torch.ones(2)}, path, metadata={"page4d": entry})
+    with pytest.raises(WeightsError, match=message):
+        load_network(path)
+
+
+def test_missing_unexpected_and_misshaped_tensors_are_named(saved: Path) -> None:
+    name = "aggregator.blocks.time.0.norm1.weight"
+    rewritten(saved, lambda tensors: tensors.update({name: torch.ones(7)}))
+    with pytest.raises(
+        WeightsError, match=rf"1 tensors misshaped, first: {name} is \[7\] where the network has \[32\]"
+    ):
+        load_network(saved)
+    rewritten(saved, lambda tensors: tensors.pop(name))
+    with pytest.raises(WeightsError, match=f"1 tensors missing, first: {name}"):
+        load_network(saved)
+    rewritten(saved, lambda tensors: tensors.update({name: torch.ones(32), "extra": torch.ones(1)}))
+    with pytest.raises(WeightsError, match="1 tensors unexpected, first: extra"):
+        load_network(saved)
