@@ -1,0 +1,173 @@
+"""Write a synthetic capture to a folder: one video a view, and the truth beside them."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+from av.container import OutputContainer
+from av.video.stream import VideoStream
+from jaxtyping import UInt8
+from numpy.typing import NDArray
+
+from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
+from page4d.errors import OutputError, UsageError
+from page4d.synthetic.capture import SyntheticCapture, quantize
+
+QUALITY_CRF = 18
+"""Constant rate factor of H.264: lower is better and larger."""
+
+_ITU_601 = 6
+_LIMITED_RANGE = 1
+
+
+def write_capture(
+    capture: SyntheticCapture, folder: Path, *, truth_stride: int = 1, quality_crf: int = QUALITY_CRF
+) -> None:
+    """Render a capture into `folder`: `cam01.mp4` and so on, and `truth/` with cameras, depth and moving pixels.
+
+    Depth PNGs hold millimetres, masks 255 where an object moves; both are named by frame number and written for every
+    `truth_stride`-th frame. The same capture gives the same bytes with the same versions of torch, PyAV and OpenCV.
+
+    Raises:
+        OutputError: if the folder holds anything already, or cannot be made.
+        UsageError: for video sizes or rates that H.264 in this form cannot hold, or a stride below 1.
+    """
+    _check(capture, truth_stride)
+    _make_empty(folder)
+    truth = folder / "truth"
+    for kind in ("depth", "dynamic"):
+        for name in capture.view_names:
+            (truth / kind / name).mkdir(parents=True)
+    (truth / "cameras.json").write_text(json.dumps(camera_table(capture), indent=1) + "\n", encoding="utf-8")
+    record = capture_record(capture, truth_stride=truth_stride, quality_crf=quality_crf)
+    (truth / "capture.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    with ExitStack() as stack:
+        videos = []
+        for name in capture.view_names:
+            path = folder / f"{name}.mp4"
+            videos.append(stack.enter_context(VideoFile(path, capture.image_size, capture.fps, quality_crf)))
+        for time in range(capture.num_times):
+            for view, name in enumerate(capture.view_names):
+                rendered = capture.rendered(time, view)
+                videos[view].add(quantize(rendered))
+                if time % truth_stride == 0:
+                    millimetres = np.rint(rendered.depth.numpy() * METRIC_DEPTH_SCALE).astype(np.uint16)
+                    _write_png(truth / "depth" / name / f"{time:06d}.png", millimetres)
+                    mask = rendered.dynamic.numpy().astype(np.uint8) * np.uint8(255)
+                    _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)
+
+
+def camera_table(capture: SyntheticCapture) -> dict[str, object]:
+    """Return the true cameras as `truth/cameras.json` holds them; a camera that moves has one matrix a frame."""
+    static = capture.rig.is_static
+    height, width = capture.image_size
+    cameras = {}
+    for view, name in enumerate(capture.view_names):
+        poses = capture.cameras.world_to_camera[:, view]
+        cameras[name] = {
+            "world_to_camera": (poses[0] if static else poses).tolist(),
+            "intrinsics": capture.cameras.intrinsics[0, view].tolist(),
+            "width": width,
+            "height": height,
+        }
+    rig = "static rig" if static else "moving rig, one world_to_camera per frame"
+    convention = (
+        "OpenCV axes, world_to_camera 4x4, translation in metres, intrinsics in pixels, "
+        f"top-left pixel centre ({PIXEL_CENTER}, {PIXEL_CENTER}); {rig}"
+    )
+    return {"convention": convention, "pixel_center": PIXEL_CENTER, "cameras": cameras}
+
+
+def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf: int) -> dict[str, object]:
+    """Return what made a folder: every option, and the command that makes it again."""
+    height, width = capture.image_size
+    default = SyntheticCapture()
+    words = ["page4d", "synthesize", "--seed", capture.seed, "--views", capture.num_views]
+    words += ["--frames", capture.num_times, "--size", f"{width}x{height}", "--fps", f"{capture.fps:g}"]
+    if capture.spacing_deg is not None:
+        words += ["--spacing", f"{capture.spacing_deg:g}"]
+    if capture.moving_cameras:
+        words += ["--moving-cameras"]
+    if capture.supersample != default.supersample:
+        words += ["--supersample", capture.supersample]
+    if truth_stride != 1:
+        words += ["--truth-stride", truth_stride]
+    if quality_crf != QUALITY_CRF:
+        words += ["--crf", quality_crf]
+    options = dataclasses.asdict(capture) | {"truth_stride": truth_stride, "quality_crf": quality_crf}
+    return {
+        "command": " ".join(map(str, [*words, "--out", "DIR"])),
+        "options": options,
+        "world": "metres, x right, y down, z forward, floor at y = 0",
+        "depth": "uint16 millimetres along the optical axis, 0 = none",
+        "dynamic": "255 = an object that moves during the capture",
+    }
+
+
+class VideoFile:
+    """An H.264 file that frames are added to; one thread and no clock, so the same frames give the same bytes."""
+
+    def __init__(self, path: Path, image_size: tuple[int, int], fps: float, quality_crf: int) -> None:
+        rate = Fraction(fps).limit_denominator(1001)
+        self._container: OutputContainer = av.open(str(path), "w", container_options={"fflags": "+bitexact"})
+        self._stream: VideoStream = self._container.add_stream("libx264", rate=rate)
+        self._stream.height, self._stream.width = image_size
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.time_base = self._stream.codec_context.time_base = 1 / rate
+        self._stream.codec_context.thread_count = 1
+        self._stream.codec_context.colorspace = _ITU_601
+        self._stream.codec_context.color_range = _LIMITED_RANGE
+        self._stream.options = {"crf": str(quality_crf), "preset": "slow", "flags": "+bitexact"}
+        self._count = 0
+
+    def __enter__(self) -> "VideoFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for packet in self._stream.encode(None):
+            self._container.mux(packet)
+        self._container.close()
+
+    def add(self, image: UInt8[np.ndarray, "H W 3"]) -> None:
+        """Append one RGB frame."""
+        frame = av.VideoFrame.from_ndarray(image, format="rgb24").reformat(
+            format="yuv420p", dst_colorspace=_ITU_601, dst_color_range=_LIMITED_RANGE
+        )
+        frame.pts, frame.time_base = self._count, self._stream.codec_context.time_base
+        self._count += 1
+        for packet in self._stream.encode(frame):
+            self._container.mux(packet)
+
+
+def _check(capture: SyntheticCapture, truth_stride: int) -> None:
+    height, width = capture.image_size
+    if height % 2 or width % 2:
+        raise UsageError(f"a video of {width}x{height} px", "give an even width and height")
+    rate = Fraction(capture.fps).limit_denominator(1001)
+    if rate <= 0 or abs(float(rate) - capture.fps) > 1e-3 * capture.fps:
+        raise UsageError(f"a video of {capture.fps:g} frames per second", "give a rate between 0.01 and 1000")
+    if truth_stride < 1:
+        raise UsageError(f"truth for every {truth_stride}th frame", "give a stride of at least 1")
+
+
+def _make_empty(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found: Sequence[Path] = sorted(folder.iterdir())
+    except OSError as error:
+        raise OutputError(f"{folder} cannot be made: {error.strerror}", "choose another folder") from error
+    if found:
+        raise OutputError(f"{folder} holds {len(found)} entries, '{found[0].name}' first", "choose an empty folder")
+
+
+def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:
+    written, encoded = cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 9])
+    if not written:
+        raise OutputError(f"{path} cannot be encoded", "choose a smaller image size")
+    path.write_bytes(encoded.tobytes())

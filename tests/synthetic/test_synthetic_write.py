@@ -1,0 +1,143 @@
+"""Written captures, read back with PyAV and OpenCV: frames, times, depth, masks and cameras are the rendered ones."""
+
+import json
+import math
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from page4d.errors import OutputError, UsageError
+from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.write import write_capture
+
+OPTIONS = {"seed": 3, "num_views": 2, "num_times": 5, "image_size": (96, 128), "fps": 12.0, "supersample": 2}
+
+
+@pytest.fixture(scope="module")
+def capture():
+    return SyntheticCapture(**OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def folder(capture, tmp_path_factory):
+    path = tmp_path_factory.mktemp("synthetic") / "capture"
+    write_capture(capture, path, truth_stride=2)
+    return path
+
+
+def files_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_folder_holds_the_promised_files(folder):
+    stems = [
+        f"truth/{kind}/{name}/{i:06d}.png"
+        for kind in ("depth", "dynamic")
+        for name in ("cam01", "cam02")
+        for i in (0, 2, 4)
+    ]
+    expected = {"cam01.mp4", "cam02.mp4", "truth/cameras.json", "truth/capture.json", *stems}
+    assert set(files_of(folder)) == expected
+
+
+@pytest.mark.parametrize("view", [0, 1])
+def test_videos_hold_every_frame_at_its_time(capture, folder, view):
+    with av.open(str(folder / f"{capture.view_names[view]}.mp4")) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        assert (stream.height, stream.width, stream.average_rate) == (96, 128, 12)
+        frames = list(container.decode(stream))
+    assert [frame.time for frame in frames] == pytest.approx(capture.times.tolist(), abs=1e-9)
+    for time, frame in enumerate(frames):
+        error = frame.to_ndarray(format="rgb24").astype(float) - capture.frame(time, view)
+        assert 10 * math.log10(255**2 / np.mean(error**2)) > 30
+
+
+def test_opencv_reads_the_same_colours(capture, folder):
+    video = cv2.VideoCapture(str(folder / "cam02.mp4"))
+    assert int(video.get(cv2.CAP_PROP_FRAME_COUNT)) == 5
+    assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(12)
+    read, image = video.read()
+    video.release()
+    assert read
+    assert abs(image[:, :, ::-1].astype(float).mean((0, 1)) - capture.frame(0, 1).mean((0, 1))).max() < 2
+
+
+def test_depth_is_right_to_half_a_millimetre_and_masks_to_the_pixel(capture, folder):
+    for view, name in enumerate(capture.view_names):
+        for time in (0, 2, 4):
+            truth = capture.rendered(time, view)
+            depth = cv2.imread(str(folder / f"truth/depth/{name}/{time:06d}.png"), cv2.IMREAD_UNCHANGED)
+            assert depth.dtype == np.uint16
+            assert np.abs(depth / 1000 - truth.depth.numpy()).max() < 0.000501
+            mask = cv2.imread(str(folder / f"truth/dynamic/{name}/{time:06d}.png"), cv2.IMREAD_UNCHANGED)
+            assert mask.dtype == np.uint8
+            assert np.array_equal(mask, np.where(truth.dynamic.numpy(), 255, 0))
+
+
+def test_cameras_are_right_to_the_digit(capture, folder):
+    table = json.loads((folder / "truth/cameras.json").read_text())
+    assert table["pixel_center"] == 0.5
+    assert "static rig" in table["convention"]
+    assert list(table["cameras"]) == ["cam01", "cam02"]
+    for view, camera in enumerate(table["cameras"].values()):
+        assert camera["world_to_camera"] == capture.cameras.world_to_camera[0, view].tolist()
+        assert camera["intrinsics"] == capture.cameras.intrinsics[0, view].tolist()
+        assert (camera["width"], camera["height"]) == (128, 96)
+
+
+def test_the_record_rebuilds_the_capture(capture, folder):
+    record = json.loads((folder / "truth/capture.json").read_text())
+    assert record["command"] == (
+        "page4d synthesize --seed 3 --views 2 --frames 5 --size 128x96 --fps 12 --supersample 2 --truth-stride 2 "
+        "--out DIR"
+    )
+    options = dict(record["options"])
+    assert (options.pop("truth_stride"), options.pop("quality_crf")) == (2, 18)
+    options["image_size"] = tuple(options["image_size"])
+    assert SyntheticCapture(**options) == capture
+
+
+def test_the_same_capture_gives_the_same_bytes_and_another_seed_others(tmp_path):
+    small = {"num_views": 1, "num_times": 3, "image_size": (48, 64)}
+    for name, seed in (("first", 4), ("second", 4), ("other", 5)):
+        write_capture(SyntheticCapture(seed=seed, **small), tmp_path / name)
+    first, second, other = (files_of(tmp_path / name) for name in ("first", "second", "other"))
+    assert first == second
+    assert first.keys() == other.keys()
+    assert all(first[name] != other[name] for name in first)
+
+
+def test_moving_cameras_are_listed_frame_by_frame(tmp_path):
+    capture = SyntheticCapture(num_views=1, num_times=3, image_size=(32, 32), moving_cameras=True, spacing_deg=15.0)
+    write_capture(capture, tmp_path / "out", quality_crf=30)
+    table = json.loads((tmp_path / "out/truth/cameras.json").read_text())
+    assert "moving rig" in table["convention"]
+    assert table["cameras"]["cam01"]["world_to_camera"] == capture.cameras.world_to_camera[:, 0].tolist()
+    command = json.loads((tmp_path / "out/truth/capture.json").read_text())["command"]
+    assert "--spacing 15 --moving-cameras --crf 30" in command
+
+
+def test_a_folder_with_anything_in_it_is_refused(capture, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"holds 1 entries, 'notes\.txt' first"):
+        write_capture(capture, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    with pytest.raises(OutputError, match="cannot be made"):
+        write_capture(capture, tmp_path / "notes.txt" / "inside")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "stride", "message"),
+    [
+        ({"image_size": (47, 64)}, 1, "64x47"),
+        ({"fps": 1e-4}, 1, "frames per second"),
+        ({}, 0, "every 0th frame"),
+    ],
+)
+def test_videos_that_cannot_be_are_refused_before_anything_is_written(tmp_path, wrong, stride, message):
+    with pytest.raises(UsageError, match=message):
+        write_capture(SyntheticCapture(**wrong), tmp_path / "out", truth_stride=stride)
+    assert not (tmp_path / "out").exists()
