@@ -71,6 +71,14 @@ def parse_frames(text: str | None) -> tuple[int | None, int | None]:
     return start, stop
 
 
+def parse_size(text: str) -> tuple[int, int]:
+    """Read `WxH` into (height, width)."""
+    width, _, height = text.partition("x")
+    if not (width.isdecimal() and height.isdecimal() and int(width) > 0 and int(height) > 0):
+        raise typer.BadParameter(f"'{text}' is not of the form WxH", param_hint="'--size'")
+    return int(height), int(width)
+
+
 Folder = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of synchronized videos or image folders.")]
 Views = Annotated[
     str | None,

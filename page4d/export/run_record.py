@@ -86,11 +86,15 @@ class TransformRecord(FileModel):
 
 
 class SeamRecord(FileModel):
-    """How well a chunk fits the one before: residual in units of the scene, and the disagreement of the cameras."""
+    """How well a chunk fits the one before: residual in units of the scene, and what the alignment turned and scaled.
+
+    `num_points` pixels decided it; 0 means that only the cameras did.
+    """
 
     residual: float
     rotation_deg: float
     scale_ratio: float
+    num_points: Count = 0
 
 
 class ChunkRecord(FileModel):

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from page4d.errors import UsageError
 from page4d.export.points import PointOptions
-from page4d.inference.anchor import Poses
+from page4d.inference.world import Poses
 from page4d.scene.open import SceneOptions
 
 DEFAULT_CHUNK = 8

@@ -12,8 +12,9 @@ from pydantic import Field, JsonValue
 import page4d
 from page4d.conventions import Scale
 from page4d.errors import OutputError, UsageError
-from page4d.export.atomic import WrittenFile, write_bytes_atomic
+from page4d.export.atomic import write_bytes_atomic
 from page4d.export.cameras import CaptureCameras
+from page4d.export.instant import InstantFiles
 from page4d.export.json_file import FileModel, format_json, read_model
 from page4d.export.layout import OutputLayout
 from page4d.export.run_record import ChunkRecord
@@ -117,8 +118,8 @@ def is_occupied(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).exists() for name in _OWN_NAMES)
 
 
-def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[str, JsonValue]) -> None:
-    """Refuse to continue a run whose inputs or settings were others.
+def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[str, JsonValue]) -> RunState:
+    """Return the earlier run if its inputs and settings were the same.
 
     Raises:
         UsageError: naming what differs.
@@ -134,6 +135,7 @@ def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
             "use --overwrite to replace them, or another folder",
         )
+    return earlier
 
 
 def fingerprint_of(scene: Scene, settings: dict[str, JsonValue], weights_sha256: str | None) -> dict[str, JsonValue]:
@@ -187,27 +189,22 @@ def _cameras_fingerprint(scene: Scene) -> str | None:
 
 
 def chunk_state(
-    record: ChunkRecord,
-    first: int,
-    cameras: CaptureCameras,
-    files: list[WrittenFile],
-    folder: Path,
-    counts: tuple[int, int],
+    record: ChunkRecord, first: int, cameras: CaptureCameras, written: InstantFiles, folder: Path
 ) -> ChunkState:
-    """Build the record of a chunk whose final instants begin at `first`; `counts` are clipped depths and points."""
+    """Build the record of a chunk whose final instants begin at `first`."""
     return ChunkState(
         record=record,
         first=first,
         stop=first + len(cameras.times),
         files=[
             FileRecord(name=str(file.path.relative_to(folder)), num_bytes=file.num_bytes, sha256=file.sha256)
-            for file in files
+            for file in written.files
         ],
         times=cameras.times.tolist(),
         world_to_camera=cameras.world_to_camera.tolist(),
         intrinsics=cameras.intrinsics.tolist(),
-        clipped_depths=counts[0],
-        num_points=counts[1],
+        clipped_depths=written.clipped_depths,
+        num_points=written.num_points,
     )
 
 

@@ -93,12 +93,6 @@ def stitch(
         yield Stitched(chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam)
 
 
-def world_of_first_camera(predictions: Predictions) -> Sim3:
-    """Return the map to the convention's world: the camera frame of the first view at the first instant."""
-    first = predictions.cameras.world_to_camera[0, 0, 0].to(torch.float64)
-    return Sim3(scale=torch.ones((), dtype=torch.float64), rotation=first[:3, :3], translation=first[:3, 3])
-
-
 def align_chunk(source: Predictions, target: Predictions, *, fixed_world: bool = False) -> tuple[Sim3, int]:
     """Find the map from one chunk's world to another's over the instants that both hold.
 

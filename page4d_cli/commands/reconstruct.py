@@ -12,7 +12,7 @@ from page4d_cli.predictor import NetworkChoice, Precision, choose_predictor
 
 if TYPE_CHECKING:
     from page4d.export.run_record import NetworkRecord, RunRecord
-    from page4d.inference.pipeline import RunPlan
+    from page4d.inference.plan import RunPlan
     from page4d.scene.records import Scene
 
 
@@ -130,8 +130,9 @@ def reconstruct(
     from page4d.errors import UsageError
     from page4d.export.points import PointOptions, PointSource
     from page4d.inference import pipeline
-    from page4d.inference.anchor import Poses
+    from page4d.inference.plan import plan_run
     from page4d.inference.settings import ReconstructSettings, describe_settings
+    from page4d.inference.world import Poses
     from page4d.scene.open import SceneOptions, open_scene
     from page4d.scene.records import MaskMeaning, Notice
     from page4d.scene.rig import CalibrationMatch, CalibrationResize
@@ -182,7 +183,7 @@ def reconstruct(
         choice = NetworkChoice(weights, untrained, preset, device, precision, seed)
         predictor, network = choose_predictor(opened, choice)
         if dry_run:
-            _report_plan(opened, network, pipeline.plan_run(opened, settings, predictor), out, as_json=as_json)
+            _report_plan(opened, network, plan_run(opened, settings, predictor), out, as_json=as_json)
             return
         if network.notice:
             console.print_notice(Notice(network.notice), verbosity)

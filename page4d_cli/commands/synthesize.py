@@ -13,11 +13,13 @@ def synthesize(
     seed: Annotated[int, typer.Option(min=0, help="A scene is a seed.")] = 0,
     views: Annotated[int, typer.Option(min=1, max=64, help="Number of cameras.")] = 4,
     frames: Annotated[int, typer.Option(min=1, help="Number of instants.")] = 24,
-    width: Annotated[int, typer.Option(min=16, help="Width of the videos in pixels.")] = 320,
-    height: Annotated[int, typer.Option(min=16, help="Height of the videos in pixels.")] = 240,
+    size: Annotated[str, typer.Option(metavar="WxH", help="Size of the videos in pixels.")] = "320x240",
     fps: Annotated[float, typer.Option(min=0.1, help="Frames per second.")] = 12.0,
     spacing: Annotated[float | None, typer.Option(metavar="DEG", help="Angle between neighbouring cameras.")] = None,
     moving_cameras: Annotated[bool, typer.Option("--moving-cameras", help="Let the cameras sway.")] = False,
+    supersample: Annotated[int, typer.Option(min=1, max=8, help="Colour samples a pixel, along each side.")] = 2,
+    truth_stride: Annotated[int, typer.Option(min=1, help="Write depth and masks of every Nth instant.")] = 1,
+    crf: Annotated[int, typer.Option(min=0, max=51, help="H.264 quality, lower is better.")] = 18,
     as_json: options.Json = False,
 ) -> None:
     """Render a room with moving objects: videos, depth, motion masks and cameras, exact to the last digit."""
@@ -28,13 +30,13 @@ def synthesize(
         seed=seed,
         num_views=views,
         num_times=frames,
-        image_size=(height, width),
+        image_size=options.parse_size(size),
         fps=fps,
         spacing_deg=spacing,
         moving_cameras=moving_cameras,
-        supersample=2,
+        supersample=supersample,
     )
-    write_capture(capture, out)
+    write_capture(capture, out, truth_stride=truth_stride, quality_crf=crf)
     if as_json:
         console.print_json({"out": str(out), "seed": seed, "views": list(capture.view_names), "frames": frames})
     else:
