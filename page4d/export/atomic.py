@@ -60,8 +60,8 @@ def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
         _write_synced(part, data)
         try:
             part.replace(path)
-        except OSError:
-            part.unlink()
+        except BaseException:
+            part.unlink(missing_ok=True)
             raise
         _sync_folder(path.parent)
     except OSError as error:
@@ -82,7 +82,8 @@ def _write_synced(part: Path, data: bytes) -> None:
         while remaining:
             remaining = remaining[os.write(handle, remaining) :]
         os.fsync(handle)
-    except OSError:
+    except BaseException:
+        # Also where a signal ends the run: what is half written has no name yet.
         part.unlink()
         raise
     finally:
@@ -98,6 +99,24 @@ def _sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def check_can_be_made(folder: Path) -> None:
+    """Refuse a folder that is a file, or that cannot be made or written, without making it.
+
+    Raises:
+        OutputError: naming the reason.
+    """
+    try:
+        nearest = folder
+        while not nearest.exists() and not nearest.is_symlink() and nearest != nearest.parent:
+            nearest = nearest.parent
+        if not nearest.is_dir():
+            raise OutputError(f"cannot write to '{folder}': '{nearest}' is a file", "give a folder")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "permission denied")
+    except OSError as error:
+        raise output_error(error, folder) from error
 
 
 def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
@@ -123,8 +142,7 @@ def claim_output(folder: Path) -> Iterator[Path]:
         OutputError: if the folder cannot be written or another process holds it.
     """
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"cannot write to '{folder}': it is a file", "give a folder")
+    check_can_be_made(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)

@@ -84,8 +84,10 @@ def interpolate_rigid(
 ) -> Float[Tensor, "*batch 4 4"]:
     """Interpolate cameras: centres on a straight line, orientations on the shortest arc.
 
-    Both arguments are `world_to_camera`; 0 gives `first` and 1 gives `second`.
+    Both arguments are `world_to_camera`; 0 gives `first` and 1 gives `second`. A camera that does not move comes back
+    bit for bit.
     """
     rotation = interpolate_rotation(first[..., :3, :3], second[..., :3, :3], fraction)
     center = torch.lerp(camera_centers(first), camera_centers(second), fraction[..., None])
-    return rigid(rotation, -(rotation @ center[..., None])[..., 0])
+    between = rigid(rotation, -(rotation @ center[..., None])[..., 0])
+    return torch.where((first == second).all(dim=(-1, -2), keepdim=True), first, between)

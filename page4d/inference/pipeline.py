@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from page4d.conventions import Scale
 from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError
-from page4d.export.atomic import claim_output
+from page4d.export.atomic import check_can_be_made, claim_output
 from page4d.export.cameras import capture_cameras
 from page4d.export.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
@@ -25,7 +25,7 @@ from page4d.inference.memory import is_out_of_memory
 from page4d.inference.observe import Journal, Observer, SilentObserver
 from page4d.inference.picture import write_previews
 from page4d.inference.plan import plan_run
-from page4d.inference.predict import Predictor
+from page4d.inference.predict import PRECISION_NAMES, Predictor
 from page4d.inference.report import RunInputs, chunk_record, run_record
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.state import (
@@ -97,14 +97,13 @@ def reconstruct(
 
 
 def check_target(out: Path, existing: ExistingOutput) -> None:
-    """Refuse, before any work, an output that is a file or already holds a result.
+    """Refuse, before any work, an output that cannot be written or already holds a result.
 
     Raises:
-        OutputError: if it is a file.
+        OutputError: if it is a file or cannot be made.
         UsageError: if it holds a result that is neither to be continued nor replaced.
     """
-    if out.exists() and not out.is_dir():
-        raise OutputError(f"cannot write to '{out}': it is a file", "give a folder")
+    check_can_be_made(out)
     if is_occupied(out) and existing is ExistingOutput.REFUSE:
         raise UsageError(f"'{out}' already holds a result", "use --resume, --overwrite or another folder")
 
@@ -122,10 +121,23 @@ class _Run:
         self.finished: list[ChunkState] = []
 
     def execute(self, existing: ExistingOutput) -> RunRecord:
+        try:
+            return self._execute(existing)
+        except InterruptedRunError as error:
+            raise InterruptedRunError(
+                f"interrupted after {self._num_done} of {self.inputs.scene.num_times} frames",
+                "continue with --resume",
+                error.exit_code - 128,
+            ) from error
+
+    def _execute(self, existing: ExistingOutput) -> RunRecord:
         begin = time.perf_counter()
         self.state = self._begin(existing)
         for notice in self.inputs.scene.notices:
             self.journal.notice(notice)
+        if self.state.scale not in (None, self.inputs.scene.scale):
+            self.world.scale_is_known = False  # as the interrupted run found
+            self._notice_scale()
         write_run(self.layout, self._record("incomplete"))
         self._reconstruct_chunks()
         self._notice_clipping()
@@ -147,7 +159,8 @@ class _Run:
 
     def _begin(self, existing: ExistingOutput) -> RunState:
         folder, inputs = self.layout.folder, self.inputs
-        fingerprint = fingerprint_of(inputs.scene, inputs.command, inputs.network.sha256)
+        precision = PRECISION_NAMES[getattr(inputs.predictor, "precision", torch.float32)]
+        fingerprint = fingerprint_of(inputs.scene, inputs.command, inputs.network, precision)
         if existing is ExistingOutput.RESUME and is_occupied(folder):
             earlier = check_fingerprint(folder, self.states.read_run(), fingerprint)
             self.finished = self.states.finished_chunks()
@@ -190,12 +203,8 @@ class _Run:
                 for part in stitched:
                     self._write_chunk(part, begin)
                     begin = time.perf_counter()
-        except InterruptedRunError as error:
-            raise InterruptedRunError(
-                f"interrupted after {self._num_done} of {total} frames",
-                "continue with --resume",
-                error.exit_code - 128,
-            ) from error
+        except OutputError as error:
+            raise OutputError(f"{error.message} (after {self._num_done} of {total} frames)", error.hint) from error
 
     @property
     def _num_done(self) -> int:

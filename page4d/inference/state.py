@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,19 +12,29 @@ from pydantic import Field, JsonValue
 
 import page4d
 from page4d.conventions import Scale
-from page4d.errors import OutputError, UsageError
+from page4d.errors import InputError, OutputError, UsageError
 from page4d.export.atomic import write_bytes_atomic
 from page4d.export.cameras import CaptureCameras
 from page4d.export.instant import InstantFiles
-from page4d.export.json_file import FileModel, format_json, read_model
+from page4d.export.json_file import FileModel, Model, format_json, read_model, readable
 from page4d.export.layout import OutputLayout
-from page4d.export.run_record import ChunkRecord
+from page4d.export.run_record import ChunkRecord, NetworkRecord, RunRecord
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk
 from page4d.scene.records import Scene
 
 _EDGE_BYTES = 1 << 20
 _OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
+
+_OPTION_NAMES = {
+    "long_side": "size",
+    "max_megapixels": "max-pixels",
+    "calibration_resize": "calib-resize",
+    "source": "points-from",
+    "edge_angle_deg": "edge-angle",
+    "voxel_size": "voxel",
+}
+"""Settings that the command line calls otherwise; in the others a dash stands for the underscore."""
 
 Matrix = list[list[float]]
 
@@ -73,7 +84,7 @@ class StateFolder:
     def read_run(self) -> RunState | None:
         """Return what an earlier run recorded, or None if there was none."""
         path = self._layout.state("run.json")
-        return read_model(path, RunState) if path.is_file() else None
+        return _read(path, RunState) if path.is_file() else None
 
     def write_chunk(self, index: int, state: ChunkState) -> None:
         """Record a finished chunk; this is the last thing written for it."""
@@ -86,7 +97,7 @@ class StateFolder:
             path = self._layout.state(_chunk_name(len(chunks)))
             if not path.is_file():
                 return chunks
-            chunk = read_model(path, ChunkState)
+            chunk = _read(path, ChunkState)
             if check_files and not all(self._is_whole(file) for file in chunk.files):
                 return chunks
             chunks.append(chunk)
@@ -99,7 +110,8 @@ class StateFolder:
         """Delete what the records of an earlier run list, and nothing else; empty folders go too."""
         run = self.read_run()
         names = [file.name for chunk in self.finished_chunks(check_files=False) for file in chunk.files]
-        names += run.other_files if run else []
+        if run is not None:
+            names += run.other_files + self._planned_files()
         state = self._layout.state("run.json").parent
         names += [f"state/{path.name}" for path in state.glob("chunk_*.json")] + ["state/run.json"]
         root = self._layout.folder.resolve()
@@ -112,10 +124,31 @@ class StateFolder:
                 if own not in (self._layout.folder, self._layout.folder.parent) and own.is_dir():
                     _remove_if_empty(own)
 
+    def _planned_files(self) -> list[str]:
+        """Name the files of all instants that the run in the folder set out to write: the last chunk may be torn."""
+        root = self._layout.folder
+        if not self._layout.run.is_file():
+            return []
+        earlier = _read(self._layout.run, RunRecord)
+        layout = OutputLayout(
+            root, tuple(view.name for view in earlier.views), tuple(view.safe_name for view in earlier.views)
+        )
+        maps = (layout.depth, layout.confidence, layout.dynamic)
+        paths = [layout.points(index) for index in range(len(earlier.times))]
+        paths += [
+            path(index, view) for path in maps for view in layout.view_names for index in range(len(earlier.times))
+        ]
+        return [str(path.relative_to(root)) for path in paths]
+
 
 def is_occupied(folder: Path) -> bool:
     """Tell whether a folder holds something under the names of the output contract."""
-    return folder.is_dir() and any((folder / name).exists() for name in _OWN_NAMES)
+    return folder.is_dir() and any(_exists(folder / name) for name in _OWN_NAMES)
+
+
+def _exists(path: Path) -> bool:
+    """Tell whether there is a file, or a folder with something in it."""
+    return any(path.iterdir()) if path.is_dir() else path.exists()
 
 
 def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[str, JsonValue]) -> RunState:
@@ -128,8 +161,7 @@ def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[
         raise UsageError(
             f"'{folder}' holds files but no record of a page4d run", "use another folder, or --overwrite"
         )
-    keys = [*fingerprint, *(key for key in earlier.fingerprint if key not in fingerprint)]
-    differs = [key for key in keys if earlier.fingerprint.get(key) != fingerprint.get(key)]
+    differs = _differences(earlier.fingerprint, fingerprint)
     if differs:
         raise UsageError(
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
@@ -138,23 +170,45 @@ def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[
     return earlier
 
 
-def fingerprint_of(scene: Scene, settings: dict[str, JsonValue], weights_sha256: str | None) -> dict[str, JsonValue]:
+def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Name what differs, by the names of the options where there is one."""
+    names = []
+    for key in dict.fromkeys([*now, *earlier]):
+        before, after = earlier.get(key), now.get(key)
+        if before == after:
+            continue
+        if key == "points" and isinstance(before, dict) and isinstance(after, dict):
+            names += _differences(before, after)
+        else:
+            names.append(_OPTION_NAMES.get(key, key.replace("_", "-")))
+    return names
+
+
+def fingerprint_of(
+    scene: Scene, settings: dict[str, JsonValue], network: NetworkRecord, precision: str
+) -> dict[str, JsonValue]:
     """Describe everything that the result's bytes depend on."""
     return {
+        **settings,
         "version": page4d.__version__,
-        "weights": weights_sha256,
-        "inputs": {view.name: _source_fingerprint(view.source.label, _files_of(view.source)) for view in scene.views},
+        "network": network.name,
+        "preset": network.preset,
+        "weights": network.sha256,
+        "precision": precision,
+        "inputs": {
+            readable(view.name): _source_fingerprint(view.source.label, _files_of(view.source))
+            for view in scene.views
+        },
         "companions": {
-            f"{view.name} {kind}": _source_fingerprint(paired.frames.label, _files_of(paired.frames))
+            f"{readable(view.name)} {kind}": _source_fingerprint(paired.frames.label, _files_of(paired.frames))
             for view in scene.views
             for kind, paired in (("mask", view.mask), ("depth", view.depth))
             if paired is not None
         },
-        "frames": hashlib.sha256(
+        "instants": hashlib.sha256(
             json.dumps([scene.times.tolist(), [view.indices for view in scene.views]]).encode()
         ).hexdigest(),
         "cameras": _cameras_fingerprint(scene),
-        **settings,
     }
 
 
@@ -165,10 +219,10 @@ def _files_of(source: Any) -> list[Path]:
 
 
 def _source_fingerprint(label: str, files: list[Path]) -> str:
-    digest = hashlib.sha256(label.encode())
+    digest = hashlib.sha256(os.fsencode(label))
     for path in files:
         size = path.stat().st_size
-        digest.update(f"{path.name} {size} {path.stat().st_mtime_ns}".encode())
+        digest.update(os.fsencode(f"{path.name} {size} {path.stat().st_mtime_ns}"))
         if len(files) == 1:
             with path.open("rb") as file:
                 digest.update(file.read(_EDGE_BYTES))
@@ -258,6 +312,13 @@ def check_disk(folder: Path, needed_bytes: int) -> None:
 
 def _chunk_name(index: int) -> str:
     return f"chunk_{index:05d}.json"
+
+
+def _read(path: Path, model: type[Model]) -> Model:
+    try:
+        return read_model(path, model)
+    except InputError as error:
+        raise UsageError(error.message, "use another folder, or delete this one yourself") from error
 
 
 def _write(path: Path, model: FileModel) -> None:

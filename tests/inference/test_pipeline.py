@@ -1,0 +1,198 @@
+"""A whole run without a network: the truth goes in, and must come out of every file."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.conventions import Scale
+from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
+from page4d.export.output import open_output
+from page4d.export.run_record import NetworkRecord
+from page4d.inference.observe import SilentObserver
+from page4d.inference.pipeline import ExistingOutput, reconstruct
+from page4d.inference.settings import ReconstructSettings
+from page4d.predictions import Predictions
+from page4d.scene.records import Scene
+from page4d.synthetic.capture import SyntheticCapture
+from tests.inference.truth import TruthPredictor, random_similarity
+
+CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=9, image_size=(24, 32))
+NETWORK = NetworkRecord(name="truth", trained=True)
+SETTINGS = ReconstructSettings(chunk=4, overlap=2, preview=False)
+
+
+def uncalibrated(scene: Scene) -> Scene:
+    return replace(scene, views=tuple(replace(view, camera=None) for view in scene.views), scale=Scale.ARBITRARY)
+
+
+def spoiled(start: int, predictions: Predictions) -> Predictions:
+    return predictions.transformed(random_similarity(start))
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    """Return every file of the contract but run.json, which holds times of day."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "run.json" and "state" not in path.parts and path.name[0] != "."
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "out"
+    reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE, spoiled), NETWORK, out, SETTINGS)
+    return out
+
+
+def test_chunks_in_worlds_of_their_own_come_out_as_one(finished: Path):
+    output = open_output(finished)
+    assert output.run.scale is Scale.ARBITRARY
+    assert output.num_times == 9
+    truth = CAPTURE.cameras.world_to_camera
+    first = truth[0, 0]
+    expected = truth @ torch.linalg.inv(first)
+    found = output.cameras.world_to_camera
+    torch.testing.assert_close(found[..., :3, :3], expected[..., :3, :3], rtol=0, atol=1e-6)
+    scale = found[0, 1, :3, 3].norm() / expected[0, 1, :3, 3].norm()
+    torch.testing.assert_close(found[..., :3, 3], scale * expected[..., :3, 3], rtol=0, atol=1e-5)
+    for time in range(9):
+        for view, name in enumerate(output.view_names):
+            depth = output.depth(time, name)
+            true_depth = CAPTURE.rendered(time, view).depth.numpy() * float(scale)
+            assert np.abs(depth - true_depth).max() <= 0.6 / output.run.depth_scale
+    assert len(output.run.chunks) == 4
+    assert all(chunk.seam is not None and chunk.seam.residual < 1e-5 for chunk in output.run.chunks[1:])
+
+
+def test_calibrated_cameras_come_back_to_the_digit_and_depth_in_metres(tmp_path: Path):
+    reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, spoiled), NETWORK, tmp_path / "out", SETTINGS)
+    output = open_output(tmp_path / "out")
+    assert output.run.scale is Scale.METRIC
+    assert torch.equal(output.cameras.world_to_camera, CAPTURE.cameras.world_to_camera.double())
+    for view, name in enumerate(output.view_names):
+        true_depth = CAPTURE.rendered(8, view).depth.numpy()
+        assert np.abs(output.depth(8, name) - true_depth).max() <= 0.0006
+
+
+class StopAt(SilentObserver):
+    """Interrupts like a signal would, once so many instants are written."""
+
+    def __init__(self, instants: int) -> None:
+        self.instants = instants
+
+    def progress(self, done: int, total: int) -> None:
+        del total
+        if done == self.instants:
+            raise InterruptedRunError("stop", "", 15)
+
+
+@pytest.mark.parametrize("instants", [0, 1, 2, 3, 5, 8])
+def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path: Path, finished: Path, instants: int):
+    scene, out = uncalibrated(CAPTURE.scene()), tmp_path / "out"
+    with pytest.raises(InterruptedRunError, match=r"after \d of 9 frames") as stopped:
+        reconstruct(scene, TruthPredictor(CAPTURE, spoiled), NETWORK, out, SETTINGS, observer=StopAt(instants))
+    assert stopped.value.exit_code == 143
+    again = TruthPredictor(CAPTURE, spoiled)
+    reconstruct(scene, again, NETWORK, out, SETTINGS, existing=ExistingOutput.RESUME)
+    assert bytes_of(out) == bytes_of(finished)
+    assert len(again.calls) <= 4
+    assert open_output(out).run.status == "complete"
+
+
+def test_resuming_a_finished_run_predicts_nothing(tmp_path: Path):
+    scene, out = CAPTURE.scene(), tmp_path / "out"
+    reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS)
+    before = bytes_of(out)
+    again = TruthPredictor(CAPTURE)
+    reconstruct(scene, again, NETWORK, out, SETTINGS, existing=ExistingOutput.RESUME)
+    assert again.calls == []
+    assert bytes_of(out) == before
+
+
+def test_a_lost_file_is_made_again(tmp_path: Path, finished: Path):
+    scene, out = uncalibrated(CAPTURE.scene()), tmp_path / "out"
+    reconstruct(scene, TruthPredictor(CAPTURE, spoiled), NETWORK, out, SETTINGS)
+    (out / "points" / "frame_000004.ply").unlink()
+    reconstruct(scene, TruthPredictor(CAPTURE, spoiled), NETWORK, out, SETTINGS, existing=ExistingOutput.RESUME)
+    assert bytes_of(out) == bytes_of(finished)
+
+
+def test_resume_refuses_other_settings_and_names_them(tmp_path: Path):
+    scene, out = CAPTURE.scene(), tmp_path / "out"
+    reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS, command={"chunk": 4, "views": 2})
+    with pytest.raises(UsageError, match=r"differs: chunk"):
+        reconstruct(
+            scene,
+            TruthPredictor(CAPTURE),
+            NETWORK,
+            out,
+            SETTINGS,
+            command={"chunk": 5, "views": 2},
+            existing=ExistingOutput.RESUME,
+        )
+
+
+def test_an_existing_result_is_refused_and_overwriting_spares_foreign_files(tmp_path: Path):
+    out = tmp_path / "out"
+    reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), NETWORK, out, SETTINGS)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="already holds a result"):
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), NETWORK, out, SETTINGS)
+    shorter = SyntheticCapture(seed=5, num_views=2, num_times=3, image_size=(24, 32))
+    reconstruct(
+        shorter.scene(), TruthPredictor(shorter), NETWORK, out, SETTINGS, existing=ExistingOutput.OVERWRITE
+    )
+    assert (out / "notes.txt").read_text() == "mine"
+    assert len(list((out / "points").iterdir())) == 3
+    assert open_output(out).num_times == 3
+
+
+def fails_above(length: int) -> Callable[[int, Predictions], Predictions]:
+    def spoil(_: int, predictions: Predictions) -> Predictions:
+        if predictions.num_times > length:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return predictions
+
+    return spoil
+
+
+def test_a_chunk_that_does_not_fit_is_halved_and_the_run_finishes(tmp_path: Path):
+    settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
+    out = tmp_path / "out"
+    record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(3)), NETWORK, out, settings)
+    assert max(chunk.stop - chunk.start for chunk in record.chunks) <= 3
+    assert any("out of memory" in warning for warning in record.warnings)
+    assert json.loads((out / "state" / "run.json").read_text())["plan"] == [
+        [chunk.start, chunk.stop, chunk.overlap] for chunk in record.chunks
+    ]
+    assert torch.equal(open_output(out).cameras.world_to_camera, CAPTURE.cameras.world_to_camera.double())
+
+
+def test_memory_that_never_suffices_ends_with_advice(tmp_path: Path):
+    settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
+    with pytest.raises(MemoryBudgetError, match="out of memory even with") as failure:
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(0)), NETWORK, tmp_path / "out", settings)
+    assert "--size" in failure.value.hint
+    assert failure.value.exit_code == 7
+
+
+def test_other_errors_are_not_mistaken_for_memory(tmp_path: Path):
+    def spoil(_: int, __: Predictions) -> Predictions:
+        raise RuntimeError("a bug")
+
+    with pytest.raises(RuntimeError, match="a bug"):
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, spoil), NETWORK, tmp_path / "out", SETTINGS)
+
+
+def test_one_view_and_one_instant_run(tmp_path: Path):
+    capture = SyntheticCapture(seed=2, num_views=1, num_times=1, image_size=(24, 32))
+    record = reconstruct(capture.scene(), TruthPredictor(capture), NETWORK, tmp_path / "out")
+    assert record.status == "complete"
+    assert (tmp_path / "out" / "preview" / "contact_sheet.png").exists()
+    assert any("no baseline" in warning for warning in record.warnings)

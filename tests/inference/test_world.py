@@ -1,0 +1,58 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from page4d.conventions import Scale
+from page4d.inference.world import Poses, World
+from page4d.predictions import Predictions
+from page4d.scene.records import Scene
+from page4d.synthetic.capture import SyntheticCapture
+from tests.inference.truth import exact_predictions, random_similarity
+
+CAPTURE = SyntheticCapture(seed=1, num_views=3, num_times=2, image_size=(24, 32))
+
+
+@pytest.fixture(scope="module")
+def truth() -> Predictions:
+    return exact_predictions(CAPTURE)
+
+
+def uncalibrated(scene: Scene) -> Scene:
+    return replace(scene, views=tuple(replace(view, camera=None) for view in scene.views), scale=Scale.ARBITRARY)
+
+
+def test_without_a_rig_the_first_camera_is_the_world(truth: Predictions):
+    world = World(uncalibrated(CAPTURE.scene()), Poses.INPUT, predictor_uses_rig=False)
+    placed = truth.transformed(world.place_first(truth, None))
+    identity = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(placed.cameras.world_to_camera[0, 0, 0], identity, rtol=0, atol=1e-12)
+    assert not world.is_fixed
+    assert world.scale is Scale.ARBITRARY
+
+
+def test_a_rig_gives_its_cameras_and_its_metres(truth: Predictions):
+    world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
+    settled = world.settle(truth.transformed(random_similarity(2)), truth.cameras)
+    assert world.is_fixed
+    assert world.scale is Scale.METRIC
+    torch.testing.assert_close(settled.depth, truth.depth, rtol=1e-9, atol=1e-9)
+    assert torch.equal(settled.cameras.world_to_camera, truth.cameras.world_to_camera)
+
+
+def test_predicted_poses_are_moved_into_the_rigs_world(truth: Predictions):
+    world = World(CAPTURE.scene(), Poses.PREDICTED, predictor_uses_rig=False)
+    moved = truth.transformed(random_similarity(4))
+    assert world.settle(moved, truth.cameras) is moved
+    placed = moved.transformed(world.place_first(moved, truth.cameras))
+    torch.testing.assert_close(placed.cameras.world_to_camera, truth.cameras.world_to_camera, rtol=0, atol=1e-9)
+    torch.testing.assert_close(placed.depth, truth.depth, rtol=1e-9, atol=1e-9)
+
+
+def test_one_camera_in_one_place_gives_no_scale(truth: Predictions):
+    capture = SyntheticCapture(seed=1, num_views=1, num_times=2, image_size=(24, 32))
+    alone = exact_predictions(capture)
+    world = World(capture.scene(), Poses.INPUT, predictor_uses_rig=False)
+    world.settle(alone.transformed(random_similarity(4)), alone.cameras)
+    assert world.lacks_baseline
+    assert world.scale is Scale.ARBITRARY

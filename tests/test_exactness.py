@@ -1,0 +1,169 @@
+"""Known cameras and depths go through the whole command and come back from every format, read by others' readers.
+
+The sample's own truth always; the real RGB-D capture beside the repository where it is present.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from evo.tools import file_interface
+from numpy.typing import NDArray
+from PIL import Image
+
+from page4d_cli.app import run
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "samples" / "room"
+TABLETOP = ROOT.parent / "shared" / "scenes" / "tabletop"
+
+
+@dataclass(frozen=True)
+class Result:
+    """An output folder and the truth it was made from; intrinsics with integer pixel centres, as OpenCV has them."""
+
+    out: Path
+    truth: Path
+    first_frame: int
+    names: tuple[str, ...]
+    world_to_camera: dict[str, NDArray[np.float64]]
+    intrinsics: dict[str, NDArray[np.float64]]
+
+    @property
+    def record(self) -> dict:
+        return json.loads((self.out / "run.json").read_text())
+
+    def true_depth(self, time: int, view: str) -> NDArray[np.float64]:
+        image = cv2.imread(str(self.truth / "depth" / view / f"{time + self.first_frame:06d}.png"), cv2.IMREAD_UNCHANGED)
+        assert image.dtype == np.uint16
+        return image / 1000.0
+
+
+def reconstructed(scene: Path, out: Path, pixel_center: float, frames: str) -> Result:
+    truth = scene / "truth"
+    arguments = ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
+    command = ["reconstruct", scene, "--out", out, *arguments, "--frames", frames, "--chunk", 4, "--quiet"]
+    assert run([str(part) for part in [*command, "--edge-angle", 90]]) == 0
+    cameras = json.loads((truth / "cameras.json").read_text())["cameras"]
+    shift = np.array([[0, 0, pixel_center], [0, 0, pixel_center], [0, 0, 0]])
+    return Result(
+        out=out,
+        truth=truth,
+        first_frame=int(frames.split(":")[0]),
+        names=tuple(cameras),
+        world_to_camera={name: np.array(camera["world_to_camera"]) for name, camera in cameras.items()},
+        intrinsics={name: np.array(camera["intrinsics"]) - shift for name, camera in cameras.items()},
+    )
+
+
+@pytest.fixture(scope="module", params=["sample", "tabletop"])
+def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    if request.param == "sample":
+        return reconstructed(SAMPLE, tmp_path_factory.mktemp("sample") / "out", 0.5, "3:9")
+    if not TABLETOP.is_dir():
+        pytest.skip("the real capture ../shared/scenes/tabletop is not here")
+    return reconstructed(TABLETOP, tmp_path_factory.mktemp("tabletop") / "out", 0.0, "2:5")
+
+
+def times_of(result: Result) -> range:
+    return range(len(result.record["times"]))
+
+
+def test_depth_pngs_hold_the_measurements_to_the_millimetre(result: Result):
+    assert result.record["depth_scale"] == 1000
+    for time in times_of(result):
+        for name in result.names:
+            with Image.open(result.out / "depth" / name / f"frame_{time:06d}.png") as image:
+                assert image.mode == "I;16"
+                levels = np.asarray(image)
+            assert np.array_equal(levels, np.round(result.true_depth(time, name) * 1000))
+
+
+def test_confidence_and_motion_pngs_say_what_was_given(result: Result):
+    for time in times_of(result):
+        for name in result.names:
+            has_depth = result.true_depth(time, name) > 0
+            confidence = np.asarray(Image.open(result.out / "confidence" / name / f"frame_{time:06d}.png"))
+            assert np.array_equal(confidence, np.where(has_depth, 255, 0))
+            found = np.asarray(Image.open(result.out / "dynamic" / name / f"frame_{time:06d}.png"))
+            given = Image.open(result.truth / "dynamic" / name / f"{time + result.first_frame:06d}.png")
+            assert np.array_equal(found, np.asarray(given))
+
+
+def test_tum_trajectories_are_read_by_evo(result: Result):
+    for name in result.names:
+        trajectory = file_interface.read_tum_trajectory_file(str(result.out / "cameras" / f"{name}.tum"))
+        assert np.allclose(trajectory.timestamps, result.record["times"], atol=1e-12)
+        for pose in trajectory.poses_se3:
+            assert np.allclose(np.linalg.inv(pose), result.world_to_camera[name], atol=1e-6)
+
+
+def test_open3d_reads_trajectories_with_integer_pixel_centres(result: Result):
+    open3d = open3d_or_skip()
+    for name in result.names:
+        path = result.out / "cameras" / f"{name}.open3d.json"
+        trajectory = open3d.io.read_pinhole_camera_trajectory(str(path))
+        assert len(trajectory.parameters) == len(times_of(result))
+        for parameter in trajectory.parameters:
+            assert np.allclose(parameter.extrinsic, result.world_to_camera[name], atol=1e-6)
+            assert np.allclose(parameter.intrinsic.intrinsic_matrix, result.intrinsics[name], atol=1e-9)
+
+
+def test_cameras_json_has_the_calibration_to_the_digit(result: Result):
+    views = json.loads((result.out / "cameras.json").read_text())["views"]
+    for name in result.names:
+        assert views[name]["static"] is True
+        assert np.allclose(views[name]["world_to_camera"], result.world_to_camera[name], atol=1e-6)
+        to_half = np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+        assert np.allclose(views[name]["intrinsics"], result.intrinsics[name] + to_half, atol=1e-9)
+
+
+def test_every_point_lands_on_its_pixel_and_its_depth(result: Result):
+    """Project each point into its view with the calibration: at most half a pixel and one depth level away."""
+    open3d = open3d_or_skip()
+    for time in times_of(result):
+        cloud = open3d.t.io.read_point_cloud(str(result.out / "points" / f"frame_{time:06d}.ply"))
+        xyz = cloud.point.positions.numpy().astype(np.float64)
+        views = cloud.point.view.numpy()[:, 0]
+        expected = sum(int((result.true_depth(time, name) > 0).sum()) for name in result.names)
+        assert len(xyz) == expected
+        for view, name in enumerate(result.names):
+            pose, depth = result.world_to_camera[name], result.true_depth(time, name)
+            points = xyz[views == view] @ pose[:3, :3].T + pose[:3, 3]
+            pixels = points @ result.intrinsics[name].T
+            pixels = pixels[:, :2] / pixels[:, 2:]
+            column, row = np.round(pixels).astype(int).T
+            off_center = np.abs(pixels - np.round(pixels))
+            assert off_center.max() < 0.01
+            assert np.abs(points[:, 2] - depth[row, column]).max() <= 0.001
+            assert len(np.unique(row * depth.shape[1] + column)) == int((depth > 0).sum())
+
+
+def test_colours_of_points_are_those_of_the_frame(result: Result):
+    open3d = open3d_or_skip()
+    if result.truth.parent == SAMPLE:
+        pytest.skip("frames of a video are lossy; the capture of images shows it exactly")
+    name = result.names[0]
+    image = np.asarray(Image.open(TABLETOP / name / f"{result.first_frame:06d}.jpg"))
+    cloud = open3d.t.io.read_point_cloud(str(result.out / "points" / "frame_000000.ply"))
+    own = cloud.point.view.numpy()[:, 0] == 0
+    has_depth = result.true_depth(0, name) > 0
+    assert np.array_equal(cloud.point.colors.numpy()[own], image[has_depth])
+
+
+def test_the_preview_shows_something(result: Result):
+    for name in ("contact_sheet.png", "cloud.png"):
+        picture = cv2.imread(str(result.out / "preview" / name))
+        assert picture is not None
+        assert picture.std() > 10
+
+
+def open3d_or_skip():
+    try:
+        import open3d
+    except (ImportError, OSError) as error:
+        pytest.skip(f"Open3D cannot be loaded here: {error}")
+    return open3d
