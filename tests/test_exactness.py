@@ -37,7 +37,9 @@ class Result:
         return json.loads((self.out / "run.json").read_text())
 
     def true_depth(self, time: int, view: str) -> NDArray[np.float64]:
-        image = cv2.imread(str(self.truth / "depth" / view / f"{time + self.first_frame:06d}.png"), cv2.IMREAD_UNCHANGED)
+        image = cv2.imread(
+            str(self.truth / "depth" / view / f"{time + self.first_frame:06d}.png"), cv2.IMREAD_UNCHANGED
+        )
         assert image.dtype == np.uint16
         return image / 1000.0
 

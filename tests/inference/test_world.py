@@ -49,7 +49,7 @@ def test_predicted_poses_are_moved_into_the_rigs_world(truth: Predictions):
     torch.testing.assert_close(placed.depth, truth.depth, rtol=1e-9, atol=1e-9)
 
 
-def test_one_camera_in_one_place_gives_no_scale(truth: Predictions):
+def test_one_camera_in_one_place_gives_no_scale():
     capture = SyntheticCapture(seed=1, num_views=1, num_times=2, image_size=(24, 32))
     alone = exact_predictions(capture)
     world = World(capture.scene(), Poses.INPUT, predictor_uses_rig=False)

@@ -1,0 +1,149 @@
+"""The command with a network in the loop: every file is there, agrees with the others, and says what it is."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from evo.tools import file_interface
+
+import page4d
+from page4d.models.config import PRESETS
+from page4d.models.network import build_network
+from page4d.weights.store import save_network
+from page4d_cli.app import run
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "samples" / "room"
+TREADMILL = ROOT.parent / "shared" / "scenes" / "treadmill"
+
+
+def reconstruct(scene: Path, out: Path, *arguments: object) -> int:
+    return run([str(part) for part in ["reconstruct", scene, "--out", out, *arguments]])
+
+
+def assert_consistent(out: Path, max_pixels_off: float = 0.5) -> None:
+    """Check every file against the others, through readers that are not ours."""
+    record = json.loads((out / "run.json").read_text())
+    cameras = json.loads((out / "cameras.json").read_text())["views"]
+    times, views = record["times"], record["views"]
+    for view in views:
+        trajectory = file_interface.read_tum_trajectory_file(str(out / "cameras" / f"{view['safe_name']}.tum"))
+        poses = np.array(cameras[view["name"]]["world_to_camera"]).reshape(-1, 4, 4)
+        poses = np.broadcast_to(poses, (len(times), 4, 4))
+        assert np.allclose(np.linalg.inv(np.array(trajectory.poses_se3)), poses, atol=1e-6)
+    for time in range(len(times)):
+        header, vertices = read_ply_by_hand(out / "points" / f"frame_{time:06d}.ply")
+        assert "comment" in header
+        for index, view in enumerate(views):
+            folder, name = view["safe_name"], f"frame_{time:06d}.png"
+            depth = cv2.imread(str(out / "depth" / folder / name), cv2.IMREAD_UNCHANGED)
+            width, height = view["map_size"]
+            assert depth.shape == (height, width)
+            assert depth.dtype == np.uint16
+            assert cv2.imread(str(out / "confidence" / folder / name), cv2.IMREAD_UNCHANGED).dtype == np.uint8
+            assert cv2.imread(str(out / "dynamic" / folder / name), cv2.IMREAD_UNCHANGED).dtype == np.uint8
+            pose = np.array(cameras[view["name"]]["world_to_camera"]).reshape(-1, 4, 4)
+            intrinsics = np.array(cameras[view["name"]]["intrinsics"]).reshape(-1, 3, 3)
+            pose, intrinsics = pose[min(time, len(pose) - 1)], intrinsics[min(time, len(intrinsics) - 1)]
+            own = vertices[vertices["view"] == index]
+            xyz = np.stack([own["x"], own["y"], own["z"]], axis=1).astype(np.float64)
+            points = xyz @ pose[:3, :3].T + pose[:3, 3]
+            pixels = (points / points[:, 2:]) @ intrinsics.T
+            original_width, original_height = view["original_size"]
+            at_map = pixels[:, :2] * [width / original_width, height / original_height]
+            column, row = np.floor(at_map).astype(int).T
+            assert np.abs(at_map - 0.5 - np.stack([column, row], axis=1)).max() < max_pixels_off
+            seen = depth[row, column] / record["depth_scale"]
+            fits = depth[row, column] < 65535
+            quantum = 1 / record["depth_scale"]
+            rounding = 1e-6 * np.abs(xyz).max()
+            assert np.abs(points[:, 2] - seen)[fits].max(initial=0) <= quantum + rounding
+
+
+def read_ply_by_hand(path: Path) -> tuple[str, np.ndarray]:
+    header, _, body = path.read_bytes().partition(b"end_header\n")
+    types = {"float": "<f4", "uchar": "u1"}
+    properties = [line.split()[1:] for line in header.decode().splitlines() if line.startswith("property")]
+    layout = np.dtype([(name, types[kind]) for kind, name in properties])
+    assert layout.names == ("x", "y", "z", "red", "green", "blue", "confidence", "view", "dynamic")
+    assert len(body) % layout.itemsize == 0
+    return header.decode(), np.frombuffer(body, layout)
+
+
+def test_an_untrained_network_runs_through_and_says_so_in_capitals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    options = ("--untrained", "--size", 56, "--frames", "0:7", "--chunk", 4, "--overlap", 1)
+    assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
+    captured = capsys.readouterr()
+    assert "UNTRAINED NETWORK" in captured.out
+    assert "UNTRAINED NETWORK" in captured.err
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["network"]["notice"].startswith("UNTRAINED NETWORK")
+    assert record["scale"] == "arbitrary"
+    assert len(record["chunks"]) == 2
+    assert record["chunks"][1]["seam"] is not None
+    assert record["peak_memory_bytes"] > 0
+    assert_consistent(tmp_path / "out")
+    banner = cv2.imread(str(tmp_path / "out" / "preview" / "contact_sheet.png"))[4, 4]
+    assert banner[2] > 150
+    assert banner[0] < 60
+    output = page4d.open_output(tmp_path / "out")
+    identity = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(output.cameras.world_to_camera[0, 0], identity, rtol=0, atol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path):
+    options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:2", "--quiet", "--seed", 3)
+    for name in ("a", "b"):
+        assert reconstruct(SAMPLE, tmp_path / name, *options) == 0
+    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file() and path.suffix in (".ply", ".png")]
+    assert len(files) == 2 * (1 + 3 * 4) + 2
+    for path in files:
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+def test_weights_are_used_and_recorded(tmp_path: Path):
+    torch.manual_seed(1)
+    network = build_network(PRESETS["mv-tiny"])
+    save_network(network, tmp_path / "net.safetensors", {"licence": "CC0-1.0", "description": "test network"})
+    weights = tmp_path / "net.safetensors"
+    assert reconstruct(SAMPLE, tmp_path / "out", "--weights", weights, "--frames", "0:2", "--quiet") == 0
+    described = json.loads((tmp_path / "out" / "run.json").read_text())["network"]
+    assert described["name"] == "test network"
+    assert described["licence"] == "CC0-1.0"
+    assert len(described["sha256"]) == 64
+    assert described["notice"] == ""
+    assert_consistent(tmp_path / "out")
+
+
+def test_a_calibrated_run_has_the_rigs_cameras_and_metres(tmp_path: Path):
+    calibration = ("--calibration", SAMPLE / "truth" / "cameras.json")
+    options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:3", "--quiet")
+    assert reconstruct(SAMPLE, tmp_path / "out", *calibration, *options) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["scale"] == "metric"
+    truth = json.loads((SAMPLE / "truth" / "cameras.json").read_text())["cameras"]
+    for name, view in json.loads((tmp_path / "out" / "cameras.json").read_text())["views"].items():
+        assert np.allclose(view["world_to_camera"], truth[name]["world_to_camera"], atol=1e-12)
+        assert np.allclose(view["intrinsics"], truth[name]["intrinsics"], atol=1e-9)
+    assert_consistent(tmp_path / "out")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TREADMILL.is_dir(), reason="the real capture ../shared/scenes/treadmill is not here")
+def test_four_real_videos_of_two_sizes_and_codecs_run_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    calibration = ("--calibration", TREADMILL / "Calib.qca.txt")
+    options = ("--views", 4, "--untrained")
+    assert reconstruct(TREADMILL, tmp_path / "out", *calibration, *options) == 3
+    error = capsys.readouterr().err
+    assert "cam01: calibration is for 1088x1920, video is 1080x1920" in error
+    assert "cam02: calibration is for 1088x1920, video is 1080x1920" in error
+    assert "--calib-resize" in error
+    assert not (tmp_path / "out").exists()
+    assert reconstruct(TREADMILL, tmp_path / "out", *calibration, *options, "--calib-resize", "crop-center") == 0
+    assert len(json.loads((tmp_path / "out" / "run.json").read_text())["times"]) == 100
+    assert_consistent(tmp_path / "out")
