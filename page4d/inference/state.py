@@ -24,6 +24,7 @@ from page4d.inference.chunks import Chunk
 from page4d.scene.records import Scene
 
 _EDGE_BYTES = 1 << 20
+_FILE_SETTINGS = ("sync", "calibration", "masks", "depth")
 _OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
 
 _OPTION_NAMES = {
@@ -187,9 +188,12 @@ def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
 def fingerprint_of(
     scene: Scene, settings: dict[str, JsonValue], network: NetworkRecord, precision: str
 ) -> dict[str, JsonValue]:
-    """Describe everything that the result's bytes depend on."""
+    """Describe everything that the result's bytes depend on.
+
+    Of settings that name files the content counts, not the path: a run may be continued from another folder.
+    """
     return {
-        **settings,
+        **{name: value for name, value in settings.items() if name not in _FILE_SETTINGS},
         "version": page4d.__version__,
         "network": network.name,
         "preset": network.preset,

@@ -125,7 +125,14 @@ def test_a_lost_file_is_made_again(tmp_path: Path, finished: Path):
 
 def test_resume_refuses_other_settings_and_names_them(tmp_path: Path):
     scene, out = CAPTURE.scene(), tmp_path / "out"
-    reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS, command={"chunk": 4, "views": 2})
+    command = {"chunk": 4, "views": 2, "calibration": "here/cameras.json"}
+    reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS, command=command)
+    moved = {**command, "calibration": "there/cameras.json"}
+    resume = ExistingOutput.RESUME
+    reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS, command=moved, existing=resume)
+    other = NETWORK.model_copy(update={"preset": "another"})
+    with pytest.raises(UsageError, match=r"differs: preset"):
+        reconstruct(scene, TruthPredictor(CAPTURE), other, out, SETTINGS, command=command, existing=resume)
     with pytest.raises(UsageError, match=r"differs: chunk"):
         reconstruct(
             scene,
@@ -133,8 +140,8 @@ def test_resume_refuses_other_settings_and_names_them(tmp_path: Path):
             NETWORK,
             out,
             SETTINGS,
-            command={"chunk": 5, "views": 2},
-            existing=ExistingOutput.RESUME,
+            command={**command, "chunk": 5},
+            existing=resume,
         )
 
 
@@ -145,9 +152,7 @@ def test_an_existing_result_is_refused_and_overwriting_spares_foreign_files(tmp_
     with pytest.raises(UsageError, match="already holds a result"):
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), NETWORK, out, SETTINGS)
     shorter = SyntheticCapture(seed=5, num_views=2, num_times=3, image_size=(24, 32))
-    reconstruct(
-        shorter.scene(), TruthPredictor(shorter), NETWORK, out, SETTINGS, existing=ExistingOutput.OVERWRITE
-    )
+    reconstruct(shorter.scene(), TruthPredictor(shorter), NETWORK, out, SETTINGS, existing=ExistingOutput.OVERWRITE)
     assert (out / "notes.txt").read_text() == "mine"
     assert len(list((out / "points").iterdir())) == 3
     assert open_output(out).num_times == 3

@@ -31,8 +31,7 @@ def stitched(truth: Predictions, chunks: list[tuple[Chunk, Predictions]], overla
 def disturbed(truth: Predictions, plan: tuple[Chunk, ...]) -> list[tuple[Chunk, Predictions]]:
     """Cut the truth into chunks, each in a world and at a scale of its own."""
     return [
-        (chunk, truth.at_times(chunk.start, chunk.stop).transformed(random_similarity(chunk.start)))
-        for chunk in plan
+        (chunk, truth.at_times(chunk.start, chunk.stop).transformed(random_similarity(chunk.start))) for chunk in plan
     ]
 
 
