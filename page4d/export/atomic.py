@@ -111,8 +111,10 @@ def check_can_be_made(folder: Path) -> None:
         nearest = folder
         while not nearest.exists() and not nearest.is_symlink() and nearest != nearest.parent:
             nearest = nearest.parent
+        if not nearest.is_dir() and nearest == folder:
+            raise OutputError(f"cannot write to '{folder}': it is a file", "give a folder")
         if not nearest.is_dir():
-            raise OutputError(f"cannot write to '{folder}': '{nearest}' is a file", "give a folder")
+            raise NotADirectoryError(errno.ENOTDIR, "a part of the path is a file")
         if not os.access(nearest, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, "permission denied")
     except OSError as error:

@@ -29,7 +29,7 @@ def load_open3d() -> tuple[ModuleType | None, str, str]:
                 f"Open3D cannot start: the Python package {error.name} is missing",
                 f"pip install {error.name}",
             )
-        return None, "Open3D is not installed", "pip install open3d"
+        return None, "Open3D is not installed", "pip install 'page4d[open3d]'"
     except (ImportError, OSError) as error:
         library = re.match(r"([\w.+-]+\.so[\w.]*): cannot open shared object file", str(error))
         if library is None:

@@ -51,7 +51,7 @@ def test_confidence_and_motion_are_rounded_as_documented() -> None:
     values = torch.tensor([[0.0, 0.5, 0.4999, 1.0, 2.0, -1.0, math.nan]])
     valid = torch.ones_like(values, dtype=torch.bool)
     assert quantize_confidence(values, valid).tolist() == [[0, 128, 127, 255, 255, 0, 0]]
-    assert quantize_dynamic(values, valid).tolist() == [[0, 255, 0, 255, 255, 0, 0]]
+    assert quantize_dynamic(values, valid).tolist() == [[0, 0, 0, 255, 255, 0, 0]]
 
 
 @given(st.floats(1e-6, 1e6))
