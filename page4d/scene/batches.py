@@ -36,19 +36,17 @@ def open_batches(scene: Scene, long_side: int, multiple: int) -> Iterator["Batch
     """Open all views for one forward pass over time; images fit `long_side` px, sides are multiples of `multiple`."""
     transforms = fit_views([view.source.size for view in scene.views], long_side, multiple)
     with ExitStack() as stack:
-        views = [
-            _OpenView(stack, view, transform, scene) for view, transform in zip(scene.views, transforms, strict=True)
-        ]
-        yield BatchReader(scene, transforms, views)
+        yield BatchReader(scene, transforms, stack)
 
 
 class BatchReader:
     """Reads ranges of instants in order; a decoded instant is held until a range starts behind it."""
 
-    def __init__(self, scene: Scene, transforms: tuple[PixelTransform, ...], views: Sequence["_OpenView"]) -> None:
+    def __init__(self, scene: Scene, transforms: tuple[PixelTransform, ...], stack: ExitStack) -> None:
         self.transforms = transforms
         self._scene = scene
-        self._views = views
+        self._stack = stack
+        self._views: list[_OpenView] = []
         self._start = 0
         self._held: FrameBatch | None = None
 
@@ -71,8 +69,20 @@ class BatchReader:
         self._start, self._held = start, held
         return _slice_times(held, 0, stop - start)
 
+    def _open_views(self) -> list["_OpenView"]:
+        self._stack.close()
+        pairs = zip(self._scene.views, self.transforms, strict=True)
+        return [_OpenView(self._stack, view, transform, self._scene) for view, transform in pairs]
+
     def _decode(self, start: int, stop: int) -> FrameBatch:
-        frames = [view.read(start, stop) for view in self._views]
+        # Decoders that a failure (memory) leaves at different frames cannot go back: they are opened again.
+        views, self._views = self._views or self._open_views(), []
+        batch = self._decode_with(views, start, stop)
+        self._views = views
+        return batch
+
+    def _decode_with(self, views: list["_OpenView"], start: int, stop: int) -> FrameBatch:
+        frames = [view.read(start, stop) for view in views]
         zeros = torch.zeros_like(frames[0].images[:, 0])
 
         def stacked(maps: list[Tensor | None]) -> Tensor | None:
@@ -212,7 +222,8 @@ def _undistortion(view: View) -> _Undistortion | None:
     shown = denormalize_pixels(camera.distortion.distort(ideal), intrinsics)
     inside = (shown >= 0).all(-1) & (shown[..., 0] <= width) & (shown[..., 1] <= height)
     seen = inside & camera.distortion.in_domain(ideal)
-    x, y = (shown - 0.5).unbind(-1)
+    # Half a pixel along the border is seen by the sensor but has no neighbour to mix with.
+    x, y = (shown - 0.5).clamp(min=shown.new_zeros(2), max=shown.new_tensor([width - 1, height - 1])).unbind(-1)
     outside = torch.tensor(-1e4)
     return _Undistortion(torch.where(seen, x, outside).numpy(), torch.where(seen, y, outside).numpy(), seen.numpy())
 

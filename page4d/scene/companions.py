@@ -8,6 +8,7 @@ import numpy as np
 from page4d.errors import InputError, UsageError
 from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
+from page4d.scene.timeline import nearest_frames
 from page4d.scene.video import VIDEO_SUFFIXES, probe_video
 
 _SAME_ASPECT = 0.02
@@ -59,7 +60,7 @@ def _companion(kind: str, folder: Path, view: View, max_megapixels: float) -> Pa
 
 def _pair_by_time(kind: str, video: FrameSource, view: View) -> tuple[int, ...]:
     times = view.source.frame_times[list(view.indices)]
-    nearest = np.abs(video.frame_times[None] - times[:, None]).argmin(1)
+    nearest = nearest_frames(video.frame_times, times)
     period = float(np.median(np.diff(video.frame_times))) if len(video.frame_times) > 1 else np.inf
     late = np.abs(video.frame_times[nearest] - times) > period / 2 * 1.02
     if late.any():

@@ -53,15 +53,22 @@ def discover(folder: Path) -> Discovery:
             f"'{folder}' is a file; give the folder that holds the videos", f"for example: '{folder.parent}'"
         )
     candidates, ignored, sync_file = [], [], None
-    for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
-        if entry.name in _SYNC_FILES:
-            sync_file = entry
-            continue
-        reason = _reason_to_ignore(entry)
-        if reason is None:
-            candidates.append(Candidate(name=_view_name(entry), path=entry))
-        else:
-            ignored.append(Notice(f"ignored {entry.name}: {reason}", _level(entry, reason)))
+    try:
+        for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
+            if entry.name in _SYNC_FILES and sync_file is None:
+                sync_file = entry
+                continue
+            reason = (
+                f"{sync_file.name} is used" if entry.name in _SYNC_FILES and sync_file else _reason_to_ignore(entry)
+            )
+            if reason is None:
+                candidates.append(Candidate(name=_view_name(entry), path=entry))
+            else:
+                ignored.append(Notice(f"ignored {entry.name}: {reason}", _level(entry, reason)))
+    except PermissionError as error:
+        raise InputError(
+            f"'{error.filename}': permission denied", f"make it readable: chmod u+rx '{error.filename}'"
+        ) from error
     if not candidates:
         looked_for = "mp4, mov, mkv, webm, avi, m4v, mts, and image folders"
         raise InputError(f"no videos in '{folder}' (looked for {looked_for})", _hint_for_loose_images(folder))
@@ -106,11 +113,16 @@ def _view_name(entry: Path) -> str:
 
 
 def _distinct(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    """Tell apart `cam1.mp4` and `cam1.mov`: names that occur twice keep their suffix."""
+    """Tell apart `cam1.mp4` and `cam1.mov`: names that occur twice keep their suffix, until none does."""
     names = [candidate.name for candidate in candidates]
-    return tuple(
-        Candidate(name=candidate.path.name, path=candidate.path) if names.count(candidate.name) > 1 else candidate
-        for candidate in candidates
+    twice = {name for name in names if names.count(name) > 1}
+    if not twice:
+        return tuple(candidates)
+    return _distinct(
+        [
+            Candidate(name=candidate.path.name, path=candidate.path) if candidate.name in twice else candidate
+            for candidate in candidates
+        ]
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
 from PIL import ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError
 from page4d.scene.files import check_pixels, check_regular_file, natural_key
@@ -25,6 +27,7 @@ _DENSE_ENOUGH = 0.5
 _PNG_BIT_DEPTH_AT = 24
 _TRANSPOSED_ORIENTATIONS = (5, 6, 7, 8)
 _EXIF_ORIENTATION = 0x0112
+_TIFF_SIZE = (256, 257)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +106,13 @@ def probe_image_folder(
     )
 
 
-def time_by_number(sources: Sequence[ImageFolderSource]) -> tuple[tuple[ImageFolderSource, ...], tuple[float, ...]]:
+def time_by_number(
+    sources: Sequence[ImageFolderSource],
+) -> tuple[tuple[ImageFolderSource, ...], tuple[float, ...]] | None:
     """Time images by the frame numbers in their names, so that a missing image leaves a gap and shifts nothing.
 
     All folders count in the same steps (the greatest common divisor of all differences). Returns the sources and the
-    start of each on a common clock in seconds. Where numbers are missing or too sparse to count frames, the images
-    stay counted from 0 by their places in the folder.
+    start of each on a common clock in seconds; None where numbers are missing or too sparse to count frames.
     """
     numbers = [source.numbers or () for source in sources]
     steps = [after - before for own in numbers for before, after in pairwise(own)]
@@ -116,7 +120,7 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> tuple[tuple[ImageFol
     step = math.gcd(*steps) or max(last - first, 1)
     densest = max(len(own) for own in numbers)
     if not all(numbers) or densest < _DENSE_ENOUGH * ((last - first) / step + 1):
-        return tuple(sources), (0.0,) * len(sources)
+        return None
     timed, starts = [], []
     for source, own in zip(sources, numbers, strict=True):
         counts = (np.array(own, dtype=np.float64) - first) / step / source.fps
@@ -151,15 +155,31 @@ def _header_size(file: Path, max_megapixels: float) -> tuple[int, int]:
     check_regular_file(file)
     name = f"{file.parent.name}/{file.name}"
     try:
-        with PillowImage.open(file) as image:
-            width, height = image.size
-            turned = image.getexif().get(_EXIF_ORIENTATION) in _TRANSPOSED_ORIENTATIONS
-    except PillowImage.DecompressionBombError as error:
-        raise InputError(f"{name}: {error}", "images that large are not read") from error
+        with _opened(file) as image:
+            # Of a TIFF, Pillow gives the upright size, of everything else the stored one.
+            width, height = (
+                (image.tag_v2[tag] for tag in _TIFF_SIZE) if isinstance(image, TiffImageFile) else image.size
+            )
+            check_pixels(name, width, height, max_megapixels)
+            # Pillow's own getexif decodes a whole PNG to look behind the pixels; what stands before them is enough.
+            turned = PillowImage.Image.getexif(image).get(_EXIF_ORIENTATION) in _TRANSPOSED_ORIENTATIONS
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{name} is not an image that can be read", "remove it or render it again") from error
-    check_pixels(name, width, height, max_megapixels)
     return (width, height) if turned else (height, width)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[PillowImage.Image]:
+    """Open an image under our own limit of pixels, which the user can raise, in place of Pillow's.
+
+    What Pillow would warn of is either harmless or ends in an error that names the file.
+    """
+    limit, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
+    try:
+        with warnings.catch_warnings(action="ignore"), PillowImage.open(file) as image:
+            yield image
+    finally:
+        PillowImage.MAX_IMAGE_PIXELS = limit
 
 
 def _decode(file: Path, *, grayscale: bool) -> Image:
@@ -169,7 +189,7 @@ def _decode(file: Path, *, grayscale: bool) -> Image:
     try:
         if deep:
             return _decode_deep(data, grayscale=grayscale)
-        with PillowImage.open(file) as image:
+        with _opened(file) as image:
             upright = ImageOps.exif_transpose(image)
             return np.asarray(upright.convert("L" if grayscale else "RGB"))
     except (OSError, SyntaxError, ValueError, EOFError) as error:
@@ -179,7 +199,12 @@ def _decode(file: Path, *, grayscale: bool) -> Image:
 def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
     """Decode more than 8 bits a channel, which Pillow would cut to 8."""
     color = cv2.IMREAD_GRAYSCALE if grayscale else cv2.IMREAD_COLOR
-    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_ANYDEPTH)
+    logging = cv2.utils.logging
+    level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # it would print what our error says
+    try:
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_ANYDEPTH)
+    finally:
+        logging.setLogLevel(level)
     if pixels is None or pixels.dtype not in (np.uint8, np.uint16):
         raise ValueError("not an image of 8 or 16 bits")
     return np.ascontiguousarray(pixels if grayscale else pixels[..., ::-1], dtype=pixels.dtype)

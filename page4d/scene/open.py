@@ -1,6 +1,7 @@
 """From a folder to a scene: which views, which clocks, which instants, which cameras. No pixel is kept."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ from page4d.scene.timeline import build_timeline
 from page4d.scene.video import VideoSource, probe_video
 
 _FINGERPRINT_BYTES = 1 << 20
+_MEANINGS: dict[str, Callable[[Any], Any]] = {
+    "calibration": Path,
+    "calibration_match": CalibrationMatch,
+    "calibration_resize": CalibrationResize,
+    "masks": Path,
+    "mask_meaning": MaskMeaning,
+    "depth": Path,
+}
+"""Options that may be given as text, and what they then are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +66,12 @@ class SceneOptions:
     max_megapixels: float = DEFAULT_MAX_MEGAPIXELS
 
     def __post_init__(self) -> None:
+        # Text from a caller becomes what it means, or an error: the code asks `is CalibrationResize.SCALE`.
+        for name, meaning in _MEANINGS.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _understood(name, getattr(self, name), meaning))
         checks = {
-            "--views": self.views is None or self.views != 0,
+            "--views": self.views is None or (self.views > 0 if isinstance(self.views, int) else bool(self.views)),
             "--fps": self.fps is None or 0 < self.fps < float("inf"),
             "--image-fps": self.image_fps is None or 0 < self.image_fps < float("inf"),
             "--stride": self.stride >= 1,
@@ -68,6 +82,13 @@ class SceneOptions:
         for option, holds in checks.items():
             if not holds:
                 raise UsageError(f"{option} must be positive", "see page4d reconstruct --help")
+
+
+def _understood(name: str, value: Any, meaning: Callable[[Any], Any]) -> Any:
+    try:
+        return meaning(value)
+    except ValueError as error:
+        raise UsageError(f"{name} is '{value}'", "see page4d reconstruct --help for the choices") from error
 
 
 def open_scene(folder: Path | str, options: SceneOptions | None = None, **changes: Any) -> Scene:
@@ -138,12 +159,23 @@ def _open_sources(
         if options.image_fps is None:
             who = ", ".join(source.label for source in folders)
             notices.append(Notice(f"{who}: images carry no time; assuming 30 fps (--image-fps)"))
-        timed, starts = time_by_number(folders)
-        by_path = {source.path: source for source in timed}
-        sources = [by_path[s.path] if isinstance(s, ImageFolderSource) else s for s in sources]
-        numbered = len(folders) == len(sources) and all(source.numbers for source in folders)
-        offsets = starts if numbered else None
+        numbered = time_by_number(folders)
+        if numbered is None:
+            notices += _uncounted_notice(folders)
+        else:
+            timed, starts = numbered
+            by_path = {source.path: source for source in timed}
+            sources = [by_path[s.path] if isinstance(s, ImageFolderSource) else s for s in sources]
+            offsets = starts if len(folders) == len(sources) else None
     return tuple(sources), offsets, notices
+
+
+def _uncounted_notice(folders: list[ImageFolderSource]) -> list[Notice]:
+    if all(len(source.files) == 1 for source in folders):
+        return []
+    who = ", ".join(source.label for source in folders)
+    text = f"{who}: the file names do not number the frames; images are counted, a missing one is not noticed"
+    return [Notice(text)]
 
 
 def _same_file_notices(sources: list[FrameSource]) -> list[Notice]:

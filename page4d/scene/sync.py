@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from page4d.errors import InputError, UsageError
-from page4d.scene.audio import MIN_SCORE, correlate_sound
+from page4d.scene.audio import MAX_RIVAL, MIN_SCORE, correlate_sound
 from page4d.scene.records import Clock, FrameSource, Level, Notice
+from page4d.scene.timeline import timing
 from page4d.scene.video import VideoSource
 
 MODES = ("auto", "none", "audio", "timecode")
@@ -127,6 +128,8 @@ def _parse(path: Path) -> dict[str, Any]:
     except _ConstantError as error:
         line = text[: text.find(str(error))].count("\n") + 1
         raise UsageError(f"{path.name} line {line}: {error} is not a number", "give finite numbers") from error
+    except ValueError as error:
+        raise UsageError(f"{path.name}: {error}", "give finite numbers") from error
     except RecursionError as error:
         raise UsageError(f"{path.name} is nested too deeply", "write a flat table of views") from error
     if not isinstance(document, dict):
@@ -156,7 +159,7 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
     for source in sources:
         if not isinstance(source, VideoSource) or not source.has_audio:
             raise InputError(f"{source.label} has no audio track", "use --sync FILE or --sync none")
-        if source.pts is None:
+        if not source.is_timed:
             raise InputError(
                 f"{source.label} has no time stamps, so sound cannot place its frames", "use --sync FILE"
             )
@@ -170,6 +173,11 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
                 f"audio of {names[0]} and {source.path.stem} does not match ({score})",
                 "use --sync FILE with offsets, or --sync none",
             )
+        if lag.rival > MAX_RIVAL:
+            raise InputError(
+                f"audio of {names[0]} and {source.path.stem} matches at several shifts (a hum or a loop)",
+                "use --sync FILE with offsets, or --sync none",
+            )
         clocks.append(Clock(offset_s=lag.seconds))
         text = f"{source.path.stem} starts {lag.seconds:+.4f} s after {names[0]} by sound (score {lag.score:.0f})"
         notices.append(Notice(text, Level.INFO))
@@ -181,8 +189,7 @@ def _by_timecode(sources: Sequence[FrameSource], codes: Sequence[str | None]) ->
     for source, code in zip(sources, codes, strict=True):
         if code is None:
             raise InputError(f"{source.label} has no embedded time code", "use --sync FILE or --sync none")
-        period = (source.frame_times[-1] - source.frame_times[0]) / max(len(source.frame_times) - 1, 1)
-        seconds.append(timecode_seconds(code, 1 / period if period > 0 else 25.0))
+        seconds.append(timecode_seconds(code, timing(source.frame_times).fps or 25.0))
     first = min(seconds)
     clocks = tuple(Clock(offset_s=value - first) for value in seconds)
     return Synchronisation(clocks=clocks, method="time code")
@@ -190,6 +197,9 @@ def _by_timecode(sources: Sequence[FrameSource], codes: Sequence[str | None]) ->
 
 def timecode_seconds(code: str, fps: float) -> float:
     """Convert `HH:MM:SS:FF` (or `;FF` for drop-frame) to seconds since midnight.
+
+    A measured `fps` is taken for the whole rate that is nearest, or for that divided by 1.001: the count since
+    midnight is so large that the rounding of time stamps would move a clip by minutes.
 
     Raises:
         InputError: if the text is not a time code.
@@ -202,7 +212,9 @@ def timecode_seconds(code: str, fps: float) -> float:
     hours, minutes, seconds, frames = (int(match[group]) for group in (1, 2, 3, 5))
     nominal = max(round(fps), 1)
     count = ((hours * 60 + minutes) * 60 + seconds) * nominal + frames
-    if match[4] == ";":
+    drops = match[4] != ":" and nominal % 30 == 0
+    if drops:
         total_minutes = hours * 60 + minutes
-        count -= round(nominal / 15) * (total_minutes - total_minutes // 10)
-    return count / fps
+        count -= nominal // 15 * (total_minutes - total_minutes // 10)
+    is_ntsc = drops or abs(fps * 1.001 - nominal) < abs(fps - nominal)
+    return count * (1.001 if is_ntsc else 1.0) / nominal

@@ -13,6 +13,10 @@ DEFAULT_MAX_FRAMES = 100_000
 _SLACK = 1.02
 """Half a frame period is stretched by this much, so that rounded time stamps do not lose frames."""
 
+_SAME_RATE = 1e-4
+"""Relative difference of two rates that the rounding of time stamps explains."""
+
+_COUNTLESS = 1e15
 _IRREGULAR = 0.1
 _DROPPED = 1.5
 _DUPLICATED = 0.5
@@ -20,7 +24,7 @@ _DUPLICATED = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The rhythm of one view, on its own clock. `fps` is the usual rate (one over the median period)."""
+    """The rhythm of one view, on its own clock. `fps` is one over the usual period."""
 
     fps: float
     duration_s: float
@@ -33,15 +37,15 @@ class Timing:
 def timing(frame_times: NDArray[np.float64]) -> Timing:
     """Describe time stamps: rate, missing and doubled frames, and whether the rate varies on purpose.
 
-    A rate is variable if more than a tenth of the periods differ from the median by more than a tenth; gaps are then
-    not counted as dropped frames.
+    A rate is variable if more than a tenth of the periods differ from the usual one by more than a tenth; gaps are
+    then not counted as dropped frames.
     """
     periods = np.diff(frame_times)
     if len(periods) == 0:
         return Timing(
             fps=0.0, duration_s=0.0, num_frames=len(frame_times), dropped=0, duplicated=0, is_variable=False
         )
-    period = float(np.median(periods))
+    period = _period(frame_times)
     odd = np.abs(periods - period) > _IRREGULAR * period
     variable = bool(odd.mean() > _IRREGULAR)
     gaps = periods[periods > _DROPPED * period] / period
@@ -75,44 +79,47 @@ def build_timeline(
 ) -> Timeline:
     """Choose instants and pair each with the nearest frame of every view; `frame_times` are on the common clock.
 
-    Without `fps` the instants are the frames of the view with the fewest per second, inside the span that all views
-    cover. `frames` and `stride` then cut that list as a Python slice does. An instant at which some view has no frame
-    within half a frame period is left out and counted.
+    Without `fps` the instants are the frames of the view with the fewest per second, inside the span in which all
+    views have frames. `frames` and `stride` then cut that list as a Python slice does. An instant at which some view
+    has no frame within half a frame period is left out and counted.
 
     Raises:
         InputError: if the views share no time.
         UsageError: if the selection is empty, or longer than `max_frames`.
     """
     timings = [timing(times) for times in frame_times]
-    periods = [_period(times) for times in frame_times]
-    first = max(float(times[0]) for times in frame_times)
-    last = min(float(times[-1]) for times in frame_times)
-    slack = max(periods) / 2
-    if first > last + slack:
+    reaches = [_longest_period(times) / 2 * _SLACK for times in frame_times]
+    first = max(float(times[0]) - reach for times, reach in zip(frame_times, reaches, strict=True))
+    last = min(float(times[-1]) + reach for times, reach in zip(frame_times, reaches, strict=True))
+    if first > last:
         raise InputError(
             "the videos do not overlap in time after their offsets", "correct the offsets in the sync file"
         )
-    slowest = int(np.argmax([_mean_period(times) for times in frame_times]))
+    slowest = _slowest(frame_times)
     if fps is not None:
-        count = int(np.floor((last - first) * fps + 1e-6)) + 1
-        grid = first + np.arange(max(count, 1)) / fps
+        start = max(float(times[0]) for times in frame_times)
+        duration = min(float(times[-1]) for times in frame_times) - start
+        steps = range(int(min(max(duration * fps + 1e-6, 0), _COUNTLESS)) + 1)[slice(*frames, stride)]
+        _check_length(len(steps), frames, max_frames)
+        grid = start + np.asarray(steps) / fps
     else:
         own = frame_times[slowest]
-        grid = own[(own >= first - periods[slowest] * 1e-3 - slack) & (own <= last + slack)]
-    grid = grid[slice(*frames, stride)]
-    _check_length(grid, frames, max_frames)
-    nearest = [_nearest(times, grid) for times in frame_times]
-    # Where two views of different rates meet, the slower one's frame period bounds how far apart frames may be.
+        grid = own[(own >= first) & (own <= last)]
+        if len(grid) == 0:
+            raise _unpaired()
+        grid = grid[slice(*frames, stride)]
+        _check_length(len(grid), frames, max_frames)
+    nearest = [nearest_frames(times, grid) for times in frame_times]
     paired = [
-        np.abs(times[index] - grid) <= period / 2 * _SLACK
-        for times, index, period in zip(frame_times, nearest, periods, strict=True)
+        np.abs(times[index] - grid) <= reach
+        for times, index, reach in zip(frame_times, nearest, reaches, strict=True)
     ]
     keep = np.all(paired, axis=0)
     if not keep.any():
-        raise InputError("at no instant do all views have a frame", "correct the offsets in the sync file")
+        raise _unpaired()
     times = grid[keep]
     notices = _rate_notices(names, timings, slowest, fps) + _span_notices(names, frame_times, times, len(grid))
-    notices += _unpaired_notices(names, paired, grid, first - slack * _SLACK, last + slack * _SLACK)
+    notices += _unpaired_notices(names, paired, grid)
     if len(times) == 1:
         notices.append(Notice("1 frame: no motion"))
     return Timeline(
@@ -123,15 +130,34 @@ def build_timeline(
 
 
 def _period(times: NDArray[np.float64]) -> float:
-    """Return the median time between frames; a lone frame pairs with anything within a 25th of a second."""
-    return float(np.median(np.diff(times))) if len(times) > 1 else 1 / 25
+    """Return the usual time between frames; a lone frame counts as a 25th of a second.
+
+    It is the mean of the periods near the median: time stamps in whole milliseconds would move the median itself.
+    """
+    if len(times) < 2:
+        return 1 / 25
+    gaps = np.diff(times)
+    median = np.median(gaps)
+    return float(gaps[(gaps >= _DUPLICATED * median) & (gaps <= _DROPPED * median)].mean())
 
 
-def _mean_period(times: NDArray[np.float64]) -> float:
-    return float(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else np.inf
+def _longest_period(times: NDArray[np.float64]) -> float:
+    """Return the longest time between frames with none dropped: time stamps are rounded, and phones waver."""
+    period, gaps = _period(times), np.diff(times)
+    return float(gaps[gaps <= _DROPPED * period].max(initial=period))
 
 
-def _nearest(times: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.int64]:
+def _slowest(frame_times: Sequence[NDArray[np.float64]]) -> int:
+    """Return the view with the longest usual period, a lone frame before all; the first of several as slow."""
+    periods = np.array([_period(times) if len(times) > 1 else np.inf for times in frame_times])
+    return int(np.argmax(periods >= (1 - _SAME_RATE) * periods.max()))
+
+
+def _unpaired() -> InputError:
+    return InputError("at no instant do all views have a frame", "correct the offsets in the sync file")
+
+
+def nearest_frames(times: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the index of the frame nearest to each wanted time; ties go to the earlier frame."""
     after = np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1))
     before = after - 1
@@ -140,14 +166,15 @@ def _nearest(times: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray
     return chosen
 
 
-def _check_length(grid: NDArray[np.float64], frames: tuple[int | None, int | None], max_frames: int | None) -> None:
-    if len(grid) == 0:
+def _check_length(count: int, frames: tuple[int | None, int | None], max_frames: int | None) -> None:
+    """Refuse a selection of nothing or of too much, before memory is taken for it."""
+    if count == 0:
         start, stop = ("" if end is None else end for end in frames)
         raise UsageError(f"--frames {start}:{stop} selects nothing", "give a range inside the common span")
     limit = max_frames or DEFAULT_MAX_FRAMES
-    if len(grid) > limit:
+    if count > limit:
         raise UsageError(
-            f"{len(grid):,} frames; the limit is {limit:,}", "give --stride, --fps or --frames, or raise --max-frames"
+            f"{count:,} frames; the limit is {limit:,}", "give --stride, --fps or --frames, or raise --max-frames"
         )
 
 
@@ -194,15 +221,13 @@ def _span_notices(
 
 
 def _unpaired_notices(
-    names: Sequence[str], paired: Sequence[NDArray[np.bool_]], grid: NDArray[np.float64], first: float, last: float
+    names: Sequence[str], paired: Sequence[NDArray[np.bool_]], grid: NDArray[np.float64]
 ) -> list[Notice]:
-    inside = (grid >= first) & (grid <= last)
     notices = []
     for name, has_frame in zip(names, paired, strict=True):
-        lost = grid[inside & ~has_frame]
+        lost = grid[~has_frame]
         if len(lost):
-            text = (
-                f"{len(lost)} instants left out: {name} has no frame within half a period (first at {lost[0]:.3f} s)"
-            )
+            count = "1 instant" if len(lost) == 1 else f"{len(lost)} instants"
+            text = f"{count} left out: {name} has no frame within half a period (first at {lost[0]:.3f} s)"
             notices.append(Notice(text))
     return notices

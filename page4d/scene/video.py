@@ -12,7 +12,7 @@ from typing import Any
 
 import av
 import numpy as np
-from av.error import FFmpegError, InvalidDataError
+from av.error import ExternalError, FFmpegError, InvalidDataError, PatchWelcomeError
 from av.video.reformatter import Colorspace, Interpolation
 from numpy.typing import NDArray
 
@@ -32,11 +32,16 @@ _CONTAINERS = (
 _OPTIONS = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
 """Playlists and image demuxers stay shut: a file called cam01.mp4 must not make us read other files."""
 
+_DAMAGE = (InvalidDataError, PatchWelcomeError, ExternalError)
+"""What decoders say to packets that make no sense."""
+
 _SEEK_AFTER_S = 3.0
 _SEEKABLE = ("mov", "matroska", "webm")
 _UNSPECIFIED_COLOR = 2
 _HDR_TRANSFERS = {16: "PQ", 18: "HLG"}
 _QUARTER_TURN_DEG = 90
+_EXACT_COLOR = 0x2000
+"""FFmpeg's SWS_FULL_CHR_H_INT: without it, frames that are shrunk come out two levels too dark."""
 
 _SIGNATURES = (
     (b"\x89PNG\r\n", "is a PNG image, not a video"),
@@ -57,7 +62,8 @@ class VideoSource:
     """A video file, probed: every usable frame's presentation time is known, none is kept in memory.
 
     `size` is upright and with square pixels. `pts` holds the time stamp of each usable frame in units of the stream's
-    time base; None if the stream has none and frames are counted instead.
+    time base; None if the stream has none and frames are found by counting. `is_timed` is False if even the frame
+    rate had to be assumed. `key_pts` are the time stamps at which decoding can start.
     """
 
     path: Path
@@ -66,6 +72,8 @@ class VideoSource:
     frame_times: NDArray[np.float64]
     pts: NDArray[np.int64] | None
     positions: NDArray[np.int64]
+    key_pts: NDArray[np.int64]
+    is_timed: bool
     quarter_turns: int
     bit_depth: int
     has_audio: bool
@@ -108,9 +116,8 @@ class VideoReader:
             yield self._held[1]
 
     def _advance_to(self, index: int) -> Image:
-        times = self._source.frame_times
         reached = 0 if self._held is None else self._held[0]
-        if self._is_seekable and times[index] - times[reached] > _SEEK_AFTER_S:
+        if self._should_seek(reached, index):
             self._frames = self._decode_from(index)
             if self._peek() > index:
                 # Some files name no key frame early enough: decode from the start instead.
@@ -123,9 +130,14 @@ class VideoReader:
                 break
         raise damage_error(self._source.path)
 
-    @property
-    def _is_seekable(self) -> bool:
-        return self._source.pts is not None and self._container.format.name.startswith(_SEEKABLE)
+    def _should_seek(self, reached: int, index: int) -> bool:
+        """Tell whether a jump saves work: far ahead, with a key frame in between."""
+        source = self._source
+        if source.pts is None or not self._container.format.name.startswith(_SEEKABLE):
+            return False
+        far = source.frame_times[index] - source.frame_times[reached] > _SEEK_AFTER_S
+        between = (source.key_pts > source.pts[reached]) & (source.key_pts <= source.pts[index])
+        return bool(far and between.any())
 
     def _decode_from(self, index: int) -> Iterator[tuple[int, Any]]:
         """Jump to the key frame before a frame."""
@@ -147,7 +159,8 @@ class VideoReader:
         for position, frame, damaged in _decode_stream(self._container, self._stream):
             if damaged and not source.tolerates_damage and not seeked:
                 raise damage_error(source.path)
-            if frame is None:
+            if frame is None or (damaged and seeked):
+                # After a jump, frames that lean on those before the key frame come out broken; none is wanted.
                 continue
             if source.pts is None:
                 index = int(np.searchsorted(source.positions, position))
@@ -172,15 +185,10 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
     if header.breaks_off and not allow_damaged:
         raise damage_error(path)
     size, turns, pixel_notices = _upright_size(path, first, header.pixel_aspect)
-    notices = (*pixel_notices, *_color_notices(path, first))
-    if None in header.shown:
-        pts = None
-        times = np.arange(len(header.shown)) / header.rate
-        if header.container != "avi":
-            notices = (*notices, Notice(f"{path.stem}: no time stamps; assuming {header.rate:g} fps"))
-    else:
-        pts = np.unique(np.array(header.shown, dtype=np.int64))
-        times = (pts - pts[0]) * header.time_base
+    notices = (*pixel_notices, *_color_notices(path, first, header.has_alpha))
+    pts, times, is_timed = _frame_times(header)
+    if not is_timed:
+        notices = (*notices, Notice(f"{path.stem}: no time stamps; assuming {header.rate:g} fps"))
     source = VideoSource(
         path=path,
         codec=header.codec,
@@ -188,6 +196,8 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
         frame_times=times,
         pts=pts,
         positions=np.arange(len(times), dtype=np.int64),
+        key_pts=np.array(header.key_pts, dtype=np.int64),
+        is_timed=is_timed,
         quarter_turns=turns,
         bit_depth=first.format.components[0].bits,
         has_audio=header.has_audio,
@@ -200,16 +210,19 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
 
 @dataclass(frozen=True, kw_only=True)
 class _Header:
-    """What demultiplexing alone tells; `shown` has the time stamp of each packet that is displayed."""
+    """What demultiplexing alone tells; the lists have the time stamps of each packet that is displayed."""
 
     container: str
     codec: str
     pixel_aspect: float
     rate: float
     time_base: float
-    shown: list[int | None]
+    shown_pts: list[int | None]
+    shown_dts: list[int | None]
+    key_pts: list[int]
     breaks_off: bool
     has_audio: bool
+    has_alpha: bool
     timecode: str | None
 
 
@@ -219,33 +232,69 @@ def _read_header(path: Path, max_megapixels: float) -> _Header:
         context = stream.codec_context
         check_pixels(path.name, context.width, context.height, max_megapixels)
         # Packets are dropped as they come: a recording of hours must not end up in memory.
-        packets = [(p.pts, p.is_discard, p.is_corrupt) for p in container.demux(stream) if p.size]
+        packets = [
+            (p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in container.demux(stream) if p.size
+        ]
+        stated = _stated_length(container, stream) - _left_out(container, [packet[1] for packet in packets])
+        shown = [(pts, dts, key) for pts, dts, key, discarded, _ in packets if not discarded]
         return _Header(
             container=container.format.name,
             codec=context.name,
             pixel_aspect=float(stream.sample_aspect_ratio or 1.0),
-            rate=float(stream.average_rate or stream.guessed_rate or 25),
+            rate=float(stream.guessed_rate or stream.average_rate or 25),
             time_base=float(stream.time_base),
-            shown=[pts for pts, discarded, _ in packets if not discarded],
-            breaks_off=any(corrupt for _, _, corrupt in packets) or 0 < len(packets) < stream.frames,
+            shown_pts=[pts for pts, _, _ in shown],
+            shown_dts=[dts for _, dts, _ in shown],
+            key_pts=[pts for pts, _, key in shown if key and pts is not None],
+            breaks_off=any(corrupt for *_, corrupt in packets) or 0 < len(packets) < stated,
             has_audio=bool(container.streams.audio),
+            # FFmpeg's own VP8 and VP9 decoders drop it without a word.
+            has_alpha=stream.metadata.get("alpha_mode") == "1",
             timecode=_timecode(container, stream),
         )
+
+
+def _stated_length(container: Any, stream: Any) -> int:
+    """Return how many packets the container promises, 0 if it does not say; an edit list may hide some for good."""
+    stated = int(stream.frames)
+    return min(stated, len(stream.index_entries)) if container.format.name.startswith("mov") else stated
+
+
+def _left_out(container: Any, dts: Sequence[int | None]) -> int:
+    """Return how many frames an AVI counts but does not hold: capture programs write a dropped frame as no bytes."""
+    known = [stamp for stamp in dts if stamp is not None]
+    return max(known) + 1 - len(dts) if container.format.name == "avi" and known else 0
+
+
+def _frame_times(header: _Header) -> tuple[NDArray[np.int64] | None, NDArray[np.float64], bool]:
+    """Return the time stamps, the seconds of each frame from the first, and whether the file states them.
+
+    AVI knows when packets are decoded, not when they are shown: its frames come in that rhythm, in display order.
+    """
+    pts, dts = ([stamp for stamp in given if stamp is not None] for given in (header.shown_pts, header.shown_dts))
+    if header.container != "avi" and len(pts) == len(header.shown_pts):
+        stamps = np.unique(np.array(pts, dtype=np.int64))
+        return stamps, (stamps - stamps[0]) * header.time_base, True
+    if header.container == "avi" and len(set(dts)) == len(header.shown_dts):
+        ticks = np.sort(np.array(dts, dtype=np.int64))
+        return None, (ticks - ticks[0]) * header.time_base, True
+    return None, np.arange(len(header.shown_pts)) / header.rate, header.container == "avi"
 
 
 def damage_error(path: Path) -> InputError:
     """Decode a damaged video to its end and say exactly what is wrong with it."""
     scan = _scan(path)
     good = int(scan.good.sum())
+    if good == 0:
+        return InputError(f"{path.name} has no whole frame", "record or copy it again, or leave it out with --views")
     remedy = f"use --allow-damaged to use the {good} good frames"
-    if scan.bad_packets == 0 and good == len(scan.good):
-        return InputError(f"{path.name} breaks off after frame {good - 1} of {max(scan.expected, good)}", remedy)
     if scan.bad_packets == 0 or scan.ends_early:
-        return InputError(f"{path.name} breaks off after frame {good - 1} of {scan.expected}", remedy)
+        return InputError(f"{path.name} breaks off after frame {good - 1} of {max(scan.expected, good)}", remedy)
     packets = "1 damaged packet" if scan.bad_packets == 1 else f"{scan.bad_packets} damaged packets"
     at = f" at {scan.first_bad_s:.2f} s" if scan.first_bad_s is not None else ""
     concealed = int((~scan.good).sum())
-    return InputError(f"{path.name} has {packets}{at}, {concealed} frames concealed", remedy)
+    frames = "1 frame" if concealed == 1 else f"{concealed} frames"
+    return InputError(f"{path.name} has {packets}{at}, {frames} concealed", remedy)
 
 
 @dataclass(frozen=True)
@@ -262,23 +311,27 @@ class _Scan:
 
 def _scan(path: Path) -> _Scan:
     pts: list[int | None] = []
+    dts: list[int | None] = []
     good: list[bool] = []
     bad_packets, first_bad_s, last_packet_bad = 0, None, False
     with _open_container(path) as container:
         stream = _video_stream(container, path)
         start = float((stream.start_time or 0) * stream.time_base)
-        expected = int(stream.frames)
+        expected = _stated_length(container, stream)
         for packet in container.demux(stream):
-            last_packet_bad = bool(packet.is_corrupt) if packet.size else last_packet_bad
+            if packet.size:
+                dts.append(packet.dts)
+                last_packet_bad = bool(packet.is_corrupt)
             try:
                 frames = packet.decode()
-            except InvalidDataError:
+            except _DAMAGE:
                 bad_packets += 1
                 if first_bad_s is None and packet.pts is not None:
                     first_bad_s = float(packet.pts * stream.time_base) - start
                 continue
             pts.extend(frame.pts for frame in frames)
             good.extend(not (frame.is_corrupt or packet.is_corrupt) for frame in frames)
+        expected = max(expected - _left_out(container, dts), 0)
     ends_early = last_packet_bad or (expected > 0 and len(pts) + bad_packets < expected)
     return _Scan(pts, np.array(good, dtype=bool), bad_packets, first_bad_s, expected or len(pts), ends_early)
 
@@ -294,7 +347,7 @@ def _without_damage(source: VideoSource) -> VideoSource:
     lost = max(scan.expected, len(source.frame_times)) - good
     if lost == 0 and good == len(source.frame_times):
         return source
-    notice = Notice(f"{source.label} is damaged: {good} good frames are used, {lost} are left out")
+    notice = Notice(f"{source.label} is damaged: {good} good frames are used, {lost} left out")
     if source.pts is None:
         kept = np.flatnonzero(scan.good)
         return replace(
@@ -310,13 +363,20 @@ def _without_damage(source: VideoSource) -> VideoSource:
 @contextmanager
 def _open_container(path: Path) -> Iterator[Any]:
     try:
-        container = av.open(str(path), options=dict(_OPTIONS))
+        container = av.open(str(path), options=dict(_OPTIONS), metadata_errors="replace")
     except FFmpegError as error:
         raise InputError(
             f"{path.name} {_what_it_is(path)}", "give a video file, or leave it out with --views"
         ) from error
     with container:
-        yield container
+        try:
+            yield container
+        except MemoryError:
+            raise
+        except FFmpegError as error:
+            raise InputError(
+                f"{path.name} cannot be decoded: {error.strerror}", "convert or record it again"
+            ) from error
 
 
 def _what_it_is(path: Path) -> str:
@@ -353,14 +413,14 @@ def _decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool
     for packet in container.demux(stream):
         try:
             frames = packet.decode()
-        except InvalidDataError:
+        except _DAMAGE:
             yield position, None, True
             continue
         for frame in frames:
             if size is not None and size != (frame.width, frame.height):
-                at = float(frame.pts * stream.time_base) if frame.pts is not None else 0.0
+                at = f"frame {position}" if frame.pts is None else f"{float(frame.pts * stream.time_base):.1f} s"
                 raise InputError(
-                    f"{Path(container.name).name} changes size at {at:.1f} s "
+                    f"{Path(container.name).name} changes size at {at} "
                     f"({size[0]}x{size[1]} -> {frame.width}x{frame.height})",
                     "split the recording where it changes",
                 )
@@ -371,14 +431,9 @@ def _decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool
 
 def _first_frame(path: Path) -> Any:
     with _open_container(path) as container:
-        try:
-            for _, frame, _ in _decode_stream(container, _video_stream(container, path)):
-                if frame is not None:
-                    return frame
-        except FFmpegError as error:
-            raise InputError(
-                f"{path.name} cannot be decoded: {error.strerror}", "convert or record it again"
-            ) from error
+        for _, frame, _ in _decode_stream(container, _video_stream(container, path)):
+            if frame is not None:
+                return frame
     raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")
 
 
@@ -397,24 +452,28 @@ def _upright_size(path: Path, frame: Any, pixel_aspect: float) -> tuple[tuple[in
             Notice(f"{path.stem}: a rotation of {frame.rotation} degrees is not applied (not a quarter turn)")
         )
     elif turns:
-        notices.append(Notice(f"{path.stem}: rotated {turns * _QUARTER_TURN_DEG} degrees", Level.INFO))
+        clockwise = 360 - turns * _QUARTER_TURN_DEG
+        notices.append(Notice(f"{path.stem}: rotated {clockwise} degrees clockwise", Level.INFO))
     return ((width, height) if turns % 2 else (height, width)), turns, notices
 
 
-def _color_notices(path: Path, frame: Any) -> list[Notice]:
+def _color_notices(path: Path, frame: Any, has_alpha: bool) -> list[Notice]:
     notices = []
     transfer = _HDR_TRANSFERS.get(int(frame.color_trc))
     if transfer:
         notices.append(Notice(f"{path.stem}: HDR ({transfer}); converted to SDR without tone mapping"))
-    if frame.format.name.startswith("yuva") or frame.format.name in ("rgba", "argb", "bgra", "abgr", "gbrap"):
+    layout = frame.format.name
+    if has_alpha or layout.startswith(("yuva", "gbrap", "rgba", "argb", "bgra", "abgr", "ya8", "ya16")):
         notices.append(Notice(f"{path.stem}: alpha ignored"))
     return notices
 
 
 def _timecode(container: Any, stream: Any) -> str | None:
     for metadata in (stream.metadata, container.metadata, *(other.metadata for other in container.streams)):
-        if "timecode" in metadata:
-            return str(metadata["timecode"])
+        # Matroska writes the name in capitals.
+        codes = [str(value) for key, value in metadata.items() if key.lower() == "timecode"]
+        if codes:
+            return codes[0]
     return None
 
 
@@ -425,13 +484,13 @@ def _to_rgb(frame: Any, size: tuple[int, int], quarter_turns: int, bit_depth: in
     # Players take untagged HD as BT.709 and untagged SD as BT.601; so does everyone who looked at the footage.
     source = (Colorspace.ITU709 if frame.height >= 720 else Colorspace.ITU601) if untagged else None
     layout = "rgb48le" if bit_depth > 8 else "rgb24"
-    shrinks = height < frame.height
+    method = Interpolation.AREA if height < frame.height else Interpolation.BICUBIC
     converted = frame.reformat(
         width=width,
         height=height,
         format=layout,
         src_colorspace=source,
-        interpolation=Interpolation.AREA if shrinks else Interpolation.BICUBIC,
+        interpolation=method | _EXACT_COLOR,
     )
     pixels = converted.to_ndarray()
     return np.ascontiguousarray(np.rot90(pixels, quarter_turns)) if quarter_turns else pixels

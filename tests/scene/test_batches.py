@@ -1,0 +1,298 @@
+"""Pixels of a batch lie where the transforms say: resized, padded, undistorted, masked."""
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from clip_writers import set_rotation, write_images, write_video
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.scene.batches import PADDING_RGB, open_batches
+from page4d.scene.open import open_scene
+from page4d.scene.records import FrameBatch, MaskMeaning, PairedFrames, Scene, View, ViewCamera
+from page4d.scene.timeline import Timeline
+
+
+def blob(size: tuple[int, int], centre: tuple[float, float], sigma: float = 4.0) -> Any:
+    """Draw a bright spot on gray at (x, y), the top-left pixel's centre at (0.5, 0.5)."""
+    y, x = (np.arange(side) + 0.5 for side in size)
+    spot = np.exp(-((x[None] - centre[0]) ** 2 + (y[:, None] - centre[1]) ** 2) / (2 * sigma**2))
+    return np.repeat((40 + 180 * spot)[..., None], 3, axis=2).round().astype(np.uint8)
+
+
+def centroid(image: Any, background: float = 40 / 255) -> tuple[float, float]:
+    """Find the spot of a picture [H, W] to a fraction of a pixel."""
+    weight = np.clip(image - background - 0.02, 0, None)
+    y, x = (np.arange(side) + 0.5 for side in image.shape)
+    return float((weight * x).sum() / weight.sum()), float((weight * y[:, None]).sum() / weight.sum())
+
+
+def read(scene: Scene, long_side: int, multiple: int = 14) -> FrameBatch:
+    with open_batches(scene, long_side=long_side, multiple=multiple) as reader:
+        return reader.read(0, scene.num_times)
+
+
+def first_picture(batch: FrameBatch, view: int) -> Any:
+    transform = batch.pixel_transforms[view]
+    return batch.images[0, 0, view, 1, transform.rows, transform.columns].numpy()
+
+
+@pytest.mark.parametrize("kind", ["video", "rotated video", "images"])
+@pytest.mark.parametrize("size", [(120, 160), (160, 120), (97, 131), (48, 150)])
+@pytest.mark.parametrize("long_side", [56, 98, 259])
+def test_a_marker_lies_where_the_transform_says(
+    kind: str, size: tuple[int, int], long_side: int, tmp_path: Path
+) -> None:
+    centre = (0.62 * size[1], 0.37 * size[0])
+    picture = blob(size, centre, sigma=6)
+    if kind == "images":
+        write_images(tmp_path / "a", {"0.png": picture})
+    else:
+        even = not any(side % 2 for side in size)
+        turned = np.rot90(picture) if kind == "rotated video" else picture
+        path = write_video(tmp_path / "a.mp4", [turned], pixel_format="yuv420p" if even else "yuv444p")
+        if kind == "rotated video":
+            set_rotation(path, 90)
+    batch = read(open_scene(tmp_path), long_side)
+    transform = batch.pixel_transforms[0]
+    assert transform.original_size == size
+    x, y = transform.to_network(torch.tensor(centre)).tolist()
+    found = centroid(first_picture(batch, 0))
+    assert found[0] + transform.left == pytest.approx(x, abs=0.1)
+    assert found[1] + transform.top == pytest.approx(y, abs=0.1)
+
+
+def test_a_mixed_rig_keeps_everything_and_pads(tmp_path: Path) -> None:
+    sizes = {"a": (60, 100), "b": (100, 60), "c": (80, 80)}
+    for name, (height, width) in sizes.items():
+        picture = np.full((height, width, 3), 200, np.uint8)
+        picture[:6], picture[-6:], picture[:, :6], picture[:, -6:] = 10, 10, 10, 10
+        write_images(tmp_path / name, {"0.png": picture})
+    batch = read(open_scene(tmp_path), 56)
+    assert batch.images.shape == (1, 1, 3, 3, 56, 56)
+    for view, size in enumerate(sizes.values()):
+        transform = batch.pixel_transforms[view]
+        valid, image = batch.valid[0, 0, view], batch.images[0, 0, view]
+        assert torch.equal(valid, transform.content_mask())
+        assert int(valid.sum()) == transform.content_size[0] * transform.content_size[1]
+        assert transform.content_size[0] / transform.content_size[1] == pytest.approx(size[0] / size[1], rel=0.02)
+        torch.testing.assert_close(
+            image[:, ~valid], torch.tensor(PADDING_RGB)[:, None].expand(3, int((~valid).sum()))
+        )
+        inner = first_picture(batch, view)
+        for edge in (inner[0], inner[-1], inner[:, 0], inner[:, -1]):
+            assert edge.max() < 0.1
+        assert inner[8:-8, 8:-8].min() > 0.7
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(20, 4000), st.integers(20, 4000)), min_size=1, max_size=4),
+    st.integers(112, 700),
+    st.sampled_from([1, 14, 16]),
+)
+def test_every_view_fits_the_canvas_unstretched(sizes: list[tuple[int, int]], long_side: int, multiple: int) -> None:
+    if any(max(size) / min(size) > long_side for size in sizes):
+        return
+    transforms = fit_views(sizes, long_side, multiple)
+    assert len({transform.canvas_size for transform in transforms}) == 1
+    assert all(side % multiple == 0 for side in transforms[0].canvas_size)
+    for transform, (height, width) in zip(transforms, sizes, strict=True):
+        assert max(transform.content_size) == long_side
+        exact = [side * long_side / max(height, width) for side in (height, width)]
+        assert np.abs(np.subtract(transform.content_size, exact)).max() <= 0.5
+        corners = torch.tensor([[0.0, 0.0], [width, height]], dtype=torch.float64)
+        there = transform.to_network(corners)
+        assert (there > -1e-9).all()
+        assert (there < corners.new_tensor(transform.canvas_size[::-1]) + 1e-9).all()
+        torch.testing.assert_close(transform.to_original(there), corners, rtol=0, atol=1e-9)
+        slack = torch.tensor(transform.canvas_size) - torch.tensor(transform.content_size)
+        assert abs(int(slack[1]) - 2 * transform.left) <= 1
+        assert abs(int(slack[0]) - 2 * transform.top) <= 1
+
+
+BROWN = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.28, 0.09, 0.001, -0.0015, -0.01))
+WIDE = Distortion(model=LensModel.FISHEYE, coefficients=(0.02, -0.01, 0.003, -0.0004))
+HEIGHT, WIDTH = 240, 320
+
+
+def matrix(distortion: Distortion) -> Any:
+    focal = 220.0 if distortion is BROWN else 150.0
+    return np.array([[focal, 0.0, 163.3], [0.0, focal * 1.01, 116.8], [0.0, 0.0, 1.0]])
+
+
+def shown_by_opencv(plane: Any, distortion: Distortion) -> Any:
+    """Project image-plane coordinates through the lens by OpenCV, pixel centres at 0.5."""
+    points = np.concatenate([plane, np.ones((len(plane), 1))], axis=1)
+    camera = matrix(distortion) - [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]]
+    still = np.zeros(3)
+    if distortion.model is LensModel.FISHEYE:
+        shown = cv2.fisheye.projectPoints(points[:, None], still, still, camera, np.array(distortion.coefficients))[0]
+    else:
+        shown = cv2.projectPoints(points, still, still, camera, np.array(distortion.coefficients))[0]
+    return shown.reshape(-1, 2) + 0.5
+
+
+def with_camera(scene: Scene, distortion: Distortion) -> Scene:
+    camera = ViewCamera(
+        world_to_camera=torch.eye(4, dtype=torch.float64),
+        intrinsics=torch.from_numpy(matrix(distortion)),
+        distortion=distortion,
+    )
+    view = scene.views[0]
+    plain = View(name=view.name, source=view.source, clock=view.clock, indices=view.indices, camera=camera)
+    return Scene(name=scene.name, views=(plain,), times=scene.times)
+
+
+def spots(distortion: Distortion) -> tuple[Any, Any]:
+    """Return the ideal pixels of a grid of spots, and where the lens shows them."""
+    x, y = np.meshgrid(np.arange(40, WIDTH - 30, 48) + 0.3, np.arange(36, HEIGHT - 30, 42) + 0.7)
+    ideal = np.stack([x.ravel(), y.ravel()], axis=-1)
+    inverse = np.linalg.inv(matrix(distortion))
+    plane = ideal @ inverse[:2, :2].T + inverse[:2, 2]
+    return ideal, shown_by_opencv(plane, distortion)
+
+
+def through_lens(ideal: Any, distortion: Distortion) -> Any:
+    """Photograph round spots at ideal pixels: OpenCV says which ideal pixel each pixel of the sensor sees."""
+    sensor = np.stack(np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT)), axis=-1).reshape(-1, 1, 2).astype(np.float64)
+    camera, coefficients = (
+        matrix(distortion) - [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]],
+        np.array(distortion.coefficients),
+    )
+    if distortion.model is LensModel.FISHEYE:
+        seen = cv2.fisheye.undistortPoints(sensor, camera, coefficients, P=camera)
+    else:
+        exact = (cv2.TERM_CRITERIA_COUNT | cv2.TERM_CRITERIA_EPS, 100, 1e-9)
+        seen = cv2.undistortImagePoints(sensor, camera, coefficients, None, exact)
+    seen = seen.reshape(HEIGHT, WIDTH, 2) + 0.5
+    light = sum(np.exp(-((seen - spot) ** 2).sum(axis=-1) / (2 * 3.0**2)) for spot in ideal)
+    return np.repeat((40 + 180 * np.clip(light, 0, 1))[..., None], 3, axis=2).round().astype(np.uint8)
+
+
+@pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
+@pytest.mark.parametrize("long_side", [320, 640])
+@pytest.mark.parametrize("kind", ["images", "video"])
+def test_an_undistorted_grid_is_straight(distortion: Distortion, long_side: int, kind: str, tmp_path: Path) -> None:
+    ideal, shown = spots(distortion)
+    inside = ((shown > 12) & (shown < [WIDTH - 12, HEIGHT - 12])).all(axis=1)
+    assert inside.sum() > 20
+    assert np.abs(ideal - shown)[inside].max() > 5
+    picture = through_lens(ideal[inside], distortion)
+    if kind == "images":
+        write_images(tmp_path / "a", {"0.png": picture})
+    else:
+        write_video(tmp_path / "a.mp4", [picture])
+    batch = read(with_camera(open_scene(tmp_path), distortion), long_side, multiple=1)
+    transform = batch.pixel_transforms[0]
+    image = first_picture(batch, 0)
+    expected = transform.to_network(torch.from_numpy(ideal[inside])).numpy()
+    reach = round(9 * long_side / 320)
+    errors = []
+    for x, y in expected:
+        left, top = round(x) - reach, round(y) - reach
+        found = centroid(image[top : top + 2 * reach, left : left + 2 * reach])
+        errors.append((found[0] + left - x, found[1] + top - y))
+    assert np.abs(errors).max() < 0.1
+
+
+@pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
+def test_what_the_sensor_did_not_see_is_invalid(distortion: Distortion, tmp_path: Path) -> None:
+    pincushion = Distortion(model=distortion.model, coefficients=tuple(-value for value in distortion.coefficients))
+    write_images(tmp_path / "a", {"0.png": np.full((HEIGHT, WIDTH, 3), 255, np.uint8)})
+    scene = open_scene(tmp_path)
+    for lens in (distortion, pincushion):
+        camera = ViewCamera(
+            world_to_camera=torch.eye(4, dtype=torch.float64),
+            intrinsics=torch.from_numpy(matrix(distortion)),
+            distortion=lens,
+        )
+        view = scene.views[0]
+        tilted = View(name="a", source=view.source, clock=view.clock, indices=view.indices, camera=camera)
+        batch = read(Scene(name="x", views=(tilted,), times=scene.times), WIDTH, multiple=1)
+        y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
+        inverse = np.linalg.inv(matrix(distortion))
+        plane = np.stack([x.ravel(), y.ravel()], axis=-1) @ inverse[:2, :2].T + inverse[:2, 2]
+        points = np.concatenate([plane, np.ones((len(plane), 1))], axis=1)
+        camera_matrix = matrix(distortion) - [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]]
+        coefficients, still = np.array(lens.coefficients), np.zeros(3)
+        if lens.model is LensModel.FISHEYE:
+            shown = cv2.fisheye.projectPoints(points[:, None], still, still, camera_matrix, coefficients)[0]
+        else:
+            shown = cv2.projectPoints(points, still, still, camera_matrix, coefficients)[0]
+        shown = shown.reshape(HEIGHT, WIDTH, 2) + 0.5
+        margin = np.minimum(shown, [WIDTH, HEIGHT] - shown).min(axis=-1)
+        domain = lens.in_domain(torch.from_numpy(plane)).reshape(HEIGHT, WIDTH).numpy()
+        valid = batch.valid[0, 0, 0].numpy()
+        clear = np.abs(margin) > 1e-3
+        np.testing.assert_array_equal(valid[clear], ((margin > 0) & domain)[clear])
+        # Every pixel that is called valid shows the white picture and no black from beyond its edge.
+        assert batch.images[0, 0, 0, :, batch.valid[0, 0, 0]].min() == 1
+    assert valid.all() == (distortion is WIDE)
+
+
+def test_masks_and_depth_are_undistorted_with_the_picture(tmp_path: Path) -> None:
+    _, shown = spots(BROWN)
+    marked = np.zeros((HEIGHT, WIDTH), np.uint16)
+    depth = np.zeros((HEIGHT, WIDTH), np.uint16)
+    ideal, _ = spots(BROWN)
+    for number, (x, y) in enumerate(shown):
+        cv2.circle(marked, (int(x), int(y)), 5, 65535, -1)
+        cv2.circle(depth, (int(x), int(y)), 5, 1000 + number, -1)
+    write_images(tmp_path / "rig" / "a", {"0.png": np.zeros((HEIGHT, WIDTH, 3), np.uint8)})
+    write_images(tmp_path / "m" / "a", {"0.png": marked})
+    write_images(tmp_path / "d" / "a", {"0.png": depth})
+    given_scene = open_scene(tmp_path / "rig", masks=tmp_path / "m", depth=tmp_path / "d")
+    scene = with_camera(given_scene, BROWN)
+    view = scene.views[0]
+    mask, measured = given_scene.views[0].mask, given_scene.views[0].depth
+    assert isinstance(mask, PairedFrames)
+    full = View(
+        name="a",
+        source=view.source,
+        clock=view.clock,
+        indices=view.indices,
+        camera=view.camera,
+        mask=mask,
+        depth=measured,
+    )
+    batch = read(Scene(name="x", views=(full,), times=scene.times), WIDTH, multiple=1)
+    assert batch.dynamic is not None
+    assert batch.depth is not None
+    for number, (x, y) in enumerate(ideal):
+        assert batch.dynamic[0, 0, 0, int(y), int(x)] == 1
+        assert float(batch.depth[0, 0, 0, int(y), int(x)]) == pytest.approx(1 + number / 1000)
+    assert set(batch.dynamic.unique().tolist()) <= {0.0, 1.0}
+    ignoring = Scene(name="x", views=(full,), times=scene.times, mask_meaning=MaskMeaning.IGNORE)
+    assert torch.equal(read(ignoring, WIDTH, multiple=1).valid, batch.valid & (batch.dynamic == 0))
+
+
+def test_a_deep_picture_keeps_its_levels_in_a_batch(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    level = np.arange(48 * 64, dtype=np.uint16).reshape(48, 64) * 21
+    cv2.imwrite(str(tmp_path / "a" / "0.png"), np.repeat(level[..., None], 3, axis=2))
+    image = read(open_scene(tmp_path), 64, multiple=1).images[0, 0, 0, 0]
+    np.testing.assert_allclose(image, level / 65535, atol=1e-6)
+
+
+def test_a_range_may_be_read_again_but_not_before_the_last_start(tmp_path: Path) -> None:
+    pictures = {f"{n}.png": np.full((28, 28, 3), 20 * n, np.uint8) for n in range(10)}
+    write_images(tmp_path / "a", pictures)
+    scene = open_scene(tmp_path)
+    with open_batches(scene, long_side=28, multiple=14) as reader:
+        for start, stop in ((0, 4), (0, 4), (1, 3), (2, 7), (6, 7), (8, 10)):
+            batch = reader.read(start, stop)
+            np.testing.assert_allclose(batch.images[0, :, 0, 0, 0, 0] * 255, 20 * np.arange(start, stop), atol=1e-3)
+            np.testing.assert_array_equal(batch.times, scene.times[start:stop])
+
+
+def test_a_transform_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(Exception, match="does not fit a canvas"):
+        PixelTransform(original_size=(10, 10), content_size=(10, 10), canvas_size=(8, 8))
+    assert Timeline(times=np.zeros(1), indices=((0,),)).notices == ()

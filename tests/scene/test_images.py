@@ -1,0 +1,215 @@
+"""Image folders: numbers are times, bits are kept, pictures stand upright, damage is named."""
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from clip_writers import counter_clip, counter_image, read_counter, write_images
+from PIL import Image
+
+from page4d.errors import InputError
+from page4d.scene.batches import open_batches
+from page4d.scene.images import probe_image_folder
+from page4d.scene.open import open_scene
+from page4d.scene.records import Scene
+
+
+def numbered(folder: Path, numbers: dict[str, int] | list[int], pattern: str = "{:04}.png") -> Path:
+    """Write pictures that show their own number."""
+    named = numbers if isinstance(numbers, dict) else {pattern.format(number): number for number in numbers}
+    return write_images(folder, {name: counter_image(number) for name, number in named.items()})
+
+
+def counts(scene: Scene) -> Any:
+    with open_batches(scene, long_side=56, multiple=14) as reader:
+        images = reader.read(0, scene.num_times).images[0]
+    rows, columns = reader.transforms[0].rows, reader.transforms[0].columns
+    pictures = images[..., rows, columns].permute(0, 1, 3, 4, 2).numpy()
+    return np.array([[read_counter(picture) for picture in instant] for instant in pictures])
+
+
+def pixels(folder: Path, index: int = 0, **settings: Any) -> Any:
+    source = probe_image_folder(folder, fps=30, max_megapixels=64, **settings)
+    with source.open() as reader:
+        return next(reader.read([index]))
+
+
+def texts(scene: Scene) -> str:
+    return "\n".join(notice.text for notice in scene.notices)
+
+
+def test_a_missing_image_leaves_a_gap_and_shifts_nothing(tmp_path: Path) -> None:
+    numbered(tmp_path / "a", list(range(20)))
+    numbered(tmp_path / "b", [n for n in range(20) if n not in (6, 7, 13)])
+    scene = open_scene(tmp_path, image_fps=25)
+    assert scene.synchronisation == "frame numbers in the file names"
+    found = counts(scene)
+    np.testing.assert_array_equal(found[:, 0], found[:, 1])
+    assert found[:, 0].tolist() == [n for n in range(20) if n not in (6, 7, 13)]
+    assert "3 instants left out: b has no frame" in texts(scene)
+    np.testing.assert_allclose(scene.times, found[:, 0] / 25)
+
+
+@pytest.mark.parametrize("step", [1, 2, 10])
+def test_folders_that_begin_at_different_numbers_meet_by_number(step: int, tmp_path: Path) -> None:
+    numbered(tmp_path / "a", list(range(100, 100 + 20 * step, step)))
+    numbered(tmp_path / "b", list(range(100 + 5 * step, 100 + 25 * step, step)))
+    scene = open_scene(tmp_path, image_fps=10)
+    found = counts(scene)
+    np.testing.assert_array_equal(found[:, 0], found[:, 1])
+    assert (len(found), found[0, 0]) == (15, 100 + 5 * step)
+    np.testing.assert_allclose(scene.times, 0.5 + np.arange(15) / 10)
+
+
+def test_a_sparser_view_pairs_with_the_same_numbers(tmp_path: Path) -> None:
+    numbered(tmp_path / "a", list(range(20)))
+    numbered(tmp_path / "b", list(range(0, 20, 2)))
+    found = counts(open_scene(tmp_path, image_fps=30))
+    np.testing.assert_array_equal(found, np.arange(0, 20, 2)[:, None].repeat(2, axis=1))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {f"{1699999999123456 + 33337 * n + n % 3}.png": n for n in range(9)},
+        {f"frame_{letter}.png": n for n, letter in enumerate("abcdefghi")},
+        {f"{n}.{suffix}": n for n, suffix in zip([1, 1, 2, 3], ["png", "bmp", "png", "png"], strict=True)},
+    ],
+)
+def test_names_that_do_not_count_frames_are_counted_and_said(names: dict[str, int], tmp_path: Path) -> None:
+    for view in "ab":
+        numbered(tmp_path / view, names)
+    scene = open_scene(tmp_path, image_fps=30)
+    assert scene.synchronisation == "same start"
+    assert "a/, b/: the file names do not number the frames; images are counted" in texts(scene)
+    np.testing.assert_allclose(scene.times, np.arange(len(names)) / 30)
+    assert [view.indices for view in scene.views] == [tuple(range(len(names)))] * 2
+
+
+def test_order_is_natural_and_hidden_files_are_left_out(tmp_path: Path) -> None:
+    numbered(tmp_path / "a", [8, 9, 10, 11, 100], "f{}.png")
+    (tmp_path / "a" / "._f8.png").write_bytes(b"resource fork")
+    (tmp_path / "a" / "Thumbs.db").write_bytes(b"x")
+    source = probe_image_folder(tmp_path / "a", fps=30, max_megapixels=64)
+    assert [file.stem for file in source.files] == ["f8", "f9", "f10", "f11", "f100"]
+    assert source.numbers == (8, 9, 10, 11, 100)
+
+
+def test_the_rate_of_images_is_asked_for(tmp_path: Path) -> None:
+    numbered(tmp_path / "a", list(range(4)))
+    assert "a/: images carry no time; assuming 30 fps (--image-fps)" in texts(open_scene(tmp_path))
+    assert "assuming" not in texts(open_scene(tmp_path, image_fps=30))
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_sixteen_bits_are_kept(suffix: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    given = np.random.default_rng(0).integers(0, 65536, (20, 30, 3)).astype(np.uint16)
+    cv2.imwrite(str(tmp_path / "a" / f"0.{suffix}"), given[..., ::-1])
+    found = pixels(tmp_path / "a")
+    assert found.dtype == np.uint16
+    np.testing.assert_array_equal(found, given)
+    cv2.imwrite(str(tmp_path / "a" / f"0.{suffix}"), given[..., 0])
+    np.testing.assert_array_equal(pixels(tmp_path / "a", grayscale=True), given[..., 0])
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA"])
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_every_kind_of_picture_becomes_rgb(mode: str, suffix: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    image = Image.fromarray(counter_image(0b101100111000)).convert(mode)
+    image.save(tmp_path / "a" / f"0.{suffix}")
+    found = pixels(tmp_path / "a")
+    assert (found.shape, found.dtype) == ((48, 64, 3), np.uint8)
+    np.testing.assert_array_equal(found, counter_image(0b101100111000))
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp", "png", "tif"])
+@pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Path) -> None:
+    picture = counter_image(0b100000010011, (48, 64))
+    stored = {
+        1: picture,
+        2: picture[:, ::-1],
+        3: picture[::-1, ::-1],
+        4: picture[::-1],
+        5: picture.transpose(1, 0, 2),
+        6: np.rot90(picture),
+        7: np.rot90(picture.transpose(1, 0, 2), 2),
+        8: np.rot90(picture, -1),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "a" / f"0.{suffix}", exif=exif)
+    source = probe_image_folder(tmp_path / "a", fps=30, max_megapixels=64)
+    found = pixels(tmp_path / "a")
+    assert (source.size, found.shape[:2]) == ((48, 64), (48, 64))
+    assert read_counter(found / 255) == 0b100000010011
+
+
+def test_sizes_that_differ_are_refused(tmp_path: Path) -> None:
+    write_images(tmp_path / "a", {f"{n}.png": frame for n, frame in enumerate(counter_clip(range(5)))})
+    write_images(tmp_path / "a", {"2.png": counter_image(2, (24, 32))})
+    with pytest.raises(InputError, match=r"a/2\.png is 32x24, the others 64x48"):
+        open_scene(tmp_path)
+
+
+def broken(kind: str, suffix: str, path: Path) -> None:
+    deep = kind.startswith("deep")
+    picture = np.random.default_rng(1).integers(0, 65536 if deep else 256, (48, 64, 3))
+    content = cv2.imencode(f".{suffix}", picture.astype(np.uint16 if deep else np.uint8))[1].tobytes()
+    if kind.endswith("cut"):
+        content = content[: len(content) * 2 // 3]
+    else:
+        middle = len(content) // 2
+        content = content[:middle] + bytes(64) + content[middle + 64 :]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    [
+        ("cut", "png"),
+        ("cut", "jpg"),
+        ("cut", "bmp"),
+        ("cut", "tif"),
+        ("cut", "webp"),
+        ("deep cut", "png"),
+        ("deep cut", "tif"),
+        ("scrambled", "png"),
+        ("deep scrambled", "png"),
+    ],
+)
+def test_a_damaged_image_is_named_and_never_shown(kind: str, suffix: str, tmp_path: Path) -> None:
+    for view in "ab":
+        write_images(tmp_path / view, {f"{n}.{suffix}": frame for n, frame in enumerate(counter_clip(range(3)))})
+    broken(kind, suffix, tmp_path / "b" / f"1.{suffix}")
+    with pytest.raises(InputError, match=rf"b/1\.{suffix} is (damaged|not an image that can be read)"):
+        counts(open_scene(tmp_path))
+
+
+def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+    numbered(tmp_path / "a", list(range(3)))
+    (tmp_path / "a" / "0001.png").write_text("<html>")
+    with pytest.raises(InputError, match=r"a/0001\.png is not an image that can be read"):
+        open_scene(tmp_path)
+    (tmp_path / "a" / "0001.png").write_text("")
+    with pytest.raises(InputError, match=r"0001\.png is empty"):
+        open_scene(tmp_path)
+
+
+def test_a_small_file_that_unpacks_to_gigapixels_is_refused_from_its_header(tmp_path: Path) -> None:
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    (tmp_path / "a").mkdir()
+    header = struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    (tmp_path / "a" / "0.png").write_bytes(bomb)
+    with pytest.raises(InputError, match=r"a/0\.png is 60000x60000 \(3600 Mpx\); the limit is 64 Mpx"):
+        open_scene(tmp_path)

@@ -1,0 +1,490 @@
+"""Views of any rate, offset and clock come out aligned, whatever tells how they belong together."""
+
+from contextlib import suppress
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from clip_writers import (
+    NTSC,
+    counter_clip,
+    read_counter,
+    set_rotation,
+    write_counter_clip,
+    write_images,
+    write_sync,
+    write_video,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from page4d.errors import InputError, Page4DError, UsageError
+from page4d.scene import video
+from page4d.scene.audio import correlate_sound
+from page4d.scene.batches import open_batches
+from page4d.scene.open import open_scene
+from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.sync import read_sync_file, timecode_seconds
+
+TICK = Fraction(1, 90000)
+ROUNDING = 1e-4
+"""Seconds: MP4 and TS round time stamps to less."""
+
+
+class Rig:
+    """A folder of clips with burned-in counters, and the true time of every count on the common clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.times: dict[str, Any] = {}
+        self.periods: dict[str, Any] = {}
+        self._clocks: dict[str, tuple[float, float]] = {}
+
+    def add(self, file: str, own_times: Any, clock: tuple[float, float] = (0.0, 1.0), **settings: Any) -> None:
+        """Write a clip whose frames are taken at `own_times`; its clock runs as (offset, rate) say."""
+        (self.folder / file).parent.mkdir(exist_ok=True, parents=True)
+        turned = settings.pop("turned", 0)
+        size = settings.pop("size", (48, 64))
+        if "rate" not in settings:
+            settings |= {"time_base": TICK, "ticks": [round(time / TICK) for time in own_times]}
+        frames = counter_clip(range(len(own_times)), size[::-1] if turned % 180 else size)
+        path = self.folder / file
+        write_video(path, [np.rot90(frame, turned // 90) for frame in frames], **settings)
+        if turned:
+            set_rotation(path, turned)
+        name, (offset, rate) = path.stem, clock
+        self._clocks[name] = clock
+        self.times[name] = offset + rate * np.array([float(time) for time in own_times])
+        gaps = np.diff(self.times[name])
+        self.periods[name] = np.maximum(np.r_[gaps[:1], gaps], np.r_[gaps, gaps[-1:]])
+        write_sync(self.folder, self._clocks)
+
+    def open(self, **options: Any) -> Scene:
+        return open_scene(self.folder, **options)
+
+    def check(self, scene: Scene, batches: list[FrameBatch]) -> Any:
+        """Compare the time of every frame that was delivered with the instant it stands for; return the counters."""
+        counts = np.concatenate([read_batch(batch) for batch in batches])
+        times = np.concatenate([batch.times.numpy() for batch in batches])
+        for view, name in enumerate(scene.view_names):
+            error = np.abs(self.times[name][counts[:, view]] - times)
+            assert (error <= self.periods[name][counts[:, view]] / 2 + ROUNDING).all(), (name, error.max())
+        return counts
+
+
+def steady(rate: Fraction | float, duration_s: float) -> list[Fraction]:
+    return [count / Fraction(rate) for count in range(round(duration_s * rate))]
+
+
+def read_batch(batch: FrameBatch) -> Any:
+    """Read the counters [T, V] off the pictures, padding left out."""
+    counts = []
+    for instant in batch.images[0]:
+        pictures = [
+            picture[:, transform.rows, transform.columns].permute(1, 2, 0).numpy()
+            for picture, transform in zip(instant, batch.pixel_transforms, strict=True)
+        ]
+        counts.append([read_counter(picture) for picture in pictures])
+    return np.array(counts)
+
+
+def read_all(scene: Scene, chunk: int = 1000, overlap: int = 0, long_side: int = 56) -> list[FrameBatch]:
+    """Read a scene in chunks and return what each adds."""
+    batches = []
+    with open_batches(scene, long_side=long_side, multiple=14) as reader:
+        for start in range(0, scene.num_times, chunk):
+            stop = min(start + chunk, scene.num_times)
+            batch = reader.read(max(start - overlap, 0), stop)
+            assert len(batch.times) == stop - max(start - overlap, 0)
+            np.testing.assert_array_equal(batch.times, scene.times[max(start - overlap, 0) : stop])
+            if start and overlap:
+                before = batches[-1]
+                common = min(overlap, len(before.times))
+                np.testing.assert_array_equal(batch.images[:, :common], before.images[:, -common:])
+            batches.append(batch if not start else _from(batch, min(overlap, start)))
+    return batches
+
+
+def _from(batch: FrameBatch, start: int) -> FrameBatch:
+    return replace(batch, times=batch.times[start:], images=batch.images[:, start:], valid=batch.valid[:, start:])
+
+
+def mixed_rig(folder: Path, duration_s: float = 1.6) -> Rig:
+    """Five rates, offsets and drifting clocks, a variable rate, a rotated phone, B-frames, several containers."""
+    rig = Rig(folder)
+    b_frames = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0"}
+    random = np.random.default_rng(4)
+    wavering = np.cumsum(np.r_[0, random.uniform(0.026, 0.041, 45)])
+    rig.add("cam24.mp4", steady(24, duration_s), (0.0, 1.0), rate=24)
+    rig.add("cam25.mkv", steady(25, duration_s), (-0.113, 1.001), rate=25, options=b_frames)
+    rig.add("cam29.mp4", steady(NTSC, duration_s), (0.217, 0.9995), rate=NTSC, options=b_frames)
+    rig.add("cam30.ts", steady(30, duration_s), (0.051, 1.0), rate=30, options=b_frames)
+    rig.add("cam60.mov", steady(60, duration_s), (0.302, 1.002), rate=60)
+    rig.add("phone.mp4", wavering, (0.08, 1.0), turned=90, size=(64, 48))
+    rig.add("upside.mp4", steady(30, duration_s), (0.1234, 1.0), turned=180)
+    return rig
+
+
+def test_all_rates_and_clocks_come_out_within_half_a_frame(tmp_path: Path) -> None:
+    rig = mixed_rig(tmp_path)
+    scene = rig.open()
+    assert scene.synchronisation == "file sync.json"
+    assert scene.view_names == ("cam24", "cam25", "cam29", "cam30", "cam60", "phone", "upside")
+    rig.check(scene, read_all(scene))
+    first, last = max(t[0] for t in rig.times.values()), min(t[-1] for t in rig.times.values())
+    inside = (rig.times["cam24"] >= first) & (rig.times["cam24"] <= last)
+    assert set(np.flatnonzero(inside)) <= set(scene.views[0].indices)
+    assert not any("left out" in notice.text for notice in scene.notices)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"fps": 24.0},
+        {"fps": 50.0},
+        {"fps": 7.3},
+        {"stride": 3},
+        {"frames": (5, 20)},
+        {"frames": (-9, None), "stride": 2},
+        {"fps": 30.0, "frames": (3, -3), "stride": 4},
+        {"views": ("phone", "cam60")},
+        {"views": 3},
+    ],
+)
+def test_every_selection_stays_aligned(options: dict[str, Any], tmp_path: Path) -> None:
+    rig = mixed_rig(tmp_path, 1.0)
+    scene = rig.open(**options)
+    rig.check(scene, read_all(scene))
+    if "fps" in options and "stride" not in options:
+        np.testing.assert_allclose(np.diff(scene.times), 1 / options["fps"])
+
+
+def test_cameras_that_start_together_show_the_same_counter(tmp_path: Path) -> None:
+    for name in ("a.mp4", "b.mkv", "c.ts", "d.avi", "e.h264", "f.webm"):
+        codec = {"codec": "libvpx-vp9", "options": {"cpu-used": "8", "b": "2000000"}} if name.startswith("f") else {}
+        write_counter_clip(tmp_path / name, 20, **codec)
+    scene = open_scene(tmp_path)
+    assert scene.synchronisation == "same start"
+    counts = np.concatenate([read_batch(batch) for batch in read_all(scene)])
+    np.testing.assert_array_equal(counts, np.arange(20)[:, None].repeat(6, axis=1))
+
+
+@pytest.mark.parametrize(("chunk", "overlap"), [(1, 0), (4, 1), (5, 3), (7, 6), (100, 0)])
+def test_chunks_with_overlap_decode_every_frame_once(
+    chunk: int, overlap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = mixed_rig(tmp_path, 0.8)
+    scene = rig.open()
+    whole = rig.check(scene, read_all(scene))
+    converted = 0
+    original = video._to_rgb
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal converted
+        converted += 1
+        return original(*arguments)
+
+    monkeypatch.setattr(video, "_to_rgb", counted)
+    np.testing.assert_array_equal(rig.check(scene, read_all(scene, chunk, overlap)), whole)
+    assert converted == sum(len(set(view.indices)) for view in scene.views)
+
+
+def test_a_jump_far_ahead_stays_aligned(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    sparse = {"preset": "fast", "x264-params": "keyint=90:min-keyint=90:bframes=3:scenecut=0:open-gop=1"}
+    rig.add("a.mp4", steady(25, 14), rate=25, options=sparse)
+    rig.add("b.mkv", steady(NTSC, 14), (0.51, 0.999), rate=NTSC, options=sparse)
+    scene = rig.open(stride=111)
+    assert scene.num_times == 4
+    rig.check(scene, read_all(scene, chunk=1))
+    scene = rig.open(frames=(300, 305))
+    rig.check(scene, read_all(scene))
+
+
+def test_views_of_different_length_share_their_common_span(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.add("long.mp4", steady(30, 2))
+    rig.add("late.mp4", steady(30, 1), (0.4, 1.0))
+    rig.add("short.mp4", steady(30, 0.8), (0.3, 1.0))
+    scene = rig.open()
+    counts = rig.check(scene, read_all(scene))
+    assert scene.view_names == ("late", "long", "short")
+    assert counts[0].tolist() == [0, 12, 3]
+    assert counts[-1].tolist() == [20, 32, 23]
+    texts = [notice.text for notice in scene.notices]
+    assert "common span 0.40-1.07 s (21 frames); late starts last, short ends first" in texts
+
+
+def test_frames_that_one_view_dropped_are_left_out_of_all_and_counted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    times = steady(30, 1)
+    rig.add("a.mp4", times)
+    rig.add("b.mp4", [time for count, time in enumerate(times) if count not in (4, 5, 17)])
+    scene = rig.open()
+    counts = rig.check(scene, read_all(scene))
+    assert counts[:, 0].tolist() == [count for count in range(30) if count not in (4, 5, 17)]
+    assert counts[:, 1].tolist() == list(range(27))
+    texts = [notice.text for notice in scene.notices]
+    assert "3 instants left out: b has no frame within half a period (first at 0.133 s)" in texts
+
+
+def test_doubled_frames_shift_nothing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    times = steady(30, 1)
+    rig.add("a.mp4", times)
+    rig.add("b.mp4", sorted([*times, times[9] + Fraction(1, 1000)]))
+    counts = rig.check(rig.open(), read_all(rig.open()))
+    assert counts[:, 0].tolist() == list(range(30))
+    assert len(set(counts[:, 1])) == 30
+
+
+def test_one_frame_beside_a_video(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.add("a.mp4", steady(30, 1))
+    write_counter_clip(tmp_path / "b.mp4", 1)
+    scene = rig.open(sync="none")
+    assert scene.times.tolist() == [0.0]
+    assert [view.indices for view in scene.views] == [(0,), (0,)]
+
+
+def test_offsets_without_a_common_span_are_refused(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.add("a.mp4", steady(30, 0.5))
+    rig.add("b.mp4", steady(30, 0.5), (0.7, 1.0))
+    with pytest.raises(InputError, match="do not overlap in time"):
+        rig.open()
+
+
+@pytest.mark.parametrize(
+    ("code", "fps", "seconds"),
+    [
+        ("00:00:00:00", 25, 0),
+        ("01:00:00:00", 25, 3600),
+        ("10:00:00:12", 24, 36000.5),
+        ("01:00:00:00", 30000 / 1001, 3603.6),  # non-drop: 108000 frames of 1001/30000 s
+        ("01:00:00;00", 30000 / 1001, 107892 * 1001 / 30000),
+        ("00:01:00;02", 30000 / 1001, 1800 * 1001 / 30000),
+        ("00:00:59;29", 30000 / 1001, 1799 * 1001 / 30000),
+        ("00:10:00;00", 30000 / 1001, 17982 * 1001 / 30000),
+        ("01:00:00.00", 30000 / 1001, 107892 * 1001 / 30000),
+        ("00:01:00;04", 60000 / 1001, 3600 * 1001 / 60000),
+        ("23:59:59;29", 30000 / 1001, 2589407 * 1001 / 30000),
+        ("02:00:00:00", 24000 / 1001, 7200 * 1.001),
+    ],
+)
+@pytest.mark.parametrize("measured", [1.0, 1 + 2e-4, 1 - 2e-4])
+def test_time_codes_count_as_smpte_says(code: str, fps: float, seconds: float, measured: float) -> None:
+    assert timecode_seconds(code, fps * measured) == pytest.approx(seconds, abs=1e-6)
+
+
+def test_drop_frame_codes_follow_the_wall_clock() -> None:
+    for hours in range(1, 24):
+        assert timecode_seconds(f"{hours:02}:00:00;00", 29.97) == pytest.approx(3600 * hours, abs=0.1)
+    assert timecode_seconds("01:00:00;00", 29.97) == pytest.approx(3600, abs=1 / 29.97)
+
+
+@pytest.mark.parametrize("code", ["", "1:00:00:00", "01:00:00", "aa:bb:cc:dd", "01:00:00:00:00"])
+def test_what_is_no_time_code_is_refused(code: str) -> None:
+    with pytest.raises(InputError, match="is not a time code"):
+        timecode_seconds(code, 25)
+
+
+@pytest.mark.parametrize("suffix", ["mov", "mp4", "mxf"])
+def test_embedded_time_codes_align(suffix: str, tmp_path: Path) -> None:
+    codec = {"codec": "mpeg2video", "options": {"b": "2000000"}} if suffix == "mxf" else {}
+    for name, code in (("a", "10:00:00:05"), ("b", "10:00:00:12"), ("c", "10:00:00:00")):
+        write_counter_clip(tmp_path / f"{name}.{suffix}", 25, rate=25, metadata={"timecode": code}, **codec)
+    for mode in ("auto", "timecode"):
+        scene = open_scene(tmp_path, sync=mode)
+        assert scene.synchronisation == "time code"
+        counts = np.concatenate([read_batch(batch) for batch in read_all(scene)])
+        np.testing.assert_array_equal(counts[0], [7, 0, 12])
+        assert len(counts) == 13
+        assert (np.diff(counts, axis=0) == 1).all()
+
+
+def test_time_codes_of_drop_frame_footage_survive_rounded_time_stamps_and_gaps(tmp_path: Path) -> None:
+    write_counter_clip(tmp_path / "a.mkv", 40, rate=NTSC, metadata={"timecode": "14:37:12;20"})
+    ticks = [count * 3003 for count in range(40) if count not in (7, 8, 9, 21)]
+    write_counter_clip(
+        tmp_path / "b.mov", 36, rate=NTSC, ticks=ticks, time_base=TICK, metadata={"timecode": "14:37:12;27"}
+    )
+    scene = open_scene(tmp_path, sync="timecode")
+    assert scene.views[1].clock.offset_s == pytest.approx(7 * 1001 / 30000, abs=1e-6)
+
+
+def test_time_codes_need_every_view(tmp_path: Path) -> None:
+    write_counter_clip(tmp_path / "a.mov", 9, metadata={"timecode": "10:00:00:05"})
+    write_counter_clip(tmp_path / "b.mov", 9)
+    assert open_scene(tmp_path).synchronisation == "same start"
+    with pytest.raises(InputError, match=r"b\.mov has no embedded time code"):
+        open_scene(tmp_path, sync="timecode")
+
+
+def noise(seconds: float, rate: int = 48000, seed: int = 0) -> Any:
+    """Sound with bursts, as claps and speech have."""
+    random = np.random.default_rng(seed)
+    count = round(seconds * rate)
+    loudness = np.interp(np.arange(count), np.linspace(0, count, 60), random.uniform(0.05, 0.5, 60) ** 2)
+    return random.standard_normal(count) * loudness
+
+
+@pytest.mark.parametrize(
+    ("suffix", "sound_codec"), [("mp4", "aac"), ("mov", "pcm_s16le"), ("mkv", "aac"), ("mkv", "flac"), ("ts", "mp2")]
+)
+@pytest.mark.parametrize(("shift_s", "late_s"), [(0.5, 0.0), (-0.7, 0.0), (0.3456, 0.25)])
+def test_sound_gives_the_shift_to_a_millisecond(
+    suffix: str, sound_codec: str, shift_s: float, late_s: float, tmp_path: Path
+) -> None:
+    """The second camera starts `shift_s` after the first; its microphone another `late_s` after its pictures."""
+    event, rate = noise(6), 48000
+    first, second = (round((1 + start) * rate) for start in (0, shift_s + late_s))
+    for name, start, late in (("a", first, 0.0), ("b", second, late_s)):
+        heard = event[start : start + 3 * rate] + 0.01 * np.random.default_rng(start).standard_normal(3 * rate)
+        path = tmp_path / f"{name}.{suffix}"
+        write_counter_clip(path, 60, sound=heard, sound_start_s=late, sound_codec=sound_codec)
+    scene = open_scene(tmp_path, sync="audio")
+    offset = scene.views[1].clock.offset_s - scene.views[0].clock.offset_s
+    assert offset == pytest.approx(shift_s, abs=1e-3)
+
+
+def test_sound_of_different_rates_and_another_event_is_told_apart(tmp_path: Path) -> None:
+    write_counter_clip(tmp_path / "a.mp4", 60, sound=noise(3))
+    resampled = np.interp(np.arange(0, 3, 1 / 44100), np.arange(0, 3, 1 / 48000), noise(3))
+    write_counter_clip(tmp_path / "b.mp4", 60, sound=resampled[4410:], sound_rate=44100)
+    write_counter_clip(tmp_path / "c.mp4", 60, sound=noise(3, seed=9))
+    scene = open_scene(tmp_path, sync="audio", views=("a", "b"))
+    assert scene.views[1].clock.offset_s == pytest.approx(0.1, abs=1e-3)
+    with pytest.raises(InputError, match=r"audio of a and c does not match \(score \d+, need 15\)"):
+        open_scene(tmp_path, sync="audio", views=("a", "c"))
+
+
+@pytest.mark.parametrize(("suffix", "sound_codec"), [("mp4", "aac"), ("mov", "pcm_s16le")])
+@pytest.mark.parametrize("loudness", [0.0, 1e-4, 0.003])
+def test_a_hum_alone_is_refused(suffix: str, sound_codec: str, loudness: float, tmp_path: Path) -> None:
+    time = np.arange(0, 3, 1 / 48000)
+    for seed, name in enumerate("ab"):
+        hum = sum(0.2 / order * np.sin(2 * np.pi * 50 * order * (time + 0.00713 * seed)) for order in (1, 2, 3, 4))
+        hiss = loudness * np.random.default_rng(seed).standard_normal(len(time))
+        write_counter_clip(tmp_path / f"{name}.{suffix}", 60, sound=hum + hiss, sound_codec=sound_codec)
+    with pytest.raises(InputError, match=r"does not match|matches at several shifts"):
+        open_scene(tmp_path, sync="audio")
+
+
+def test_a_loud_hum_does_not_hide_the_event(tmp_path: Path) -> None:
+    time = np.arange(0, 3, 1 / 48000)
+    for shift, name in ((0.0, "a"), (0.4, "b")):
+        start = round(shift * 48000)
+        heard = 0.02 * noise(4)[start : start + len(time)] + 0.5 * np.sin(2 * np.pi * 50 * time)
+        write_counter_clip(tmp_path / f"{name}.mov", 60, sound=heard, sound_codec="pcm_s16le")
+    lag = correlate_sound(tmp_path / "a.mov", tmp_path / "b.mov")
+    assert lag.seconds == pytest.approx(0.4, abs=1e-3)
+    assert lag.score > 15
+    assert lag.rival < 0.5
+
+
+def test_silence_and_videos_without_sound_are_refused(tmp_path: Path) -> None:
+    for name in "ab":
+        write_counter_clip(tmp_path / f"{name}.mp4", 9, sound=np.zeros(20000))
+    with pytest.raises(InputError, match="does not match"):
+        open_scene(tmp_path, sync="audio")
+    write_counter_clip(tmp_path / "c.mp4", 9)
+    with pytest.raises(InputError, match=r"c\.mp4 has no audio track"):
+        open_scene(tmp_path, sync="audio", views=("a", "c"))
+
+
+NAMES = ("cam01", "cam02")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("sync.json", '{"views": {"cam01": {"offset_s": 0.25, "rate": 1.5}, "cam02": {}}}'),
+        ("sync.json", '\ufeff{"cam01": {"offset_s": 0.25, "rate": 1.5}, "cam02": {"offset_s": 0}}'),
+        ("sync.toml", "[views.cam01]\noffset_s = 0.25\nrate = 1.5\n[views.cam02]\n"),
+        ("sync.toml", "cam01 = {offset_s = 0.25, rate = 1.5}\ncam02 = {rate = 1}\n"),
+    ],
+)
+def test_a_sync_file_is_read(file: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    clocks = read_sync_file(tmp_path / file, NAMES)
+    assert (clocks["cam01"].offset_s, clocks["cam01"].rate) == (0.25, 1.5)
+    assert (clocks["cam02"].offset_s, clocks["cam02"].rate) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("s.json", '{"cam01":\n {"offset_s": 1,}}', "s.json line 2: "),
+        ("s.json", '{"cam01":\n\n {"offset_s": NaN}}', "s.json line 3: NaN is not a number"),
+        ("s.json", '{"cam01": {"offset_s": -Infinity}}', "s.json line 1: -Infinity is not a number"),
+        ("s.json", '{"cam01": {"offset_s": 1e999}}', "view 'cam01': offset_s: "),
+        ("s.json", '{"cam01": {"offset_s": "1"}}', "view 'cam01': offset_s: "),
+        ("s.json", '{"cam01": {"offset_s": true}}', "view 'cam01': offset_s: "),
+        ("s.json", '{"cam01": {"offset_s": ' + "9" * 400 + "}}", "cam01"),
+        ("s.json", '{"cam01": {"offset_s": ' + "9" * 5000 + "}}", "s.json"),
+        ("s.json", '{"cam01": {"offset": 1}}', "view 'cam01': offset: "),
+        ("s.json", '{"cam01": {"rate": 0}}', "view 'cam01': rate: "),
+        ("s.json", '{"cam01": {"rate": -1}}', "view 'cam01': rate: "),
+        ("s.json", '{"cam01": 0.25}', "view 'cam01': entry: "),
+        ("s.json", '{"views": {"cam9": {}}}', "s.json names 'cam9', videos are cam01, cam02"),
+        ("s.json", '{"views": [1]}', "'views' is not a table"),
+        ("s.json", "[]", "s.json line 1: not a table of views"),
+        ("s.json", "", "s.json line 1: "),
+        ("s.json", "[" * 100000, "s.json"),
+        ("s.toml", "[cam01]\noffset_s = \n", "s.toml line 2: "),
+        ("s.toml", "[cam01]\noffset_s = nan\n", "view 'cam01': offset_s: "),
+        ("s.toml", "[cam01]\noffset_s = inf\n", "view 'cam01': offset_s: "),
+        ("s.toml", "[cam01", "s.toml line 1: "),
+    ],
+)
+def test_a_wrong_sync_file_says_where(file: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError) as caught:
+        read_sync_file(tmp_path / file, NAMES)
+    assert message in caught.value.message
+    assert file in caught.value.message
+
+
+def test_a_sync_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_bytes(b"\xff\xfe\x00x")
+    with pytest.raises(UsageError, match=r"s\.json is not a text file"):
+        read_sync_file(tmp_path / "s.json", NAMES)
+    write_counter_clip(tmp_path / "a.mp4", 3)
+    with pytest.raises(UsageError, match="sync file 'audoi' does not exist"):
+        open_scene(tmp_path, sync="audoi")
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=60) | st.text('{}[]":,.0123456789-eNanInfitycm_s\\ \n', max_size=60).map(str.encode))
+def test_any_sync_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    folder = tmp_path_factory.mktemp("sync")
+    for name in ("s.json", "s.toml"):
+        (folder / name).write_bytes(content)
+        with suppress(Page4DError):
+            read_sync_file(folder / name, NAMES)
+
+
+def test_views_that_a_sync_file_leaves_out_are_named(tmp_path: Path) -> None:
+    for name in "abc":
+        write_counter_clip(tmp_path / f"{name}.mp4", 12)
+    write_sync(tmp_path, {"b": (0.1, 1.0)})
+    scene = open_scene(tmp_path)
+    assert "sync.json does not name a, c: offset 0, rate 1 used" in [notice.text for notice in scene.notices]
+    assert [view.indices[0] for view in scene.views] == [3, 0, 3]
+    # A file may name views that are not used this time.
+    assert open_scene(tmp_path, views=("a", "c")).num_times == 12
+    assert open_scene(tmp_path, sync="none").num_times == 12
+
+
+def test_numbered_image_folders_beside_a_sync_file(tmp_path: Path) -> None:
+    for name in "ab":
+        write_images(tmp_path / name, {f"{n:03}.png": frame for n, frame in enumerate(counter_clip(range(20)))})
+    write_sync(tmp_path, {"b": (0.2, 1.0)})
+    scene = open_scene(tmp_path, image_fps=25)
+    counts = np.concatenate([read_batch(batch) for batch in read_all(scene)])
+    assert (counts[:, 0] - counts[:, 1] == 5).all()
+    assert len(counts) == 15
