@@ -10,8 +10,9 @@ from pathlib import Path
 import typer
 
 import page4d
-from page4d.errors import Page4DError
+from page4d.errors import MemoryBudgetError, Page4DError
 from page4d_cli import console
+from page4d_cli.commands.convert_weights import convert_weights
 from page4d_cli.commands.doctor import doctor
 from page4d_cli.commands.inspect_scene import inspect_scene
 from page4d_cli.commands.reconstruct import reconstruct
@@ -44,41 +45,53 @@ def _root(
 app.command()(reconstruct)
 app.command("inspect-scene")(inspect_scene)
 app.command()(synthesize)
+app.command("convert-weights")(convert_weights)
 app.command()(doctor)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; every error ends in two lines on stderr."""
     try:
-        app(args=list(arguments), standalone_mode=True)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(bool(end.code))
+        code = _run_app(list(arguments))
+        console.flush_results()
     except Page4DError as error:
         console.print_error(error.message, error.hint)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away, as with `| head`: nobody is left to be told. Python must not try either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         console.print_error("interrupted", "")
         return 130
+    except MemoryError as error:
+        console.print_error(f"out of memory: {error}".rstrip(": "), "try a smaller --size, --chunk or --fps")
+        return MemoryBudgetError.exit_code
     except Exception:
         # The last resort: a bug of ours, written down for the report.
-        return _report_bug()
+        return _report_bug(arguments)
+    return code
+
+
+def _run_app(arguments: list[str]) -> int:
+    try:
+        app(args=arguments, standalone_mode=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(bool(end.code))
     return 0
 
 
-def _report_bug() -> int:
-    handle, name = tempfile.mkstemp(prefix="page4d-error-", suffix=".log", text=True)
-    with os.fdopen(handle, "w") as log:
-        log.write(f"page4d {page4d.__version__}, Python {sys.version}\narguments: {sys.argv[1:]}\n\n")
-        traceback.print_exc(file=log)
-    last = traceback.format_exc().strip().splitlines()[-1]
-    console.print_error(f"internal error: {last}", f"this is a bug of page4d; please report it with {Path(name)}")
+def _report_bug(arguments: Sequence[str]) -> int:
+    trace = traceback.format_exc()
+    hint = "this is a bug of page4d; please report it with the trace"
+    try:
+        handle, name = tempfile.mkstemp(prefix="page4d-error-", suffix=".log", text=True)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as log:
+            log.write(f"page4d {page4d.__version__}, Python {sys.version}\narguments: {list(arguments)}\n\n{trace}")
+        hint += f" in {Path(name)}"
+    except OSError:
+        sys.stderr.write(trace)
+    console.print_error(f"internal error: {trace.strip().splitlines()[-1]}", hint)
     return 1
 
 
 def main() -> None:
     """Enter from the shell."""
+    console.survive_closed_pipes()
     sys.exit(run(sys.argv[1:]))

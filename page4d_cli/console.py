@@ -1,6 +1,9 @@
 """What a person sees: messages and progress on stderr, results on stdout."""
 
+import io
+import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
     from rich.table import Table
+    from rich.text import Text
 
     from page4d.scene.records import Notice
 
@@ -20,6 +24,69 @@ class Verbosity:
 
     quiet: bool = False
     verbose: bool = False
+
+
+class _ForgivingFile(io.FileIO):
+    """A terminal, pipe or file. What cannot be written is dropped; why is kept, unless the reader went away."""
+
+    failure: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        """Write what can be written."""
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            pass  # as with `| head`: nobody is left to be told
+        except OSError as error:
+            self.failure = error
+        return memoryview(data).nbytes
+
+
+def survive_closed_pipes() -> None:
+    """Let a command end as if somebody still read its output, and show names that the encoding does not have."""
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None:  # the shell closed it, as with `>&-`
+            number = os.open(os.devnull, os.O_WRONLY)
+        file = _ForgivingFile(number, "wb", closefd=False)
+        text = io.TextIOWrapper(
+            io.BufferedWriter(file),
+            encoding=stream.encoding if stream else "utf-8",
+            errors="backslashreplace",
+            line_buffering=file.isatty() or name == "stderr",
+        )
+        setattr(sys, name, text)
+
+
+def flush_results() -> None:
+    """Bring everything printed to where it goes.
+
+    Raises:
+        OutputError: if it cannot be written there.
+    """
+    from page4d.errors import OutputError
+
+    sys.stdout.flush()
+    file = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(file, _ForgivingFile) and file.failure is not None:
+        raise OutputError(f"cannot write to standard output: {file.failure.strerror}", "send it to another place")
+
+
+def visible(text: str) -> str:
+    """Escape what a terminal would obey or break a line at: names of files may hold anything."""
+    return "".join(char.encode("unicode_escape").decode() if _is_control(char) else char for char in text)
+
+
+def _is_control(char: str) -> bool:
+    """Tell controls, halves of characters, line separators and turns of the writing direction from letters."""
+    return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in "\u202a\u202b\u202d\u202e\u2066\u2067"
+
+
+def cell(text: str) -> "Text":
+    """Return a cell of a table that shows a text as it is: square brackets in names are no markup."""
+    from rich.text import Text
+
+    return Text(visible(text))
 
 
 def error_console() -> "Console":
@@ -33,10 +100,10 @@ def print_error(message: str, hint: str) -> None:
     """Print the two lines of an error."""
     console = error_console()
     console.print("[bold red]error:[/] ", end="")
-    console.print(message, markup=False)
+    console.print(visible(message), markup=False)
     if hint:
         console.print("[bold]hint:[/]  ", end="")
-        console.print(hint, markup=False)
+        console.print(visible(hint), markup=False)
 
 
 def print_notice(notice: "Notice", verbosity: Verbosity) -> None:
@@ -46,9 +113,9 @@ def print_notice(notice: "Notice", verbosity: Verbosity) -> None:
     console = error_console()
     if notice.level is Level.WARNING:
         console.print("[yellow]warning:[/] ", end="")
-        console.print(notice.text, markup=False)
+        console.print(visible(notice.text), markup=False)
     elif verbosity.verbose and not verbosity.quiet:
-        console.print(f"info: {notice.text}", markup=False)
+        console.print(f"info: {visible(notice.text)}", markup=False)
 
 
 def print_json(value: Any) -> None:
@@ -56,6 +123,15 @@ def print_json(value: Any) -> None:
     import json
 
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def human_size(num_bytes: float) -> str:
+    """Write a number of bytes for people, to three digits."""
+    for unit in ("bytes", "kB", "MB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} GB"
 
 
 def print_table(table: "Table") -> None:
@@ -68,7 +144,7 @@ def print_table(table: "Table") -> None:
 
 def print_text(text: str) -> None:
     """Print a line of a result."""
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(visible(text) + "\n")
 
 
 class ProgressObserver:
@@ -86,6 +162,7 @@ class ProgressObserver:
     def progress(self, done: int, total: int) -> None:
         """Move the bar."""
         if self._progress is not None and self._task is not None:
+            self._progress.start()
             self._progress.update(self._task, completed=done, total=total)
 
 
@@ -103,5 +180,9 @@ def observed_run(verbosity: Verbosity) -> Iterator[ProgressObserver]:
             return Text("" if task.speed is None else f"{task.speed:.2f} frames/s")
 
     columns = (TextColumn("reconstruct"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(True))
-    with Progress(*columns, console=error_console(), transient=False, speed_estimate_period=120) as progress:
+    progress = Progress(*columns, console=error_console(), transient=False, speed_estimate_period=120)
+    try:
         yield ProgressObserver(verbosity, progress, progress.add_task("reconstruct", total=None))
+    finally:
+        if progress.live.is_started:
+            progress.stop()

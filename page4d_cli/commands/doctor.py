@@ -44,7 +44,8 @@ def _print(capabilities: list[Capability]) -> None:
     table.add_column("to add it", overflow="fold")
     for capability in capabilities:
         state = "[green]ok[/]" if capability.ok else "[red]missing[/]" if capability.needed else "[yellow]missing[/]"
-        table.add_row(capability.name, state, capability.found, "" if capability.ok else capability.fix)
+        fix = "" if capability.ok else capability.fix
+        table.add_row(capability.name, state, console.cell(capability.found), console.cell(fix))
     console.print_table(table)
 
 

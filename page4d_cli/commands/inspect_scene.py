@@ -96,7 +96,7 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, title=scene.name, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, title=console.cell(scene.name), title_justify="left", title_style="bold")
     for name in ("view", "file", "codec"):
         table.add_column(name, overflow="fold")
     for name in ("size", "fps", "frames", "offset", "rate", "duration", "dropped", "doubled"):
@@ -105,9 +105,9 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
     for row in rows:
         calibrated = "-" if not row["calibrated"] else "lens undistorted" if row["distorted"] else "pinhole"
         table.add_row(
-            row["view"],
-            row["file"],
-            row["codec"],
+            console.cell(row["view"]),
+            console.cell(row["file"]),
+            console.cell(row["codec"]),
             "x".join(map(str, row["size"])),
             f"{row['fps']:.4g}" + (" varies" if row["is_variable"] else ""),
             str(row["num_frames"]),

@@ -178,11 +178,15 @@ def reconstruct(
         existing = pipeline.ExistingOutput.OVERWRITE if overwrite else pipeline.ExistingOutput.RESUME
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
     with stops_cleanly():
+        if out.resolve() == scene.resolve():
+            raise UsageError(f"--out '{out}' is the scene itself", "give another folder, such as one below it")
         pipeline.check_target(out, existing)
         opened = open_scene(scene, scene_options)
         choice = NetworkChoice(weights, untrained, preset, device, precision, seed)
         predictor, network = choose_predictor(opened, choice)
         if dry_run:
+            for notice in opened.notices:
+                console.print_notice(notice, verbosity)
             _report_plan(opened, network, plan_run(opened, settings, predictor), out, as_json=as_json)
             return
         if network.notice:
@@ -201,7 +205,7 @@ def reconstruct(
     if as_json:
         console.print_json({"out": str(out), **record.model_dump(mode="json")})
     elif not quiet:
-        _report(record, out)
+        _report(record, out, out / "preview" / "contact_sheet.png" if preview else out / "points")
 
 
 def _report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: Path, *, as_json: bool) -> None:
@@ -227,27 +231,29 @@ def _report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out:
     console.print_text(f"images   {width}x{height} px")
     overlap = max(chunk.overlap for chunk in plan.chunks)
     console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, {overlap} shared by neighbours")
-    console.print_text(f"disk     at most {plan.bytes_on_disk / 1e9:.2f} GB in '{out}'")
+    console.print_text(f"disk     at most {console.human_size(plan.bytes_on_disk)} in '{out}'")
 
 
-def _report(record: "RunRecord", out: Path) -> None:
+def _report(record: "RunRecord", out: Path, look_at: Path) -> None:
     """Print what a run wrote."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE, show_header=False, title=f"{record.scene.name} -> {out}", title_justify="left")
+    title = console.cell(f"{record.scene.name} -> {out}")
+    table = Table(box=box.SIMPLE, show_header=False, title=title, title_justify="left")
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     seconds = record.timings["total"]
     table.add_row("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s")
-    table.add_row("views", ", ".join(view.name for view in record.views))
-    table.add_row("network", " - ".join(part for part in (record.network.name, record.network.notice) if part))
-    table.add_row("scale", f"{record.scale} ({record.unit})")
+    table.add_row("views", console.cell(", ".join(view.name for view in record.views)))
+    network = " - ".join(part for part in (record.network.name, record.network.notice) if part)
+    table.add_row("network", console.cell(network))
+    table.add_row("scale", "metric" if record.unit == "metre" else "arbitrary")
     table.add_row("points", f"{record.counts.points:,}")
     if record.chunks[1:]:
         worst = max(chunk.seam.residual for chunk in record.chunks if chunk.seam is not None)
         table.add_row("seams", f"{len(record.chunks) - 1}, worst residual {worst:.4g} {record.unit} units")
     table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
-    table.add_row("peak memory", f"{(record.peak_memory_bytes or 0) / 1e9:.2f} GB ({record.device})")
-    table.add_row("look at", str(out / "preview" / "contact_sheet.png"))
+    table.add_row("peak memory", f"{console.human_size(record.peak_memory_bytes or 0)} ({record.device})")
+    table.add_row("look at", console.cell(str(look_at)))
     console.print_table(table)

@@ -1,0 +1,243 @@
+"""Clips and folders with one fault each, made with PyAV, OpenCV and a few patched bytes. All are tiny."""
+
+import os
+import struct
+import wave
+import zlib
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+FRAMES = 4
+SIZE = (48, 64)
+FPS = 12
+
+
+def picture(index: int, size: tuple[int, int] = SIZE, seed: int = 0) -> NDArray[np.uint8]:
+    """A smooth picture that differs from frame to frame and, by `seed`, from view to view."""
+    height, width = size
+    y, x = np.mgrid[:height, :width] / max(size)
+    phases = np.array([0.0, 2.0, 4.0]) + 0.4 * index + seed
+    waves = np.sin(7 * x[..., None] + phases) * np.cos(5 * y[..., None] + 0.7 * phases)
+    return np.rint(127.5 + 110 * waves).astype(np.uint8)
+
+
+def noise(index: int, size: tuple[int, int], seed: int = 0) -> NDArray[np.uint8]:
+    """A picture that does not compress, so that a file has bytes to lose in the middle."""
+    return np.random.default_rng((seed, index)).integers(0, 256, (*size, 3), dtype=np.uint8)
+
+
+def write_video(
+    path: Path,
+    frames: int = FRAMES,
+    *,
+    size: tuple[int, int] = SIZE,
+    fps: int = FPS,
+    codec: str = "libx264",
+    pixel_format: str = "yuv420p",
+    pts: Sequence[int] | None = None,
+    ticks: int | None = None,
+    container: str | None = None,
+    container_options: dict[str, str] | None = None,
+    codec_options: dict[str, str] | None = None,
+    rotation: int = 0,
+    pixel_aspect: Fraction | None = None,
+    transfer: int | None = None,
+    timecode: str | None = None,
+    gop: int = 12,
+    seed: int = 0,
+    noisy: bool = False,
+    sound: NDArray[np.float32] | None = None,
+) -> Path:
+    """Encode a clip; `pts` are in units of 1 / `ticks` s (default: frame numbers), `sound` is mono at 8 kHz."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ticks = ticks or fps
+    with av.open(str(path), "w", format=container, options=container_options or {}) as out:
+        stream = out.add_stream(codec, rate=fps, options=codec_options or {})
+        stream.height, stream.width = size
+        stream.pix_fmt = pixel_format
+        stream.time_base = stream.codec_context.time_base = Fraction(1, ticks)
+        stream.codec_context.gop_size = gop
+        if codec == "libx264":
+            stream.codec_context.max_b_frames = 0
+        if pixel_aspect is not None:
+            stream.codec_context.sample_aspect_ratio = pixel_aspect
+        if transfer is not None:
+            stream.codec_context.color_primaries, stream.codec_context.color_trc = 9, transfer
+            stream.codec_context.colorspace = 9
+        if rotation:
+            stream.set_display_rotation(rotation)
+        if timecode is not None:
+            stream.metadata["timecode"] = timecode
+        voice = out.add_stream("aac", rate=8000, layout="mono") if sound is not None else None
+        for index in range(frames):
+            pixels = noise(index, size, seed) if noisy else picture(index, size, seed)
+            frame = av.VideoFrame.from_ndarray(pixels, "rgb24").reformat(format=pixel_format)
+            frame.pts = index * (ticks // fps) if pts is None else pts[index]
+            frame.time_base = Fraction(1, ticks)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+        if voice is not None:
+            mux_sound(out, voice, sound)
+    return path
+
+
+def mux_sound(out: av.container.OutputContainer, voice: av.AudioStream, sound: NDArray[np.float32]) -> None:
+    """Encode mono samples at 8 kHz into an open file."""
+    block = 1024
+    for begin in range(0, len(sound), block):
+        frame = av.AudioFrame.from_ndarray(sound[None, begin : begin + block], format="fltp", layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = 8000, begin, Fraction(1, 8000)
+        out.mux(voice.encode(frame))
+    out.mux(voice.encode(None))
+
+
+def write_scene(folder: Path, names: Iterable[str] = ("cam01", "cam02"), **options: object) -> Path:
+    """A sound scene: one clip a view, all different."""
+    for seed, name in enumerate(names):
+        write_video(folder / f"{name}.mp4", seed=seed, **options)
+    return folder
+
+
+def write_image_folder(folder: Path, frames: int = FRAMES, size: tuple[int, int] = SIZE, seed: int = 0) -> Path:
+    """`000000.png` and on."""
+    folder.mkdir(parents=True)
+    for index in range(frames):
+        cv2.imwrite(str(folder / f"{index:06d}.png"), picture(index, size, seed))
+    return folder
+
+
+def truncate(path: Path, share: float) -> Path:
+    """Cut the end off a file."""
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * share)])
+    return path
+
+
+def truncated_faststart(path: Path) -> Path:
+    """The index is at the front and whole, the pictures end in the middle."""
+    write_video(path, 24, noisy=True, container_options={"movflags": "faststart"})
+    return truncate(path, 0.5)
+
+
+def without_moov(path: Path) -> Path:
+    """The index at the end is missing: the recorder lost power."""
+    write_video(path, 24, noisy=True)
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b"moov") - 4])
+    return path
+
+
+def flipped_bytes(path: Path) -> Path:
+    """All packets are there, one in the middle is garbage."""
+    write_video(path, 24, gop=24)
+    with av.open(str(path)) as clip:
+        packets = [(packet.pos, packet.size) for packet in clip.demux(video=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    begin, size = packets[10]
+    data[begin + 4 : begin + size] = bytes((byte ^ 0xFF) for byte in data[begin + 4 : begin + size])
+    path.write_bytes(data)
+    return path
+
+
+def replace_fourcc(path: Path, fourcc: bytes) -> Path:
+    """An MP4 whose track says that it is stored in another way."""
+    write_video(path)
+    data = path.read_bytes()
+    at = data.index(b"avc1", data.index(b"stsd"))
+    path.write_bytes(data[:at] + fourcc + data[at + 4 :])
+    return path
+
+
+def huge_header(path: Path, side: int = 16000) -> Path:
+    """A motion JPEG whose headers promise `side` x `side` pixels."""
+    write_video(path, 2, codec="mjpeg", pixel_format="yuvj420p", container="avi")
+    data = path.read_bytes()
+    avi, strf = data.index(b"avih") + 8 + 32, data.index(b"strf") + 8 + 4
+    data = bytearray(data)
+    data[avi : avi + 8] = struct.pack("<II", side, side)
+    data[strf : strf + 8] = struct.pack("<ii", side, side)
+    start = 0
+    while (start := data.find(b"\xff\xc0", start)) >= 0:
+        data[start + 5 : start + 9] = struct.pack(">HH", side, side)
+        start += 9
+    path.write_bytes(data)
+    return path
+
+
+def latin1_metadata(path: Path) -> Path:
+    """A sound clip of an older camera, whose metadata are not UTF-8."""
+    write_video(path)
+    path.write_bytes(path.read_bytes().replace(b"VideoHandler", b"Kamera S\xfcd 1"))
+    return path
+
+
+def damaged_sound(path: Path, seed: int = 0) -> Path:
+    """Whole pictures with sound that is garbage."""
+    write_video(path, 12, seed=seed, sound=sound_track(1.0))
+    with av.open(str(path)) as clip:
+        packets = [(packet.pos, packet.size) for packet in clip.demux(audio=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    for begin, size in packets:
+        data[begin : begin + size] = b"\xff" * size
+    path.write_bytes(data)
+    return path
+
+
+def changing_size(path: Path) -> Path:
+    """Two recordings of different size in one transport stream."""
+    parts = []
+    for number, size in enumerate([(48, 64), (96, 128)]):
+        part = path.with_name(f"part{number}.h264")
+        write_video(part, size=size, container="h264")
+        parts.append(part.read_bytes())
+        part.unlink()
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def audio_only(path: Path) -> Path:
+    """An MP4 with sound and no picture."""
+    with av.open(str(path), "w") as out:
+        mux_sound(out, out.add_stream("aac", rate=8000, layout="mono"), sound_track(0.5))
+    return path
+
+
+def sound_track(seconds: float, seed: int = 0) -> NDArray[np.float32]:
+    """White noise at 8 kHz: two of the same seed match, others do not."""
+    return (0.3 * np.random.default_rng(seed).standard_normal(int(seconds * 8000))).astype(np.float32)
+
+
+def wave_file(path: Path) -> Path:
+    """A WAV file under the name of a video."""
+    with wave.open(str(path), "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(8000)
+        out.writeframes(b"\0\0" * 800)
+    return path
+
+
+def png_bomb(path: Path, side: int = 60000) -> Path:
+    """A PNG of a few hundred bytes that would decode to gigapixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    pixels = zlib.compress(b"\0" * 100_000, 9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b""))
+    return path
+
+
+def fifo(path: Path) -> Path:
+    """A named pipe that nobody writes to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    return path

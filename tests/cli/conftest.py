@@ -1,0 +1,55 @@
+"""The command line in this process, as a test sees it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from page4d_cli.app import run
+
+NETWORK = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
+"""The smallest run there is."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Cli = Callable[..., Ended]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command line here and return its exit code and what it printed."""
+
+    def call(*arguments: object) -> Ended:
+        capsys.readouterr()
+        code = run([str(argument) for argument in arguments])
+        return Ended(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def reconstruct(cli: Cli) -> Cli:
+    """`page4d reconstruct` with the smallest network."""
+
+    def call(scene: Path, out: Path, *arguments: object) -> Ended:
+        return cli("reconstruct", scene, "--out", out, *NETWORK, *arguments)
+
+    return call

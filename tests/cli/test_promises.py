@@ -1,0 +1,574 @@
+"""What a user can rely on whatever happens: whole files, one writer, a clean stop, a resume that changes nothing."""
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+from clips import write_scene
+
+from page4d.inference.predict import NetworkPredictor
+from page4d.scene import batches
+
+FRAMES = 8
+CHUNKS = ("--chunk", "2", "--overlap", "1")
+"""Many small chunks, so that there is something to continue."""
+
+NETWORK = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
+
+RUNNER = """
+import os, resource, signal, sys, time
+import torch
+torch.set_num_threads(1)
+from page4d.inference.predict import NetworkPredictor
+
+calls = 0
+predict = NetworkPredictor.predict
+
+def counted(self, batch):
+    global calls
+    calls += 1
+    if calls == {at}:
+        {what}
+    return predict(self, batch)
+
+NetworkPredictor.predict = counted
+from page4d_cli.app import main
+main()
+"""
+
+
+def start(arguments: Sequence[object], *, at: int = 0, what: str = "pass", **options: object) -> subprocess.Popen:
+    """Run the command line in a process of its own that does `what` before prediction number `at`."""
+    code = RUNNER.format(at=at, what=what)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def before_prediction(patched: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
+    """Let something happen in this process before prediction `number` is made, counted from 1."""
+    predict, calls = NetworkPredictor.predict, []
+
+    def counted(self, batch):
+        calls.append(batch)
+        if len(calls) == number:
+            act()
+        return predict(self, batch)
+
+    patched.setattr(NetworkPredictor, "predict", counted)
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def arguments(scene: Path, out: Path, *more: object) -> list[object]:
+    return ["reconstruct", scene, "--out", out, *NETWORK, *CHUNKS, *more]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every file by its name, run.json without what the clock and the machine decide."""
+    files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    for name in [name for name in files if name == "run.json" or name.startswith("state/chunk")]:
+        document = json.loads(files[name])
+        for key in ("timings", "peak_memory_bytes"):
+            document.pop(key, None)
+        for chunk in [*document.get("chunks", []), document.get("record", {})]:
+            chunk.pop("seconds", None)
+        files[name] = json.dumps(document).encode()
+    return files
+
+
+def parts(folder: Path) -> list[Path]:
+    return list(folder.rglob("*.part"))
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory) -> Path:
+    return write_scene(tmp_path_factory.mktemp("promises") / "scene", frames=FRAMES)
+
+
+@pytest.fixture(scope="module")
+def whole(scene, tmp_path_factory) -> dict[str, bytes]:
+    """What an uninterrupted run writes."""
+    from page4d_cli.app import run
+
+    out = tmp_path_factory.mktemp("whole") / "out"
+    assert run([str(argument) for argument in arguments(scene, out, "--quiet")]) == 0
+    return contents(out)
+
+
+@pytest.fixture
+def chunked(cli, scene):
+    def call(out: Path, *more: object):
+        return cli(*arguments(scene, out, *more))
+
+    return call
+
+
+class TestInterrupt:
+    def test_sigterm_stops_between_files_and_resume_finishes_the_same(self, scene, whole, tmp_path, chunked):
+        out = tmp_path / "out"
+        process = start(arguments(scene, out), at=4, what="os.kill(os.getpid(), signal.SIGTERM)")
+        returned, _, err = ended(process)
+        assert returned == 143
+        assert f"error: interrupted after 3 of {FRAMES} frames\nhint:  continue with --resume\n" in err
+        assert not parts(out)
+        assert json.loads((out / "run.json").read_text())["status"] == "incomplete"
+        assert chunked(out, "--resume").code == 0
+        assert contents(out) == whole
+
+    def test_ctrl_c_ends_the_same_way(self, whole, tmp_path, chunked, monkeypatch):
+        out = tmp_path / "out"
+        with monkeypatch.context() as patched:
+            before_prediction(patched, 6, _interrupt)
+            stopped = chunked(out)
+        assert stopped.code == 130
+        assert stopped.err.endswith(f"error: interrupted after 5 of {FRAMES} frames\nhint:  continue with --resume\n")
+        assert chunked(out, "--resume").code == 0
+        assert contents(out) == whole
+
+    def test_a_signal_while_a_file_is_written_leaves_no_part_of_it(self, whole, tmp_path, chunked, monkeypatch):
+        out = tmp_path / "out"
+        real, calls = os.fsync, 0
+
+        def interrupted(handle: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 30:
+                os.kill(os.getpid(), signal.SIGINT)
+            real(handle)
+
+        monkeypatch.setattr(os, "fsync", interrupted)
+        stopped = chunked(out)
+        assert stopped.code == 130
+        assert "continue with --resume" in stopped.err
+        assert not parts(out)
+        assert chunked(out, "--resume").code == 0
+        assert contents(out) == whole
+
+    def test_a_signal_before_the_first_frame_can_be_resumed_too(self, whole, tmp_path, chunked, monkeypatch):
+        def stop(*_: object) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("page4d.inference.pipeline.check_disk", stop)
+            stopped = chunked(tmp_path / "out")
+        assert stopped.code == 143
+        assert f"interrupted after 0 of {FRAMES} frames" in stopped.err
+        assert chunked(tmp_path / "out", "--resume").code == 0
+        assert contents(tmp_path / "out") == whole
+
+    def test_handlers_are_put_back(self, tmp_path, chunked):
+        before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+        assert chunked(tmp_path / "out").code == 0
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+    def test_kill_9_is_not_resumed_unasked_and_cleaned_up_by_resume(self, scene, whole, tmp_path, chunked):
+        out = tmp_path / "out"
+        what = "os.kill(os.getpid(), signal.SIGKILL)"
+        assert ended(start(arguments(scene, out), at=5, what=what))[0] == -signal.SIGKILL
+        torn = out / "points" / ".frame_000007.ply.0123abcd.part"
+        torn.write_bytes(b"half")
+        refused = chunked(out)
+        assert refused.code == 2
+        assert f"error: '{out}' already holds a result\nhint:  use --resume, --overwrite or" in refused.err
+        assert chunked(out, "--resume").code == 0
+        assert not torn.exists()
+        assert contents(out) == whole
+
+
+class TestResume:
+    def test_a_finished_run_is_left_as_it_is(self, whole, tmp_path, chunked):
+        out = tmp_path / "out"
+        assert chunked(out).code == 0
+        assert chunked(out, "--resume").code == 0
+        assert contents(out) == whole
+
+    def test_an_empty_folder_is_begun(self, whole, tmp_path, chunked):
+        assert chunked(tmp_path, "--resume").code == 0
+        assert contents(tmp_path) == whole
+
+    @pytest.mark.parametrize(
+        ("option", "names"),
+        [
+            (("--size", "42"), ["size"]),
+            (("--views", "1"), ["views", "inputs", "instants"]),
+            (("--seed", "1"), ["seed"]),
+            (("--voxel", "0.5"), ["voxel"]),
+            (("--stride", "2"), ["stride", "instants"]),
+            (("--preset", "mv-small"), ["preset"]),
+            (("--precision", "bf16"), ["precision"]),
+        ],
+        ids=lambda value: value[0] if isinstance(value, tuple) else "",
+    )
+    def test_other_settings_are_refused_by_name(self, option, names, tmp_path, chunked):
+        out = tmp_path / "out"
+        assert chunked(out, "--frames", ":3").code == 0
+        refused = chunked(out, "--frames", ":3", "--resume", *option)
+        assert refused.code == 2
+        assert f"error: '{out}' holds results of another run (differs: {', '.join(names)})" in refused.err
+        assert "--overwrite" in refused.err
+
+    def test_other_clocks_are_refused_although_the_options_are_the_same(self, tmp_path, cli):
+        scene, out = write_scene(tmp_path / "scene", frames=6), tmp_path / "out"
+        (scene / "sync.json").write_text('{"cam02": {"offset_s": 0.0}}')
+        assert cli(*arguments(scene, out)).code == 0
+        (scene / "sync.json").write_text('{"cam02": {"offset_s": 0.0833333}}')
+        refused = cli(*arguments(scene, out, "--resume"))
+        assert (refused.code, "differs: instants" in refused.err) == (2, True)
+
+    def test_another_video_under_the_same_name_is_refused(self, tmp_path, cli):
+        scene, out = write_scene(tmp_path / "scene", frames=3), tmp_path / "out"
+        assert cli(*arguments(scene, out)).code == 0
+        os.utime(scene / "cam02.mp4", (1, 1))
+        refused = cli(*arguments(scene, out, "--resume"))
+        assert (refused.code, "differs: inputs" in refused.err) == (2, True)
+
+    def test_a_chunk_whose_files_are_gone_is_done_again(self, whole, tmp_path, chunked):
+        out = tmp_path / "out"
+        assert chunked(out).code == 0
+        (out / "points" / "frame_000003.ply").unlink()
+        assert chunked(out, "--resume").code == 0
+        assert contents(out) == whole
+
+    def test_foreign_files_are_not_taken_for_a_run(self, tmp_path, chunked):
+        (tmp_path / "points").mkdir()
+        (tmp_path / "points" / "mine.ply").write_text("mine")
+        refused = chunked(tmp_path, "--resume")
+        assert (refused.code, "holds files but no record of a page4d run" in refused.err) == (2, True)
+        assert chunked(tmp_path).code == 2
+
+    def test_a_damaged_record_is_named(self, tmp_path, chunked):
+        out = tmp_path / "out"
+        assert chunked(out, "--frames", ":2").code == 0
+        (out / "state" / "run.json").write_text("{")
+        for option in ("--resume", "--overwrite"):
+            refused = chunked(out, "--frames", ":2", option)
+            assert refused.code == 2
+            assert f"error: '{out}/state/run.json' is not as page4d writes it" in refused.err
+            assert "use another folder" in refused.err
+
+
+class TestOverwrite:
+    def test_only_files_of_the_old_run_go(self, tmp_path, chunked):
+        out = tmp_path / "out"
+        assert chunked(out).code == 0
+        mine = [out / "notes.txt", out / "points" / "mine.ply", out / "depth" / "cam02" / "mine.png", out / "x" / "y"]
+        for path in mine:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("mine")
+        assert chunked(out, "--views", "1", "--frames", ":4", "--overwrite").code == 0
+        assert [path.read_text() for path in mine] == ["mine"] * 4
+        names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+        assert not [name for name in names if "cam02" in name and "mine" not in name]
+        assert not (out / "points" / "frame_000004.ply").exists()
+        assert not (out / "confidence" / "cam02").exists()
+
+    def test_files_of_a_torn_chunk_go_too(self, tmp_path, chunked, monkeypatch):
+        out = tmp_path / "out"
+        with monkeypatch.context() as patched:
+            patched.setattr("page4d.inference.state.StateFolder.write_chunk", _interrupt)
+            assert chunked(out).code == 130
+        assert (out / "depth" / "cam02" / "frame_000000.png").exists()
+        assert chunked(out, "--views", "1", "--overwrite").code == 0
+        assert not (out / "depth" / "cam02").exists()
+
+    def test_a_link_is_replaced_and_its_target_kept(self, tmp_path, chunked):
+        target = tmp_path / "precious.json"
+        target.write_text("precious")
+        out = tmp_path / "out"
+        assert chunked(out, "--frames", ":2").code == 0
+        for name in ("run.json", "cameras.json", "points/frame_000000.ply"):
+            (out / name).unlink()
+            (out / name).symlink_to(target)
+        assert chunked(out, "--frames", ":2", "--overwrite").code in (0, 2)
+        assert target.read_text() == "precious"
+
+
+def _interrupt(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class TestInsideTheFolder:
+    def test_names_that_would_leave_it_or_collide_are_cleaned(self, tmp_path, cli):
+        names = [
+            "a b",
+            "a_b",
+            "-dash",
+            "caf\u00e9",
+            "new\nline",
+            "esc\x1b[31m",
+            "[red]b",
+            "\u6444\u50cf",
+            "..x",
+            "n" * 90,
+        ]
+        scene, out = write_scene(tmp_path / "s", names[:-2] + names[-1:], frames=2), tmp_path / "out"
+        ended = cli("reconstruct", scene, "--out", out, *NETWORK)
+        assert ended.code == 0, ended.err
+        assert "\x1b[31m" not in ended.out + ended.err
+        views = json.loads((out / "run.json").read_text())["views"]
+        assert {view["name"] for view in views} == {*names[:-2], names[-1]}
+        folders = {path.name for path in (out / "depth").iterdir()}
+        assert folders == {view["safe_name"] for view in views}
+        assert {"a_b", "a_b_2", "_dash", "cafe", "new_line", "esc__31m", "_red_b", "__", "n" * 64} == folders
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "s"]
+
+    def test_a_name_that_is_not_utf8(self, tmp_path, cli):
+        scene, out = write_scene(tmp_path / "s", ["cam01", "x"], frames=2), tmp_path / "out"
+        (scene / "x.mp4").rename(os.fsdecode(os.fsencode(scene) + b"/caf\xe9.mp4"))
+        assert cli("inspect-scene", scene, "--json").code == 0
+        assert "caf\\udce9" in cli("inspect-scene", scene).out
+        for more in ((), ("--resume",), ("--overwrite",)):
+            ended = cli("reconstruct", scene, "--out", out, *NETWORK, *more)
+            assert ended.code == 0, ended.err
+        assert (out / "depth" / "caf_").is_dir()
+
+    def test_cameras_of_a_calibration_never_become_paths(self, tmp_path, cli):
+        scene, out = write_scene(tmp_path / "s", frames=2), tmp_path / "deep" / "er" / "out"
+        pose = [[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
+        moved = [[1.0, 0, 0, 1], *pose[1:]]
+        record = {"intrinsics": [[60.0, 0, 32], [0, 60, 24], [0, 0, 1]], "width": 64, "height": 48}
+        cameras = {"../../x": {"world_to_camera": pose, **record}, "/etc/y": {"world_to_camera": moved, **record}}
+        (scene / "rig.json").write_text(json.dumps({"pixel_center": 0.5, "scale": "metric", "cameras": cameras}))
+        options = ("--calibration", scene / "rig.json", "--calibration-match", "order")
+        assert cli("reconstruct", scene, "--out", out, *NETWORK, *options).code == 0
+        assert {path.name for path in (out / "cameras").iterdir()} == {
+            f"cam0{view}.{kind}" for view in (1, 2) for kind in ("tum", "open3d.json")
+        }
+        assert sorted(path.name for path in tmp_path.rglob("*x*") if out not in path.parents) == []
+
+    def test_a_link_that_leads_out_is_not_followed(self, tmp_path, chunked):
+        out, away = tmp_path / "out", tmp_path / "away"
+        out.mkdir()
+        away.mkdir()
+        (out / "depth").symlink_to(away)
+        refused = chunked(out)
+        assert refused.code == 5
+        assert "leads outside" in refused.err
+        assert list(away.iterdir()) == []
+
+
+class TestOneWriter:
+    def test_a_second_process_is_refused_with_the_pid_of_the_first(self, scene, tmp_path, chunked):
+        out, go = tmp_path / "out", tmp_path / "go"
+        os.mkfifo(go)
+        first = start(arguments(scene, out), at=2, what=f"open({str(go)!r}).read()")
+        try:
+            while not (out / "state" / "chunk_00000.json").exists():
+                assert first.poll() is None, first.communicate()
+                time.sleep(0.05)
+            for option in ("--resume", "--overwrite"):
+                refused = chunked(out, option)
+                assert refused.code == 5
+                assert f"error: '{out}' is in use by another page4d (pid {first.pid})" in refused.err
+            assert psutil.pid_exists(first.pid)
+            go.write_text("on")
+            assert ended(first)[0] == 0
+        finally:
+            first.kill()
+        assert chunked(out, "--resume").code == 0
+
+    def test_a_lock_file_that_nobody_holds_is_no_obstacle(self, tmp_path, chunked):
+        tmp_path.joinpath(".page4d.lock").write_text("99999\n")
+        assert chunked(tmp_path, "--frames", ":2").code == 0
+
+    def test_the_lock_is_free_after_an_error(self, tmp_path, chunked, monkeypatch):
+        out = tmp_path / "out"
+        with monkeypatch.context() as patched:
+            patched.setattr("page4d.inference.state.StateFolder.write_chunk", _interrupt)
+            assert chunked(out).code == 130
+        with (out / ".page4d.lock").open("r+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class TestDisk:
+    def test_a_full_disk_is_reported_and_the_run_can_be_continued(self, whole, tmp_path, chunked, monkeypatch):
+        """RLIMIT_FSIZE stands for the disk: files beyond it cannot be written."""
+        out, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
+        with monkeypatch.context() as patched:
+            before_prediction(patched, 3, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1])))
+            try:
+                refused = chunked(out)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert refused.code == 5
+        assert f"error: cannot write to '{out}/" in refused.err
+        assert f"(after 2 of {FRAMES} frames)" in refused.err
+        assert "repeat with --resume" in refused.err
+        assert not parts(out)
+        assert chunked(out, "--resume").code == 0
+        assert contents(out) == whole
+
+    def test_no_space_left(self, tmp_path, chunked, monkeypatch):
+        real = os.write
+
+        def full(handle: int, data: bytes) -> int:
+            if len(data) > 8000:
+                raise OSError(28, "No space left on device")
+            return real(handle, data)
+
+        monkeypatch.setattr("page4d.export.atomic.os.write", full)
+        ended = chunked(tmp_path / "out")
+        assert ended.code == 5
+        assert "disk full (after 0 of 8 frames)" in ended.err
+        assert "hint:  free space, then repeat with --resume" in ended.err
+        assert not parts(tmp_path)
+
+    def test_too_little_space_is_known_before_work(self, tmp_path, chunked, monkeypatch):
+        monkeypatch.setattr("page4d.inference.state.shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+        ended = chunked(tmp_path / "out")
+        assert ended.code == 5
+        assert f"in '{tmp_path / 'out'}'" in ended.err
+        assert "free" in ended.err
+        assert not (tmp_path / "out" / "points").exists()
+
+    @pytest.mark.parametrize("place", ["file", "file/below", "/proc/page4d", "link"])
+    def test_an_output_that_cannot_be_is_refused_before_any_work(self, place, tmp_path, chunked, monkeypatch):
+        monkeypatch.setattr("page4d.scene.open.open_scene", lambda *_: pytest.fail("the scene was opened"))
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "link").symlink_to("nowhere")
+        if place.startswith("/proc") and not Path("/proc").is_dir():
+            pytest.skip("no /proc here")
+        if place.startswith("/proc"):
+            real = os.access  # root may write everywhere
+            monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/proc" and real(path, mode))
+        ended = chunked(tmp_path / place)
+        assert ended.code == 5
+        assert f"error: cannot write to '{tmp_path / place}'" in ended.err
+
+    def test_standard_output_that_is_full(self):
+        if not Path("/dev/full").exists():
+            pytest.skip("no /dev/full here")
+        with Path("/dev/full").open("w") as full:
+            command = [sys.executable, "-m", "page4d_cli", "reconstruct", "--help"]
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        assert done.returncode == 5
+        assert done.stderr.startswith("error: cannot write to standard output")
+
+
+class TestMemory:
+    @staticmethod
+    def limit(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> list[int]:
+        """Let the network fail on chunks of more than `most` instants; return the lengths it was asked for."""
+        predict, asked = NetworkPredictor.predict, []
+
+        def limited(self, batch):
+            asked.append(len(batch.times))
+            if len(batch.times) > most:
+                raise error
+            return predict(self, batch)
+
+        monkeypatch.setattr(NetworkPredictor, "predict", limited)
+        return asked
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 669 GiB"),
+            RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"),
+            MemoryError(),
+        ],
+        ids=lambda error: type(error).__name__,
+    )
+    def test_chunks_shrink_until_they_fit(self, error, scene, tmp_path, reconstruct, monkeypatch):
+        asked = self.limit(monkeypatch, 3, error)
+        ended = reconstruct(scene, tmp_path / "out", "--chunk", "8", "--overlap", "1")
+        assert ended.code == 0, ended.err
+        assert asked[0] == 8
+        assert max(asked[1:]) <= 4
+        text = "out of memory with 8 frames per chunk: continuing with 4"
+        assert f"warning: {text}" in ended.err
+        record = json.loads((tmp_path / "out" / "run.json").read_text())
+        assert text in record["warnings"]
+        assert len(record["times"]) == FRAMES
+        assert len(list((tmp_path / "out" / "points").iterdir())) == FRAMES
+
+    def test_nothing_fits(self, scene, tmp_path, reconstruct, monkeypatch):
+        self.limit(monkeypatch, 0, torch.OutOfMemoryError("no"))
+        ended = reconstruct(scene, tmp_path / "out", "--chunk", "4", "--overlap", "0")
+        assert ended.code == 7
+        assert "error: out of memory even with 1 frame per chunk at 28 px" in ended.err
+        assert "hint:  try --size" in ended.err
+        assert not parts(tmp_path)
+
+    def test_memory_that_runs_out_while_decoding_does_not_lose_frames(self, tmp_path, chunked, monkeypatch):
+        """The decoders of some views have moved on when the batch does not fit; they must not be taken as damaged."""
+        read, calls = batches._OpenView.read, []
+
+        def torn(view, first, stop):
+            calls.append(view)
+            if len(calls) == 2:
+                raise MemoryError
+            return read(view, first, stop)
+
+        smaller = ("--chunk", "4", "--overlap", "1")
+        assert chunked(tmp_path / "smaller", *smaller).code == 0
+        monkeypatch.setattr(batches._OpenView, "read", torn)
+        ended = chunked(tmp_path / "torn", "--chunk", "8", "--overlap", "1")
+        assert ended.code == 0, ended.err
+        assert "out of memory with 8 frames per chunk: continuing with 4" in ended.err
+        clouds = [
+            {path.name: path.read_bytes() for path in (tmp_path / out / "points").iterdir()}
+            for out in ("smaller", "torn")
+        ]
+        assert clouds[0] == clouds[1]
+
+    def test_another_failure_is_not_taken_for_memory(self, tmp_path, chunked, monkeypatch):
+        self.limit(monkeypatch, 0, RuntimeError("a bug"))
+        ended = chunked(tmp_path / "out")
+        assert ended.code == 1
+        assert "internal error: RuntimeError: a bug" in ended.err
+
+    def test_memory_that_runs_out_elsewhere_is_no_bug_report(self, scene, cli, monkeypatch):
+        def fail(*_: object, **__: object) -> None:
+            raise MemoryError("Unable to allocate 1.82 TiB")
+
+        monkeypatch.setattr("page4d.scene.open.build_timeline", fail)
+        ended = cli("inspect-scene", scene)
+        assert ended.code == 7
+        assert "error: out of memory: Unable to allocate 1.82 TiB\nhint:  try" in ended.err
+
+
+class TestClosedOutput:
+    @pytest.mark.parametrize("command", ["inspect-scene {scene} --json", "reconstruct --help"])
+    def test_a_reader_that_goes_away_is_no_error(self, command, scene):
+        read, write = os.pipe()
+        os.close(read)
+        words = [word.format(scene=scene) for word in command.split()]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "page4d_cli", *words], stdout=write, stderr=subprocess.PIPE, text=True
+        )
+        os.close(write)
+        assert (process.communicate(timeout=120)[1], process.returncode) == ("", 0)
+
+    def test_a_run_goes_on_when_nobody_listens(self, scene, whole, tmp_path):
+        read, write = os.pipe()
+        os.close(read)
+        out = tmp_path / "out"
+        command = [sys.executable, "-m", "page4d_cli", *map(str, arguments(scene, out))]
+        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # sums in another order have other last digits
+        process = subprocess.Popen(command, stdout=write, stderr=write, env=one_thread)
+        os.close(write)
+        assert process.wait(timeout=120) == 0
+        assert contents(out) == whole
+
+    def test_no_standard_output_at_all(self):
+        def close() -> None:
+            os.close(1)
+
+        command = [sys.executable, "-m", "page4d_cli", "--version"]
+        done = subprocess.run(command, stderr=subprocess.PIPE, preexec_fn=close, timeout=120, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")

@@ -1,0 +1,344 @@
+"""What stands on the terminal when all is well, for people and for scripts."""
+
+import json
+import re
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clips import write_image_folder, write_scene, write_video
+
+import page4d
+from page4d.export import open3d_runtime
+from page4d.scene.open import open_scene
+from page4d_cli import console
+from page4d_cli.commands import doctor
+
+COMMANDS = ("reconstruct", "inspect-scene", "synthesize", "doctor")
+HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory) -> Path:
+    return write_scene(tmp_path_factory.mktemp("terminal") / "scene")
+
+
+@pytest.fixture
+def measured(tmp_path) -> tuple[Path, tuple[str, ...]]:
+    """A scene with cameras and depth: a run without any network, and so without any warning."""
+    folder = write_scene(tmp_path / "scene")
+    cameras = {}
+    for place, name in enumerate(("cam01", "cam02")):
+        write_depth(folder / "truth" / name)
+        pose = np.eye(4)
+        pose[0, 3] = place
+        intrinsics = [[60.0, 0, 32], [0, 60, 24], [0, 0, 1]]
+        cameras[name] = {"world_to_camera": pose.tolist(), "intrinsics": intrinsics, "width": 64, "height": 48}
+    (folder / "rig.json").write_text(json.dumps({"pixel_center": 0.5, "scale": "metric", "cameras": cameras}))
+    return folder, ("--calibration", str(folder / "rig.json"), "--depth", str(folder / "truth"))
+
+
+def write_depth(folder: Path) -> None:
+    import cv2
+
+    folder.mkdir(parents=True)
+    for index in range(4):
+        cv2.imwrite(str(folder / f"{index:06d}.png"), np.full((48, 64), 2000 + index, np.uint16))
+
+
+class TestHelp:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_has_help(self, command, cli):
+        for option in ("--help", "-h"):
+            ended = cli(command, option)
+            assert (ended.code, ended.err) == (0, "")
+            assert "Usage:" in ended.out
+            assert "--json" in ended.out
+
+    def test_the_root_lists_every_command(self, cli):
+        ended = cli("--help")
+        assert ended.code == 0
+        assert all(command in ended.out for command in COMMANDS)
+        assert cli().code == 2
+
+    def test_every_command_prints_its_help_without_loading_what_is_heavy(self):
+        """In one fresh process, because a module that is loaded once stays."""
+        code = (
+            "import sys\nfrom page4d_cli.app import run\n"
+            f"codes = [run([command, '--help']) for command in {COMMANDS}] + [run(['--version']), run(['--help'])]\n"
+            f"print(codes, [name for name in {HEAVY} if name in sys.modules])"
+        )
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"CPU time: {after.ru_utime - before.ru_utime:.2f} s")
+        assert done.stdout.rstrip().endswith("[0, 0, 0, 0, 0, 0] []")
+
+    def test_version_is_that_of_the_package(self, cli):
+        ended = cli("--version")
+        assert (ended.code, ended.out, ended.err) == (0, f"page4d {page4d.__version__}\n", "")
+        project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+        assert project["project"]["scripts"]["page4d"] == "page4d_cli.app:main"
+
+    @pytest.mark.parametrize(
+        ("wrong", "right"), [("--sizes", "--size"), ("--presett", "--preset"), ("--ouput", "--out")]
+    )
+    def test_a_misspelt_option_names_the_nearest(self, wrong, right, cli):
+        ended = cli("reconstruct", "scene", wrong, "1")
+        assert ended.code == 2
+        assert "No such option" in ended.err
+        assert right in ended.err
+        assert ended.out == ""
+
+
+class TestReconstruct:
+    def test_results_go_to_stdout_and_the_rest_to_stderr(self, scene, tmp_path, reconstruct):
+        ended = reconstruct(scene, tmp_path / "out")
+        assert ended.code == 0
+        assert "UNTRAINED NETWORK: THE VALUES ARE NOISE" in ended.out
+        assert f"look at {tmp_path / 'out' / 'points'}" in re.sub(" +", " ", ended.out)
+        assert "warning: UNTRAINED NETWORK: THE VALUES ARE NOISE" in ended.err
+        assert "4/4" in ended.err
+        assert "\x1b" not in ended.out + ended.err, "no colours where there is no terminal"
+
+    def test_what_to_look_at_exists(self, scene, tmp_path, cli):
+        out = tmp_path / "out"
+        ended = cli("reconstruct", scene, "--out", out, "--untrained", "--preset", "mv-tiny", "--size", "28")
+        (named,) = re.findall(r"look at +(\S+)", ended.out)
+        assert Path(named).is_file()
+
+    def test_json_is_the_only_thing_on_stdout(self, scene, tmp_path, reconstruct):
+        ended = reconstruct(scene, tmp_path / "out", "--json")
+        document = json.loads(ended.out)
+        on_disk = json.loads((tmp_path / "out" / "run.json").read_text())
+        assert document == {"out": str(tmp_path / "out"), **on_disk}
+
+    def test_quiet_says_nothing(self, measured, tmp_path, cli):
+        folder, options = measured
+        ended = cli("reconstruct", folder, "--out", tmp_path / "out", "--no-preview", "--quiet", *options)
+        assert (ended.code, ended.out, ended.err) == (0, "", "")
+
+    def test_quiet_keeps_warnings(self, scene, tmp_path, reconstruct):
+        ended = reconstruct(scene, tmp_path / "out", "--quiet")
+        assert (ended.out, ended.err) == ("", "warning: UNTRAINED NETWORK: THE VALUES ARE NOISE\n")
+
+    def test_verbose_adds_what_is_good_to_know(self, scene, tmp_path, reconstruct):
+        text = "info: views are taken to start together"
+        assert text not in reconstruct(scene, tmp_path / "a").err
+        assert text in reconstruct(scene, tmp_path / "b", "--verbose").err
+
+    @pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
+    def test_dry_run_writes_nothing(self, more, scene, tmp_path, reconstruct):
+        out = tmp_path / "deep" / "out"
+        ended = reconstruct(scene, out, "--dry-run", "--chunk", "2", "--overlap", "1", *more)
+        assert ended.code == 0
+        assert list(tmp_path.iterdir()) == []
+        if more:
+            assert json.loads(ended.out)["chunks"] == [[0, 2, 0], [1, 3, 1], [2, 4, 1]]
+        else:
+            assert "chunks   3 of 2 instants, 1 shared by neighbours" in ended.out
+            assert re.search(r"disk     at most \d+ kB in", ended.out)
+
+    def test_dry_run_shows_the_warnings_of_the_scene(self, tmp_path, reconstruct):
+        folder = write_scene(tmp_path / "s")
+        write_video(folder / "cam03.mp4", 2, seed=3)
+        ended = reconstruct(folder, tmp_path / "out", "--dry-run")
+        assert "warning: common span 0.00-0.08 s (2 frames); cam03 ends first" in ended.err
+
+    def test_square_brackets_in_names_are_no_markup(self, tmp_path, reconstruct):
+        folder = write_scene(tmp_path / "[bold]", ["[red]a", "b[0]"])
+        ended = reconstruct(folder, tmp_path / "x[" / "b]")
+        assert ended.code == 0, ended.err
+        assert "[red]a, b[0]" in ended.out
+        assert "[bold] -> " in ended.out
+
+
+class TestInspectScene:
+    def test_the_table_has_a_row_a_view(self, scene, cli):
+        ended = cli("inspect-scene", scene)
+        assert (ended.code, ended.err) == (0, "")
+        rows = [line.split() for line in ended.out.splitlines() if line.strip().startswith("cam")]
+        assert [row[:6] for row in rows] == [
+            ["cam01", "cam01.mp4", "h264", "64x48", "12", "4"],
+            ["cam02", "cam02.mp4", "h264", "64x48", "12", "4"],
+        ]
+        for line in ("instants         4, 0.000 to 0.250 s", "synchronisation  same start", "calibration      none"):
+            assert line in ended.out
+
+    def test_json_says_what_the_library_finds(self, scene, cli):
+        ended = cli("inspect-scene", scene, "--json")
+        document = json.loads(ended.out)
+        opened = open_scene(scene)
+        assert ended.err == ""
+        assert document["scene"] == "scene"
+        assert document["num_times"] == opened.num_times == 4
+        assert [view["view"] for view in document["views"]] == list(opened.view_names)
+        assert document["views"][0] | {"fps": 12.0} == {
+            "view": "cam01",
+            "file": "cam01.mp4",
+            "codec": "h264",
+            "size": [64, 48],
+            "fps": 12.0,
+            "duration_s": pytest.approx(4 / 12),
+            "num_frames": 4,
+            "dropped": 0,
+            "duplicated": 0,
+            "is_variable": False,
+            "offset_s": 0.0,
+            "rate": 1.0,
+            "calibrated": False,
+            "distorted": False,
+            "masked": False,
+        }
+        assert document["last_s"] == pytest.approx(0.25)
+        assert {notice["level"] for notice in document["notices"]} <= {"info", "warning"}
+
+    def test_calibration_and_clocks_are_shown(self, measured, cli):
+        folder, options = measured
+        (folder / "sync.json").write_text('{"cam02": {"offset_s": 0.083333333, "rate": 1.001}}')
+        ended = cli("inspect-scene", folder, *options[:2])
+        assert ended.code == 0
+        assert "+0.0833 s" in ended.out
+        assert "1.001" in ended.out
+        assert "pinhole" in ended.out
+        assert "file sync.json" in ended.out
+        assert "metric" in ended.out
+
+    def test_faults_of_a_recording_are_counted(self, tmp_path, cli):
+        write_video(tmp_path / "cam01.mp4", 30, pts=[n if n < 20 else n + 2 for n in range(30)])
+        (row,) = json.loads(cli("inspect-scene", tmp_path, "--json").out)["views"]
+        assert (row["dropped"], row["duplicated"], row["is_variable"]) == (2, 0, False)
+
+    def test_image_folders_are_views_too(self, tmp_path, cli):
+        write_image_folder(tmp_path / "left")
+        write_image_folder(tmp_path / "right", seed=1)
+        document = json.loads(cli("inspect-scene", tmp_path, "--json", "--image-fps", "10").out)
+        assert [(view["file"], view["codec"], view["fps"]) for view in document["views"]] == [
+            ("left/", "png", 10.0),
+            ("right/", "png", 10.0),
+        ]
+        assert document["synchronisation"] == "frame numbers in the file names"
+
+    def test_what_is_ignored_is_said(self, tmp_path, cli):
+        write_scene(tmp_path)
+        (tmp_path / "notes.txt").write_text("hello")
+        (tmp_path / "Calib.toml").write_text("")
+        out = cli("inspect-scene", tmp_path).out
+        assert "info:            ignored notes.txt: not a video" in out
+        assert "warning:         ignored Calib.toml: looks like a calibration; pass --calibration" in out
+
+
+class TestSynthesize:
+    OPTIONS = ("--views", "2", "--frames", "2", "--size", "32x32")
+
+    def test_json_and_files(self, tmp_path, cli):
+        ended = cli("synthesize", "--out", tmp_path / "s", *self.OPTIONS, "--json")
+        assert json.loads(ended.out)["views"] == ["cam01", "cam02"]
+        assert (tmp_path / "s" / "cam02.mp4").is_file()
+        assert cli("inspect-scene", tmp_path / "s").code == 0
+
+    def test_nothing_is_written_over(self, tmp_path, cli):
+        (tmp_path / "mine.txt").write_text("mine")
+        ended = cli("synthesize", "--out", tmp_path, *self.OPTIONS)
+        assert ended.code == 5
+        assert "holds 1 entries" in ended.err
+        assert cli("synthesize", "--out", tmp_path / "mine.txt", *self.OPTIONS).code == 5
+        assert (tmp_path / "mine.txt").read_text() == "mine"
+
+    @pytest.mark.parametrize("size", ["32", "32x", "0x32", "axb", "-3x3"])
+    def test_a_size_is_two_numbers(self, size, tmp_path, cli):
+        ended = cli("synthesize", "--out", tmp_path / "s", "--size", size)
+        assert (ended.code, "Invalid value for '--size'" in ended.err) == (2, True)
+
+
+class TestDoctor:
+    def test_this_machine_is_fit(self, cli):
+        ended = cli("doctor", "--json")
+        found = {row["name"]: row for row in json.loads(ended.out)}
+        assert ended.code == 0
+        assert {"Python 3.11+", "PyTorch", "video (PyAV)", "images (OpenCV)", "GPU", "Open3D"} <= set(found)
+        assert all(row["ok"] for row in found.values() if row["needed"])
+        assert all(row["fix"] for row in found.values() if not row["ok"])
+
+    def test_open3d_without_its_system_library_is_named_with_the_line_that_adds_it(self, cli, monkeypatch):
+        def fail(_: str):
+            raise OSError("libEGL.so.1: cannot open shared object file: No such file or directory")
+
+        open3d_runtime.load_open3d.cache_clear()
+        monkeypatch.setattr(open3d_runtime.importlib, "import_module", fail)
+        checks = [check for check in doctor._CHECKS if check is doctor._open3d]
+        monkeypatch.setattr(doctor, "_CHECKS", checks)
+        try:
+            ended = cli("doctor")
+        finally:
+            open3d_runtime.load_open3d.cache_clear()
+        assert ended.code == 0, "no file of the output needs Open3D"
+        assert "Open3D cannot start: system library libEGL.so.1 is missing" in ended.out
+        assert "sudo apt-get install libusb-1.0-0 libegl1 libgl1" in ended.out
+
+    def test_a_library_that_every_run_needs_is_an_error(self, cli, monkeypatch):
+        monkeypatch.setattr(doctor, "_CHECKS", (doctor._library("PyTorch", "no_such_module", "torch"),))
+        ended = cli("doctor")
+        assert ended.code == 6
+        assert "missing" in ended.out
+        assert "pip install --force-reinstall torch" in ended.out
+
+
+class TestBugs:
+    def test_a_bug_of_ours_is_written_down(self, scene, cli, monkeypatch, tmp_path):
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        monkeypatch.setattr("page4d.scene.open.build_timeline", lambda *_, **__: 1 / 0)
+        ended = cli("inspect-scene", scene)
+        (log,) = tmp_path.glob("page4d-error-*.log")
+        assert ended.code == 1
+        assert ended.out == ""
+        assert ended.err == (
+            "error: internal error: ZeroDivisionError: division by zero\n"
+            f"hint:  this is a bug of page4d; please report it with the trace in {log}\n"
+        )
+        text = log.read_text()
+        assert "Traceback (most recent call last)" in text
+        assert "open_scene" in text
+        assert f"page4d {page4d.__version__}" in text
+        assert str(scene) in text
+
+    def test_a_bug_that_cannot_be_written_down_is_shown(self, scene, cli, monkeypatch):
+        monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+        monkeypatch.setattr("page4d.scene.open.build_timeline", lambda *_, **__: 1 / 0)
+        ended = cli("inspect-scene", scene)
+        assert ended.code == 1
+        assert "Traceback" in ended.err
+        assert "error: internal error: ZeroDivisionError" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain é 摄像 👍 [red]", "plain é 摄像 👍 [red]"),
+        ("two\nlines\r\t", "two\\nlines\\r\\t"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("\udce9", "\\udce9"),
+        ("abc\u202egpj", "abc\\u202egpj"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text, shown):
+    assert console.visible(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (118_000, "118 kB"),
+        (999_600, "1 MB"),
+        (4.1e9, "4.1 GB"),
+        (2.5e12, "2,500.0 GB"),
+    ],
+)
+def test_sizes_are_readable(number, text):
+    assert console.human_size(number) == text
