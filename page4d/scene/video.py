@@ -1,7 +1,4 @@
-"""Videos as frame sources: exact time stamps, upright square pixels, and damage that is never hidden.
-
-Source of the container facts: PyAV and FFmpeg documentation; checked against clips made for the tests.
-"""
+"""Videos as frame sources: exact time stamps, upright square pixels, and damage that is never hidden."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,13 +7,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
-from av.error import ExternalError, FFmpegError, InvalidDataError, PatchWelcomeError
 from av.video.reformatter import Colorspace, Interpolation
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
+from page4d.scene.container import decode_stream, left_out, open_container, stated_length, video_stream
+from page4d.scene.damage import damage_error, scan
 from page4d.scene.files import check_pixels, check_regular_file
 from page4d.scene.records import Image, Level, Notice
 
@@ -26,15 +23,6 @@ VIDEO_SUFFIXES = frozenset(
 )
 """File names that are taken for videos."""
 
-_CONTAINERS = (
-    "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ogg,flv,asf,mxf,gif,ivf,m4v,dv,av1,obu,yuv4mpegpipe"
-)
-_OPTIONS = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
-"""Playlists and image demuxers stay shut: a file called cam01.mp4 must not make us read other files."""
-
-_DAMAGE = (InvalidDataError, PatchWelcomeError, ExternalError)
-"""What decoders say to packets that make no sense."""
-
 _SEEK_AFTER_S = 3.0
 _SEEKABLE = ("mov", "matroska", "webm")
 _UNSPECIFIED_COLOR = 2
@@ -42,19 +30,6 @@ _HDR_TRANSFERS = {16: "PQ", 18: "HLG"}
 _QUARTER_TURN_DEG = 90
 _EXACT_COLOR = 0x2000
 """FFmpeg's SWS_FULL_CHR_H_INT: without it, frames that are shrunk come out two levels too dark."""
-
-_SIGNATURES = (
-    (b"\x89PNG\r\n", "is a PNG image, not a video"),
-    (b"\xff\xd8\xff", "is a JPEG image, not a video"),
-    (b"BM", "is a BMP image, not a video"),
-    (b"II*\0", "is a TIFF image, not a video"),
-    (b"MM\0*", "is a TIFF image, not a video"),
-    (b"ffconcat", "is a playlist (concat); only real video files are opened"),
-    (b"#EXTM3U", "is a playlist (m3u8); only real video files are opened"),
-    (b"<?xml", "is an XML file, not a video"),
-    (b"<!DOCTYPE", "is a web page, not a video"),
-    (b"version https://git-lfs", "is a git-lfs pointer, not a video"),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +64,7 @@ class VideoSource:
     @contextmanager
     def open(self, size: tuple[int, int] | None = None) -> Iterator["VideoReader"]:
         """Start decoding from the first frame on, resized to `size` (height, width) if given."""
-        with _open_container(self.path) as container:
+        with open_container(self.path) as container:
             yield VideoReader(self, container, size or self.size)
 
 
@@ -99,7 +74,7 @@ class VideoReader:
     def __init__(self, source: VideoSource, container: Any, size: tuple[int, int]) -> None:
         self._source = source
         self._size = size
-        self._stream = _video_stream(container, source.path)
+        self._stream = video_stream(container, source.path)
         self._container = container
         self._frames: Iterator[tuple[int, Any]] | None = None
         self._held: tuple[int, Image] | None = None
@@ -156,7 +131,7 @@ class VideoReader:
 
     def _decode(self, seeked: bool) -> Iterator[tuple[int, Any]]:
         source = self._source
-        for position, frame, damaged in _decode_stream(self._container, self._stream):
+        for position, frame, damaged in decode_stream(self._container, self._stream):
             if damaged and not source.tolerates_damage and not seeked:
                 raise damage_error(source.path)
             if frame is None or (damaged and seeked):
@@ -227,15 +202,15 @@ class _Header:
 
 
 def _read_header(path: Path, max_megapixels: float) -> _Header:
-    with _open_container(path) as container:
-        stream = _video_stream(container, path)
+    with open_container(path) as container:
+        stream = video_stream(container, path)
         context = stream.codec_context
         check_pixels(path.name, context.width, context.height, max_megapixels)
         # Packets are dropped as they come: a recording of hours must not end up in memory.
         packets = [
             (p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in container.demux(stream) if p.size
         ]
-        stated = _stated_length(container, stream) - _left_out(container, [packet[1] for packet in packets])
+        stated = stated_length(container, stream) - left_out(container, [packet[1] for packet in packets])
         shown = [(pts, dts, key) for pts, dts, key, discarded, _ in packets if not discarded]
         return _Header(
             container=container.format.name,
@@ -254,18 +229,6 @@ def _read_header(path: Path, max_megapixels: float) -> _Header:
         )
 
 
-def _stated_length(container: Any, stream: Any) -> int:
-    """Return how many packets the container promises, 0 if it does not say; an edit list may hide some for good."""
-    stated = int(stream.frames)
-    return min(stated, len(stream.index_entries)) if container.format.name.startswith("mov") else stated
-
-
-def _left_out(container: Any, dts: Sequence[int | None]) -> int:
-    """Return how many frames an AVI counts but does not hold: capture programs write a dropped frame as no bytes."""
-    known = [stamp for stamp in dts if stamp is not None]
-    return max(known) + 1 - len(dts) if container.format.name == "avi" and known else 0
-
-
 def _frame_times(header: _Header) -> tuple[NDArray[np.int64] | None, NDArray[np.float64], bool]:
     """Return the time stamps, the seconds of each frame from the first, and whether the file states them.
 
@@ -281,157 +244,33 @@ def _frame_times(header: _Header) -> tuple[NDArray[np.int64] | None, NDArray[np.
     return None, np.arange(len(header.shown_pts)) / header.rate, header.container == "avi"
 
 
-def damage_error(path: Path) -> InputError:
-    """Decode a damaged video to its end and say exactly what is wrong with it."""
-    scan = _scan(path)
-    good = int(scan.good.sum())
-    if good == 0:
-        return InputError(f"{path.name} has no whole frame", "record or copy it again, or leave it out with --views")
-    remedy = f"use --allow-damaged to use the {good} good frames"
-    if scan.bad_packets == 0 or scan.ends_early:
-        return InputError(f"{path.name} breaks off after frame {good - 1} of {max(scan.expected, good)}", remedy)
-    packets = "1 damaged packet" if scan.bad_packets == 1 else f"{scan.bad_packets} damaged packets"
-    at = f" at {scan.first_bad_s:.2f} s" if scan.first_bad_s is not None else ""
-    concealed = int((~scan.good).sum())
-    frames = "1 frame" if concealed == 1 else f"{concealed} frames"
-    return InputError(f"{path.name} has {packets}{at}, {frames} concealed", remedy)
-
-
-@dataclass(frozen=True)
-class _Scan:
-    """What a full decode finds: per decoded frame its time stamp and whether it is whole."""
-
-    pts: list[int | None]
-    good: NDArray[np.bool_]
-    bad_packets: int
-    first_bad_s: float | None
-    expected: int
-    ends_early: bool
-
-
-def _scan(path: Path) -> _Scan:
-    pts: list[int | None] = []
-    dts: list[int | None] = []
-    good: list[bool] = []
-    bad_packets, first_bad_s, last_packet_bad = 0, None, False
-    with _open_container(path) as container:
-        stream = _video_stream(container, path)
-        start = float((stream.start_time or 0) * stream.time_base)
-        expected = _stated_length(container, stream)
-        for packet in container.demux(stream):
-            if packet.size:
-                dts.append(packet.dts)
-                last_packet_bad = bool(packet.is_corrupt)
-            try:
-                frames = packet.decode()
-            except _DAMAGE:
-                bad_packets += 1
-                if first_bad_s is None and packet.pts is not None:
-                    first_bad_s = float(packet.pts * stream.time_base) - start
-                continue
-            pts.extend(frame.pts for frame in frames)
-            good.extend(not (frame.is_corrupt or packet.is_corrupt) for frame in frames)
-        expected = max(expected - _left_out(container, dts), 0)
-    ends_early = last_packet_bad or (expected > 0 and len(pts) + bad_packets < expected)
-    return _Scan(pts, np.array(good, dtype=bool), bad_packets, first_bad_s, expected or len(pts), ends_early)
-
-
 def _without_damage(source: VideoSource) -> VideoSource:
     """Keep only the frames that a full decode found whole, and say how many that is."""
-    scan = _scan(source.path)
-    good = int(scan.good.sum())
+    found = scan(source.path)
+    good = int(found.good.sum())
     if good == 0:
         raise InputError(
             f"{source.label} has no whole frame", "record or copy it again, or leave it out with --views"
         )
-    lost = max(scan.expected, len(source.frame_times)) - good
+    lost = max(found.expected, len(source.frame_times)) - good
     if lost == 0 and good == len(source.frame_times):
         return source
     notice = Notice(f"{source.label} is damaged: {good} good frames are used, {lost} left out")
     if source.pts is None:
-        kept = np.flatnonzero(scan.good)
+        kept = np.flatnonzero(found.good)
         return replace(
             source, positions=kept, frame_times=source.frame_times[kept], notices=(*source.notices, notice)
         )
-    whole = {pts for pts, fine in zip(scan.pts, scan.good, strict=True) if fine}
+    whole = {pts for pts, fine in zip(found.pts, found.good, strict=True) if fine}
     kept = np.array([index for index, pts in enumerate(source.pts) if int(pts) in whole], dtype=np.int64)
     return replace(
         source, pts=source.pts[kept], frame_times=source.frame_times[kept], notices=(*source.notices, notice)
     )
 
 
-@contextmanager
-def _open_container(path: Path) -> Iterator[Any]:
-    try:
-        container = av.open(str(path), options=dict(_OPTIONS), metadata_errors="replace")
-    except FFmpegError as error:
-        raise InputError(
-            f"{path.name} {_what_it_is(path)}", "give a video file, or leave it out with --views"
-        ) from error
-    with container:
-        try:
-            yield container
-        except MemoryError:
-            raise
-        except FFmpegError as error:
-            raise InputError(
-                f"{path.name} cannot be decoded: {error.strerror}", "convert or record it again"
-            ) from error
-
-
-def _what_it_is(path: Path) -> str:
-    with path.open("rb") as file:
-        head = file.read(64)
-    for signature, text in _SIGNATURES:
-        if head.startswith(signature):
-            return text
-    if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"wide"):
-        return "is incomplete (recording or copy did not finish)"
-    return "is not a video (cannot be recognised)"
-
-
-def _video_stream(container: Any, path: Path) -> Any:
-    streams = [stream for stream in container.streams.video if "attached_pic" not in str(stream.disposition)]
-    if not streams:
-        raise InputError(
-            f"{path.name} has no video stream", "give a file with pictures, or leave it out with --views"
-        )
-    stream = streams[0]
-    if stream.codec_context is None or not stream.codec_context.is_decoder:
-        raise InputError(
-            f"{path.name} uses a codec or encryption that this PyAV {av.__version__} cannot decode",
-            "convert it: ffmpeg -i IN -c:v libx264 -crf 12 OUT.mp4",
-        )
-    stream.thread_type = "AUTO"
-    return stream
-
-
-def _decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool]]:
-    """Yield (position in decoding order, frame or None, whether something was damaged)."""
-    position = 0
-    size = None
-    for packet in container.demux(stream):
-        try:
-            frames = packet.decode()
-        except _DAMAGE:
-            yield position, None, True
-            continue
-        for frame in frames:
-            if size is not None and size != (frame.width, frame.height):
-                at = f"frame {position}" if frame.pts is None else f"{float(frame.pts * stream.time_base):.1f} s"
-                raise InputError(
-                    f"{Path(container.name).name} changes size at {at} "
-                    f"({size[0]}x{size[1]} -> {frame.width}x{frame.height})",
-                    "split the recording where it changes",
-                )
-            size = (frame.width, frame.height)
-            yield position, frame, bool(frame.is_corrupt or packet.is_corrupt)
-            position += 1
-
-
 def _first_frame(path: Path) -> Any:
-    with _open_container(path) as container:
-        for _, frame, _ in _decode_stream(container, _video_stream(container, path)):
+    with open_container(path) as container:
+        for _, frame, _ in decode_stream(container, video_stream(container, path)):
             if frame is not None:
                 return frame
     raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")

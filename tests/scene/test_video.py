@@ -152,7 +152,7 @@ def test_jumps_land_on_the_frame_asked_for(
     options = {"preset": "fast", "x264-params": f"bframes=3:b-adapt=0:scenecut=0:{keys}{more}"}
     source = probe(write_counter_clip(tmp_path / name, 150, options=options))
     decoded = 0
-    original = video._decode_stream
+    original = video.decode_stream
 
     def counted(*arguments: Any) -> Any:
         nonlocal decoded
@@ -160,7 +160,7 @@ def test_jumps_land_on_the_frame_asked_for(
             decoded += 1
             yield item
 
-    monkeypatch.setattr(video, "_decode_stream", counted)
+    monkeypatch.setattr(video, "decode_stream", counted)
     for after_s, most in ((0.2, 150 if gop == "one key frame" else 200), (3.0, 150)):
         monkeypatch.setattr(video, "_SEEK_AFTER_S", after_s)
         for indices in ([0, 100, 149], [95, 97, 120, 131], range(0, 150, 7), [149], range(1, 150, 31)):
