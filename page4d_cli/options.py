@@ -120,7 +120,8 @@ Depth = Annotated[
     ),
 ]
 DepthLevels = Annotated[
-    float, typer.Option(help="Levels of measured depth per unit of the calibration.", rich_help_panel=INPUT)
+    float,
+    typer.Option(help="Levels of measured depth per metre (per unit, where that is unknown).", rich_help_panel=INPUT),
 ]
 AllowDamaged = Annotated[
     bool, typer.Option("--allow-damaged", help="Use the whole frames of damaged videos.", rich_help_panel=INPUT)

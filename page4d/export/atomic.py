@@ -122,12 +122,18 @@ def check_can_be_made(folder: Path) -> None:
 
 
 def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
-    """Delete what a killed run left half-written; call it only while holding the folder."""
+    """Delete what a killed run left half-written; call it only while holding the folder.
+
+    Only the places that the output contract writes to are looked at: another run may write below this folder.
+    """
+    places = [folder, *(folder / name for name in ("cameras", "points", "preview", "state"))]
+    places += [view for name in ("depth", "confidence", "dynamic") for view in sorted((folder / name).glob("*"))]
     stale = []
-    for root, _, names in os.walk(folder, followlinks=False):
-        for name in sorted(names):
-            path = Path(root, name)
-            if _PART.match(name) and path.is_file() and not path.is_symlink():
+    for place in places:
+        if place.is_symlink() or not place.is_dir():
+            continue
+        for path in sorted(place.iterdir()):
+            if _PART.match(path.name) and path.is_file() and not path.is_symlink():
                 path.unlink()
                 stale.append(path)
     return tuple(stale)

@@ -21,8 +21,7 @@ HEADROOM = 4.0
 """How many times deeper than the first chunk's 99.9th percentile an arbitrary-scale scene may become."""
 
 DYNAMIC_THRESHOLD = 0.5
-"""Above this probability a pixel counts as moving; a network that knows nothing says exactly this."""
-"""Probability of motion from which a pixel counts as moving, in masks and clouds."""
+"""Above this probability a pixel counts as moving, in masks and clouds; who knows nothing says exactly this."""
 
 CONFIDENCE_MAPPING = "png = round(255 * confidence); 0 also where there is no depth"
 DYNAMIC_MAPPING = f"png = 255 where the probability of motion is above {DYNAMIC_THRESHOLD}, else 0"

@@ -11,6 +11,7 @@ from page4d.export.atomic import WrittenFile, write_bytes_atomic
 from page4d.export.json_file import FileModel, format_json, read_model, readable
 from page4d.export.layout import SAFE_NAME, OutputLayout
 from page4d.export.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
+from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform
 from page4d.scene.records import Clock
 
@@ -38,6 +39,13 @@ class PixelRecord(FileModel):
     top: Count = 0
 
 
+class DistortionRecord(FileModel):
+    """The lens distortion that was taken out on load: images, maps and cameras are those of an ideal lens."""
+
+    model: str
+    coefficients: list[float]
+
+
 class ClockRecord(FileModel):
     """`common = offset_s + rate * own`."""
 
@@ -55,6 +63,7 @@ class ViewRecord(FileModel):
     map_size: Size
     pixel_transform: PixelRecord
     clock: ClockRecord = ClockRecord()
+    undistorted: DistortionRecord | None = None
 
 
 class NetworkRecord(FileModel):
@@ -88,10 +97,10 @@ class TransformRecord(FileModel):
 class SeamRecord(FileModel):
     """How well a chunk fits the one before: residual in units of the scene, and what the alignment turned and scaled.
 
-    `num_points` pixels decided it; 0 means that only the cameras did.
+    `num_points` pixels decided it; 0 means that the cameras did. Without a shared static pixel there is no residual.
     """
 
-    residual: float
+    residual: float | None
     rotation_deg: float
     scale_ratio: float
     num_points: Count = 0
@@ -135,7 +144,6 @@ class RunRecord(FileModel):
     counts: CountsRecord = CountsRecord()
     timings: dict[str, float] = Field(default_factory=dict)
     peak_memory_bytes: Count | None = None
-    predicted_memory_bytes: Count | None = None
     device: str = "cpu"
     precision: str = "fp32"
     seed: int = 0
@@ -158,8 +166,15 @@ class RunRecord(FileModel):
         return self
 
 
-def view_record(layout: OutputLayout, name: str, file: str, transform: PixelTransform, clock: Clock) -> ViewRecord:
-    """Describe a view of the scene as `run.json` has it."""
+def view_record(
+    layout: OutputLayout,
+    name: str,
+    file: str,
+    transform: PixelTransform,
+    clock: Clock,
+    distortion: Distortion | None = None,
+) -> ViewRecord:
+    """Describe a view of the scene as `run.json` has it; `distortion` is what was taken out on load."""
     content = transform.content_size[::-1]
     return ViewRecord(
         name=name,
@@ -174,6 +189,9 @@ def view_record(layout: OutputLayout, name: str, file: str, transform: PixelTran
             top=transform.top,
         ),
         clock=ClockRecord(offset_s=clock.offset_s, rate=clock.rate),
+        undistorted=None
+        if distortion is None
+        else DistortionRecord(model=distortion.model.value, coefficients=list(distortion.coefficients)),
     )
 
 

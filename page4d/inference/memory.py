@@ -5,14 +5,20 @@ import sys
 
 import torch
 
-_CPU_MESSAGES = ("DefaultCPUAllocator: can't allocate", "not enough memory", "Cannot allocate memory")
+_MESSAGES = (
+    "DefaultCPUAllocator: can't allocate",
+    "not enough memory",
+    "Cannot allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Tell whether an error of torch or Python means that memory ran out, on a GPU or on the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _CPU_MESSAGES)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -39,6 +39,12 @@ class Journal:
         self.warnings: list[str] = []
         self.seconds: dict[str, float] = defaultdict(float)
 
+    def continue_from(self, warnings: list[str], seconds: dict[str, float]) -> None:
+        """Take up what an interrupted run had to tell."""
+        self.warnings.extend(warnings)
+        for stage, spent in seconds.items():
+            self.seconds[stage] += spent
+
     def notice(self, notice: Notice) -> None:
         """Pass a notice on; a warning is kept once."""
         if notice.level is Level.WARNING and notice.text not in self.warnings:

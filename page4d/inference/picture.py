@@ -8,6 +8,7 @@ from page4d.export.maps import write_png
 from page4d.export.output import Output
 from page4d.export.preview.cloud_view import cloud_views
 from page4d.export.preview.contact_sheet import chosen_instants, contact_sheet, tiles_from_output
+from page4d.inference.state import PREVIEW_NAMES
 from page4d.scene.batches import open_batches
 from page4d.scene.records import Scene
 
@@ -23,8 +24,8 @@ def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
     sheet = contact_sheet(tiles, output.run.scale, notice)
     middle = instants[len(instants) // 2]
     cloud = cloud_views(output.points(middle), output.cameras, middle, notice)
-    pictures = {"contact_sheet.png": sheet, "cloud.png": cloud}
-    return [write_png(output.layout.preview(name), picture) for name, picture in pictures.items()]
+    pictures = zip(PREVIEW_NAMES, (sheet, cloud), strict=True)
+    return [write_png(output.layout.preview(name), picture) for name, picture in pictures]
 
 
 def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:

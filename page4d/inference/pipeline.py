@@ -11,32 +11,34 @@ import torch
 from pydantic import JsonValue
 
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError
+from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError
 from page4d.export.atomic import check_can_be_made, claim_output
 from page4d.export.cameras import capture_cameras
 from page4d.export.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import choose_depth_scale
 from page4d.export.output import open_output
-from page4d.export.run_record import NetworkRecord, RunRecord, write_run
+from page4d.export.run_record import NetworkRecord, RunRecord, read_run, write_run
 from page4d.geometry.camera import Cameras
+from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk, plan_chunks
+from page4d.inference.fingerprint import check_fingerprint, files_of, fingerprint_of
 from page4d.inference.memory import is_out_of_memory
 from page4d.inference.observe import Journal, Observer, SilentObserver
 from page4d.inference.picture import write_previews
 from page4d.inference.plan import plan_run
-from page4d.inference.predict import PRECISION_NAMES, Predictor
+from page4d.inference.predict import Predictor
 from page4d.inference.report import RunInputs, chunk_record, run_record
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.state import (
-    ChunkState,
+    OWN_NAMES,
+    FinishedChunk,
     RunState,
     StateFolder,
     cameras_of,
     check_disk,
-    check_fingerprint,
     chunk_state,
-    fingerprint_of,
+    finished_chunk,
     is_occupied,
     plan_of,
     transform_of,
@@ -72,11 +74,11 @@ def reconstruct(
 ) -> RunRecord:
     """Reconstruct a scene into an output folder and return what `run.json` records.
 
-    `command` are the settings as the caller knows them: they are written to `run.json`, and a run is continued only
-    if they are the same.
+    `command` are the settings as the caller knows them, for `run.json`. A run is continued only if everything that
+    its bytes depend on is the same; one that is complete is returned as it is.
 
     Raises:
-        UsageError: if the folder holds another result.
+        UsageError: if the folder holds another result, or the inputs themselves.
         InputError: if a frame cannot be decoded.
         OutputError: if the folder cannot be written.
         MemoryBudgetError: if not even the smallest chunk fits in memory.
@@ -92,7 +94,9 @@ def reconstruct(
         seed=settings.points.seed,
     )
     check_target(Path(out), existing)
+    _check_apart(scene, Path(out))
     with claim_output(Path(out)) as folder:
+        check_target(folder, existing)  # once more: it may have been finished by another process meanwhile
         return _Run(inputs, settings, folder, Journal(observer or SilentObserver())).execute(existing)
 
 
@@ -104,8 +108,24 @@ def check_target(out: Path, existing: ExistingOutput) -> None:
         UsageError: if it holds a result that is neither to be continued nor replaced.
     """
     check_can_be_made(out)
-    if is_occupied(out) and existing is ExistingOutput.REFUSE:
+    if not is_occupied(out):
+        return
+    if existing is ExistingOutput.REFUSE:
         raise UsageError(f"'{out}' already holds a result", "use --resume, --overwrite or another folder")
+    if existing is ExistingOutput.OVERWRITE and not (out / "state" / "run.json").is_file():
+        raise UsageError(
+            f"'{out}' holds files that page4d did not write", "use another folder, or move them away yourself"
+        )
+
+
+def _check_apart(scene: Scene, out: Path) -> None:
+    """Refuse an output whose files would come to lie among those that are read."""
+    own = [(out / name).resolve() for name in OWN_NAMES]
+    companions = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
+    read = [path for source in (*(view.source for view in scene.views), *companions) for path in files_of(source)]
+    for path in (*read, *scene.other_files):
+        if any(path.resolve().is_relative_to(folder) for folder in own):
+            raise UsageError(f"the output would overwrite '{path}', which is read", "use another folder for --out")
 
 
 class _Run:
@@ -118,11 +138,16 @@ class _Run:
         self.layout = OutputLayout(folder, inputs.scene.view_names)
         self.states = StateFolder(self.layout)
         self.world = World(inputs.scene, settings.poses, predictor_uses_rig=inputs.predictor.uses_rig_cameras)
-        self.finished: list[ChunkState] = []
+        self.finished: list[FinishedChunk] = []
+        self.settled = Sim3.identity()
 
     def execute(self, existing: ExistingOutput) -> RunRecord:
         try:
             return self._execute(existing)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._out_of_memory() from error
         except InterruptedRunError as error:
             raise InterruptedRunError(
                 f"interrupted after {self._num_done} of {self.inputs.scene.num_times} frames",
@@ -132,12 +157,12 @@ class _Run:
 
     def _execute(self, existing: ExistingOutput) -> RunRecord:
         begin = time.perf_counter()
+        if existing is ExistingOutput.RESUME and self._is_done():
+            self.journal.progress(self.inputs.scene.num_times, self.inputs.scene.num_times)
+            return read_run(self.layout)
         self.state = self._begin(existing)
         for notice in self.inputs.scene.notices:
             self.journal.notice(notice)
-        if self.state.scale not in (None, self.inputs.scene.scale):
-            self.world.scale_is_known = False  # as the interrupted run found
-            self._notice_scale()
         write_run(self.layout, self._record("incomplete"))
         self._reconstruct_chunks()
         self._notice_clipping()
@@ -151,21 +176,33 @@ class _Run:
                 output = open_output(self.layout.folder, allow_incomplete=True)
                 files += write_previews(output, self.inputs.scene)
         names = [str(file.path.relative_to(self.layout.folder)) for file in files]
+        self.journal.seconds["total"] += time.perf_counter() - begin
         self._update(other_files=[*names, "run.json"])
-        self.journal.seconds["total"] = time.perf_counter() - begin
         record = self._record("complete")
         write_run(self.layout, record)
         return record
 
+    def _is_done(self) -> bool:
+        """Tell whether the run in the folder is this one, complete, with all its files."""
+        earlier = self.states.read_run()
+        if earlier is None or not self.states.is_complete():
+            return False
+        check_fingerprint(self.layout.folder, earlier, fingerprint_of(self.inputs, self.settings))
+        done = self.states.finished_chunks(earlier)
+        return bool(done) and done[-1].stop == self.inputs.scene.num_times
+
     def _begin(self, existing: ExistingOutput) -> RunState:
         folder, inputs = self.layout.folder, self.inputs
-        precision = PRECISION_NAMES[getattr(inputs.predictor, "precision", torch.float32)]
-        fingerprint = fingerprint_of(inputs.scene, inputs.command, inputs.network, precision)
+        fingerprint = fingerprint_of(inputs, self.settings)
         if existing is ExistingOutput.RESUME and is_occupied(folder):
             earlier = check_fingerprint(folder, self.states.read_run(), fingerprint)
-            self.finished = self.states.finished_chunks()
+            self.finished = self.states.finished_chunks(earlier)
+            self.journal.continue_from(earlier.warnings, earlier.seconds)
+            if self.finished and earlier.scale is not None:
+                self.world.continue_from(earlier.scale, transform_of(self.finished[-1].record))
             return earlier
-        if existing is ExistingOutput.OVERWRITE:
+        if existing is ExistingOutput.OVERWRITE and is_occupied(folder):
+            check_disk(folder, inputs.plan.bytes_on_disk, self.states.listed_bytes())
             self.states.remove_listed_files()
         check_disk(folder, inputs.plan.bytes_on_disk)
         plan = [(chunk.start, chunk.stop, chunk.overlap) for chunk in inputs.plan.chunks]
@@ -175,7 +212,8 @@ class _Run:
 
     def _update(self, **changes: object) -> None:
         """Change the recorded state of the run, on disk too."""
-        self.state = self.state.model_copy(update=changes)
+        tally = {"warnings": list(self.journal.warnings), "seconds": dict(self.journal.seconds)}
+        self.state = self.state.model_copy(update={**tally, **changes})
         self.states.write_run(self.state)
 
     def _record(self, status: Literal["complete", "incomplete"]) -> RunRecord:
@@ -218,7 +256,9 @@ class _Run:
         """Predict the last finished chunk again for the instants that it held back: they are not on disk."""
         last = self.finished[-1]
         chunk = Chunk(last.record.start, last.record.stop, last.record.overlap)
-        predictions = self._predict(reader, chunk)
+        predictions = self._predict_or_none(reader, chunk)
+        if predictions is None:
+            raise self._out_of_memory()
         if not self.world.is_fixed:
             predictions = predictions.transformed(transform_of(last.record))
         return predictions.at_times(last.stop - chunk.start, chunk.length)
@@ -234,6 +274,7 @@ class _Run:
                 self._shrink(index, chunk, shrinks)
                 continue
             yield chunk, predictions
+            del predictions
             index += 1
 
     def _predict_or_none(self, reader: BatchReader, chunk: Chunk) -> Predictions | None:
@@ -251,7 +292,10 @@ class _Run:
         with self.journal.timed("decode"):
             batch = reader.read(chunk.start, chunk.stop)
         with self.journal.timed("predict"):
-            return self.world.settle(self.inputs.predictor.predict(batch), batch.cameras)
+            predictions = self.inputs.predictor.predict(batch)
+            _check_finite(predictions)
+            predictions, self.settled = self.world.settle(predictions, batch.cameras)
+        return predictions
 
     def _shrink(self, index: int, chunk: Chunk, shrinks: int) -> None:
         """Replan from a chunk on with half its length.
@@ -260,17 +304,22 @@ class _Run:
             MemoryBudgetError: if it cannot be halved once more.
         """
         length = chunk.length // 2
-        if shrinks > MAX_SHRINKS or length < max(1, 2 * self.settings.overlap):
-            side = self.inputs.plan.long_side
-            frames = "1 frame" if chunk.length == 1 else f"{chunk.length} frames"
-            raise MemoryBudgetError(
-                f"out of memory even with {frames} per chunk at {side} px",
-                f"try --size {max(side * 3 // 4, 14)}, a smaller --overlap, or fewer --views",
-            )
+        unjoined = self.settings.overlap == 0 and not self.world.is_fixed
+        if shrinks > MAX_SHRINKS or length < max(1, 2 * self.settings.overlap) or unjoined:
+            raise self._out_of_memory(chunk.length)
         rest = plan_chunks(self.inputs.scene.num_times, length, self.settings.overlap, start=chunk.start)
+        self.states.forget_chunks_from(index)
         self._update(plan=self.state.plan[:index] + [(part.start, part.stop, part.overlap) for part in rest])
         text = f"out of memory with {chunk.length} frames per chunk: continuing with {length}"
         self.journal.notice(Notice(text))
+
+    def _out_of_memory(self, length: int | None = None) -> MemoryBudgetError:
+        side = self.inputs.plan.long_side
+        frames = {None: "", 1: " with 1 frame per chunk"}.get(length, f" with {length} frames per chunk")
+        return MemoryBudgetError(
+            f"out of memory even{frames} at {side} px" if frames else f"out of memory at {side} px",
+            f"try --size {max(side * 3 // 4, 14)}, a smaller --overlap, or fewer --views",
+        )
 
     def _write_chunk(self, stitched: Stitched, begin: float) -> None:
         """Write the instants that a chunk completes, then its record; `begin` is when its work began."""
@@ -286,18 +335,21 @@ class _Run:
                 written += write_instant(self.layout, first + place, predictions.at_times(place, place + 1), options)
                 self.journal.progress(first + place + 1, self.inputs.scene.num_times)
         state = chunk_state(
-            chunk_record(stitched, time.perf_counter() - begin),
+            chunk_record(
+                stitched, self.settled if self.world.is_fixed else stitched.transform, time.perf_counter() - begin
+            ),
             first,
             capture_cameras([predictions]),
             written,
             self.layout.folder,
         )
         self.states.write_chunk(len(self.finished), state)
-        self.finished.append(state)
+        self.finished.append(finished_chunk(state))
+        self._update()
 
     def _notice_scale(self) -> None:
         if self.world.lacks_baseline:
-            text = "one camera in one place gives no baseline: the scale of the result is arbitrary"
+            text = "cameras in one place give no baseline: the scale of the result is arbitrary"
             self.journal.notice(Notice(text))
         elif self.world.scale is Scale.ARBITRARY:
             self.journal.notice(Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO))
@@ -305,5 +357,23 @@ class _Run:
     def _notice_clipping(self) -> None:
         clipped = sum(chunk.clipped_depths for chunk in self.finished)
         if clipped:
-            farthest = 65535 / (self.state.depth_scale or 1.0)
-            self.journal.notice(Notice(f"{clipped} depths beyond {farthest:.4g} were clipped in the depth PNGs"))
+            levels = self.state.depth_scale or 1.0
+            span = f"{1 / levels:.4g} to {65535 / levels:.4g}"
+            self.journal.notice(Notice(f"{clipped} depths outside {span} were clipped in the depth PNGs"))
+
+
+def _check_finite(predictions: Predictions) -> None:
+    """Refuse cameras that are not numbers before anything is built on them.
+
+    Raises:
+        WeightsError: naming the first such camera.
+    """
+    cameras = predictions.cameras
+    finite = cameras.world_to_camera.isfinite().all((-1, -2)) & cameras.intrinsics.isfinite().all((-1, -2))
+    if not bool(finite.all()):
+        _, time, view = (~finite).nonzero()[0].tolist()
+        name, seconds = predictions.view_names[view], float(predictions.times[time])
+        raise WeightsError(
+            f"the camera of view '{name}' at {seconds:.3f} s is not finite",
+            "repeat with --precision fp32; if that does not help, the weights do not suit these videos",
+        )

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+from page4d.errors import UsageError
+from page4d.export.points import MOST_VIEWS, PointSource
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.predict import Predictor
 from page4d.inference.settings import ReconstructSettings
+from page4d.inference.world import World
 from page4d.scene.records import Scene
 
 _MAP_BYTES = 4
@@ -15,7 +18,7 @@ _POINT_BYTES = 21
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Image sizes, chunks and an upper estimate of the bytes on disk."""
+    """Image sizes, chunks and an upper estimate of the bytes of points and maps on disk."""
 
     long_side: int
     transforms: tuple[PixelTransform, ...]
@@ -27,17 +30,35 @@ def plan_run(scene: Scene, settings: ReconstructSettings, predictor: Predictor) 
     """Work out network sizes and chunks.
 
     Raises:
-        UsageError: if the settings do not fit the scene.
+        UsageError: if the settings do not fit the scene or the predictor.
     """
+    _check(scene, settings, predictor)
     sizes = [view.source.size for view in scene.views]
     native = max(max(size) for size in sizes)
     long_side = settings.long_side or predictor.default_long_side or native
     transforms = fit_views(sizes, long_side, predictor.multiple)
     pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
     points = settings.points.max_points or pixels
+    chunks = plan_chunks(scene.num_times, settings.chunk, settings.overlap)
+    world = World(scene, settings.poses, predictor_uses_rig=predictor.uses_rig_cameras)
+    if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed:
+        raise UsageError(
+            f"--overlap 0 leaves {len(chunks)} chunks with nothing to join them by",
+            "give an overlap, or one chunk for all, or the rig's cameras with --calibration",
+        )
     return RunPlan(
         long_side=long_side,
         transforms=transforms,
-        chunks=plan_chunks(scene.num_times, settings.chunk, settings.overlap),
+        chunks=chunks,
         bytes_on_disk=scene.num_times * (pixels * _MAP_BYTES + min(points, pixels) * _POINT_BYTES),
     )
+
+
+def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> None:
+    """Refuse what would fail only when the first chunk is written."""
+    if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
+        raise UsageError("--points-from points, but only depth is predicted here", "use --points-from depth")
+    if scene.num_views > MOST_VIEWS:
+        raise UsageError(
+            f"{scene.num_views} views; a cloud can name {MOST_VIEWS}", "choose some with --views, or split the rig"
+        )

@@ -17,6 +17,8 @@ from page4d.scene.records import FrameBatch, Scene
 PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """What a precision is called in options and in `run.json`."""
 
+CPU = torch.device("cpu")
+
 
 class Predictor(Protocol):
     """Turns decoded frames into predictions."""
@@ -34,6 +36,21 @@ class Predictor(Protocol):
     @property
     def uses_rig_cameras(self) -> bool:
         """True if predictions come with the calibrated cameras, in their world."""
+        ...
+
+    @property
+    def predicts_points(self) -> bool:
+        """True if predictions hold point maps beside depth."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def precision(self) -> torch.dtype:
+        """In which arithmetic."""
         ...
 
     def predict(self, batch: FrameBatch) -> Predictions:
@@ -60,9 +77,18 @@ class NetworkPredictor:
         """The size that the network was made for."""
         return self.network.config.encoder.image_size
 
+    @property
+    def predicts_points(self) -> bool:
+        """True if the network has a point head."""
+        return self.network.config.point_head is not None
+
     def predict(self, batch: FrameBatch) -> Predictions:
-        """Predict cameras, depth, points, confidence and motion at network pixels."""
-        external = None if batch.dynamic is None else batch.dynamic.to(self.device)
+        """Predict cameras, depth, points, confidence and motion at network pixels.
+
+        A network without a mask head cannot use external masks; they still say what moves in the result.
+        """
+        takes_masks = self.network.config.mask is not None
+        external = batch.dynamic.to(self.device) if batch.dynamic is not None and takes_masks else None
         reduced = self.precision is not torch.float32
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
             output = self.network(batch.images.to(self.device), mask_ext=external)
@@ -90,7 +116,7 @@ def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
         points_confidence=(
             None if output.points_confidence is None else _unit_confidence(_to_host(output.points_confidence))
         ),
-        dynamic=None if output.dynamic_mask is None else _to_host(output.dynamic_mask),
+        dynamic=batch.dynamic if output.dynamic_mask is None else _to_host(output.dynamic_mask),
     )
 
 
@@ -111,6 +137,9 @@ class MeasuredDepth:
     multiple: int = 1
     default_long_side: int | None = None
     uses_rig_cameras: bool = True
+    predicts_points: bool = False
+    device: torch.device = CPU
+    precision: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
         lacking = [view.name for view in self.scene.views if view.camera is None]

@@ -18,11 +18,12 @@ from page4d.export.run_record import (
     TransformRecord,
     view_record,
 )
+from page4d.geometry.similarity import Sim3
 from page4d.inference.memory import peak_bytes
 from page4d.inference.observe import Journal
 from page4d.inference.plan import RunPlan
 from page4d.inference.predict import PRECISION_NAMES, Predictor
-from page4d.inference.state import ChunkState, RunState
+from page4d.inference.state import FinishedChunk, RunState
 from page4d.inference.stitch import Stitched
 from page4d.scene.records import Scene
 
@@ -41,12 +42,17 @@ class RunInputs:
     @property
     def device(self) -> torch.device:
         """Where the predictor computes."""
-        return getattr(self.predictor, "device", torch.device("cpu"))
+        return self.predictor.device
+
+    @property
+    def precision(self) -> str:
+        """Name of the arithmetic that the predictor computes in."""
+        return PRECISION_NAMES[self.predictor.precision]
 
 
-def chunk_record(stitched: Stitched, seconds: float) -> ChunkRecord:
+def chunk_record(stitched: Stitched, transform: Sim3, seconds: float) -> ChunkRecord:
     """Describe a finished chunk; `seconds` is the time from its first frame to its last file."""
-    chunk, transform, seam = stitched.chunk, stitched.transform, stitched.seam
+    chunk, seam = stitched.chunk, stitched.seam
     x, y, z = transform.translation.tolist()
     return ChunkRecord(
         start=chunk.start,
@@ -71,7 +77,7 @@ def run_record(
     inputs: RunInputs,
     layout: OutputLayout,
     state: RunState,
-    chunks: list[ChunkState],
+    chunks: list[FinishedChunk],
     journal: Journal,
     status: Literal["complete", "incomplete"],
 ) -> RunRecord:
@@ -89,7 +95,17 @@ def run_record(
             synchronisation=inputs.scene.synchronisation,
             calibration=inputs.scene.calibration,
         ),
-        views=[view_record(layout, view.name, view.source.label, transform, view.clock) for view, transform in views],
+        views=[
+            view_record(
+                layout,
+                view.name,
+                view.source.label,
+                transform,
+                view.clock,
+                None if view.camera is None else view.camera.distortion,
+            )
+            for view, transform in views
+        ],
         times=inputs.scene.times.tolist(),
         network=inputs.network,
         chunks=[chunk.record for chunk in chunks],
@@ -100,7 +116,7 @@ def run_record(
         timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
         peak_memory_bytes=peak_bytes(inputs.device),
         device=str(inputs.device),
-        precision=PRECISION_NAMES[getattr(inputs.predictor, "precision", torch.float32)],
+        precision=inputs.precision,
         seed=inputs.seed,
         warnings=journal.warnings,
     )

@@ -1,41 +1,30 @@
 """What a run leaves behind so that it can be continued, and so that a finished one is never overwritten unasked."""
 
-import hashlib
-import json
-import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
+from jaxtyping import Float
 from pydantic import Field, JsonValue
+from torch import Tensor
 
-import page4d
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
 from page4d.export.atomic import write_bytes_atomic
 from page4d.export.cameras import CaptureCameras
 from page4d.export.instant import InstantFiles
-from page4d.export.json_file import FileModel, Model, format_json, read_model, readable
+from page4d.export.json_file import FileModel, Model, format_json, read_model
 from page4d.export.layout import OutputLayout
-from page4d.export.run_record import ChunkRecord, NetworkRecord, RunRecord
+from page4d.export.run_record import ChunkRecord, RunRecord
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk
-from page4d.scene.records import Scene
 
-_EDGE_BYTES = 1 << 20
-_FILE_SETTINGS = ("sync", "calibration", "masks", "depth")
-_OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
+OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
+"""What the output contract calls its files and folders."""
 
-_OPTION_NAMES = {
-    "long_side": "size",
-    "max_megapixels": "max-pixels",
-    "calibration_resize": "calib-resize",
-    "source": "points-from",
-    "edge_angle_deg": "edge-angle",
-    "voxel_size": "voxel",
-}
-"""Settings that the command line calls otherwise; in the others a dash stands for the underscore."""
+PREVIEW_NAMES = ("contact_sheet.png", "cloud.png")
 
 Matrix = list[list[float]]
 
@@ -62,14 +51,30 @@ class ChunkState(FileModel):
     num_points: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class FinishedChunk:
+    """What is kept in memory of a chunk whose instants `first` to before `stop` are all on disk."""
+
+    record: ChunkRecord
+    first: int
+    stop: int
+    times: Float[Tensor, " T"]
+    world_to_camera: Float[Tensor, "T V 4 4"]
+    intrinsics: Float[Tensor, "T V 3 3"]
+    clipped_depths: int
+    num_points: int
+
+
 class RunState(FileModel):
-    """What must stay the same for a run to be continued, and what was decided at its start."""
+    """What must stay the same for a run to be continued, what was decided at its start, and what adds up."""
 
     fingerprint: dict[str, JsonValue]
     plan: list[tuple[int, int, int]]
     depth_scale: float | None = None
     scale: Scale | None = None
     other_files: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    seconds: dict[str, float] = Field(default_factory=dict)
 
 
 class StateFolder:
@@ -91,30 +96,61 @@ class StateFolder:
         """Record a finished chunk; this is the last thing written for it."""
         _write(self._layout.state(_chunk_name(index)), state)
 
-    def finished_chunks(self, *, check_files: bool = True) -> list[ChunkState]:
-        """Return the chunks from the start of the capture on that are recorded and whose files are all there."""
-        chunks: list[ChunkState] = []
-        while True:
-            path = self._layout.state(_chunk_name(len(chunks)))
+    def finished_chunks(self, run: RunState) -> list[FinishedChunk]:
+        """Return the chunks from the start of the plan on that are recorded and whose files are all there."""
+        finished: list[FinishedChunk] = []
+        for index, (start, stop, overlap) in enumerate(run.plan):
+            path = self._layout.state(_chunk_name(index))
             if not path.is_file():
-                return chunks
+                break
             chunk = _read(path, ChunkState)
-            if check_files and not all(self._is_whole(file) for file in chunk.files):
-                return chunks
-            chunks.append(chunk)
+            planned = (chunk.record.start, chunk.record.stop, chunk.record.overlap) == (start, stop, overlap)
+            follows = chunk.first == (finished[-1].stop if finished else 0)
+            if not (planned and follows and all(self._is_whole(file) for file in chunk.files)):
+                break
+            finished.append(finished_chunk(chunk))
+        return finished
+
+    def forget_chunks_from(self, index: int) -> None:
+        """Delete the records of chunks that belong to a plan that is no longer followed."""
+        for path in self._chunk_records():
+            if path.name >= _chunk_name(index):
+                path.unlink()
+
+    def is_complete(self) -> bool:
+        """Tell whether the run in the folder says that it is complete and every file it lists is there."""
+        run = self.read_run()
+        if run is None or not self._layout.run.is_file():
+            return False
+        complete = _read(self._layout.run, RunRecord).status == "complete"
+        return complete and all((self._layout.folder / name).is_file() for name in run.other_files)
+
+    def _chunk_records(self) -> list[Path]:
+        return sorted(self._layout.state("run.json").parent.glob("chunk_*.json"))
 
     def _is_whole(self, file: FileRecord) -> bool:
         path = self._layout.folder / file.name
         return path.is_file() and path.stat().st_size == file.num_bytes
 
-    def remove_listed_files(self) -> None:
-        """Delete what the records of an earlier run list, and nothing else; empty folders go too."""
+    def listed_files(self) -> list[str]:
+        """Name every file that an earlier run lists, `run.json` first: without it nothing is a result."""
+        names = ["run.json"]
         run = self.read_run()
-        names = [file.name for chunk in self.finished_chunks(check_files=False) for file in chunk.files]
         if run is not None:
             names += run.other_files + self._planned_files()
-        state = self._layout.state("run.json").parent
-        names += [f"state/{path.name}" for path in state.glob("chunk_*.json")] + ["state/run.json"]
+        for path in self._chunk_records():
+            names += [file.name for file in _read(path, ChunkState).files]
+            names.append(f"state/{path.name}")
+        return list(dict.fromkeys([*names, "state/run.json"]))
+
+    def listed_bytes(self) -> int:
+        """Return how much space deleting the listed files would free."""
+        paths = [self._layout.folder / name for name in self.listed_files()]
+        return sum(path.lstat().st_size for path in paths if path.is_file())
+
+    def remove_listed_files(self) -> None:
+        """Delete what the records of an earlier run list, and nothing else; empty folders go too."""
+        names = self.listed_files()
         root = self._layout.folder.resolve()
         for name in names:
             path = self._layout.folder / name
@@ -135,7 +171,9 @@ class StateFolder:
             root, tuple(view.name for view in earlier.views), tuple(view.safe_name for view in earlier.views)
         )
         maps = (layout.depth, layout.confidence, layout.dynamic)
-        paths = [layout.points(index) for index in range(len(earlier.times))]
+        paths = [layout.cameras, *(layout.preview(name) for name in PREVIEW_NAMES)]
+        paths += [path(view) for path in (layout.tum, layout.open3d_trajectory) for view in layout.view_names]
+        paths += [layout.points(index) for index in range(len(earlier.times))]
         paths += [
             path(index, view) for path in maps for view in layout.view_names for index in range(len(earlier.times))
         ]
@@ -144,106 +182,12 @@ class StateFolder:
 
 def is_occupied(folder: Path) -> bool:
     """Tell whether a folder holds something under the names of the output contract."""
-    return folder.is_dir() and any(_exists(folder / name) for name in _OWN_NAMES)
+    return folder.is_dir() and any(_exists(folder / name) for name in OWN_NAMES)
 
 
 def _exists(path: Path) -> bool:
     """Tell whether there is a file, or a folder with something in it."""
     return any(path.iterdir()) if path.is_dir() else path.exists()
-
-
-def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[str, JsonValue]) -> RunState:
-    """Return the earlier run if its inputs and settings were the same.
-
-    Raises:
-        UsageError: naming what differs.
-    """
-    if earlier is None:
-        raise UsageError(
-            f"'{folder}' holds files but no record of a page4d run", "use another folder, or --overwrite"
-        )
-    differs = _differences(earlier.fingerprint, fingerprint)
-    if differs:
-        raise UsageError(
-            f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
-            "use --overwrite to replace them, or another folder",
-        )
-    return earlier
-
-
-def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Name what differs, by the names of the options where there is one."""
-    names = []
-    for key in dict.fromkeys([*now, *earlier]):
-        before, after = earlier.get(key), now.get(key)
-        if before == after:
-            continue
-        if key == "points" and isinstance(before, dict) and isinstance(after, dict):
-            names += _differences(before, after)
-        else:
-            names.append(_OPTION_NAMES.get(key, key.replace("_", "-")))
-    return names
-
-
-def fingerprint_of(
-    scene: Scene, settings: dict[str, JsonValue], network: NetworkRecord, precision: str
-) -> dict[str, JsonValue]:
-    """Describe everything that the result's bytes depend on.
-
-    Of settings that name files the content counts, not the path: a run may be continued from another folder.
-    """
-    return {
-        **{name: value for name, value in settings.items() if name not in _FILE_SETTINGS},
-        "version": page4d.__version__,
-        "network": network.name,
-        "preset": network.preset,
-        "weights": network.sha256,
-        "precision": precision,
-        "inputs": {
-            readable(view.name): _source_fingerprint(view.source.label, _files_of(view.source))
-            for view in scene.views
-        },
-        "companions": {
-            f"{readable(view.name)} {kind}": _source_fingerprint(paired.frames.label, _files_of(paired.frames))
-            for view in scene.views
-            for kind, paired in (("mask", view.mask), ("depth", view.depth))
-            if paired is not None
-        },
-        "instants": hashlib.sha256(
-            json.dumps([scene.times.tolist(), [view.indices for view in scene.views]]).encode()
-        ).hexdigest(),
-        "cameras": _cameras_fingerprint(scene),
-    }
-
-
-def _files_of(source: Any) -> list[Path]:
-    files = getattr(source, "files", None)
-    path = getattr(source, "path", None)
-    return list(files) if files else [path] if path else []
-
-
-def _source_fingerprint(label: str, files: list[Path]) -> str:
-    digest = hashlib.sha256(os.fsencode(label))
-    for path in files:
-        size = path.stat().st_size
-        digest.update(os.fsencode(f"{path.name} {size} {path.stat().st_mtime_ns}"))
-        if len(files) == 1:
-            with path.open("rb") as file:
-                digest.update(file.read(_EDGE_BYTES))
-                file.seek(max(size - _EDGE_BYTES, 0))
-                digest.update(file.read(_EDGE_BYTES))
-    return digest.hexdigest()
-
-
-def _cameras_fingerprint(scene: Scene) -> str | None:
-    if scene.calibration is None:
-        return None
-    parts = [
-        f"{camera.world_to_camera.tolist()}{camera.intrinsics.tolist()}{camera.distortion}"
-        for camera in (view.camera for view in scene.views)
-        if camera is not None
-    ]
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def chunk_state(
@@ -266,20 +210,34 @@ def chunk_state(
     )
 
 
+def finished_chunk(state: ChunkState) -> FinishedChunk:
+    """Keep of a chunk's record what the rest of the run needs."""
+
+    def matrices(values: list[list[Matrix]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    return FinishedChunk(
+        record=state.record,
+        first=state.first,
+        stop=state.stop,
+        times=torch.tensor(state.times, dtype=torch.float64),
+        world_to_camera=matrices(state.world_to_camera),
+        intrinsics=matrices(state.intrinsics),
+        clipped_depths=state.clipped_depths,
+        num_points=state.num_points,
+    )
+
+
 def cameras_of(
-    chunks: list[ChunkState], view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...], scale: Scale
+    chunks: list[FinishedChunk], view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...], scale: Scale
 ) -> CaptureCameras:
     """Join the cameras of all chunks into those of the capture; sizes are (height, width)."""
-
-    def joined(name: str) -> torch.Tensor:
-        return torch.cat([torch.tensor(getattr(chunk, name), dtype=torch.float64) for chunk in chunks])
-
     return CaptureCameras(
-        times=joined("times"),
+        times=torch.cat([chunk.times for chunk in chunks]),
         view_names=view_names,
         image_sizes=image_sizes,
-        world_to_camera=joined("world_to_camera"),
-        intrinsics=joined("intrinsics"),
+        world_to_camera=torch.cat([chunk.world_to_camera for chunk in chunks]),
+        intrinsics=torch.cat([chunk.intrinsics for chunk in chunks]),
         scale=scale,
     )
 
@@ -300,13 +258,13 @@ def plan_of(state: RunState) -> tuple[Chunk, ...]:
     return tuple(Chunk(*chunk) for chunk in state.plan)
 
 
-def check_disk(folder: Path, needed_bytes: int) -> None:
-    """Refuse to start what cannot fit.
+def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
+    """Refuse to start what cannot fit, counting the space that is about to be freed.
 
     Raises:
         OutputError: if the disk has less free space than the estimate.
     """
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(folder).free + freed_bytes
     if needed_bytes > free:
         raise OutputError(
             f"need about {needed_bytes / 1e9:.1f} GB in '{folder}', {free / 1e9:.1f} GB free",

@@ -28,12 +28,12 @@ MOVING = 0.5
 class Seam:
     """How well a chunk fits the one before, after alignment.
 
-    `residual` is the median distance of the same static pixel in both, in units of the scene. `rotation_deg` and
-    `scale_ratio` are what the alignment had to turn and scale. `num_points` is how many pixels decided it; 0 means
-    that only the cameras did.
+    `residual` is the median distance of the same static pixel in both, in units of the scene; None if they share
+    none. `rotation_deg` and `scale_ratio` are what the alignment had to turn and scale. `num_points` is how many
+    pixels decided it; 0 means that the cameras did.
     """
 
-    residual: float
+    residual: float | None
     rotation_deg: float
     scale_ratio: float
     num_points: int
@@ -67,14 +67,15 @@ def stitch(
     Raises:
         UsageError: if a chunk is shorter than two overlaps, so that a blended instant would be blended again.
     """
-    for chunk, raw in chunks:
-        seam = None
-        if held is None:
-            transform = Sim3.identity() if fixed_world else place_first(raw)
-            predictions = raw if fixed_world else raw.transformed(transform)
-        else:
-            transform, num_points = align_chunk(raw.at_times(0, overlap), held, fixed_world=fixed_world)
-            predictions = raw if fixed_world else raw.transformed(transform)
+    for chunk, predictions in chunks:
+        transform, seam, num_points = Sim3.identity(), None, 0
+        if held is None and not fixed_world:
+            transform = place_first(predictions)
+        elif held is not None and not fixed_world:
+            transform, num_points = align_chunk(predictions.at_times(0, overlap), held)
+        if not fixed_world:
+            predictions = predictions.transformed(transform)
+        if held is not None:
             head = predictions.at_times(0, overlap)
             seam = Seam(
                 residual=_residual(head, held),
@@ -89,11 +90,14 @@ def stitch(
                 f"chunks of {chunk.length} instants with an overlap of {overlap}",
                 "make --chunk at least twice --overlap",
             )
-        held = predictions.at_times(final, predictions.num_times)
-        yield Stitched(chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam)
+        held = predictions.at_times(final, predictions.num_times).clone()
+        stitched = Stitched(chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam)
+        del predictions  # one chunk is alive while the next is predicted, and this is not it
+        yield stitched
+        del stitched
 
 
-def align_chunk(source: Predictions, target: Predictions, *, fixed_world: bool = False) -> tuple[Sim3, int]:
+def align_chunk(source: Predictions, target: Predictions) -> tuple[Sim3, int]:
     """Find the map from one chunk's world to another's over the instants that both hold.
 
     The same confident, static pixels of both decide it, robustly; where there are too few, the cameras do. A metric
@@ -101,8 +105,6 @@ def align_chunk(source: Predictions, target: Predictions, *, fixed_world: bool =
     """
     static = _static_pixels(source, target)
     number = int(static.sum())
-    if fixed_world:
-        return Sim3.identity(), number
     with_scale = source.scale is not Scale.METRIC
     chosen = static.flatten().nonzero()[:: max(1, -(-number // MAX_CORRESPONDENCES)), 0]
     weights = (source.depth_confidence * target.depth_confidence).to(torch.float64).flatten()[chosen]
@@ -111,7 +113,7 @@ def align_chunk(source: Predictions, target: Predictions, *, fixed_world: bool =
         if not bool((weights > 0).any()):
             weights = torch.ones_like(weights)
         transform, _ = align_points_robust(points[0], points[1], weights, with_scale=with_scale)
-    except (DegenerateGeometryError, IndexError):
+    except DegenerateGeometryError:
         poses = [part.cameras.world_to_camera.reshape(-1, 4, 4).to(torch.float64) for part in (source, target)]
         try:
             return align_cameras(poses[0], poses[1], with_scale=with_scale), 0
@@ -177,9 +179,9 @@ def _static_pixels(first: Predictions, second: Predictions) -> Bool[Tensor, "B T
     return static
 
 
-def _residual(first: Predictions, second: Predictions) -> float:
+def _residual(first: Predictions, second: Predictions) -> float | None:
     static = _static_pixels(first, second)
     if not bool(static.any()):
-        return 0.0
+        return None
     distance = (first.world_points() - second.world_points())[static].norm(dim=-1)
     return float(distance.median())

@@ -4,6 +4,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 import torch
+from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras
@@ -11,6 +12,8 @@ from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
+
+_SMALLEST_BASELINE = 1e-3
 
 
 class Poses(StrEnum):
@@ -24,7 +27,8 @@ class World:
     """The world of one run.
 
     It is fixed if every chunk arrives in it by itself, because its cameras are the rig's. Otherwise the first chunk
-    is placed and the others are stitched to it.
+    is placed and the others are stitched to it. The first chunk decides whether lengths are those of the rig; one
+    without a baseline of its own takes the scale of the chunk before.
     """
 
     def __init__(self, scene: Scene, poses: Poses, *, predictor_uses_rig: bool) -> None:
@@ -33,6 +37,7 @@ class World:
         self._replaces_cameras = self._has_rig and poses is Poses.INPUT and not predictor_uses_rig
         self.is_fixed = self._has_rig and (poses is Poses.INPUT or predictor_uses_rig)
         self.scale_is_known = self._has_rig
+        self._last_scale: Tensor | None = None
 
     @property
     def scale(self) -> Scale:
@@ -41,20 +46,26 @@ class World:
 
     @property
     def lacks_baseline(self) -> bool:
-        """True if a rig is given that does not tell the scale: one camera in one place."""
+        """True if a rig is given, but cameras in one place that do not tell the scale."""
         return self._has_rig and not self.scale_is_known
 
-    def settle(self, predictions: Predictions, rig: Cameras | None) -> Predictions:
-        """Give a chunk the rig's cameras, and bring its depth and points to their scale.
+    def continue_from(self, scale: Scale, last: Sim3) -> None:
+        """Take up what an interrupted run had found: what lengths mean, and how its last chunk was settled."""
+        self.scale_is_known = self._has_rig and scale is self._scale
+        if self.is_fixed:
+            self._last_scale = last.scale
+
+    def settle(self, predictions: Predictions, rig: Cameras | None) -> tuple[Predictions, Sim3]:
+        """Give a chunk the rig's cameras, and bring its depth and points to their scale; return the map too.
 
         The scale is the ratio of the distances between the calibrated and between the predicted cameras of the chunk.
         Predictions that keep their own cameras are returned as they are.
         """
         if not self._replaces_cameras:
-            return predictions
+            return predictions, Sim3.identity()
         assert rig is not None
-        moved = predictions.transformed(self._onto_rig(predictions, rig))
-        return replace(moved, cameras=rig)
+        transform = self._onto_rig(predictions, rig)
+        return replace(predictions.transformed(transform), cameras=rig), transform
 
     def place_first(self, predictions: Predictions, rig: Cameras | None) -> Sim3:
         """Return the map that brings the first chunk into the world.
@@ -69,8 +80,26 @@ class World:
     def _onto_rig(self, predictions: Predictions, rig: Cameras) -> Sim3:
         predicted = predictions.cameras.world_to_camera.reshape(-1, 4, 4)
         known = rig.world_to_camera.reshape(-1, 4, 4).to(predicted)
-        try:
-            return align_cameras(predicted, known)
-        except DegenerateGeometryError:
+        is_first = self._last_scale is None
+        if (is_first or self.scale_is_known) and _has_baseline(predictions):
+            try:
+                transform = align_cameras(predicted, known)
+            except DegenerateGeometryError:
+                pass
+            else:
+                self._last_scale = transform.scale
+                return transform
+        if self._last_scale is None:
             self.scale_is_known = False
-            return align_cameras(predicted, known, with_scale=False)
+            self._last_scale = torch.ones((), dtype=torch.float64)
+        scaled = predictions.transformed(replace(Sim3.identity(), scale=self._last_scale))
+        rigid = align_cameras(scaled.cameras.world_to_camera.reshape(-1, 4, 4), known, with_scale=False)
+        return Sim3(scale=self._last_scale, rotation=rigid.rotation, translation=rigid.translation)
+
+
+def _has_baseline(predictions: Predictions) -> bool:
+    """Tell whether the predicted cameras stand apart by more than a thousandth of what they look at."""
+    centers = predictions.cameras.centers.reshape(-1, 3)
+    spread = (centers - centers.mean(0)).norm(dim=-1).max()
+    depth = predictions.depth[predictions.valid & (predictions.depth > 0)]
+    return depth.numel() == 0 or float(spread) > _SMALLEST_BASELINE * float(depth.median())

@@ -21,6 +21,9 @@ PADDING_RGB = (0.485, 0.456, 0.406)
 Source: the ImageNet mean of the DINOv2 and VGGT code.
 """
 
+UNKNOWN_MOTION = 0.5
+"""Probability of motion in a view without masks, beside views that have them: it speaks for neither side."""
+
 
 @dataclass(frozen=True)
 class _Undistortion:
@@ -83,12 +86,12 @@ class BatchReader:
 
     def _decode_with(self, views: list["_OpenView"], start: int, stop: int) -> FrameBatch:
         frames = [view.read(start, stop) for view in views]
-        zeros = torch.zeros_like(frames[0].images[:, 0])
 
-        def stacked(maps: list[Tensor | None]) -> Tensor | None:
+        def stacked(maps: list[Tensor | None], unknown: float) -> Tensor | None:
             if all(part is None for part in maps):
                 return None
-            return torch.stack([zeros if part is None else part for part in maps], dim=1)[None]
+            filler = torch.full_like(frames[0].images[:, 0], unknown)
+            return torch.stack([filler if part is None else part for part in maps], dim=1)[None]
 
         return FrameBatch(
             times=torch.from_numpy(self._scene.times[start:stop].copy()),
@@ -96,8 +99,8 @@ class BatchReader:
             pixel_transforms=self.transforms,
             images=torch.stack([view.images for view in frames], dim=1)[None],
             valid=torch.stack([view.valid for view in frames], dim=1)[None],
-            dynamic=stacked([view.dynamic for view in frames]),
-            depth=stacked([view.depth for view in frames]),
+            dynamic=stacked([view.dynamic for view in frames], UNKNOWN_MOTION),
+            depth=stacked([view.depth for view in frames], 0.0),
             cameras=scene_cameras(self._scene, self.transforms, start, stop),
         )
 

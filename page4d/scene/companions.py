@@ -9,7 +9,7 @@ from page4d.errors import InputError, UsageError
 from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
 from page4d.scene.timeline import nearest_frames
-from page4d.scene.video import VIDEO_SUFFIXES, probe_video
+from page4d.scene.video import VIDEO_SUFFIXES, VideoSource, probe_video
 
 _SAME_ASPECT = 0.02
 
@@ -82,8 +82,10 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
     else:
         numbers = images.numbers or tuple(range(len(images.files)))
         by_number = {number: place for place, number in enumerate(numbers)}
-        missing = [index for index in indices if index not in by_number]
-        found = [by_number[index] for index in indices if index in by_number]
+        # Frames left out as damaged still count: masks are numbered by the frames of the file.
+        own = [int(source.positions[index]) if isinstance(source, VideoSource) else index for index in indices]
+        missing = [number for number in own if number not in by_number]
+        found = [by_number[number] for number in own if number in by_number]
     if missing:
         raise InputError(
             f"{kind} of {view.name}: none for {len(missing)} of {len(indices)} frames, first {missing[0]}",

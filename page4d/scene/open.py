@@ -204,13 +204,22 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         options.calibration_match,
         views_were_named=isinstance(options.views, tuple),
     )
-    requests = [RigRequest(name=view.name, source=view.source, indices=view.indices) for view in scene.views]
-    placed, notices = place_cameras(cameras, requests, scene.times, options.calibration_resize, options.calibration)
+    requests = [
+        RigRequest(
+            name=view.name,
+            source=view.source,
+            indices=view.indices,
+            frame_times=view.clock.to_common(view.source.frame_times[list(view.indices)]),
+        )
+        for view in scene.views
+    ]
+    placed, notices = place_cameras(cameras, requests, options.calibration_resize, options.calibration)
     return replace(
         scene,
         views=tuple(replace(view, camera=camera) for view, camera in zip(scene.views, placed, strict=True)),
         scale=calibration.scale,
         calibration=f"{calibration.path.name} ({calibration.format})",
+        other_files=(*scene.other_files, options.calibration),
         notices=(
             *(notice for notice in scene.notices if not _speaks_of(notice, options.calibration)),
             *(Notice(text) for text in calibration.notices),

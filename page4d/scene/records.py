@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -144,6 +145,7 @@ class Scene:
 
     No pixel is decoded yet. `times` are seconds on the common clock. `scale` says what one unit of
     the calibration is. Measured depth maps have `depth_levels` levels per unit.
+    `other_files` are those that were read beside the views, such as the calibration.
     """
 
     name: str
@@ -154,6 +156,7 @@ class Scene:
     depth_levels: float = METRIC_DEPTH_SCALE
     synchronisation: str = "same start"
     calibration: str | None = None
+    other_files: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = field(default=())
 
     @property

@@ -34,11 +34,12 @@ class CalibrationMatch(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RigRequest:
-    """One view that wants its calibrated camera: its place on the timeline and what it is made of."""
+    """One view that wants its calibrated camera: its frames, and when each was taken on the common clock."""
 
     name: str
     source: FrameSource
     indices: tuple[int, ...]
+    frame_times: NDArray[np.float64]
 
 
 def match_cameras(
@@ -84,7 +85,6 @@ def match_cameras(
 def place_cameras(
     cameras: Sequence[CalibratedCamera],
     requests: Sequence[RigRequest],
-    times: NDArray[np.float64],
     resize: CalibrationResize | None,
     file: Path,
 ) -> tuple[tuple[ViewCamera, ...], tuple[Notice, ...]]:
@@ -104,7 +104,7 @@ def place_cameras(
     notices = tuple(Notice(f"{text}; {resize} applied") for text in differing)
     placed = tuple(
         ViewCamera(
-            world_to_camera=_poses_at(camera, request, times, file),
+            world_to_camera=_poses_at(camera, request, file),
             intrinsics=_fit_intrinsics(camera, request.source.size, resize),
             distortion=None if camera.distortion is None or camera.distortion.is_identity else camera.distortion,
         )
@@ -126,12 +126,12 @@ def _fit_intrinsics(camera: CalibratedCamera, size: tuple[int, int], resize: Cal
     return crop_intrinsics(camera.intrinsics, (width - video_width) / 2, (height - video_height) / 2)
 
 
-def _poses_at(camera: CalibratedCamera, request: RigRequest, times: NDArray[np.float64], file: Path) -> Tensor:
+def _poses_at(camera: CalibratedCamera, request: RigRequest, file: Path) -> Tensor:
     poses = camera.world_to_camera
     if poses.ndim == 2:
         return poses
     if camera.times is not None:
-        return _interpolate(camera, np.asarray(camera.times), times, file)
+        return _interpolate(camera, np.asarray(camera.times), request.frame_times, file)
     frames = camera.frames or ()
     if not isinstance(request.source, ImageFolderSource):
         raise InputError(

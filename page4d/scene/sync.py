@@ -19,6 +19,8 @@ from page4d.scene.video import VideoSource
 MODES = ("auto", "none", "audio", "timecode")
 """What `--sync` takes beside a file."""
 
+_DAY_S = 86_400.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Synchronisation:
@@ -190,8 +192,9 @@ def _by_timecode(sources: Sequence[FrameSource], codes: Sequence[str | None]) ->
         if code is None:
             raise InputError(f"{source.label} has no embedded time code", "use --sync FILE or --sync none")
         seconds.append(timecode_seconds(code, timing(source.frame_times).fps or 25.0))
-    first = min(seconds)
-    clocks = tuple(Clock(offset_s=value - first) for value in seconds)
+    # A recording that ran past midnight is no day away from the others: differences are taken the short way round.
+    ahead = [(value - seconds[0] + _DAY_S / 2) % _DAY_S - _DAY_S / 2 for value in seconds]
+    clocks = tuple(Clock(offset_s=value - min(ahead)) for value in ahead)
     return Synchronisation(clocks=clocks, method="time code")
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from page4d.errors import InputError, UsageError
 from page4d.scene.records import Level, Notice
 
+_CORRECT_CLOCKS = "correct the clocks (--sync FILE), or pass --sync none"
 DEFAULT_MAX_FRAMES = 100_000
 _SLACK = 1.02
 """Half a frame period is stretched by this much, so that rounded time stamps do not lose frames."""
@@ -93,7 +94,8 @@ def build_timeline(
     last = min(float(times[-1]) + reach for times, reach in zip(frame_times, reaches, strict=True))
     if first > last:
         raise InputError(
-            "the videos do not overlap in time after their offsets", "correct the offsets in the sync file"
+            "the videos do not overlap in time after their offsets",
+            "correct the clocks (--sync FILE), or pass --sync none",
         )
     slowest = _slowest(frame_times)
     if fps is not None:
@@ -154,7 +156,9 @@ def _slowest(frame_times: Sequence[NDArray[np.float64]]) -> int:
 
 
 def _unpaired() -> InputError:
-    return InputError("at no instant do all views have a frame", "correct the offsets in the sync file")
+    return InputError(
+        "at no instant do all views have a frame", "correct the clocks (--sync FILE), or pass --sync none"
+    )
 
 
 def nearest_frames(times: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.int64]:

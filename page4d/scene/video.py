@@ -37,7 +37,8 @@ class VideoSource:
     """A video file, probed: every usable frame's presentation time is known, none is kept in memory.
 
     `size` is upright and with square pixels. `pts` holds the time stamp of each usable frame in units of the stream's
-    time base; None if the stream has none and frames are found by counting. `is_timed` is False if even the frame
+    time base; None if the stream has none and frames are found by counting. `positions` numbers the usable frames
+    among all of the file. `is_timed` is False if even the frame
     rate had to be assumed. `key_pts` are the time stamps at which decoding can start.
     """
 
@@ -264,7 +265,11 @@ def _without_damage(source: VideoSource) -> VideoSource:
     whole = {pts for pts, fine in zip(found.pts, found.good, strict=True) if fine}
     kept = np.array([index for index, pts in enumerate(source.pts) if int(pts) in whole], dtype=np.int64)
     return replace(
-        source, pts=source.pts[kept], frame_times=source.frame_times[kept], notices=(*source.notices, notice)
+        source,
+        pts=source.pts[kept],
+        positions=kept,
+        frame_times=source.frame_times[kept],
+        notices=(*source.notices, notice),
     )
 
 

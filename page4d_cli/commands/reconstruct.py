@@ -248,11 +248,14 @@ def _report(record: "RunRecord", out: Path, look_at: Path) -> None:
     table.add_row("views", console.cell(", ".join(view.name for view in record.views)))
     network = " - ".join(part for part in (record.network.name, record.network.notice) if part)
     table.add_row("network", console.cell(network))
-    table.add_row("scale", "metric" if record.unit == "metre" else "arbitrary")
+    metric = record.unit == "metre"
+    table.add_row("lengths", "metres" if metric else "in an arbitrary unit")
     table.add_row("points", f"{record.counts.points:,}")
     if record.chunks[1:]:
-        worst = max(chunk.seam.residual for chunk in record.chunks if chunk.seam is not None)
-        table.add_row("seams", f"{len(record.chunks) - 1}, worst residual {worst:.4g} {record.unit} units")
+        seams = [chunk.seam.residual for chunk in record.chunks if chunk.seam is not None]
+        known = [residual for residual in seams if residual is not None]
+        worst = f"worst median residual {max(known):.3g}{' m' if metric else ''}" if known else "nothing to compare"
+        table.add_row("seams", f"{len(seams)}, {worst}")
     table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
     table.add_row("peak memory", f"{console.human_size(record.peak_memory_bytes or 0)} ({record.device})")
     table.add_row("look at", console.cell(str(look_at)))

@@ -119,10 +119,12 @@ def test_folders_that_know_no_sync_are_no_failure(
 
 
 def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
-    (tmp_path / "depth").mkdir()
-    stale = tmp_path / "depth" / ".frame_000000.png.0123abcd.part"
+    (tmp_path / "depth" / "cam01").mkdir(parents=True)
+    (tmp_path / "other_run" / "points").mkdir(parents=True)
+    stale = tmp_path / "depth" / "cam01" / ".frame_000000.png.0123abcd.part"
     stale.write_bytes(b"half")
     kept = ["notes.part", ".x.part", ".frame.png.0123ABCD.part", "depth/.frame.png.0123abcd.part2"]
+    kept.append("other_run/points/.frame_000000.ply.0123abcd.part")
     for name in kept:
         (tmp_path / name).write_bytes(b"")
     (tmp_path / ".link.0123abcd.part").symlink_to(tmp_path / "notes.part")

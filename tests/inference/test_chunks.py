@@ -17,9 +17,10 @@ def test_chunks_cover_every_instant_and_share_exactly_the_overlap(num_times: int
         assert before.stop - after.start == after.overlap == overlap
         assert after.stop > before.stop
     assert all(chunk.length <= length for chunk in chunks)
+    assert all(chunk.length >= 2 * overlap for chunk in chunks[:-1])
 
 
-@given(st.integers(2, 500), st.integers(2, 40))
+@given(st.integers(3, 500), st.integers(3, 40))
 def test_chunks_are_even(num_times: int, length: int):
     lengths = [chunk.length for chunk in plan_chunks(num_times, length, 1)]
     assert max(lengths) - min(lengths) <= 1

@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
+from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError, WeightsError
 from page4d.export.output import open_output
+from page4d.export.points import PointOptions, PointSource
 from page4d.export.run_record import NetworkRecord
 from page4d.inference.observe import SilentObserver
 from page4d.inference.pipeline import ExistingOutput, reconstruct
 from page4d.inference.settings import ReconstructSettings
 from page4d.predictions import Predictions
-from page4d.scene.records import Scene
+from page4d.scene.images import ImageFolderSource
+from page4d.scene.records import PairedFrames, Scene
 from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.truth import TruthPredictor, random_similarity
 
@@ -125,24 +127,92 @@ def test_a_lost_file_is_made_again(tmp_path: Path, finished: Path):
 
 def test_resume_refuses_other_settings_and_names_them(tmp_path: Path):
     scene, out = CAPTURE.scene(), tmp_path / "out"
-    command = {"chunk": 4, "views": 2, "calibration": "here/cameras.json"}
-    reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS, command=command)
-    moved = {**command, "calibration": "there/cameras.json"}
-    resume = ExistingOutput.RESUME
-    reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS, command=moved, existing=resume)
-    other = NETWORK.model_copy(update={"preset": "another"})
-    with pytest.raises(UsageError, match=r"differs: preset"):
-        reconstruct(scene, TruthPredictor(CAPTURE), other, out, SETTINGS, command=command, existing=resume)
-    with pytest.raises(UsageError, match=r"differs: chunk"):
+    stopped, resume = StopAt(3), ExistingOutput.RESUME
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, SETTINGS, observer=stopped)
+    for settings, network, differs in [
+        (replace(SETTINGS, chunk=5), NETWORK, "chunk"),
+        (replace(SETTINGS, long_side=24), NETWORK, "size"),
+        (replace(SETTINGS, points=PointOptions(voxel_size=0.1)), NETWORK, "voxel"),
+        (SETTINGS, NETWORK.model_copy(update={"preset": "another"}), "preset"),
+    ]:
+        with pytest.raises(UsageError, match=rf"differs: {differs}\)"):
+            reconstruct(scene, TruthPredictor(CAPTURE), network, out, settings, existing=resume)
+    with_preview = replace(SETTINGS, preview=True)
+    record = reconstruct(
+        scene, TruthPredictor(CAPTURE), NETWORK, out, with_preview, command={"calibration": "there"}, existing=resume
+    )
+    assert record.status == "complete"
+
+
+def test_a_resumed_run_keeps_the_warnings_of_the_first_part(tmp_path: Path):
+    scene, out = CAPTURE.scene(), tmp_path / "out"
+    settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, TruthPredictor(CAPTURE, fails_above(4)), NETWORK, out, settings, observer=StopAt(5))
+    record = reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, settings, existing=ExistingOutput.RESUME)
+    assert any("out of memory" in warning for warning in record.warnings)
+    assert max(chunk.stop - chunk.start for chunk in record.chunks) == 2
+
+
+@pytest.mark.parametrize("overlap", [3, 4])
+def test_the_largest_overlaps_run_through(tmp_path: Path, overlap: int):
+    settings = ReconstructSettings(chunk=2 * overlap, overlap=overlap, preview=False)
+    scene = uncalibrated(CAPTURE.scene())
+    record = reconstruct(scene, TruthPredictor(CAPTURE, spoiled), NETWORK, tmp_path / "out", settings)
+    assert record.status == "complete"
+
+
+def test_chunks_with_nothing_to_join_them_are_refused_before_any_work(tmp_path: Path):
+    settings = ReconstructSettings(chunk=4, overlap=0, preview=False)
+    with pytest.raises(UsageError, match="nothing to join them by"):
+        reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE), NETWORK, tmp_path / "out", settings)
+    assert not (tmp_path / "out").exists()
+    record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), NETWORK, tmp_path / "out", settings)
+    assert [chunk.overlap for chunk in record.chunks] == [0, 0, 0]
+
+
+def test_points_that_are_not_predicted_are_refused_before_any_work(tmp_path: Path):
+    settings = ReconstructSettings(points=PointOptions(source=PointSource.POINTS))
+    with pytest.raises(UsageError, match="only depth is predicted"):
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), NETWORK, tmp_path / "out", settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_cameras_that_are_not_numbers_end_the_run_before_anything_is_built_on_them(tmp_path: Path):
+    def spoil(start: int, predictions: Predictions) -> Predictions:
+        poses = predictions.cameras.world_to_camera.clone()
+        poses[0, -1, 1, 0, 3] = torch.nan if start else 0.0
+        return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=poses))
+
+    with pytest.raises(WeightsError, match=r"view 'cam02' at 0\.\d+ s is not finite"):
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, spoil), NETWORK, tmp_path / "out", SETTINGS)
+
+
+def test_an_output_over_its_own_inputs_is_refused(tmp_path: Path):
+    folder = tmp_path / "depth" / "cam01"
+    folder.mkdir(parents=True)
+    frames = [folder / f"{index:06d}.png" for index in range(9)]
+    for frame in frames:
+        frame.write_bytes(b"")
+    scene = CAPTURE.scene()
+    source = ImageFolderSource(
+        path=folder, files=tuple(frames), size=(24, 32), frame_times=np.arange(9) / 12, fps=12.0
+    )
+    read = PairedFrames(frames=source, indices=tuple(range(9)))
+    scene = replace(scene, views=(replace(scene.views[0], depth=read), scene.views[1]))
+    with pytest.raises(UsageError, match="would overwrite"):
+        reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, tmp_path, SETTINGS, existing=ExistingOutput.RESUME)
+
+
+def test_files_that_page4d_did_not_write_are_never_overwritten(tmp_path: Path):
+    (tmp_path / "points").mkdir()
+    (tmp_path / "points" / "frame_000000.ply").write_text("mine")
+    with pytest.raises(UsageError, match="did not write"):
         reconstruct(
-            scene,
-            TruthPredictor(CAPTURE),
-            NETWORK,
-            out,
-            SETTINGS,
-            command={**command, "chunk": 5},
-            existing=resume,
+            CAPTURE.scene(), TruthPredictor(CAPTURE), NETWORK, tmp_path, SETTINGS, existing=ExistingOutput.OVERWRITE
         )
+    assert (tmp_path / "points" / "frame_000000.ply").read_text() == "mine"
 
 
 def test_an_existing_result_is_refused_and_overwriting_spares_foreign_files(tmp_path: Path):

@@ -33,7 +33,8 @@ def test_without_a_rig_the_first_camera_is_the_world(truth: Predictions):
 
 def test_a_rig_gives_its_cameras_and_its_metres(truth: Predictions):
     world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
-    settled = world.settle(truth.transformed(random_similarity(2)), truth.cameras)
+    settled, transform = world.settle(truth.transformed(random_similarity(2)), truth.cameras)
+    torch.testing.assert_close(transform.scale, 1 / random_similarity(2).scale)
     assert world.is_fixed
     assert world.scale is Scale.METRIC
     torch.testing.assert_close(settled.depth, truth.depth, rtol=1e-9, atol=1e-9)
@@ -43,7 +44,7 @@ def test_a_rig_gives_its_cameras_and_its_metres(truth: Predictions):
 def test_predicted_poses_are_moved_into_the_rigs_world(truth: Predictions):
     world = World(CAPTURE.scene(), Poses.PREDICTED, predictor_uses_rig=False)
     moved = truth.transformed(random_similarity(4))
-    assert world.settle(moved, truth.cameras) is moved
+    assert world.settle(moved, truth.cameras)[0] is moved
     placed = moved.transformed(world.place_first(moved, truth.cameras))
     torch.testing.assert_close(placed.cameras.world_to_camera, truth.cameras.world_to_camera, rtol=0, atol=1e-9)
     torch.testing.assert_close(placed.depth, truth.depth, rtol=1e-9, atol=1e-9)
@@ -56,3 +57,31 @@ def test_one_camera_in_one_place_gives_no_scale():
     world.settle(alone.transformed(random_similarity(4)), alone.cameras)
     assert world.lacks_baseline
     assert world.scale is Scale.ARBITRARY
+
+
+def standing_still(predictions: Predictions) -> Predictions:
+    """Put all cameras where the first one is, give or take rounding."""
+    poses = predictions.cameras.world_to_camera
+    jitter = 1e-9 * torch.randn(poses.shape[:-2], generator=torch.Generator().manual_seed(0), dtype=poses.dtype)
+    still = poses[:, :1, :1].expand_as(poses).clone()
+    still[..., 0, 3] += jitter
+    return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=still))
+
+
+def test_a_chunk_without_a_baseline_takes_the_scale_of_the_one_before(truth: Predictions):
+    world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
+    halved = truth.transformed(replace(random_similarity(2), scale=torch.tensor(0.5, dtype=torch.float64)))
+    world.settle(halved, truth.cameras)
+    settled, transform = world.settle(standing_still(halved), truth.cameras)
+    torch.testing.assert_close(settled.depth, truth.depth, rtol=1e-9, atol=1e-9)
+    assert float(transform.scale) == pytest.approx(2.0)
+    assert world.scale is Scale.METRIC
+
+
+def test_what_lengths_mean_does_not_change_after_the_first_chunk(truth: Predictions):
+    world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
+    world.settle(standing_still(truth), truth.cameras)
+    assert world.scale is Scale.ARBITRARY
+    _, transform = world.settle(truth.transformed(random_similarity(3)), truth.cameras)
+    assert world.scale is Scale.ARBITRARY
+    assert float(transform.scale) == 1.0

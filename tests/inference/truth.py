@@ -8,6 +8,7 @@ import torch
 from page4d.conventions import Scale
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.similarity import Sim3
+from page4d.inference.predict import CPU
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
 from page4d.synthetic.capture import SyntheticCapture
@@ -49,6 +50,9 @@ class TruthPredictor:
     multiple: int = 1
     default_long_side: int | None = None
     uses_rig_cameras: bool = False
+    predicts_points: bool = False
+    device: torch.device = CPU
+    precision: torch.dtype = torch.float32
     calls: list[tuple[int, int]] = field(default_factory=list)
 
     def predict(self, batch: FrameBatch) -> Predictions:

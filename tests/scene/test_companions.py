@@ -88,13 +88,13 @@ def test_one_marked_pixel_spoils_a_small_one(rig: Path, tmp_path: Path) -> None:
     assert not kept.any()
 
 
-def test_a_view_without_masks_is_said_and_counts_as_still(rig: Path, tmp_path: Path) -> None:
+def test_a_view_without_masks_is_said_and_counts_as_unknown(rig: Path, tmp_path: Path) -> None:
     write_images(tmp_path / "m" / "b", {f"{n}.png": np.full((48, 64), 255, np.uint8) for n in range(12)})
     scene = open_scene(rig, masks=tmp_path / "m")
     assert "no masks for a" in [notice.text for notice in scene.notices]
     batch = read(scene)
     assert batch.dynamic is not None
-    assert (batch.dynamic[:, :, 0] == 0).all()
+    assert (batch.dynamic[:, :, 0] == 0.5).all()
     assert (batch.dynamic[:, :, 1] == 1).all()
     ignoring = read(open_scene(rig, masks=tmp_path / "m", mask_meaning=MaskMeaning.IGNORE)).valid
     assert ignoring[:, :, 0].all()
