@@ -88,6 +88,13 @@ class Predictions:
         }
         return replace(self, times=self.times[chosen], cameras=self.cameras[:, chosen], **cut)
 
+    def clone(self) -> "Predictions":
+        """Copy the maps, so that keeping a few instants does not keep the chunk they were cut from."""
+        maps: dict[str, Any] = {
+            name: None if getattr(self, name) is None else getattr(self, name).clone() for name in _MAPS
+        }
+        return replace(self, **maps)
+
 
 def join_times(parts: Sequence[Predictions]) -> Predictions:
     """Put consecutive stretches of one capture behind each other."""
