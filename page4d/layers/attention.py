@@ -1,6 +1,8 @@
-"""Multi-head self-attention with rotary positions and one rank-one bias on the logits."""
+"""Multi-head attention with rotary positions and a bias on the logits, to all tokens, others or some parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -13,21 +15,60 @@ from page4d.layers.rope import RotaryTables
 _ALIGNMENT = 8
 """Fused GPU kernels want head widths in multiples of this."""
 
+Neighbours = Sequence[Sequence[int]]
+"""For every equal part of the tokens, the parts that it attends to."""
+
+
+class PairBias(Protocol):
+    """A bias of every pair of tokens, worked out for some queries at a time."""
+
+    def rows(self, start: int, stop: int) -> Float[Tensor, "batch M N"]:
+        """Return the bias of the queries from `start` to before `stop`; nothing is learned through it."""
+        ...
+
+    def of_groups(self, chosen: slice) -> "PairBias":
+        """Return the bias of some entries of the batch."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class LogitsBias:
-    """A bias `logits[i, j] += row[i] * key[j]`, the same for all heads; without `row` it is 1 for every query."""
+    """A bias `logits[i, j] += row[i] * key[j]`, the same for all heads; without `row` it is 1 for every query.
+
+    `query_factors` and `key_factors` add their product over the last axis; `pairs` adds a number a pair of tokens.
+    """
 
     key: Float[Tensor, "batch N"]
-    row: Float[Tensor, "batch N"] | None = None
+    row: Float[Tensor, "batch M"] | None = None
+    query_factors: Float[Tensor, "batch heads M K"] | None = None
+    key_factors: Float[Tensor, "batch heads N K"] | None = None
+    pairs: PairBias | None = None
 
     def of_groups(self, chosen: slice) -> "LogitsBias":
         """Return the bias of some entries of the batch."""
-        return LogitsBias(key=self.key[chosen], row=None if self.row is None else self.row[chosen])
+        parts = {name: getattr(self, name) for name in ("row", "query_factors", "key_factors")}
+        return LogitsBias(
+            key=self.key[chosen],
+            pairs=None if self.pairs is None else self.pairs.of_groups(chosen),
+            **{name: None if value is None else value[chosen] for name, value in parts.items()},
+        )
+
+    @property
+    def is_mask(self) -> bool:
+        """Whether one row of numbers without gradient, the same for all queries, says everything but the pairs."""
+        return self.row is None and self.query_factors is None and not self.key.requires_grad
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """Other tokens that queries attend to, with their positions."""
+
+    tokens: Float[Tensor, "batch M C"]
+    rope: RotaryTables | None = None
 
 
 class Attention(nn.Module):
-    """Self-attention with fused projections and, if `qk_norm_eps` is given, normalised queries and keys."""
+    """Attention with fused projections and, if `qk_norm_eps` is given, normalised queries and keys."""
 
     def __init__(self, dim: int, num_heads: int, *, qk_norm_eps: float | None = None) -> None:
         super().__init__()
@@ -46,18 +87,43 @@ class Attention(nn.Module):
         rope: RotaryTables | None = None,
         bias: LogitsBias | None = None,
         max_queries: int | None = None,
+        *,
+        context: Context | None = None,
+        neighbours: Neighbours | None = None,
     ) -> Float[Tensor, "batch N C"]:
-        """Mix the tokens; `max_queries` bounds how many queries are processed at once, with the same result."""
-        qkv = torch.unflatten(self.qkv(tokens), -1, (3, self.num_heads, -1))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [batch, heads, N, d]
+        """Mix the tokens; `max_queries` bounds how many queries are processed at once, with the same result.
+
+        With `context` the keys are its tokens only. With `neighbours` equal parts of the tokens attend to some.
+        """
+        if context is None:
+            query, key, value = self._project(tokens, slice(None))
+            key_rope = rope
+        else:
+            dim = tokens.shape[-1]
+            (query,) = self._project(tokens, slice(0, dim))
+            key, value = self._project(context.tokens, slice(dim, None))
+            key_rope = context.rope
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
-        if rope is not None:
-            query, key = rope.rotate(query), rope.rotate(key)
+        query = query if rope is None else rope.rotate(query)
+        key = key if key_rope is None else key_rope.rotate(key)
         # Norms and rotary tables are float32 islands under autocast: back to the precision of the projections.
         query, key = query.to(value.dtype), key.to(value.dtype)
-        mixed: Tensor = self.proj(attend(query, key, value, bias, max_queries).transpose(1, 2).flatten(2))
+        if neighbours is None:
+            heads = attend(query, key, value, bias, max_queries)
+        else:
+            heads = attend_parts(query, key, value, neighbours, bias, max_queries)
+        mixed: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
         return mixed
+
+    def _project(self, tokens: Tensor, channels: slice) -> tuple[Float[Tensor, "batch heads N d"], ...]:
+        """Apply a part of the fused projection: queries, keys and values follow each other."""
+        if channels == slice(None):
+            projected = self.qkv(tokens)
+        else:
+            projected = functional.linear(tokens, self.qkv.weight[channels], self.qkv.bias[channels])
+        parts = torch.unflatten(projected, -1, (-1, self.num_heads, self.proj.in_features // self.num_heads))
+        return parts.permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def attend(
@@ -67,26 +133,63 @@ def attend(
     bias: LogitsBias | None = None,
     max_queries: int | None = None,
 ) -> Float[Tensor, "batch heads M d"]:
-    """Compute scaled dot-product attention under a bias without ever building a matrix of logits.
+    """Compute scaled dot-product attention under a bias; only `bias.pairs` builds logits, of `max_queries` at once.
 
     A key bias without gradient is a broadcast additive mask. Any other bias becomes extra channels of queries and
     keys: fused kernels have no gradient for masks.
     """
-    head_dim = query.shape[-1]
+    head_dim, num_queries = query.shape[-1], query.shape[2]
     mask = None
-    if bias is not None and bias.row is None and not bias.key.requires_grad:
+    if bias is not None and bias.is_mask:
         mask = bias.key[:, None, None, :].to(query.dtype)
     elif bias is not None:
         query, key, value = fold_bias(query, key, value, bias)
-    parts = [
-        functional.scaled_dot_product_attention(part, key, value, attn_mask=mask, scale=head_dim**-0.5)
-        for part in (torch.split(query, max_queries, dim=2) if max_queries else (query,))
-    ]
+    parts = []
+    for start in range(0, num_queries, max_queries or num_queries):
+        stop = min(start + (max_queries or num_queries), num_queries)
+        part_mask = mask
+        if bias is not None and bias.pairs is not None:
+            pairs = bias.pairs.rows(start, stop)[:, None].to(query.dtype)
+            part_mask = pairs if mask is None else pairs + mask
+        parts.append(
+            functional.scaled_dot_product_attention(
+                query[:, :, start:stop], key, value, attn_mask=part_mask, scale=head_dim**-0.5
+            )
+        )
     return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=2))[..., :head_dim]
 
 
-def fold_bias(
+def attend_parts(
     query: Float[Tensor, "batch heads N d"],
+    key: Float[Tensor, "batch heads N d"],
+    value: Float[Tensor, "batch heads N d"],
+    neighbours: Neighbours,
+    bias: LogitsBias | None = None,
+    max_queries: int | None = None,
+) -> Float[Tensor, "batch heads N d"]:
+    """Let every one of the equal parts of the tokens attend to the parts named, and to no others.
+
+    The bias may not be of pairs of tokens.
+    """
+    if bias is not None and not bias.is_mask:
+        head_dim = query.shape[-1]
+        query, key, value = fold_bias(query, key, value, bias)
+        query = query * (query.shape[-1] / head_dim) ** 0.5  # `attend` scales by the new width
+        return attend_parts(query, key, value, neighbours, None, max_queries)[..., :head_dim]
+    shape = (len(neighbours), -1)
+    queries, keys, values = (torch.unflatten(tensor, 2, shape) for tensor in (query, key, value))
+    biases = None if bias is None else torch.unflatten(bias.key, 1, shape)
+    parts = []
+    for part, others in enumerate(neighbours):
+        chosen = list(others)
+        part_bias = None if biases is None else LogitsBias(key=biases[:, chosen].flatten(1))
+        gathered = (keys[:, :, chosen].flatten(2, 3), values[:, :, chosen].flatten(2, 3))
+        parts.append(attend(queries[:, :, part], *gathered, part_bias, max_queries))
+    return torch.cat(parts, dim=2)
+
+
+def fold_bias(
+    query: Float[Tensor, "batch heads M d"],
     key: Float[Tensor, "batch heads N d"],
     value: Float[Tensor, "batch heads N d"],
     bias: LogitsBias,
@@ -96,15 +199,21 @@ def fold_bias(
     The key factor is split into a rounded part and its remainder, so that half precision does not coarsen it. Widths
     are padded with zeros; the caller keeps the first d channels of the result.
     """
-    batch, heads, num_tokens, head_dim = query.shape
+    head_dim = query.shape[-1]
     scaled = bias.key * head_dim**0.5
     rounded = scaled.to(query.dtype)
     remainder = (scaled - rounded).to(query.dtype)
-    row = torch.ones_like(rounded) if bias.row is None else bias.row.to(query.dtype)
-    padding = -(head_dim + 2) % _ALIGNMENT
+    row = query.new_ones(query.shape[0], query.shape[2]) if bias.row is None else bias.row.to(query.dtype)
+    query_parts = [torch.stack([row, row], dim=-1)[:, None]]
+    key_parts = [torch.stack([rounded, remainder], dim=-1)[:, None]]
+    if bias.query_factors is not None and bias.key_factors is not None:
+        query_parts.append(bias.query_factors.to(query.dtype))
+        key_parts.append((bias.key_factors * head_dim**0.5).to(query.dtype))
+    added = sum(part.shape[-1] for part in query_parts)
+    padding = -(head_dim + added) % _ALIGNMENT
 
-    def extended(tensor: Tensor, *channels: Tensor) -> Tensor:
-        columns = torch.stack(channels, dim=-1)[:, None].expand(batch, heads, num_tokens, 2)
-        return functional.pad(torch.cat([tensor, columns], dim=-1), (0, padding))
+    def extended(tensor: Tensor, channels: Sequence[Tensor]) -> Tensor:
+        columns = [part.expand(*tensor.shape[:3], -1) for part in channels]
+        return functional.pad(torch.cat([tensor, *columns], dim=-1), (0, padding))
 
-    return extended(query, row, row), extended(key, rounded, remainder), functional.pad(value, (0, 2 + padding))
+    return extended(query, query_parts), extended(key, key_parts), functional.pad(value, (0, added + padding))

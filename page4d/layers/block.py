@@ -1,12 +1,12 @@
 """The pre-norm transformer block that every network of page4d is made of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from page4d.layers.attention import Attention, LogitsBias
+from page4d.layers.attention import Attention, Context, LogitsBias, Neighbours
 from page4d.layers.feed_forward import FeedForward
 from page4d.layers.rope import RotaryTables
 
@@ -77,9 +77,14 @@ class Block(nn.Module):
         rope: RotaryTables | None = None,
         bias: LogitsBias | None = None,
         max_queries: int | None = None,
+        *,
+        context: Context | None = None,
+        neighbours: Neighbours | None = None,
     ) -> Float[Tensor, "batch N C"]:
-        """Transform the tokens; the options go to the attention."""
-        mixed = self.attn(self.norm1(tokens), rope, bias, max_queries)
+        """Transform the tokens; the options go to the attention, a context is normalised like the tokens."""
+        if context is not None:
+            context = replace(context, tokens=self.norm1(context.tokens))
+        mixed = self.attn(self.norm1(tokens), rope, bias, max_queries, context=context, neighbours=neighbours)
         tokens = tokens + self.drop_path(self.ls1(mixed))
         refined: Tensor = self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
         return tokens + refined

@@ -15,14 +15,25 @@ DEFAULT_BASE = 100.0
 class RotaryTables:
     """Cosines and sines of every token's angles, shared by all heads and blocks of a forward pass."""
 
-    cos: Float[Tensor, "N d"]
-    sin: Float[Tensor, "N d"]
+    cos: Float[Tensor, "*groups N d"]
+    sin: Float[Tensor, "*groups N d"]
 
     def repeat(self, count: int) -> "RotaryTables":
         """Return the tables of `count` images behind each other, each with the same positions."""
         if count == 1:
             return self
         return RotaryTables(cos=self.cos.repeat(count, 1), sin=self.sin.repeat(count, 1))
+
+    def at(self, places: Int[Tensor, "*groups K"]) -> "RotaryTables":
+        """Return the tables of some tokens; other tokens for every entry of a batch give tables [batch, 1, K, d]."""
+        cos, sin = self.cos[places], self.sin[places]
+        return (
+            RotaryTables(cos=cos, sin=sin) if places.ndim == 1 else RotaryTables(cos=cos[:, None], sin=sin[:, None])
+        )
+
+    def of_groups(self, chosen: slice) -> "RotaryTables":
+        """Return the tables of some entries of the batch, if not all entries share them."""
+        return self if self.cos.ndim == 2 else RotaryTables(cos=self.cos[chosen], sin=self.sin[chosen])
 
     def rotate(self, heads: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*batch N d"]:
         """Turn queries or keys by their angles; channel i pairs with channel i + d/4 inside each half."""
@@ -33,12 +44,12 @@ class RotaryTables:
 
 
 def rotary_tables(
-    positions: Int[Tensor, "N 2"],
+    positions: Int[Tensor, "*batch N 2"] | Float[Tensor, "*batch N 2"],
     head_dim: int,
     base: float = DEFAULT_BASE,
     dtype: torch.dtype = torch.float32,
 ) -> RotaryTables:
-    """Compute the tables for integer (row, column) positions; position (0, 0) turns nothing.
+    """Compute the tables for (row, column) positions, whole numbers as a rule; position (0, 0) turns nothing.
 
     Raises:
         ShapeError: if `head_dim` is not a multiple of 4.

@@ -2,20 +2,24 @@
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from page4d.layers.attention import LogitsBias
+from page4d.layers.attention import LogitsBias, Neighbours
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.rope import RotaryTables, rotary_tables
-from page4d.models.config import NetworkConfig, Streams
+from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
+from page4d.models.epipolar import EpipolarBand, epipolar_band
 from page4d.models.heads.dynamic import DynamicMask
+from page4d.models.hints import NO_HINTS, Hints, Memory
 from page4d.models.limits import NO_LIMITS, ForwardLimits
-from page4d.models.schedule import Step, images_together, merge, split
-from page4d.models.streams import MaskBias, Stream
+from page4d.models.relative_time import RelativeTime
+from page4d.models.schedule import Step, images_together, merge, neighbours, split
+from page4d.models.sparse import SparseLayers, Surroundings
+from page4d.models.streams import MaskBias, ReleaseBias, Stream
 from page4d.models.tokens import SpecialTokens, token_positions
 
 Biases = dict[tuple[Stream, Step], LogitsBias | None]
@@ -26,9 +30,12 @@ class TrunkOutput:
     """What heads read. A layer's read-out is [its step within views | its step across views] on channels."""
 
     camera_tokens: Float[Tensor, "B T V C2"]
+    """Of the last layer, the first token of every image."""
     levels: dict[int, Float[Tensor, "B T V N C2"]]
     """By layer, of the layers that dense heads read; special tokens first."""
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None
+    memory: Memory | None
+    """What a network with a memory hands on to the next chunk of instants."""
 
 
 @dataclass
@@ -36,11 +43,17 @@ class _Run:
     """State of one forward pass: the tokens of every stream and what was kept for the heads."""
 
     states: dict[Stream, Tensor]
+    positions: Tensor
+    times: Tensor
     ropes: dict[Step, RotaryTables]
+    around: Surroundings
     limits: ForwardLimits
+    hints: Hints
+    band: EpipolarBand | None = None
     biases: Biases = field(default_factory=dict)
     levels: dict[int, Tensor] = field(default_factory=dict)
     camera_tokens: Tensor | None = None
+    memory: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Aggregator(nn.Module):
@@ -54,25 +67,22 @@ class Aggregator(nn.Module):
         super().__init__()
         self.config = config
         dim = config.encoder.embed_dim
-        block = BlockConfig(
-            dim=dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            norm_eps=config.norm_eps,
-            qk_norm_eps=config.qk_norm_eps,
-            layer_scale=config.layer_scale,
-        )
-        self.special = SpecialTokens(dim, config.num_registers, config.token_slots)
+        self.special = SpecialTokens(dim, config.num_registers, config.token_slots, camera=config.camera_token)
         self.blocks = nn.ModuleDict(
-            {step.value: nn.ModuleList(Block(block) for _ in range(config.depth)) for step in config.schedule}
+            {step.value: nn.ModuleList(map(self._new_block, range(config.depth))) for step in config.schedule}
         )
         initialise_linears(self)
         self.stream_blocks = nn.ModuleDict()
-        self.dynamic = None if config.mask is None else DynamicMask(config.mask, dim)
-        self.mask_bias = None if config.mask is None else MaskBias(config.mask, self.special.count)
-        if config.mask is not None and config.mask.own_blocks:
-            for stream in self._streams_read():
-                self.stream_blocks[stream.value] = self._copies(config.mask.layers)
+        self.dynamic: DynamicMask | None = None
+        self.mask_bias: MaskBias | ReleaseBias | None = None
+        if config.mask is not None:
+            self._add_mask(config.mask, dim)
+        self.time = None if config.time_encoding is TimeEncoding.NONE else RelativeTime(config)
+        self.sparse: SparseLayers | None = None
+        if config.sparse is not None:
+            across = next(step for step in config.schedule if step.across_views)
+            copied = {layer: self._trunk_block(across, layer) for layer in config.sparse.layers}
+            self.sparse = SparseLayers(config.sparse, copied, self.special.count)
 
     def forward(
         self,
@@ -80,10 +90,11 @@ class Aggregator(nn.Module):
         grid: tuple[int, int],
         external: Float[Tensor, "B T V rows columns"] | None = None,
         limits: ForwardLimits = NO_LIMITS,
+        hints: Hints = NO_HINTS,
     ) -> TrunkOutput:
         """Put the special tokens in front and run all layers; `external` holds log-odds that a patch moves."""
         tokens = torch.cat([self.special(*patches.shape[:3]), patches], dim=3)
-        return self.transform(tokens, grid, external, limits)
+        return self.transform(tokens, grid, external, limits, hints)
 
     def transform(
         self,
@@ -91,29 +102,76 @@ class Aggregator(nn.Module):
         grid: tuple[int, int],
         external: Float[Tensor, "B T V rows columns"] | None = None,
         limits: ForwardLimits = NO_LIMITS,
+        hints: Hints = NO_HINTS,
     ) -> TrunkOutput:
         """Run all layers on tokens that are complete."""
-        run = self._start(tokens, grid, limits)
-        masked = () if self.config.mask is None else self.config.mask.layers
+        run = self._start(tokens, grid, limits, hints)
         dynamic_logit = None
         for layer in range(self.config.depth):
-            if masked and layer == masked[0]:
-                dynamic_logit = self._apply_mask(run, grid, external)
+            halves: dict[tuple[Stream, bool], Tensor] = {}
+            for place, step in enumerate(self.config.schedule):
+                if (layer, place) == self._mask_place():
+                    dynamic_logit = self._apply_mask(run, grid, external)
+                for stream in run.states:
+                    state = self._attend(run, stream, step, layer)
+                    run.states[stream] = halves[stream, step.across_views] = state
+            if self.sparse is not None and layer in self.sparse.config.layers:
+                self._exchange(run, layer, halves)
             for stream in run.states:
-                self._run_layer(run, stream, layer, biased=layer in masked)
+                self._keep(run, stream, layer, halves[stream, False], halves[stream, True])
         assert run.camera_tokens is not None
-        return TrunkOutput(camera_tokens=run.camera_tokens, levels=run.levels, dynamic_logit=dynamic_logit)
-
-    def _start(self, tokens: Tensor, grid: tuple[int, int], limits: ForwardLimits) -> _Run:
-        num_times, num_views = tokens.shape[1:3]
-        tables = rotary_tables(
-            token_positions(grid, self.special.count, tokens.device),
-            head_dim=tokens.shape[-1] // self.config.num_heads,
-            base=self.config.rope_base,
-            dtype=torch.promote_types(tokens.dtype, torch.float32),
+        return TrunkOutput(
+            camera_tokens=run.camera_tokens, levels=run.levels, dynamic_logit=dynamic_logit, memory=run.memory or None
         )
+
+    def _new_block(self, layer: int) -> Block:
+        config = self.config
+        return Block(
+            BlockConfig(
+                dim=config.encoder.embed_dim,
+                num_heads=config.num_heads,
+                mlp_ratio=config.mlp_ratio,
+                norm_eps=config.norm_eps_of(layer),
+                qk_norm_eps=config.qk_norm_eps,
+                layer_scale=config.layer_scale,
+            )
+        )
+
+    def _add_mask(self, mask: MaskConfig, dim: int) -> None:
+        self.dynamic = DynamicMask(mask, dim)
+        release = mask.rule is MaskRule.PAGE4D
+        self.mask_bias = ReleaseBias(self.special.count) if release else MaskBias(mask, self.special.count)
+        if mask.own_blocks:
+            for stream in self._streams_read():
+                self.stream_blocks[stream.value] = self._copies(mask.layers)
+
+    def _start(self, tokens: Tensor, grid: tuple[int, int], limits: ForwardLimits, hints: Hints) -> _Run:
+        num_times, num_views = tokens.shape[1:3]
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
+        positions = token_positions(grid, self.special.count, tokens.device)
+        head_dim = tokens.shape[-1] // self.config.num_heads
+        tables = rotary_tables(positions, head_dim, self.config.rope_base, dtype)
+        times = torch.arange(num_times).expand(len(tokens), -1) if hints.times is None else hints.times
         ropes = {step: tables.repeat(images_together(step, num_times, num_views)) for step in self.config.schedule}
-        return _Run(states={Stream.SHARED: tokens}, ropes=ropes, limits=limits)
+        keypoints = None if hints.keypoints is None else hints.keypoints.flatten(3)
+        around = Surroundings(rope=tables, grid=grid, keypoints=keypoints, limits=limits)
+        return _Run(
+            states={Stream.SHARED: tokens},
+            positions=positions,
+            times=times.to(tokens.device, dtype),
+            ropes=ropes,
+            around=around,
+            limits=limits,
+            hints=hints,
+            band=self._band(hints, grid),
+        )
+
+    def _band(self, hints: Hints, grid: tuple[int, int]) -> EpipolarBand | None:
+        config = self.config.epipolar
+        if config is None or hints.world_to_camera is None or hints.intrinsics is None:
+            return None
+        cameras = (hints.world_to_camera, hints.intrinsics)
+        return epipolar_band(config, *cameras, grid, self.config.patch_size, self.special.count)
 
     def _apply_mask(self, run: _Run, grid: tuple[int, int], external: Tensor | None) -> Tensor:
         """Compute the mask once, for all masked layers, and separate the streams if anything tells them apart."""
@@ -126,6 +184,7 @@ class Aggregator(nn.Module):
         streams = self._streams_read() if dual else (Stream.SHARED,)
         if external is not None or not self.dynamic.knows_nothing():
             mask = logit.sigmoid().flatten(3)
+            run.around = replace(run.around, mask=mask)
             run.biases = {
                 (stream, step): self.mask_bias(mask, stream, step)
                 for stream in streams
@@ -135,26 +194,67 @@ class Aggregator(nn.Module):
             run.states = dict.fromkeys(streams, tokens)
         return logit
 
-    def _run_layer(self, run: _Run, stream: Stream, layer: int, *, biased: bool) -> None:
+    def _exchange(self, run: _Run, layer: int, halves: dict[tuple[Stream, bool], Tensor]) -> None:
+        """Run the sparse block of a layer; its result takes the place of the step across views."""
+        assert self.sparse is not None
+        dual = self.config.mask is not None and self.config.mask.streams is Streams.DUAL
+        if dual and Stream.SHARED in run.states and self.sparse.needs_streams(layer, run.hints):
+            run.states = dict.fromkeys(self._streams_read(), run.states[Stream.SHARED])
+            halves.update({(stream, False): halves[Stream.SHARED, False] for stream in run.states})
+        for stream in run.states:
+            state, memory = self.sparse(run.states[stream], stream, layer, run.around, run.hints)
+            run.states[stream] = halves[stream, True] = state
+            run.memory.update(memory)
+
+    def _attend(self, run: _Run, stream: Stream, step: Step, layer: int) -> Tensor:
+        """Run the block of one step on a stream."""
         state = run.states[stream]
-        halves = {}
-        for step in self.config.schedule:
-            bias = run.biases.get((stream, step)) if biased else None
-            block = self._block(stream, step, layer)
-            merged = _by_groups(block, merge(state, step), run.ropes[step], bias, run.limits)
-            state = split(merged, step, (state.shape[0], state.shape[1], state.shape[2], state.shape[3]))
-            halves[step.across_views] = state
-        run.states[stream] = state
+        biased = self.config.mask is not None and layer in self.config.mask.layers
+        bias = run.biases.get((stream, step)) if biased else None
+        rope = run.ropes[step]
+        if self.time is not None and step is Step.TIME:
+            images = (state.shape[2], state.shape[3])
+            bias = self.time.bias(layer, run.times, images, bias)
+            rope = self.time.rope(layer, run.times, images, run.positions, rope.cos.shape[-1]) or rope
+        if run.band is not None and step is Step.VIEW and self._has_prior(layer):
+            bias = (
+                LogitsBias(key=state.new_zeros(run.band.num_instants, state.shape[2] * state.shape[3]))
+                if bias is None
+                else bias
+            )
+            bias = replace(bias, pairs=run.band)
+        block = self._block(stream, step, layer)
+        reach = neighbours(step, state.shape[1], state.shape[2])
+        merged = _by_groups(block, merge(state, step), rope, bias, run.limits, reach)
+        return split(merged, step, (state.shape[0], state.shape[1], state.shape[2], state.shape[3]))
+
+    def _has_prior(self, layer: int) -> bool:
+        return self.config.epipolar is not None and layer in self.config.epipolar.layers
+
+    def _keep(self, run: _Run, stream: Stream, layer: int, within: Tensor, across: Tensor) -> None:
+        """Keep what heads read of a layer."""
         if layer in self.config.dense_layers and stream is not Stream.POSE:
-            run.levels[layer] = torch.cat([halves[False], halves[True]], dim=-1)
+            run.levels[layer] = torch.cat([within, across], dim=-1)
         if layer == self.config.depth - 1 and (stream is not Stream.GEOMETRY or run.camera_tokens is None):
-            run.camera_tokens = torch.cat([halves[False][..., 0, :], halves[True][..., 0, :]], dim=-1)
+            run.camera_tokens = torch.cat([within[..., 0, :], across[..., 0, :]], dim=-1)
+
+    def _mask_place(self) -> tuple[int, int] | None:
+        """Return the layer and the step in it before which the mask is computed."""
+        mask = self.config.mask
+        if mask is None:
+            return None
+        return (mask.layers[0] - 1, 1) if mask.rule is MaskRule.PAGE4D else (mask.layers[0], 0)
 
     def _block(self, stream: Stream, step: Step, layer: int) -> nn.Module:
         mask = self.config.mask
         if mask is not None and layer in mask.layers and stream.value in self.stream_blocks:
             return self.get_submodule(f"stream_blocks.{stream}.{step}.{layer - mask.layers[0]}")
         return self.get_submodule(f"blocks.{step}.{layer}")
+
+    def _trunk_block(self, step: Step, layer: int) -> Block:
+        block = self.get_submodule(f"blocks.{step}.{layer}")
+        assert isinstance(block, Block)
+        return block
 
     def _streams_read(self) -> tuple[Stream, ...]:
         """Return the streams that some head reads; at least one, so that a network without heads still runs."""
@@ -177,6 +277,7 @@ def _by_groups(
     rope: RotaryTables,
     bias: LogitsBias | None,
     limits: ForwardLimits,
+    reach: Neighbours | None,
 ) -> Float[Tensor, "G L C"]:
     """Run a block on as many groups at once as the limit on tokens allows."""
     num_groups, length = merged.shape[:2]
@@ -185,5 +286,5 @@ def _by_groups(
     for start in range(0, num_groups, at_once):
         chosen = slice(start, start + at_once)
         part_bias = None if bias is None else bias.of_groups(chosen)
-        parts.append(block(merged[chosen], rope, part_bias, limits.max_queries))
+        parts.append(block(merged[chosen], rope.of_groups(chosen), part_bias, limits.max_queries, neighbours=reach))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -9,120 +9,61 @@ from pydantic import TypeAdapter, ValidationError
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import UsageError
 from page4d.layers.rope import DEFAULT_BASE
+from page4d.models.epipolar import EpipolarConfig
+from page4d.models.head_config import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig
+from page4d.models.mask_config import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, MaskRule, Streams
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step
+from page4d.models.sparse_config import SparseConfig, SparseStrategy
+
+__all__ = [
+    "PRESETS",
+    "BiasRows",
+    "CameraHeadConfig",
+    "DPTHeadConfig",
+    "EpipolarConfig",
+    "FrameHeadConfig",
+    "FullAttention",
+    "MaskConfig",
+    "MaskFusion",
+    "MaskHeadKind",
+    "MaskRule",
+    "NetworkConfig",
+    "SparseConfig",
+    "SparseStrategy",
+    "Streams",
+    "TimeEncoding",
+]
 
 _STRICT = {"extra": "forbid"}
 
 
-class MaskHeadKind(StrEnum):
-    """Structure of the dynamic mask head."""
+class TimeEncoding(StrEnum):
+    """How attention across time knows how far apart instants are."""
 
-    CONV = "conv"
-    """This network's own."""
+    NONE = "none"
+    ALIBI = "alibi"
+    """A distance in time lowers the logits."""
 
-    CKPT150 = "ckpt150"
-    """As in PAGE-4D's `checkpoint_150`, with a learned temperature."""
-
-    RELEASE = "release"
-    """As in the public PAGE-4D release, on standardised features; useful with its weights only."""
+    ROPE = "rope"
+    """A time turns queries and keys further."""
 
 
-class Streams(StrEnum):
-    """How the mask tells cameras (which suppress what moves) from geometry (which may favour it)."""
+class FullAttention(StrEnum):
+    """When all images attend to each other as if they were views of one instant."""
 
-    DUAL = "dual"
-    """Two states after the first masked layer, one read by the camera head, one by the dense heads."""
+    NEVER = "never"
+    ONE_VIEW = "one-view"
+    """For a single view, which has no other views to look at."""
 
-    SINGLE = "single"
-    """One state whose special tokens see the one bias and whose patches see the other."""
-
-
-class BiasRows(StrEnum):
-    """Which queries see the bias of a stream."""
-
-    ALL = "all"
-    SPECIAL = "special"
-    """Camera and register tokens only, as in PAGE-4D."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MaskConfig:
-    """The dynamic mask and what it does to the attention of the layers named."""
-
-    __pydantic_config__ = _STRICT
-
-    layers: tuple[int, ...] = (8, 9, 10, 11, 12)
-    head: MaskHeadKind = MaskHeadKind.CONV
-    streams: Streams = Streams.DUAL
-    own_blocks: bool = False
-    """Whether each stream has its own copies of the masked layers' blocks."""
-    bias_rows: BiasRows = BiasRows.ALL
-    lambda_limit: float = 4.0
-    external_floor: float = 0.02
-    """External probabilities are clipped to [floor, 1 - floor] before they become log-odds."""
-
-    def __post_init__(self) -> None:
-        for name, kind in (("head", MaskHeadKind), ("streams", Streams), ("bias_rows", BiasRows)):
-            object.__setattr__(self, name, kind(getattr(self, name)))
-        if not self.layers or list(self.layers) != list(range(self.layers[0], self.layers[-1] + 1)):
-            raise UsageError(f"mask: layers {self.layers} are not consecutive", "name them in order without gaps")
-        if not (self.lambda_limit > 0 and 0 < self.external_floor < 0.5):
-            raise UsageError(
-                f"mask: lambda_limit {self.lambda_limit}, external_floor {self.external_floor}",
-                "use a positive limit and a floor between 0 and 0.5",
-            )
-        if self.streams is Streams.SINGLE and (self.own_blocks or self.bias_rows is not BiasRows.ALL):
-            raise UsageError("mask: own_blocks and bias_rows need two streams", "set streams to dual")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CameraHeadConfig:
-    """The iterative camera head; it works at twice the width of the trunk."""
-
-    __pydantic_config__ = _STRICT
-
-    trunk_depth: int = 4
-    num_heads: int = 16
-    num_iterations: int = 4
-    mlp_ratio: float = 4.0
-    norm_eps: float = 1e-5
-    layer_scale: float = 0.01
-
-    def __post_init__(self) -> None:
-        if min(self.trunk_depth, self.num_heads, self.num_iterations) < 1:
-            raise UsageError("camera head: depth, heads and iterations must be at least 1", "use positive numbers")
-
-
-@dataclass(frozen=True, kw_only=True)
-class DPTHeadConfig:
-    """A dense head that reads four layers of the trunk, coarsest last."""
-
-    __pydantic_config__ = _STRICT
-
-    layers: tuple[int, int, int, int] = (4, 11, 17, 23)
-    features: int = 256
-    out_channels: tuple[int, int, int, int] = (256, 512, 1024, 1024)
-    hidden: int = 32
-    norm_eps: float = 1e-5
-
-    def __post_init__(self) -> None:
-        if list(self.layers) != sorted(set(self.layers)):
-            raise UsageError(
-                f"dense head: layers {self.layers} are not in rising order", "name four different layers"
-            )
-        odd = [width for width in (*self.out_channels, self.features // 2) if width <= 0 or width % 4]
-        if odd or self.features % 2:
-            raise UsageError(
-                f"dense head: out_channels {self.out_channels}, features {self.features}",
-                "use multiples of 4, and of 8 for features",
-            )
+    ALWAYS = "always"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
     """Everything needed to build a network; a head that is None is left out.
 
-    `schedule` names the two steps of each of `depth` layers. The trunk has the width of the encoder.
+    `schedule` names the two steps of each of `depth` layers. The trunk has the width of the encoder. The frame head
+    predicts cameras, depth and points by itself and stands alone.
     """
 
     __pydantic_config__ = _STRICT
@@ -131,30 +72,53 @@ class NetworkConfig:
     depth: int
     num_heads: int
     schedule: Schedule = TIME_VIEW
+    full_attention: FullAttention = FullAttention.NEVER
+    time_encoding: TimeEncoding = TimeEncoding.NONE
     mlp_ratio: float = 4.0
-    norm_eps: float = 1e-5
+    norm_eps: float | tuple[float, ...] = 1e-5
+    """Of the blocks' norms; one number for every layer where layers come from different networks."""
     qk_norm_eps: float | None = 1e-5
     layer_scale: float | None = 0.01
     rope_base: float = DEFAULT_BASE
     num_registers: int = 4
     token_slots: int = 2
+    camera_token: bool = True
+    """Whether a camera token stands before the registers."""
     mask: MaskConfig | None = None
+    sparse: SparseConfig | None = None
+    epipolar: EpipolarConfig | None = None
     camera_head: CameraHeadConfig | None = None
     depth_head: DPTHeadConfig | None = None
     point_head: DPTHeadConfig | None = None
+    frame_head: FrameHeadConfig | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "schedule", (Step(self.schedule[0]), Step(self.schedule[1])))
         if self.schedule[0].across_views == self.schedule[1].across_views:
             raise UsageError(
                 f"network: schedule {'/'.join(self.schedule)}",
-                "pair one of frame, time with one of view, global, in either order",
+                "pair one of frame, time with one of view, global, cross, in either order",
+            )
+        object.__setattr__(self, "full_attention", FullAttention(self.full_attention))
+        object.__setattr__(self, "time_encoding", TimeEncoding(self.time_encoding))
+        if self.epipolar is not None and Step.VIEW not in self.schedule:
+            raise UsageError(
+                f"network: epipolar prior in the schedule {'/'.join(self.schedule)}", "use a schedule with view"
+            )
+        if self.time_encoding is not TimeEncoding.NONE and Step.TIME not in self.schedule:
+            raise UsageError(
+                f"network: time encoding in the schedule {'/'.join(self.schedule)}", "use a schedule with time"
             )
         if self.token_slots not in (1, 2) or self.num_registers < 0 or self.depth < 1:
             raise UsageError(
                 f"network: token_slots {self.token_slots}, num_registers {self.num_registers}, depth {self.depth}",
                 "use 1 or 2 slots, no negative number of registers and at least one layer",
             )
+        if isinstance(self.norm_eps, tuple) and len(self.norm_eps) != self.depth:
+            raise UsageError(
+                f"network: {len(self.norm_eps)} values of norm_eps for {self.depth} layers", "give one for each layer"
+            )
+        self._check_heads()
         width = self.encoder.embed_dim
         if width % (4 * self.num_heads):
             raise UsageError(
@@ -166,10 +130,35 @@ class NetworkConfig:
                 f"network: camera head of width {2 * width} with {self.camera_head.num_heads} heads",
                 "change the camera head's num_heads",
             )
-        last = max((*self.dense_layers, *(() if self.mask is None else self.mask.layers), 0))
-        first = min((*self.dense_layers, *(() if self.mask is None else self.mask.layers), 0))
-        if last >= self.depth or first < 0:
+        named = [
+            layer for part in (self.mask, self.sparse, self.epipolar) if part is not None for layer in part.layers
+        ]
+        if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *named)):
             raise UsageError(f"network: a layer outside 0..{self.depth - 1} is named", "name layers that exist")
+        if self.mask is not None and self.mask.rule is MaskRule.PAGE4D and self.schedule[0].across_views:
+            raise UsageError(
+                f"network: PAGE-4D's mask in the schedule {'/'.join(self.schedule)}",
+                "put the step within views first",
+            )
+
+        if self.mask is not None and self.sparse is not None and self.sparse.layers[0] < self.mask.layers[0]:
+            raise UsageError(
+                f"network: sparse attention in layer {self.sparse.layers[0]}, mask from {self.mask.layers[0]}",
+                "put it after the first masked layer",
+            )
+
+    def _check_heads(self) -> None:
+        others = (self.camera_head, self.depth_head, self.point_head)
+        if self.frame_head is not None and any(head is not None for head in others):
+            raise UsageError("network: the frame head stands beside other heads", "leave one or the others out")
+        if self.frame_head is not None and self.mask is not None and self.mask.streams is Streams.DUAL:
+            raise UsageError("network: the frame head reads one stream", "set the mask's streams to single")
+        if self.camera_head is not None and not self.camera_token:
+            raise UsageError("network: a camera head without a camera token", "set camera_token to true")
+
+    def norm_eps_of(self, layer: int) -> float:
+        """Return the constant of the norms of a layer's blocks."""
+        return self.norm_eps[layer] if isinstance(self.norm_eps, tuple) else self.norm_eps
 
     @property
     def patch_size(self) -> int:
@@ -180,7 +169,8 @@ class NetworkConfig:
     def dense_layers(self) -> tuple[int, ...]:
         """Layers that a dense head reads."""
         heads = [head for head in (self.depth_head, self.point_head) if head is not None]
-        return tuple(sorted({layer for head in heads for layer in head.layers}))
+        last = () if self.frame_head is None else (self.depth - 1,)
+        return tuple(sorted({*last, *(layer for head in heads for layer in head.layers)}))
 
     def to_json(self) -> str:
         """Write the record as one line of JSON with sorted keys."""
@@ -245,10 +235,38 @@ def _large() -> NetworkConfig:
     )
 
 
+def _pi3() -> NetworkConfig:
+    return NetworkConfig(
+        encoder=DinoV2Config(),
+        depth=18,
+        num_heads=16,
+        schedule=FRAME_GLOBAL,
+        norm_eps=1e-6,
+        num_registers=5,
+        token_slots=1,
+        camera_token=False,
+        frame_head=FrameHeadConfig(),
+    )
+
+
+_PAGE4D_MASK = MaskConfig(
+    layers=tuple(range(10, 20)),
+    head=MaskHeadKind.RELEASE,
+    rule=MaskRule.PAGE4D,
+    streams=Streams.SINGLE,
+    bias_rows=BiasRows.SPECIAL,
+)
+
 PRESETS: dict[str, NetworkConfig] = {
     "mv-tiny": _tiny(),
     "mv-small": _small(),
     "mv-large": _large(),
     "vggt": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
+    "page4d": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
+    "page4d-mask": replace(_large(), schedule=FRAME_GLOBAL, mask=_PAGE4D_MASK),
+    "pi3": _pi3(),
 }
-"""Networks by name: for tests, for a laptop's CPU, as specified, and the public VGGT network."""
+"""Networks by name: for tests, for a laptop's CPU, as specified, and the public networks.
+
+PAGE-4D has two checkpoints: one that runs without its mask, when it is VGGT with other weights, and one with it.
+"""

@@ -1,7 +1,8 @@
 """The network: images of T instants and V views in; cameras, depth, points and what moves out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,18 @@ from torch.nn import functional
 from page4d.encoders.base import Encoder
 from page4d.encoders.dinov2 import DinoV2
 from page4d.errors import ShapeError, UsageError
+from page4d.geometry.camera import Cameras
+from page4d.geometry.pose_encoding import decode_pose
+from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import patch_grid
 from page4d.models.aggregator import Aggregator, TrunkOutput
-from page4d.models.config import DPTHeadConfig, NetworkConfig
+from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
 from page4d.models.heads.camera import CameraHead
 from page4d.models.heads.dpt import DenseActivation, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
+from page4d.models.heads.frame import FrameHead
+from page4d.models.hints import NO_HINTS, Hints, Memory, as_one_instant, check_hints
+from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
@@ -27,19 +34,40 @@ IMAGE_DEVIATION = (0.229, 0.224, 0.225)
 class NetworkOutput:
     """Predictions at network pixels; a part is None if the network has no head for it.
 
-    `pose_enc` holds world-to-camera encodings (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at
-    least 1 and unbounded. Points are in the world. `dynamic_mask` is the probability that a pixel moves, 0.5 from a
-    head that was never trained; `dynamic_logit` are the log-odds a patch before they were enlarged.
+    `world_to_camera` and `intrinsics` are float64, so that rotations are orthonormal to the last digit of a file; a
+    network without a head for fields of view fits intrinsics to its points. `pose_enc` are the encodings that an
+    iterative camera head predicts (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at least 1 and
+    unbounded. Points are in the world, local points in the frame of their camera. `dynamic_mask` is the probability
+    that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch before they
+    were enlarged.
     """
 
+    world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
+    intrinsics: Float[Tensor, "B T V 3 3"] | None = None
     pose_enc: Float[Tensor, "B T V 9"] | None = None
     pose_enc_iterations: tuple[Float[Tensor, "B T V 9"], ...] = ()
     depth: Float[Tensor, "B T V H W"] | None = None
     depth_confidence: Float[Tensor, "B T V H W"] | None = None
     points: Float[Tensor, "B T V H W 3"] | None = None
     points_confidence: Float[Tensor, "B T V H W"] | None = None
+    local_points: Float[Tensor, "B T V H W 3"] | None = None
     dynamic_mask: Float[Tensor, "B T V H W"] | None = None
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
+    memory: Memory | None = None
+    """To be given as a hint with the next chunk of instants."""
+
+    def at_instants(self, num_times: int) -> "NetworkOutput":
+        """Return the predictions for images that were put into one instant at the instants where they belong."""
+
+        def back(values: Tensor) -> Tensor:
+            return torch.unflatten(values[:, 0], 1, (num_times, -1))
+
+        parts: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                parts[name] = back(value)
+        parts["pose_enc_iterations"] = tuple(back(pose) for pose in self.pose_enc_iterations)
+        return replace(self, **parts)
 
 
 class ViewTimeNetwork(nn.Module):
@@ -54,12 +82,17 @@ class ViewTimeNetwork(nn.Module):
         self.camera_head = None if config.camera_head is None else CameraHead(config.camera_head, width)
         self.depth_head = self._dense_head(config.depth_head, 1, DenseActivation.EXPONENTIAL)
         self.point_head = self._dense_head(config.point_head, 3, DenseActivation.INVERSE_LOG)
+        self.frame_head: FrameHead | None = None
+        if config.frame_head is not None:
+            special = self.aggregator.special.count
+            self.frame_head = FrameHead(config.frame_head, width, config.patch_size, special, config.rope_base)
 
     def forward(
         self,
         images: Float[Tensor, "B T V 3 H W"],
         mask_ext: Float[Tensor, "B T V H W"] | None = None,
         *,
+        hints: Hints = NO_HINTS,
         limits: ForwardLimits = NO_LIMITS,
     ) -> NetworkOutput:
         """Predict everything for images in [0, 1] and, optionally, probabilities that their pixels move.
@@ -68,28 +101,62 @@ class ViewTimeNetwork(nn.Module):
             ShapeError: if image sides are not multiples of the patch size or the mask is of other images.
             UsageError: if a mask is given to a network that has no use for it.
         """
-        grid = self._check(images, mask_ext)
+        grid = self._check(images, mask_ext, hints)
+        full = self.config.full_attention
+        if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and images.shape[2] == 1):
+            flat, flat_mask = as_one_instant(images), as_one_instant(mask_ext)
+            assert flat is not None
+            together = self._predict(flat, flat_mask, grid, hints.as_one_instant(), limits)
+            return together.at_instants(images.shape[1])
+        return self._predict(images, mask_ext, grid, hints, limits)
+
+    def _predict(
+        self,
+        images: Float[Tensor, "B T V 3 H W"],
+        mask_ext: Float[Tensor, "B T V H W"] | None,
+        grid: tuple[int, int],
+        hints: Hints,
+        limits: ForwardLimits,
+    ) -> NetworkOutput:
+        """Predict with the schedule as it stands."""
         patches = self._encode(images, limits.max_images)
         external = None
         if mask_ext is not None and self.config.mask is not None:
             external = external_log_odds(
                 mask_ext.to(images.dtype), self.config.patch_size, self.config.mask.external_floor
             )
-        trunk: TrunkOutput = self.aggregator(patches, grid, external, limits)
+        trunk: TrunkOutput = self.aggregator(patches, grid, external, limits, hints)
         with torch.autocast(images.device.type, enabled=False):
-            iterations = self._cameras(trunk)
-            depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, grid, limits)
-            points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, grid, limits)
-            return NetworkOutput(
-                pose_enc=iterations[-1] if iterations else None,
-                pose_enc_iterations=iterations,
-                depth=None if depth is None else depth[..., 0],
-                depth_confidence=depth_confidence,
-                points=points,
-                points_confidence=points_confidence,
-                dynamic_mask=self._enlarged(trunk.dynamic_logit),
-                dynamic_logit=trunk.dynamic_logit,
-            )
+            if self.frame_head is None:
+                predicted = self._by_parts(trunk, grid, limits)
+            else:
+                predicted = _by_frames(self.frame_head, trunk, grid, limits)
+        return replace(
+            predicted,
+            dynamic_mask=self._enlarged(trunk.dynamic_logit),
+            dynamic_logit=trunk.dynamic_logit,
+            memory=trunk.memory,
+        )
+
+    def _by_parts(self, trunk: TrunkOutput, grid: tuple[int, int], limits: ForwardLimits) -> NetworkOutput:
+        """Return what is said by the camera head and the dense heads."""
+        iterations = self._cameras(trunk)
+        depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, grid, limits)
+        points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, grid, limits)
+        cameras: Cameras | None = None
+        if iterations:
+            size = (grid[0] * self.config.patch_size, grid[1] * self.config.patch_size)
+            cameras = decode_pose(iterations[-1].to(torch.float64), size)
+        return NetworkOutput(
+            world_to_camera=None if cameras is None else cameras.world_to_camera,
+            intrinsics=None if cameras is None else cameras.intrinsics,
+            pose_enc=iterations[-1] if iterations else None,
+            pose_enc_iterations=iterations,
+            depth=None if depth is None else depth[..., 0],
+            depth_confidence=depth_confidence,
+            points=points,
+            points_confidence=points_confidence,
+        )
 
     def _dense_head(
         self, config: DPTHeadConfig | None, value_dim: int, activation: DenseActivation
@@ -99,7 +166,7 @@ class ViewTimeNetwork(nn.Module):
         encoder = self.config.encoder
         return DPTHead(config, 2 * encoder.embed_dim, encoder.patch_size, value_dim, activation)
 
-    def _check(self, images: Tensor, mask_ext: Tensor | None) -> tuple[int, int]:
+    def _check(self, images: Tensor, mask_ext: Tensor | None, hints: Hints) -> tuple[int, int]:
         if images.ndim != 6 or images.shape[3] != 3:
             raise ShapeError(f"images have shape {tuple(images.shape)}", "give [B, T, V, 3, H, W]")
         if mask_ext is not None and self.config.mask is None:
@@ -109,7 +176,9 @@ class ViewTimeNetwork(nn.Module):
             raise ShapeError(
                 f"masks have shape {tuple(mask_ext.shape)}, images {tuple(images.shape)}", f"give {expected}"
             )
-        return patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
+        grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
+        check_hints(hints, images, grid)
+        return grid
 
     def _encode(self, images: Tensor, max_images: int | None) -> Float[Tensor, "B T V P C"]:
         mean = images.new_tensor(IMAGE_MEAN)[:, None, None]
@@ -163,6 +232,27 @@ class ViewTimeNetwork(nn.Module):
 def build_network(config: NetworkConfig) -> ViewTimeNetwork:
     """Build the network of a configuration with fresh weights, drawn from torch's global generator."""
     return ViewTimeNetwork(config)
+
+
+def _by_frames(head: FrameHead, trunk: TrunkOutput, grid: tuple[int, int], limits: ForwardLimits) -> NetworkOutput:
+    """Return what is said by the frame head: depth is the z of its local points, points are they in the world."""
+    (level,) = trunk.levels.values()
+    leading = level.shape[:3]
+    tokens = level.flatten(0, 2).to(_dtype(head))
+    parts = [head(part, grid) for part in torch.split(tokens, limits.max_images or len(tokens))]
+    local_points = torch.unflatten(torch.cat([part.local_points for part in parts]), 0, leading)
+    logit = torch.unflatten(torch.cat([part.confidence_logit for part in parts]), 0, leading)
+    camera_to_world = torch.unflatten(torch.cat([part.camera_to_world for part in parts]), 0, leading)
+    confidence = 1 + logit.exp()
+    return NetworkOutput(
+        world_to_camera=invert_rigid(camera_to_world),
+        intrinsics=fit_intrinsics(local_points.to(torch.float64), logit.sigmoid().to(torch.float64)),
+        depth=local_points[..., 2],
+        depth_confidence=confidence,
+        points=transform_points(camera_to_world.to(local_points.dtype), local_points),
+        points_confidence=confidence,
+        local_points=local_points,
+    )
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

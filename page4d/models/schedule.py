@@ -21,10 +21,13 @@ class Step(StrEnum):
     GLOBAL = "global"
     """Everything."""
 
+    CROSS = "cross"
+    """All images of the same instant or of the same view."""
+
     @property
     def across_views(self) -> bool:
         """Whether views exchange; such a step fills the second half of a layer's read-out."""
-        return self in (Step.VIEW, Step.GLOBAL)
+        return self in (Step.VIEW, Step.GLOBAL, Step.CROSS)
 
 
 Schedule = tuple[Step, Step]
@@ -32,18 +35,31 @@ Schedule = tuple[Step, Step]
 
 TIME_VIEW: Schedule = (Step.TIME, Step.VIEW)
 FRAME_GLOBAL: Schedule = (Step.FRAME, Step.GLOBAL)
+FRAME_CROSS: Schedule = (Step.FRAME, Step.CROSS)
+"""Weights of global attention look along rows and columns of the images only."""
 
 
 def images_together(step: Step, num_times: int, num_views: int) -> int:
-    """Return how many images share one attention."""
-    return {Step.FRAME: 1, Step.VIEW: num_views, Step.TIME: num_times, Step.GLOBAL: num_times * num_views}[step]
+    """Return how many images are merged into one sequence."""
+    return {Step.FRAME: 1, Step.VIEW: num_views, Step.TIME: num_times}.get(step, num_times * num_views)
+
+
+def neighbours(step: Step, num_times: int, num_views: int) -> list[list[int]] | None:
+    """Return the merged images that each of them attends to, or None where these are all."""
+    if step is not Step.CROSS:
+        return None
+    return [
+        [other for other in range(num_times * num_views) if other // num_views == time or other % num_views == view]
+        for time in range(num_times)
+        for view in range(num_views)
+    ]
 
 
 def merge(values: Shaped[Tensor, "B T V N *rest"], step: Step) -> Shaped[Tensor, "G L *rest"]:
     """Gather the values that attend to each other: G groups of L tokens."""
     if step is Step.TIME:
         values = values.transpose(1, 2)  # [B, V, T, N, ...]
-    num_merged = {Step.FRAME: 1, Step.VIEW: 2, Step.TIME: 2, Step.GLOBAL: 3}[step]
+    num_merged = {Step.FRAME: 1, Step.VIEW: 2, Step.TIME: 2, Step.GLOBAL: 3, Step.CROSS: 3}[step]
     length = values.shape[4 - num_merged : 4].numel()
     return values.reshape(-1, length, *values.shape[4:])
 

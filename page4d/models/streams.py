@@ -1,4 +1,4 @@
-"""How the dynamic mask enters the attention: a signed weight a stream and step, learned from zero."""
+"""How the dynamic mask enters the attention: a signed weight a stream and step, learned from zero, or fixed."""
 
 from enum import StrEnum
 
@@ -52,18 +52,44 @@ class MaskBias(nn.Module):
             pose, geometry = self.weight(Stream.POSE, step), self.weight(Stream.GEOMETRY, step)
             if _is_silent(pose) and _is_silent(geometry):
                 return None
-            row = torch.where(self._special_rows(padded), pose, geometry)
+            row = torch.where(_special_rows(padded, self.num_special), pose, geometry)
             return LogitsBias(key=key, row=merge(row, step))
         weight = self.weight(stream, step)
         if _is_silent(weight):
             return None
         if self.config.bias_rows is BiasRows.SPECIAL:
-            return LogitsBias(key=weight * key, row=merge(self._special_rows(padded).to(key.dtype), step))
+            row = _special_rows(padded, self.num_special).to(key.dtype)
+            return LogitsBias(key=weight * key, row=merge(row, step))
         return LogitsBias(key=weight * key)
 
-    def _special_rows(self, padded: Float[Tensor, "B T V N"]) -> Tensor:
-        rows = torch.arange(padded.shape[-1], device=padded.device) < self.num_special
-        return rows.expand(padded.shape)
+
+class ReleaseBias(nn.Module):
+    """Turn special tokens towards what is static with a fixed weight, in steps across views.
+
+    A patch that moves with probability M counts 1/2 - M as a key, special tokens count 0.
+
+    Source: the public PAGE-4D release (reference facts).
+    """
+
+    WEIGHT = 64.0
+
+    def __init__(self, num_special: int) -> None:
+        super().__init__()
+        self.num_special = num_special
+
+    def forward(self, mask: Float[Tensor, "B T V P"], stream: Stream, step: Step) -> LogitsBias | None:
+        """Return the bias of a step of the one stream, or None within views."""
+        assert stream is Stream.SHARED
+        if not step.across_views:
+            return None
+        key = functional.pad(0.5 - mask, (self.num_special, 0))
+        rows = _special_rows(key, self.num_special)
+        return LogitsBias(key=merge(key, step), row=merge(self.WEIGHT * rows.to(key.dtype), step))
+
+
+def _special_rows(padded: Float[Tensor, "B T V N"], num_special: int) -> Tensor:
+    rows = torch.arange(padded.shape[-1], device=padded.device) < num_special
+    return rows.expand(padded.shape)
 
 
 def _is_silent(weight: Tensor) -> bool:

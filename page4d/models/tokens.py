@@ -8,27 +8,28 @@ from page4d.layers.block import INIT_STD
 
 
 class SpecialTokens(nn.Module):
-    """One learned camera token and some registers in front of every image's patches.
+    """One learned camera token, unless there is none, and some registers in front of every image's patches.
 
     With two slots, the first belongs to the image of the first view at the first instant, which defines the world,
     and the second to all others. With one slot no image is special.
     """
 
-    def __init__(self, dim: int, num_registers: int, slots: int) -> None:
+    def __init__(self, dim: int, num_registers: int, slots: int, *, camera: bool = True) -> None:
         super().__init__()
-        self.camera_token = nn.Parameter(torch.empty(1, slots, 1, dim))
+        self.camera_token = nn.Parameter(torch.empty(1, slots, 1, dim)) if camera else None
         self.register_token = nn.Parameter(torch.empty(1, slots, num_registers, dim))
-        for token in (self.camera_token, self.register_token):
+        for token in self.parameters():
             nn.init.trunc_normal_(token, std=INIT_STD)
 
     @property
     def count(self) -> int:
         """Number of special tokens an image."""
-        return 1 + self.register_token.shape[2]
+        return int(self.camera_token is not None) + self.register_token.shape[2]
 
     def forward(self, batch: int, num_times: int, num_views: int) -> Float[Tensor, "B T V S C"]:
         """Return the tokens of every image, camera first."""
-        tokens = torch.cat([self.camera_token, self.register_token], dim=2)[0]
+        kinds: list[Tensor] = [token for token in (self.camera_token, self.register_token) if token is not None]
+        tokens = torch.cat(kinds, dim=2)[0]
         slot = torch.full((num_times, num_views), tokens.shape[0] - 1, device=tokens.device)
         slot[0, 0] = 0
         return tokens[slot].expand(batch, -1, -1, -1, -1)

@@ -10,8 +10,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from page4d.models.config import PRESETS, NetworkConfig
+from page4d.encoders.dinov2 import DinoV2Config
+from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.schedule import Schedule
 
 INSIDE = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"
@@ -56,6 +58,32 @@ def lively_network(config: NetworkConfig, seed: int = 0) -> ViewTimeNetwork:
     return network
 
 
+def recorded_config(meta: dict, schedule: Schedule) -> NetworkConfig:
+    """The configuration of a fixture of the VGGT family, without a mask."""
+    encoder, camera, dense = meta["encoder"], meta["camera_head"], meta["dpt_head"]
+    head = DPTHeadConfig(
+        layers=tuple(dense["intermediate_layer_idx"]),
+        features=dense["features"],
+        out_channels=tuple(dense["out_channels"]),
+        hidden=dense["output_conv2_hidden"],
+    )
+    return NetworkConfig(
+        encoder=DinoV2Config(
+            image_size=encoder["img_size"],
+            patch_size=encoder["patch_size"],
+            embed_dim=encoder["embed_dim"],
+            depth=encoder["depth"],
+            num_heads=encoder["num_heads"],
+        ),
+        depth=meta["depth"],
+        num_heads=meta["num_heads"],
+        schedule=schedule,
+        camera_head=CameraHeadConfig(trunk_depth=camera["trunk_depth"], num_heads=camera["num_heads"]),
+        depth_head=head,
+        point_head=head,
+    )
+
+
 @pytest.fixture(autouse=True)
 def _few_threads():
     before = torch.get_num_threads()
@@ -85,3 +113,8 @@ def golden() -> Callable[[str], Golden]:
 @pytest.fixture(scope="session")
 def agrees() -> Callable[[Tensor, Tensor], None]:
     return assert_golden
+
+
+@pytest.fixture(scope="session")
+def config_of() -> Callable[[dict, Schedule], NetworkConfig]:
+    return recorded_config

@@ -8,13 +8,27 @@ import torch
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import ShapeError, UsageError
-from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, MaskConfig, NetworkConfig, Streams
+from page4d.models.config import (
+    PRESETS,
+    BiasRows,
+    CameraHeadConfig,
+    DPTHeadConfig,
+    EpipolarConfig,
+    FrameHeadConfig,
+    MaskConfig,
+    NetworkConfig,
+    SparseConfig,
+    Streams,
+)
+from page4d.models.hints import Hints
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import build_network
-from page4d.models.schedule import Step, images_together, merge, split
+from page4d.models.schedule import FRAME_GLOBAL, Step, images_together, merge, split
 from page4d.models.tokens import SpecialTokens, token_positions
 
 TINY = PRESETS["mv-tiny"]
+BARE = {"camera_head": None, "depth_head": None, "point_head": None, "mask": None}
+PAGE4D_MASK = replace(PRESETS["page4d-mask"].mask, layers=(1, 2))
 
 
 @pytest.mark.parametrize("name", list(PRESETS))
@@ -49,6 +63,32 @@ def test_other_text_is_refused(text: str) -> None:
         NetworkConfig.from_json(text)
 
 
+def test_everything_at_once_survives_json_and_runs() -> None:
+    config = replace(
+        TINY,
+        norm_eps=(1e-6, 1e-6, 1e-5, 1e-5),
+        mask=replace(TINY.mask, fusion="gated"),
+        sparse=SparseConfig(layers=(2, 3), strategy="memory"),
+        epipolar=EpipolarConfig(layers=(0, 1)),
+        time_encoding="alibi",
+        full_attention="one-view",
+    )
+    assert NetworkConfig.from_json(config.to_json()) == config
+    out = build_network(config)(torch.rand(1, 3, 2, 3, 28, 28), torch.rand(1, 3, 2, 28, 28))
+    assert out.depth.shape == (1, 3, 2, 28, 28)
+    assert set(out.memory) == {f"{layer}.{stream}" for layer in (2, 3) for stream in ("pose", "geometry")}
+
+
+def test_norms_of_a_layer_take_its_constant() -> None:
+    config = replace(TINY, norm_eps=(1e-6, 1e-6, 1e-5, 1e-4), sparse=SparseConfig(layers=(3,)))
+    trunk = build_network(config).aggregator
+    for layer, eps in enumerate(config.norm_eps):
+        for step in config.schedule:
+            block = trunk.blocks[step][layer]
+            assert (block.norm1.eps, block.norm2.eps, block.attn.q_norm.eps) == (eps, eps, 1e-5)
+    assert trunk.sparse.layers["3"].block.norm1.eps == 1e-4
+
+
 def test_missing_fields_take_defaults() -> None:
     fields = json.loads(TINY.to_json())
     del fields["token_slots"]
@@ -65,6 +105,31 @@ def test_missing_fields_take_defaults() -> None:
         lambda: replace(TINY, mask=MaskConfig(layers=(4,))),
         lambda: replace(TINY, mask=MaskConfig(layers=(-1,))),
         lambda: replace(TINY, camera_head=CameraHeadConfig(num_heads=5)),
+        lambda: replace(TINY, frame_head=FrameHeadConfig()),
+        lambda: replace(TINY, camera_token=False),
+        lambda: replace(TINY, **{**BARE, "mask": TINY.mask}, frame_head=FrameHeadConfig()),
+        lambda: replace(TINY, mask=PAGE4D_MASK, schedule=(Step.VIEW, Step.TIME)),
+        lambda: replace(PAGE4D_MASK, layers=(0, 1)),
+        lambda: replace(PAGE4D_MASK, streams=Streams.DUAL),
+        lambda: replace(PAGE4D_MASK, bias_rows=BiasRows.ALL),
+        lambda: replace(TINY, schedule=(Step.GLOBAL, Step.CROSS)),
+        lambda: replace(TINY, norm_eps=(1e-5, 1e-6)),
+        lambda: replace(TINY, epipolar=EpipolarConfig()),
+        lambda: replace(TINY, schedule=FRAME_GLOBAL, epipolar=EpipolarConfig(layers=(1,))),
+        lambda: EpipolarConfig(layers=()),
+        lambda: EpipolarConfig(band=0),
+        lambda: EpipolarConfig(penalty=-1),
+        lambda: replace(TINY, schedule=FRAME_GLOBAL, time_encoding="alibi"),
+        lambda: replace(TINY, sparse=SparseConfig(layers=(4,))),
+        lambda: replace(TINY, sparse=SparseConfig(layers=(0, 3))),
+        lambda: SparseConfig(layers=()),
+        lambda: SparseConfig(layers=(3, 2)),
+        lambda: SparseConfig(layers=(1,), landmarks=0),
+        lambda: SparseConfig(layers=(1,), dilations=()),
+        lambda: SparseConfig(layers=(1,), dilations=(0, 1)),
+        lambda: SparseConfig(layers=(1,), lambda_limit=0),
+        lambda: FrameHeadConfig(dim=30, num_heads=4),
+        lambda: FrameHeadConfig(depth=0),
         lambda: MaskConfig(layers=()),
         lambda: MaskConfig(layers=(1, 3)),
         lambda: MaskConfig(external_floor=0.5),
@@ -90,7 +155,7 @@ def test_contradictions_are_refused(build) -> None:
 def test_heads_can_be_left_out() -> None:
     images = torch.rand(1, 1, 2, 3, 28, 28)
     for head, outputs in (
-        ("camera_head", {"pose_enc"}),
+        ("camera_head", {"pose_enc", "world_to_camera", "intrinsics"}),
         ("depth_head", {"depth", "depth_confidence"}),
         ("point_head", {"points", "points_confidence"}),
         ("mask", {"dynamic_mask", "dynamic_logit"}),
@@ -98,7 +163,7 @@ def test_heads_can_be_left_out() -> None:
         network = build_network(replace(TINY, **{head: None}))
         out = network(images)
         empty = {name for name, value in vars(out).items() if value is None}
-        assert empty == outputs
+        assert empty == outputs | {"local_points", "memory"}
     bare = build_network(replace(TINY, camera_head=None, depth_head=None, point_head=None))
     assert bare(images).dynamic_mask.shape == (1, 1, 2, 28, 28)
 
@@ -119,6 +184,17 @@ def test_wrong_shapes_are_refused(shape: tuple, mask_shape: tuple | None, messag
         network(torch.rand(shape), None if mask_shape is None else torch.rand(mask_shape))
 
 
+def test_half_a_camera_is_refused() -> None:
+    hints = Hints(intrinsics=torch.eye(3).expand(1, 1, 2, 3, 3))
+    with pytest.raises(ShapeError, match="cameras without one of"):
+        build_network(TINY)(torch.rand(1, 1, 2, 3, 28, 28), hints=hints)
+
+
+def test_hints_of_other_images_are_refused() -> None:
+    with pytest.raises(ShapeError, match="keypoints have shape"):
+        build_network(TINY)(torch.rand(1, 1, 2, 3, 28, 28), hints=Hints(keypoints=torch.rand(1, 1, 2, 4)))
+
+
 def test_a_mask_needs_a_network_with_masks() -> None:
     network = build_network(replace(TINY, mask=None))
     with pytest.raises(UsageError, match="takes no masks"):
@@ -136,6 +212,7 @@ def test_merging_is_undone_by_splitting(step: Step) -> None:
         Step.VIEW: values[0, 1].flatten(0, 1),
         Step.TIME: values[0, :, 1].flatten(0, 1),
         Step.GLOBAL: values[1].flatten(0, 2),
+        Step.CROSS: values[1].flatten(0, 2),
     }
     assert torch.equal(merged[1], expected[step])
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.models.config import PRESETS, MaskConfig, NetworkConfig, Streams
+from page4d.models.config import PRESETS, MaskConfig, MaskFusion, NetworkConfig, Streams
 from page4d.models.network import ViewTimeNetwork, build_network
 
 MASK = PRESETS["mv-tiny"].mask
 VARIANTS = {
     "dual": MASK,
     "single": replace(MASK, streams=Streams.SINGLE),
+    "gated": replace(MASK, fusion=MaskFusion.GATED),
     "own-blocks": replace(MASK, own_blocks=True),
 }
 

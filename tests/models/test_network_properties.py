@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskHeadKind, NetworkConfig, Streams
+from page4d.geometry.pose_encoding import decode_pose
+from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskFusion, MaskHeadKind, NetworkConfig, Streams
+from page4d.models.heads.dynamic import DynamicMask, external_log_odds
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Step
@@ -252,6 +254,24 @@ def test_the_mask_rises_with_what_is_told(lively: Callable, kind: MaskHeadKind) 
     torch.testing.assert_close(masks[2], predict(network, images).dynamic_mask)  # one half says nothing
 
 
+def test_gates_weigh_every_image_by_itself(lively: Callable) -> None:
+    images, told = capture()
+    told = 0.2 + 0.1 * told
+    network = lively(mask=replace(MASK, fusion=MaskFusion.GATED))
+    mask = network.aggregator.dynamic
+    seen, both = predict(network, images).dynamic_logit, predict(network, images, told).dynamic_logit
+    said = external_log_odds(told, 14, MASK.external_floor)
+    beta = (both - seen) / said
+    torch.testing.assert_close(beta, beta[..., :1, :1].expand_as(beta))
+    assert ((beta > 0) & (beta < 1)).all()
+    assert beta.flatten(3)[..., 0].unique().numel() == 6
+    assert mask.alpha_gate.fc1.out_features == 8
+    fresh = DynamicMask(replace(MASK, fusion=MaskFusion.GATED), 32).double()
+    features = torch.randn(1, 1, 1, 6, 32, dtype=torch.float64)
+    out = fresh(features, (2, 3), said[:, :1, :1])
+    torch.testing.assert_close(out, 0.982 * said[:, :1, :1], rtol=5e-3, atol=0)
+
+
 def test_an_untrained_head_alone_does_not_bias(tiny: NetworkConfig) -> None:
     images, _ = capture()
     torch.manual_seed(0)
@@ -260,6 +280,14 @@ def test_an_untrained_head_alone_does_not_bias(tiny: NetworkConfig) -> None:
     after = predict(set_lambdas(network, 3.0, 3.0), images)
     assert torch.equal(before.pose_enc, after.pose_enc)
     assert torch.equal(before.depth, after.depth)
+
+
+def test_cameras_are_the_decoded_encodings(lively: Callable) -> None:
+    images, _ = capture()
+    out = predict(lively(), images)
+    cameras = decode_pose(out.pose_enc, (28, 42))
+    assert torch.equal(out.world_to_camera, cameras.world_to_camera)
+    assert torch.equal(out.intrinsics, cameras.intrinsics)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 3), (1, 3, 1), (2, 2, 2)])

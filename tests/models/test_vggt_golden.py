@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.dinov2 import DinoV2Config
 from page4d.layers.rope import rotary_tables
-from page4d.models.config import CameraHeadConfig, DPTHeadConfig, NetworkConfig
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, ViewTimeNetwork, build_network
-from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule
+from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW
 from page4d.models.tokens import token_positions
 from page4d.weights.keymap import VGGT, VGGT_TO_TIME_VIEW, rename
 
@@ -27,33 +25,8 @@ class Case:
     grid: tuple[int, int]
 
 
-def config_of(meta: dict, schedule: Schedule) -> NetworkConfig:
-    encoder, camera, dense = meta["encoder"], meta["camera_head"], meta["dpt_head"]
-    head = DPTHeadConfig(
-        layers=tuple(dense["intermediate_layer_idx"]),
-        features=dense["features"],
-        out_channels=tuple(dense["out_channels"]),
-        hidden=dense["output_conv2_hidden"],
-    )
-    return NetworkConfig(
-        encoder=DinoV2Config(
-            image_size=encoder["img_size"],
-            patch_size=encoder["patch_size"],
-            embed_dim=encoder["embed_dim"],
-            depth=encoder["depth"],
-            num_heads=encoder["num_heads"],
-        ),
-        depth=meta["depth"],
-        num_heads=meta["num_heads"],
-        schedule=schedule,
-        camera_head=CameraHeadConfig(trunk_depth=camera["trunk_depth"], num_heads=camera["num_heads"]),
-        depth_head=head,
-        point_head=head,
-    )
-
-
 @pytest.fixture(scope="module", params=["c", "a", "b"])
-def case(request: pytest.FixtureRequest, golden: Callable) -> Case:
+def case(request: pytest.FixtureRequest, golden: Callable, config_of: Callable) -> Case:
     loaded = golden(f"vggt_{request.param}")
     network = build_network(config_of(loaded.meta, FRAME_GLOBAL)).eval()
     network.load_state_dict(rename(loaded.part("weights/"), VGGT))
@@ -135,7 +108,9 @@ def test_whole_forward(case: Case, agrees: Callable, axis: str) -> None:
     assert out.dynamic_mask is None
 
 
-def test_one_instant_of_the_view_time_schedule_is_vggt(golden: Callable, agrees: Callable) -> None:
+def test_one_instant_of_the_view_time_schedule_is_vggt(
+    golden: Callable, config_of: Callable, agrees: Callable
+) -> None:
     loaded = golden("vggt_a")
     network = build_network(config_of(loaded.meta, TIME_VIEW)).eval()
     network.load_state_dict(rename(loaded.part("weights/"), VGGT_TO_TIME_VIEW))

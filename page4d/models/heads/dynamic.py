@@ -5,11 +5,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.models.config import MaskConfig, MaskHeadKind
+from page4d.layers.block import initialise_linears
+from page4d.layers.feed_forward import FeedForward
+from page4d.models.config import MaskConfig, MaskFusion, MaskHeadKind
 
 _RELEASE_HIDDEN = 256
 _LEAST_DEVIATION = 1e-6
 _LEAST_TEMPERATURE = 1e-3
+_OPEN = 4.0
+"""Log-odds of an untrained gate: 0.98."""
 
 
 class ConvMaskHead(nn.Module):
@@ -120,8 +124,12 @@ class DynamicMask(nn.Module):
     def __init__(self, config: MaskConfig, dim: int) -> None:
         super().__init__()
         self.head = MASK_HEADS[config.head](dim)
-        self.alpha = nn.Parameter(torch.ones(()))
-        self.beta = nn.Parameter(torch.ones(()))
+        self.gated = config.fusion is MaskFusion.GATED
+        if self.gated:
+            self.alpha_gate, self.beta_gate = _open_gate(dim), _open_gate(dim)
+        else:
+            self.alpha = nn.Parameter(torch.ones(()))
+            self.beta = nn.Parameter(torch.ones(()))
         for parameter in self.head.last.parameters():
             nn.init.zeros_(parameter)
 
@@ -136,7 +144,24 @@ class DynamicMask(nn.Module):
         external: Float[Tensor, "B T V rows columns"] | None = None,
     ) -> Float[Tensor, "B T V rows columns"]:
         """Return the log-odds that a patch moves, from patch tokens that get no gradient."""
-        features = torch.unflatten(patches.detach().flatten(0, 2).transpose(1, 2), 2, grid)
+        patches = patches.detach()
+        features = torch.unflatten(patches.flatten(0, 2).transpose(1, 2), 2, grid)
         seen = torch.unflatten(self.head(features)[:, 0], 0, patches.shape[:3])
-        fused: Tensor = self.alpha * seen.to(self.alpha.dtype)
-        return fused if external is None else fused + self.beta * external
+        alpha, beta = self._weights(patches)
+        fused: Tensor = alpha * seen.to(alpha.dtype)
+        return fused if external is None else fused + beta * external
+
+    def _weights(self, patches: Float[Tensor, "B T V P C"]) -> tuple[Tensor, Tensor]:
+        """Return alpha and beta, single numbers or [B, T, V, 1, 1]."""
+        if not self.gated:
+            return self.alpha, self.beta
+        image = patches.mean(dim=3)
+        return self.alpha_gate(image).sigmoid()[..., None], self.beta_gate(image).sigmoid()[..., None]
+
+
+def _open_gate(dim: int) -> FeedForward:
+    """Build a gate that lets nearly everything through until it is trained."""
+    gate = FeedForward(dim, dim // 4, 1)
+    initialise_linears(gate)
+    nn.init.constant_(gate.fc2.bias, _OPEN)
+    return gate

@@ -1,0 +1,118 @@
+"""The epipolar prior: of another view, a patch should look along the line on which its point must lie."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from page4d.errors import UsageError
+from page4d.geometry.camera import pixel_grid
+from page4d.geometry.rotation import skew
+
+_LEAST_BASELINE = 1e-6
+"""Views whose distance is less than this fraction of the largest one are in the same place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpipolarConfig:
+    """What is subtracted from the logits of pairs of patches that are off their epipolar line, in which layers.
+
+    `band` is the distance in patches up to which a patch counts as on the line.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
+
+    layers: tuple[int, ...] = (8, 9, 10, 11, 12)
+    penalty: float = 2.0
+    band: float = 1.5
+
+    def __post_init__(self) -> None:
+        if not self.layers or list(self.layers) != sorted(set(self.layers)):
+            raise UsageError(f"epipolar prior: layers {self.layers}", "name different layers in rising order")
+        if self.penalty < 0 or self.band <= 0:
+            raise UsageError(
+                f"epipolar prior: penalty {self.penalty}, band {self.band}", "use no negative penalty and some width"
+            )
+
+
+def fundamental_matrices(
+    world_to_camera: Float[Tensor, "*batch V 4 4"], intrinsics: Float[Tensor, "*batch V 3 3"]
+) -> Float[Tensor, "*batch V V 3 3"]:
+    """Return for every pair (a, b) what turns a pixel of view a into its line in view b; 0 without a baseline.
+
+    Source: Hartley & Zisserman (2004), eq. 9.2.
+    """
+    rotation, translation = world_to_camera[..., :3, :3], world_to_camera[..., :3, 3]
+    relative = rotation[..., None, :, :, :] @ rotation[..., :, None, :, :].transpose(-1, -2)  # [..., a, b, 3, 3]
+    moved = (relative @ translation[..., :, None, :, None])[..., 0]
+    baseline = translation[..., None, :, :] - moved
+    length = baseline.norm(dim=-1)
+    apart = length > _LEAST_BASELINE * length.amax(dim=(-2, -1), keepdim=True)
+    inverse = torch.linalg.inv(intrinsics)
+    matrix = inverse[..., None, :, :, :].transpose(-1, -2) @ skew(baseline) @ relative @ inverse[..., :, None, :, :]
+    return torch.where(apart[..., None, None], matrix, torch.zeros_like(matrix))
+
+
+def line_distances(lines: Float[Tensor, "*batch 3"], pixels: Float[Tensor, "P 2"]) -> Float[Tensor, "*batch P"]:
+    """Return the distance of every pixel from every line, 0 from the line 0 that is none."""
+    above = lines[..., :2] @ pixels.transpose(0, 1) + lines[..., 2:]
+    steepness = lines[..., :2].norm(dim=-1, keepdim=True)
+    return torch.where(steepness > 0, above.abs() / steepness, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpipolarBand:
+    """A bias of pairs of tokens of all views of an instant; G instants, V views of N tokens, specials first."""
+
+    fundamental: Float[Tensor, "G V V 3 3"]
+    centers: Float[Tensor, "P 2"]
+    """Of the patches, in pixels."""
+    num_special: int
+    penalty: float
+    band_px: float
+
+    @property
+    def num_instants(self) -> int:
+        """Number of groups of tokens."""
+        return self.fundamental.shape[0]
+
+    def rows(self, start: int, stop: int) -> Float[Tensor, "G M L"]:
+        """Return minus the penalty off the line; 0 on it, inside a view and for special tokens."""
+        num_groups, num_views = self.fundamental.shape[:2]
+        length = self.num_special + len(self.centers)
+        queries = torch.arange(start, stop, device=self.centers.device)
+        view, place = queries // length, queries % length - self.num_special
+        homogeneous = torch.nn.functional.pad(self.centers[place.clamp(min=0)], (0, 1), value=1.0)  # [M, 3]
+        lines = (self.fundamental[:, view] @ homogeneous[:, None, :, None])[..., 0]  # [G, M, V, 3]
+        off = line_distances(lines, self.centers) > self.band_px
+        off &= (place >= 0)[:, None, None] & (view[:, None] != torch.arange(num_views, device=view.device))[..., None]
+        bias = -self.penalty * off.to(self.fundamental.dtype)
+        return torch.nn.functional.pad(bias, (self.num_special, 0)).reshape(num_groups, stop - start, -1)
+
+    def of_groups(self, chosen: slice) -> "EpipolarBand":
+        """Return the bands of some instants."""
+        return replace(self, fundamental=self.fundamental[chosen])
+
+
+def epipolar_band(
+    config: EpipolarConfig,
+    world_to_camera: Float[Tensor, "B T V 4 4"],
+    intrinsics: Float[Tensor, "B T V 3 3"],
+    grid: tuple[int, int],
+    patch_size: int,
+    num_special: int,
+) -> EpipolarBand:
+    """Build the bias of the instants of a batch from cameras whose pixel centres are at 0.5, as everywhere here."""
+    # Float64 is exact enough for any unit, and autocast leaves it alone.
+    poses, matrices = (part.flatten(0, 1).to(torch.float64) for part in (world_to_camera, intrinsics))
+    fundamental = fundamental_matrices(poses, matrices)
+    # A patch is a pixel of a coarser image.
+    cells = pixel_grid(*grid, dtype=fundamental.dtype, device=fundamental.device)
+    return EpipolarBand(
+        fundamental=fundamental,
+        centers=(patch_size * cells).flatten(0, 1),
+        num_special=num_special,
+        penalty=config.penalty,
+        band_px=config.band * patch_size,
+    )

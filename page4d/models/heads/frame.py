@@ -1,0 +1,133 @@
+"""The frame head: local points, confidence and a pose, each decoded from the tokens of one image at a time."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.geometry.rigid import rigid
+from page4d.geometry.rotation import nearest_rotation
+from page4d.layers.block import Block, BlockConfig, initialise_linears
+from page4d.layers.rope import RotaryTables, rotary_tables
+from page4d.models.config import FrameHeadConfig
+from page4d.models.tokens import token_positions
+
+_NUM_RESIDUALS = 2
+_UPRIGHT = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+"""What an untrained head says of every camera's rotation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FramePredictions:
+    """What the frame head says of F images; points are in the frame of their camera, `camera_to_world` is float64."""
+
+    local_points: Float[Tensor, "F H W 3"]
+    confidence_logit: Float[Tensor, "F H W"]
+    camera_to_world: Float[Tensor, "F 4 4"]
+
+
+class FrameDecoder(nn.Module):
+    """Blocks that look at one image, between a projection in and one out."""
+
+    def __init__(self, config: FrameHeadConfig, in_dim: int, out_dim: int) -> None:
+        super().__init__()
+        block = BlockConfig(
+            dim=config.dim, num_heads=config.num_heads, mlp_ratio=config.mlp_ratio, norm_eps=config.norm_eps
+        )
+        self.project_in = nn.Linear(in_dim, config.dim)
+        self.blocks = nn.ModuleList(Block(block) for _ in range(config.depth))
+        self.project_out = nn.Linear(config.dim, out_dim)
+
+    def forward(self, tokens: Float[Tensor, "F N C"], rope: RotaryTables) -> Float[Tensor, "F N D"]:
+        """Decode the tokens of every image by itself."""
+        state = self.project_in(tokens)
+        for block in self.blocks:
+            state = block(state, rope)
+        decoded: Tensor = self.project_out(state)
+        return decoded
+
+
+class ResidualPerceptron(nn.Module):
+    """Three rectified linear layers added to their input."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(3))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Refine the last axis."""
+        refined = features
+        for layer in self.layers:
+            refined = functional.relu(layer(refined))
+        return features + refined
+
+
+class PoseRegression(nn.Module):
+    """One pose an image, from the mean of its patches."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.residuals = nn.ModuleList(ResidualPerceptron(dim) for _ in range(_NUM_RESIDUALS))
+        self.perceptron = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim), nn.ReLU())
+        self.translation = nn.Linear(dim, 3)
+        self.rotation = nn.Linear(dim, 9)
+
+    def forward(self, patches: Float[Tensor, "F P D"]) -> Float[Tensor, "F 4 4"]:
+        """Return camera-to-world poses in float64, rotations nearest to nine numbers with rows of length 1."""
+        for residual in self.residuals:
+            patches = residual(patches)
+        pooled = self.perceptron(patches.mean(dim=1))
+        rows = functional.normalize(torch.unflatten(self.rotation(pooled).to(torch.float64), -1, (3, 3)), dim=-1)
+        return rigid(nearest_rotation(rows), self.translation(pooled).to(torch.float64))
+
+
+class FrameHead(nn.Module):
+    """Decode points, confidence and pose with weights of their own; nothing passes between images.
+
+    Source: the heads of Wang et al. (2025), Pi3, as in its public code (reference facts).
+    """
+
+    def __init__(
+        self, config: FrameHeadConfig, dim: int, patch_size: int, num_special: int, rope_base: float
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.patch_size = patch_size
+        self.num_special = num_special
+        self.rope_base = rope_base
+        self.point_decoder = FrameDecoder(config, dim, config.point_dim)
+        self.confidence_decoder = FrameDecoder(config, dim, config.point_dim)
+        self.camera_decoder = FrameDecoder(config, dim, config.camera_dim)
+        self.point_out = nn.Linear(config.point_dim, 3 * patch_size**2)
+        self.confidence_out = nn.Linear(config.point_dim, patch_size**2)
+        self.pose = PoseRegression(config.camera_dim)
+        initialise_linears(self)
+        with torch.no_grad():
+            self.pose.rotation.bias.copy_(torch.tensor(_UPRIGHT))
+
+    def forward(self, tokens: Float[Tensor, "F N C"], grid: tuple[int, int]) -> FramePredictions:
+        """Decode the last layer's tokens, special ones included."""
+        rope = rotary_tables(
+            token_positions(grid, self.num_special, tokens.device),
+            self.config.dim // self.config.num_heads,
+            self.rope_base,
+            torch.promote_types(tokens.dtype, torch.float32),
+        )
+        point_features, confidence_features, camera_features = (
+            decoder(tokens, rope)[:, self.num_special :]
+            for decoder in (self.point_decoder, self.confidence_decoder, self.camera_decoder)
+        )
+        raw = self._spread(self.point_out(point_features), grid)
+        plane, depth = raw[:, :2], raw[:, 2:].exp()
+        return FramePredictions(
+            local_points=torch.cat([plane * depth, depth], dim=1).permute(0, 2, 3, 1),
+            confidence_logit=self._spread(self.confidence_out(confidence_features), grid)[:, 0],
+            camera_to_world=self.pose(camera_features),
+        )
+
+    def _spread(self, values: Float[Tensor, "F P D"], grid: tuple[int, int]) -> Float[Tensor, "F channels H W"]:
+        """Give every pixel of a patch its own of the patch's numbers."""
+        maps = torch.unflatten(values.transpose(1, 2), 2, grid)
+        return functional.pixel_shuffle(maps, self.patch_size)

@@ -1,0 +1,68 @@
+"""What may be known besides images and masks."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from page4d.errors import ShapeError
+
+Memory = Mapping[str, Tensor]
+"""Tokens [B, M, C] that carry what was seen from one chunk of instants to the next, by "layer.stream"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hints:
+    """Everything is optional.
+
+    `keypoints` says how much of a keypoint a patch is, from 0 to 1. `times` tell a network that encodes
+    time when the instants were, in frames (any common origin); by default they count from 0. `memory` is what the
+    chunk before returned. Cameras, in pixels of the network's images and in any world, tell a network with an
+    epipolar prior where to look; both parts are needed.
+    """
+
+    keypoints: Float[Tensor, "B T V rows columns"] | None = None
+    times: Float[Tensor, "B T"] | None = None
+    memory: Memory | None = None
+    world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
+    intrinsics: Float[Tensor, "B T V 3 3"] | None = None
+
+    def as_one_instant(self) -> "Hints":
+        """Return the hints for the same images as views of one instant."""
+        return replace(
+            self,
+            keypoints=as_one_instant(self.keypoints),
+            times=None,
+            world_to_camera=as_one_instant(self.world_to_camera),
+            intrinsics=as_one_instant(self.intrinsics),
+        )
+
+
+NO_HINTS = Hints()
+"""Nothing is known."""
+
+
+def as_one_instant(values: Shaped[Tensor, "B T V *rest"] | None) -> Shaped[Tensor, "B one S *rest"] | None:
+    """Put all images into one instant, view by view inside every instant."""
+    return None if values is None else values.flatten(1, 2).unsqueeze(1)
+
+
+def check_hints(hints: Hints, images: Tensor, grid: tuple[int, int]) -> None:
+    """Compare hints with the images [B, T, V, 3, H, W] that they are about.
+
+    Raises:
+        ShapeError: if they do not fit.
+    """
+    expected = {
+        "keypoints": (*images.shape[:3], *grid),
+        "times": tuple(images.shape[:2]),
+        "world_to_camera": (*images.shape[:3], 4, 4),
+        "intrinsics": (*images.shape[:3], 3, 3),
+    }
+    if (hints.world_to_camera is None) != (hints.intrinsics is None):
+        raise ShapeError("cameras without one of world_to_camera, intrinsics", "give both or none")
+    for name, shape in expected.items():
+        value = getattr(hints, name)
+        if value is not None and tuple(value.shape) != shape:
+            raise ShapeError(f"{name} have shape {tuple(value.shape)}, images {tuple(images.shape)}", f"give {shape}")

@@ -1,0 +1,140 @@
+"""Full attention and attention along rows and columns of the images are the networks they degenerate to."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.layers.attention import LogitsBias
+from page4d.models.config import PRESETS, FullAttention, SparseConfig, Streams
+from page4d.models.hints import Hints
+from page4d.models.limits import ForwardLimits
+from page4d.models.network import NetworkOutput, ViewTimeNetwork
+from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Schedule, Step, merge, neighbours
+
+MASK = PRESETS["mv-tiny"].mask
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def capture(times: int, views: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(6)
+    images = torch.rand(2, times, views, 3, 28, 42, generator=generator, dtype=torch.float64)
+    return images, torch.rand(2, times, views, 28, 42, generator=generator, dtype=torch.float64)
+
+
+def predict(network: ViewTimeNetwork, *inputs: Tensor, **options: object) -> NetworkOutput:
+    with torch.no_grad():
+        return network(*inputs, **options)
+
+
+def moved(network: ViewTimeNetwork, schedule: Schedule, lively: Callable, **changes: object) -> ViewTimeNetwork:
+    """The same weights in another schedule, step by step."""
+    other = lively(schedule=schedule, **changes)
+    names = {f"blocks.{old}.": f"blocks.{new}." for old, new in zip(network.config.schedule, schedule, strict=True)}
+    state = {}
+    for name, value in network.state_dict().items():
+        for old, new in names.items():
+            if old in name:
+                name = name.replace(old, new)
+                break
+        state[name] = value
+    other.load_state_dict(state)
+    return other
+
+
+def lambdas(network: ViewTimeNetwork) -> ViewTimeNetwork:
+    with torch.no_grad():
+        for parameter in network.aggregator.mask_bias.parameters():
+            parameter.fill_(1.5)
+    return network
+
+
+@pytest.mark.parametrize("mode", [FullAttention.ALWAYS, FullAttention.ONE_VIEW])
+def test_full_attention_is_frame_and_global(lively: Callable, mode: FullAttention) -> None:
+    images, told = capture(3, 1)
+    network = lambdas(lively(full_attention=mode, mask=MASK))
+    other = lambdas(moved(network, FRAME_GLOBAL, lively, mask=MASK))
+    ours, theirs = predict(network, images, told), predict(other, images, told)
+    for name in ("pose_enc", "depth", "points", "dynamic_mask", "world_to_camera", "intrinsics"):
+        one, two = getattr(ours, name), getattr(theirs, name)
+        torch.testing.assert_close(one / two.abs().max(), two / two.abs().max(), **EXACT, msg=name)
+    assert [pose.shape for pose in ours.pose_enc_iterations] == [(2, 3, 1, 9)] * 2
+
+
+def test_full_attention_of_several_views(lively: Callable) -> None:
+    images, told = capture(2, 3)
+    always, once = (lively(full_attention=mode) for mode in (FullAttention.ALWAYS, FullAttention.ONE_VIEW))
+    other = moved(always, FRAME_GLOBAL, lively)
+    torch.testing.assert_close(
+        predict(always, images, told).depth, predict(other, images, told).depth, rtol=1e-11, atol=0
+    )
+    assert torch.equal(predict(once, images, told).depth, predict(lively(), images, told).depth)
+
+
+def test_full_attention_keeps_memory_and_keypoints(lively: Callable) -> None:
+    images, _ = capture(3, 1)
+    network = lively(full_attention="one-view", sparse=SparseConfig(layers=(3,), strategy="memory"))
+    hints = Hints(keypoints=torch.rand(2, 3, 1, 2, 3, dtype=torch.float64), times=torch.rand(2, 3))
+    first = predict(network, images, hints=hints)
+    second = predict(network, images, hints=replace(hints, memory=first.memory))
+    assert second.depth.shape == (2, 3, 1, 28, 42)
+    assert first.memory.keys() == second.memory.keys()
+
+
+def test_neighbours_of_a_cross() -> None:
+    assert neighbours(Step.CROSS, 2, 3) == [
+        [0, 1, 2, 3],
+        [0, 1, 2, 4],
+        [0, 1, 2, 5],
+        [0, 3, 4, 5],
+        [1, 3, 4, 5],
+        [2, 3, 4, 5],
+    ]
+    assert all(len(others) == 27 for others in neighbours(Step.CROSS, 24, 4))
+    assert neighbours(Step.VIEW, 2, 3) is None
+
+
+@pytest.mark.parametrize(("times", "views"), [(1, 4), (3, 1)])
+def test_a_cross_of_one_row_is_global_attention(lively: Callable, times: int, views: int) -> None:
+    images, told = capture(times, views)
+    network = lambdas(lively(schedule=FRAME_CROSS, mask=MASK))
+    other = lambdas(moved(network, FRAME_GLOBAL, lively, mask=MASK))
+    ours, theirs = predict(network, images, told), predict(other, images, told)
+    torch.testing.assert_close(ours.depth, theirs.depth, rtol=1e-11, atol=0)
+    torch.testing.assert_close(ours.pose_enc, theirs.pose_enc, **EXACT)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_cross_is_global_attention_with_pairs_removed(lively: Callable, learned: bool) -> None:
+    trunk = lively(schedule=FRAME_CROSS, mask=None).aggregator
+    state = torch.randn(1, 2, 3, 11, 32, dtype=torch.float64)
+    key = torch.randn(1, 66, dtype=torch.float64)
+    allowed = torch.zeros(6, 6, dtype=torch.bool)
+    for image, others in enumerate(neighbours(Step.CROSS, 2, 3)):
+        allowed[image, others] = True
+    pairs = torch.where(allowed.repeat_interleave(11, 0).repeat_interleave(11, 1), 0.0, -torch.inf).double()
+
+    class Pairs:
+        def rows(self, start: int, stop: int) -> Tensor:
+            return pairs[None, start:stop]
+
+    block = trunk.blocks["cross"][0].requires_grad_(False)
+    dense = block(merge(state, Step.CROSS), None, LogitsBias(key=key, pairs=Pairs()))
+    bias = LogitsBias(key=key.clone().requires_grad_(learned))
+    for max_queries in (None, 4):
+        ours = block(merge(state, Step.CROSS), None, bias, max_queries, neighbours=neighbours(Step.CROSS, 2, 3))
+        torch.testing.assert_close(ours, dense, **EXACT)
+
+
+@pytest.mark.parametrize("streams", list(Streams))
+def test_a_cross_under_limits_and_permuted_views(lively: Callable, streams: Streams) -> None:
+    images, told = capture(2, 4)
+    network = lambdas(lively(schedule=FRAME_CROSS, mask=replace(MASK, streams=streams)))
+    whole = predict(network, images, told)
+    limited = predict(network, images, told, limits=ForwardLimits(max_tokens=60, max_queries=7))
+    torch.testing.assert_close(whole.depth, limited.depth, rtol=1e-11, atol=0)
+    order = [0, 2, 3, 1]
+    permuted = predict(network, images[:, :, order], told[:, :, order])
+    torch.testing.assert_close(whole.depth[:, :, order], permuted.depth, rtol=1e-11, atol=0)
