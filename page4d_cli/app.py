@@ -15,6 +15,7 @@ from page4d_cli import console
 from page4d_cli.commands.convert_weights import convert_weights
 from page4d_cli.commands.doctor import doctor
 from page4d_cli.commands.inspect_scene import inspect_scene
+from page4d_cli.commands.inspect_shapes import inspect_shapes
 from page4d_cli.commands.reconstruct import reconstruct
 from page4d_cli.commands.synthesize import synthesize
 
@@ -46,6 +47,7 @@ app.command()(reconstruct)
 app.command("inspect-scene")(inspect_scene)
 app.command()(synthesize)
 app.command("convert-weights")(convert_weights)
+app.command("inspect-shapes")(inspect_shapes)
 app.command()(doctor)
 
 

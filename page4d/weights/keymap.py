@@ -67,6 +67,57 @@ VGGT: KeyMap = _vggt_rules("frame", "global")
 VGGT_TO_TIME_VIEW: KeyMap = _vggt_rules("time", "view")
 """The same weights into the schedule time, view; exact for one instant."""
 
+VGGT_TO_FRAME_CROSS: KeyMap = _vggt_rules("frame", "cross")
+"""The same weights into the schedule frame, cross; exact for one instant or one view."""
+
+PAGE4D: KeyMap = (
+    Rule(pattern=r"aggregator\.spatial_mask_head\.(head0\..*)", target=r"aggregator.dynamic.head.\1"),
+    *VGGT,
+)
+"""The public PAGE-4D checkpoint that runs with its mask."""
+
+PAGE4D_WITHOUT_MASK: KeyMap = (Rule(pattern=r"aggregator\.spatial_mask_head\..*", target=None), *VGGT)
+"""The public PAGE-4D checkpoint that runs without: the head in it rests."""
+
+_PI3_DECODERS = {
+    "point_decoder": "point_decoder",
+    "conf_decoder": "confidence_decoder",
+    "camera_decoder": "camera_decoder",
+}
+
+PI3: KeyMap = (
+    Rule(pattern=r"image_(?:mean|std)", target=None),
+    Rule(pattern=r"(encoder\..*)", target=r"\1"),
+    Rule(pattern=r"register_token", target="aggregator.special.register_token"),
+    *(
+        Rule(pattern=rf"decoder\.{2 * layer + place}\.(.*)", target=rf"aggregator.blocks.{step}.{layer}.\1")
+        for layer in range(18)
+        for place, step in enumerate(("frame", "global"))
+    ),
+    *(
+        rule
+        for theirs, ours in _PI3_DECODERS.items()
+        for rule in (
+            Rule(pattern=rf"{theirs}\.projects\.(.*)", target=rf"frame_head.{ours}.project_in.\1"),
+            Rule(pattern=rf"{theirs}\.(blocks\..*)", target=rf"frame_head.{ours}.\1"),
+            Rule(pattern=rf"{theirs}\.linear_out\.(.*)", target=rf"frame_head.{ours}.project_out.\1"),
+        )
+    ),
+    Rule(pattern=r"point_head\.proj\.(.*)", target=r"frame_head.point_out.\1"),
+    Rule(pattern=r"conf_head\.proj\.(.*)", target=r"frame_head.confidence_out.\1"),
+    *(
+        Rule(
+            pattern=rf"camera_head\.res_conv\.(\d)\.res_conv{place + 1}\.(.*)",
+            target=rf"frame_head.pose.residuals.\1.layers.{place}.\2",
+        )
+        for place in range(3)
+    ),
+    Rule(pattern=r"camera_head\.more_mlps\.(.*)", target=r"frame_head.pose.perceptron.\1"),
+    Rule(pattern=r"camera_head\.fc_t\.(.*)", target=r"frame_head.pose.translation.\1"),
+    Rule(pattern=r"camera_head\.fc_rot\.(.*)", target=r"frame_head.pose.rotation.\1"),
+)
+"""The public Pi3 checkpoint; its constants of normalisation are those of every network here."""
+
 
 def target_name(name: str, rules: KeyMap) -> str | None:
     """Return our name of a parameter, or None if it is dropped on purpose.

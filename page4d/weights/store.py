@@ -4,29 +4,27 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.weights.sniff import FETCH_AGAIN, first_bytes, is_pickle
+from page4d.weights.stream import TensorSpec, write_tensors
 
 FORMAT_VERSION = 1
 _ENTRY = "page4d"
 """The one key of the file's metadata: the order of several is random, and equal networks must give equal bytes."""
 
 _REQUIRED = ("licence", "description")
-_PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
-_PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04")
-_PAGE_STARTS = (b"<!doctype", b"<html")
-_POINTER_START = b"version https://git-lfs"
-_FETCH_AGAIN = "fetch or copy the file again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +56,33 @@ def save_network(network: ViewTimeNetwork, path: Path, metadata: Mapping[str, st
         UsageError: if a required entry is missing or empty.
         OutputError: if the file cannot be written.
     """
+    tensors = network.state_dict()
+    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
+    save_tensors(path, network.config, metadata, specs, tensors.__getitem__)
+
+
+def save_tensors(
+    path: Path,
+    config: NetworkConfig,
+    metadata: Mapping[str, str],
+    specs: Mapping[str, TensorSpec],
+    read: Callable[[str], Tensor],
+    on_written: Callable[[int], None] | None = None,
+) -> None:
+    """Write the file of a network whose tensors are read one after the other, as `save_network` does otherwise.
+
+    Raises:
+        UsageError: if a required entry of the metadata is missing or empty.
+        OutputError: if the file cannot be written.
+    """
     missing = [key for key in _REQUIRED if not metadata.get(key)]
     if missing:
         raise UsageError(f"weights metadata lacks {', '.join(missing)}", "say what the weights are and their licence")
-    about = {"version": FORMAT_VERSION, "config": network.config.to_json(), "metadata": dict(metadata)}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    about = {"version": FORMAT_VERSION, "config": config.to_json(), "metadata": dict(metadata)}
+    entries = {_ENTRY: json.dumps(about, sort_keys=True)}
     try:
-        _write_atomically(path, tensors, {_ENTRY: json.dumps(about, sort_keys=True)})
-    except (OSError, SafetensorError) as error:
+        _write_atomically(path, lambda file: write_tensors(file, specs, read, entries, on_written))
+    except OSError as error:
         raise OutputError(f"cannot write '{path}': {error}", "check the folder and the space on its disk") from error
 
 
@@ -75,12 +92,12 @@ def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
     Raises:
         WeightsError: if the file is missing, damaged or of another kind.
     """
-    _sniff(path)
+    _refuse_foreign(path)
     try:
         with safe_open(path, framework="pt") as file:
             config, metadata = _about(path, file.metadata() or {})
     except SafetensorError as error:
-        raise WeightsError(f"'{path}' is damaged (incomplete): {error}", _FETCH_AGAIN) from error
+        raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
     return config, WeightsInfo(
         path=path,
         sha256=_sha256(path),
@@ -105,29 +122,12 @@ def load_network(path: Path, device: torch.device | str = "cpu") -> LoadedNetwor
     return LoadedNetwork(network=network.eval(), config=config, info=info)
 
 
-def _sniff(path: Path) -> None:
+def _refuse_foreign(path: Path) -> None:
     """Refuse what the first bytes show not to be a safetensors file."""
-    if not path.exists():
-        raise WeightsError(f"weights '{path}' do not exist", "check the path, or fetch the weights first")
-    if not path.is_file():
-        raise WeightsError(f"weights '{path}' are not a file", "give the .safetensors file itself")
-    try:
-        with path.open("rb") as file:
-            start = file.read(64)
-    except OSError as error:
-        raise WeightsError(f"cannot read '{path}': {error.strerror}", "check the permissions of the file") from error
-    if not start:
-        raise WeightsError(f"'{path}' is empty", _FETCH_AGAIN)
-    if start.startswith(_POINTER_START):
-        raise WeightsError(f"'{path}' is a git-lfs pointer, not the weights", "run git lfs pull in its repository")
-    if start.lstrip().lower().startswith(_PAGE_STARTS):
-        raise WeightsError(
-            f"'{path}' is a web page, not weights", "download the file itself, not the page that shows it"
-        )
-    if start.startswith(_PICKLE_STARTS) or path.suffix in _PICKLE_SUFFIXES:
+    if is_pickle(path, first_bytes(path)):
         raise WeightsError(
             f"'{path}' is a PyTorch checkpoint, which may contain code, and was not loaded",
-            "convert it first with page4d weights convert",
+            "convert it first with page4d convert-weights",
         )
 
 
@@ -135,14 +135,14 @@ def _about(path: Path, entries: Mapping[str, str]) -> tuple[NetworkConfig, dict[
     """Read what a file says about itself."""
     if _ENTRY not in entries:
         raise WeightsError(
-            f"'{path}' holds tensors but no page4d network", "convert it first with page4d weights convert"
+            f"'{path}' holds tensors but no page4d network", "convert it first with page4d convert-weights"
         )
     try:
         about = json.loads(entries[_ENTRY])
         version, config, metadata = about["version"], str(about["config"]), about["metadata"]
         described = {key: str(metadata[key]) for key in (*_REQUIRED, *metadata)}
     except (ValueError, KeyError, TypeError) as error:
-        raise WeightsError(f"'{path}' has a damaged description: {error}", _FETCH_AGAIN) from error
+        raise WeightsError(f"'{path}' has a damaged description: {error}", FETCH_AGAIN) from error
     if version != FORMAT_VERSION:
         raise WeightsError(
             f"'{path}' has format version {version}, this page4d reads version {FORMAT_VERSION}", "update page4d"
@@ -157,7 +157,7 @@ def _check_tensors(path: Path, expected: Mapping[str, tuple[int, ...]], found: M
     """Compare names and shapes, naming the first that differs."""
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
-    hint = "the file does not fit its own configuration; " + _FETCH_AGAIN
+    hint = "the file does not fit its own configuration; " + FETCH_AGAIN
     if missing:
         raise WeightsError(f"'{path}': {len(missing)} tensors missing, first: {missing[0]}", hint)
     if unexpected:
@@ -181,13 +181,13 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write_atomically(path: Path, tensors: dict[str, Tensor], entries: dict[str, str]) -> None:
+def _write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(handle)
     part = Path(name)
     try:
-        save_file(tensors, part, metadata=entries)
-        with part.open("rb+") as file:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
             os.fsync(file.fileno())
         mask = os.umask(0)
         os.umask(mask)

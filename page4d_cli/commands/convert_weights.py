@@ -52,7 +52,7 @@ def convert_weights(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="SOURCE...",
+            metavar="SOURCE",
             help="Weights of VGGT, PAGE-4D or Pi3: .safetensors, a folder of shards, or .pt/.bin with tensors only.",
         ),
     ],

@@ -18,7 +18,7 @@ from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor
 
-COMMANDS = ("reconstruct", "inspect-scene", "synthesize", "doctor")
+COMMANDS = ("reconstruct", "inspect-scene", "synthesize", "doctor", "convert-weights", "inspect-shapes")
 HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")
 
 

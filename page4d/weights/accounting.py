@@ -1,0 +1,181 @@
+"""Say of every tensor of a network where it comes from, and of every tensor of a source where it goes."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from page4d.errors import WeightsError
+from page4d.weights.keymap import KeyMap, target_name
+from page4d.weights.stream import TensorSpec
+
+
+class Tag(StrEnum):
+    """What happens to a tensor."""
+
+    COPIED = "copied"
+    DERIVED = "derived"
+    NEW = "new"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One tensor of the network or one that is left out, and the rule that decided."""
+
+    tag: Tag
+    rule: str
+    origin: str
+    """Which source: the name of its network, or `page4d` for what is new."""
+    source: str | None
+    target: str | None
+    shape: tuple[int, ...]
+    """Of the tensor in the network; of a dropped one, in the source."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exemption:
+    """A rule that comes before the key map: drops names, gives them another target, or adapts the tensor as well."""
+
+    rule: str
+    pattern: str
+    target: str | None = None
+    adapt: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """How the tensors of one source enter the network: exemptions first, then its key map."""
+
+    origin: str
+    exemptions: tuple[Exemption, ...]
+    keys: KeyMap
+    steps: Mapping[str, str] = field(default_factory=dict)
+    """Steps of the schedule by their name in the key map: `frame` may become `time`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """All rows of a conversion, complete in both directions."""
+
+    rows: tuple[Row, ...]
+    adaptations: Mapping[str, Callable[[Tensor], Tensor]]
+    """By target, of the derived tensors."""
+
+    def targets(self) -> dict[str, Row]:
+        """Return the rows of the network's tensors by their name."""
+        return {row.target: row for row in self.rows if row.target is not None}
+
+    def count(self, tag: Tag, origin: str | None = None) -> int:
+        """Count the rows of a tag, of one source or all."""
+        return sum(row.tag is tag and origin in (None, row.origin) for row in self.rows)
+
+    def by_rule(self) -> list[tuple[str, str, Tag, int]]:
+        """Return (origin, rule, tag, number of tensors) in the order of appearance."""
+        counts = Counter((row.origin, row.rule, row.tag) for row in self.rows)
+        return [(*key, number) for key, number in counts.items()]
+
+
+def draw_account(
+    stages: Sequence[tuple[Stage, Mapping[str, TensorSpec]]],
+    network: Mapping[str, tuple[int, ...]],
+    fresh: Mapping[str, tuple[str, tuple[int, ...]]],
+) -> Account:
+    """Follow every source tensor through the rules of its stage and demand that the network is filled exactly.
+
+    `network` holds the shapes to be filled, `fresh` by name the rule and shape of tensors that may start anew where
+    no source fills them.
+
+    Raises:
+        WeightsError: naming the first tensor that no rule knows, that has a wrong shape or type, that is missing, or
+            that two sources would fill.
+    """
+    rows: list[Row] = []
+    adaptations: dict[str, Callable[[Tensor], Tensor]] = {}
+    filled: dict[str, str] = {}
+    problems: list[str] = []
+    for stage, specs in stages:
+        for name, spec in specs.items():
+            row, adapt = _follow(stage, name, spec)
+            if row is None:
+                problems.append(f"no rule names '{name}' {list(spec.shape)} of {stage.origin}")
+                continue
+            rows.append(row)
+            if row.target is None:
+                continue
+            problems += _misfits(row, spec, network, filled)
+            filled[row.target] = name
+            if adapt is not None:
+                adaptations[row.target] = adapt
+    for name, shape in network.items():
+        if name in filled:
+            continue
+        if name not in fresh or fresh[name][1] != shape:
+            problems.append(f"no source tensor becomes '{name}' {list(shape)}")
+            continue
+        rows.append(Row(tag=Tag.NEW, rule=fresh[name][0], origin="page4d", source=None, target=name, shape=shape))
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        second = f"; {problems[-1]}" if len(problems) > 1 else ""
+        raise WeightsError(
+            f"the weights do not fit the network: {problems[0]}{second}{more}",
+            "these weights are incomplete, changed or of another network; nothing was written",
+        )
+    return Account(rows=tuple(rows), adaptations=adaptations)
+
+
+def _follow(stage: Stage, name: str, spec: TensorSpec) -> tuple[Row | None, Callable[[Tensor], Tensor] | None]:
+    """Apply the first exemption that matches, else the key map; no row if nothing knows the name."""
+    for exemption in stage.exemptions:
+        match = re.fullmatch(exemption.pattern, name)
+        if match is None:
+            continue
+        if exemption.target is None:
+            return _row(stage, Tag.DROPPED, exemption.rule, name, None, spec.shape), None
+        target = match.expand(exemption.target)
+        if exemption.adapt is None:
+            return _row(stage, Tag.COPIED, exemption.rule, name, target, spec.shape), None
+        shape = tuple(exemption.adapt(torch.empty(spec.shape, device="meta")).shape)
+        return _row(stage, Tag.DERIVED, exemption.rule, name, target, shape), exemption.adapt
+    try:
+        mapped = target_name(name, stage.keys)
+    except WeightsError:
+        return None, None
+    if mapped is None:
+        return _row(stage, Tag.DROPPED, f"{part_of(name)}: not part of the network", name, None, spec.shape), None
+    for theirs, ours in stage.steps.items():
+        mapped = mapped.replace(f"aggregator.blocks.{theirs}.", f"aggregator.blocks.{ours}.")
+    return _row(stage, Tag.COPIED, part_of(mapped), name, mapped, spec.shape), None
+
+
+def _row(stage: Stage, tag: Tag, rule: str, source: str, target: str | None, shape: tuple[int, ...]) -> Row:
+    return Row(tag=tag, rule=rule, origin=stage.origin, source=source, target=target, shape=shape)
+
+
+def _misfits(
+    row: Row, spec: TensorSpec, network: Mapping[str, tuple[int, ...]], filled: Mapping[str, str]
+) -> list[str]:
+    """Return what is wrong with a tensor that is to fill the network."""
+    assert row.target is not None
+    if row.target not in network:
+        return [f"'{row.source}' {list(row.shape)} of {row.origin} would become '{row.target}', which does not exist"]
+    if row.target in filled:
+        return [f"'{filled[row.target]}' and '{row.source}' would both become '{row.target}'"]
+    if row.shape != network[row.target]:
+        needed = list(network[row.target])
+        return [f"'{row.source}' of {row.origin} is {list(row.shape)} where '{row.target}' has {needed}"]
+    if not spec.dtype.is_floating_point:
+        return [f"'{row.source}' of {row.origin} has type {spec.dtype}, not a floating point one"]
+    return []
+
+
+def part_of(name: str) -> str:
+    """Return the part of a network that a tensor belongs to: `encoder`, `camera_head`, `aggregator.blocks.time`."""
+    parts = name.split(".")
+    if parts[0] != "aggregator":
+        return parts[0]
+    return ".".join(part for part in parts[:3] if part not in (parts[-1], "camera_token", "register_token"))

@@ -1,0 +1,285 @@
+"""Turn checkpoints of the public networks into one self-describing file, with an account of every tensor."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import page4d
+from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.models.config import NetworkConfig
+from page4d.models.heads.dynamic import DynamicMask
+from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, build_network
+from page4d.models.streams import MaskBias
+from page4d.weights.accounting import Account, Tag, draw_account
+from page4d.weights.families import LICENCES, TITLES, Family, Recognised, read_network
+from page4d.weights.published import Settings
+from page4d.weights.recipes import FAMILIES, Blueprint, Recipe, Target, draw_blueprint
+from page4d.weights.sources import TensorSource, open_source
+from page4d.weights.store import save_tensors
+from page4d.weights.stream import TensorSpec
+
+_SEED = 0
+_CONSTANTS = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_DEVIATION}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertSettings:
+    """What is asked for; None is what the sources suggest."""
+
+    recipe: Recipe | None = None
+    target: Target | None = None
+    mask: bool | None = None
+    dtype: torch.dtype = torch.float32
+    licence: str | None = None
+    configs: Mapping[str, Settings] | None = None
+    """Constructor arguments by network, where they are not the published ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversion:
+    """A conversion that adds up; nothing has been written."""
+
+    recipe: Recipe
+    target: Target
+    sources: Mapping[Family, TensorSource]
+    blueprint: Blueprint
+    account: Account
+    specs: Mapping[str, TensorSpec]
+    licence: str
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors in the file."""
+        return sum(spec.num_bytes for spec in self.specs.values())
+
+
+def plan_conversion(paths: Sequence[Path], settings: ConvertSettings) -> Conversion:
+    """Open the sources, recognise them and account for every tensor, by names and shapes alone.
+
+    Raises:
+        WeightsError: if a source is unusable or something does not add up.
+        UsageError: if the options contradict the sources or each other.
+    """
+    sources, found = _recognised(paths, settings.configs or {})
+    recipe = settings.recipe or _suggested(tuple(found))
+    _check_families(recipe, sources)
+    target = settings.target or (Target.PAGE4D_MV if recipe is Recipe.THREE_STAGE else Target.OWN)
+    order = FAMILIES[recipe]
+    specs = {family: sources[family].specs for family in order}
+    blueprint = draw_blueprint(recipe, target, found, specs, settings.mask)
+    network = network_shapes(blueprint.config)
+    fresh = {
+        name: (rule, shape) for name, shape in network.items() if (rule := blueprint.rule_of_new(name)) is not None
+    }
+    stages = [(stage, specs[family]) for stage, family in zip(blueprint.stages, order, strict=True)]
+    return Conversion(
+        recipe=recipe,
+        target=target,
+        sources={family: sources[family] for family in order},
+        blueprint=blueprint,
+        account=draw_account(stages, network, fresh),
+        specs={name: TensorSpec(shape=shape, dtype=settings.dtype) for name, shape in network.items()},
+        licence=settings.licence or " + ".join(f"{TITLES[family]}: {LICENCES[family]}" for family in order),
+    )
+
+
+def network_shapes(config: NetworkConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a network by its name, without allocating any."""
+    with torch.device("meta"):
+        return {name: tuple(value.shape) for name, value in build_network(config).state_dict().items()}
+
+
+def check_output(out: Path, conversion: Conversion | None = None, *, overwrite: bool = False) -> None:
+    """Refuse an output that exists, cannot be loaded by its name, or does not fit on the disk.
+
+    Raises:
+        UsageError: if the file's name does not end in .safetensors, or it is one of the sources.
+        OutputError: if it is there already, its folder is missing or the disk is too full.
+    """
+    if out.suffix != ".safetensors":
+        raise UsageError(f"--out '{out}' does not end in .safetensors", "give it that ending")
+    if not out.parent.is_dir():
+        raise OutputError(f"folder '{out.parent}' does not exist", "make it first")
+    if out.is_dir() or (out.exists() and not overwrite):
+        raise OutputError(f"'{out}' is there already", "choose another name, or pass --overwrite")
+    if conversion is None:
+        return
+    for source in conversion.sources.values():
+        if any(out.exists() and out.samefile(file) for file in source.files):
+            raise UsageError(f"--out '{out}' is one of the sources", "choose another name")
+    free = shutil.disk_usage(out.parent).free
+    if free < conversion.num_bytes:
+        raise OutputError(
+            f"'{out}' needs {conversion.num_bytes / 1e9:.2f} GB, its disk has {free / 1e9:.2f} GB free",
+            "free some space, choose another disk, or pass --dtype bf16",
+        )
+
+
+def write_conversion(
+    conversion: Conversion, out: Path, on_written: Callable[[int], None] | None = None
+) -> dict[str, str]:
+    """Write the file, one tensor in memory at a time, and return what it says about itself.
+
+    Raises:
+        WeightsError: if a tensor holds what is no number or does not fit the element type.
+        OutputError: if the file cannot be written.
+    """
+    _check_constants(conversion.sources)
+    rows = conversion.account.targets()
+    by_title = {TITLES[family]: source for family, source in conversion.sources.items()}
+    fresh = _fresh_tensors(conversion)
+
+    def read(name: str) -> Tensor:
+        row = rows[name]
+        if row.source is None:
+            tensor = fresh[name]
+        else:
+            tensor = by_title[row.origin].read(row.source)
+            if name in conversion.account.adaptations:
+                tensor = conversion.account.adaptations[name](tensor)
+        return _cast(tensor, conversion.specs[name].dtype, row.source or name)
+
+    metadata = _metadata(conversion)
+    save_tensors(out, conversion.blueprint.config, metadata, conversion.specs, read, on_written)
+    return metadata
+
+
+def report_document(conversion: Conversion, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the whole account for machines: every tensor has a row."""
+    account = conversion.account
+    return {
+        "recipe": conversion.recipe.value,
+        "to": conversion.target.value,
+        "sources": {TITLES[family]: str(source.path) for family, source in conversion.sources.items()},
+        "licence": conversion.licence,
+        "notices": list(conversion.blueprint.notices),
+        "counts": {tag.value: account.count(tag) for tag in Tag},
+        "rules": [
+            {"from": origin, "rule": rule, "tag": tag.value, "tensors": number}
+            for origin, rule, tag, number in account.by_rule()
+        ],
+        "tensors": [
+            {
+                "tag": row.tag.value,
+                "rule": row.rule,
+                "from": row.origin,
+                "source": row.source,
+                "target": row.target,
+                "shape": list(row.shape),
+            }
+            for row in account.rows
+        ],
+        "metadata": None if metadata is None else dict(metadata),
+    }
+
+
+def _recognised(
+    paths: Sequence[Path], configs: Mapping[str, Settings]
+) -> tuple[dict[Family, TensorSource], dict[Family, Recognised]]:
+    sources: dict[Family, TensorSource] = {}
+    found: dict[Family, Recognised] = {}
+    for path in paths:
+        source = open_source(path)
+        recognised = read_network(source.specs, str(path), configs)
+        if recognised.family in sources:
+            raise UsageError(
+                f"'{sources[recognised.family].path}' and '{path}' are both {TITLES[recognised.family]}",
+                "give one of them; the shards of one network are given as their folder",
+            )
+        sources[recognised.family], found[recognised.family] = source, recognised
+    unused = sorted(set(configs) - {family.value for family in found})
+    if unused:
+        raise UsageError(f"--config describes {unused[0]}, but no source is of it", "leave it out")
+    return sources, found
+
+
+def _suggested(families: Sequence[Family]) -> Recipe:
+    for recipe, needed in FAMILIES.items():
+        if set(needed) == set(families):
+            return recipe
+    held = " and ".join(TITLES[family] for family in families)
+    raise UsageError(f"no recipe makes a network of {held}", "give one network, or Pi3 and PAGE-4D")
+
+
+def _check_families(recipe: Recipe, sources: Mapping[Family, TensorSource]) -> None:
+    """Compare what a recipe needs with what there is."""
+    needed = FAMILIES[recipe]
+    for family, source in sources.items():
+        if family not in needed:
+            wanted = " and ".join(TITLES[each] for each in needed)
+            raise WeightsError(
+                f"'{source.path}' holds weights of {TITLES[family]}, recipe {recipe} takes {wanted}",
+                "leave --recipe out, or give the weights it takes",
+            )
+    missing = [family for family in needed if family not in sources]
+    if missing:
+        raise UsageError(f"recipe {recipe} lacks the weights of {TITLES[missing[0]]}", "give them as one more source")
+
+
+def _fresh_tensors(conversion: Conversion) -> dict[str, Tensor]:
+    """Build what no source fills, the same at every call."""
+    config = conversion.blueprint.config
+    new = {row.target for row in conversion.account.rows if row.tag is Tag.NEW}
+    if config.mask is None or not new:
+        return {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        dynamic = DynamicMask(config.mask, config.encoder.embed_dim)
+    with torch.no_grad():
+        dynamic.alpha.fill_(conversion.blueprint.alpha)
+    parts = {"aggregator.dynamic.": dynamic, "aggregator.mask_bias.": MaskBias(config.mask, 0)}
+    tensors = {
+        prefix + name: value.detach() for prefix, part in parts.items() for name, value in part.state_dict().items()
+    }
+    return {name: tensors[name] for name in sorted(filter(None, new))}
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    cast = tensor.to(dtype)
+    if bool(torch.isfinite(cast).all()):
+        return cast
+    if bool(torch.isfinite(tensor).all()):
+        largest = float(tensor.abs().max())
+        raise WeightsError(f"tensor '{name}' reaches {largest:g}, which {dtype} cannot hold", "pass --dtype bf16")
+    raise WeightsError(f"tensor '{name}' holds values that are not finite", "get the weights again")
+
+
+def _check_constants(sources: Mapping[Family, TensorSource]) -> None:
+    """Compare constants of a source with those that are built in."""
+    for source in sources.values():
+        for name, built_in in _CONSTANTS.items():
+            if name not in source.specs:
+                continue
+            values = source.read(name).flatten()
+            if values.shape != (3,) or not torch.allclose(
+                values.double(), torch.tensor(built_in).double(), atol=1e-6
+            ):
+                raise WeightsError(
+                    f"'{source.path}': {name} is {values.tolist()[:3]}, built in is {list(built_in)}",
+                    "these weights need another normalisation than page4d has",
+                )
+
+
+def _metadata(conversion: Conversion) -> dict[str, str]:
+    account = conversion.account
+    titles = " + ".join(TITLES[family] for family in conversion.sources)
+    mask = conversion.blueprint.config.mask
+    kind = "view x time network" if conversion.target is Target.PAGE4D_MV else "its own network"
+    sources = {TITLES[family]: source.sha256() for family, source in conversion.sources.items()}
+    return {
+        "licence": conversion.licence,
+        "description": f"{titles}, {kind}",
+        "recipe": conversion.recipe.value,
+        "to": conversion.target.value,
+        "mask": "none" if mask is None else f"{mask.head.value}, {mask.rule.value}",
+        "sources": json.dumps(sources, sort_keys=True),
+        "tensors": json.dumps({tag.value: account.count(tag) for tag in Tag}, sort_keys=True),
+        "notices": "; ".join(conversion.blueprint.notices),
+        "tool": f"page4d {page4d.__version__}",
+    }

@@ -1,0 +1,168 @@
+"""Read tensors of other people's files lazily: safetensors, sharded safetensors folders, PyTorch checkpoints."""
+
+import argparse
+import hashlib
+import json
+import pickle
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from page4d.errors import WeightsError
+from page4d.weights.sniff import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
+from page4d.weights.stream import DTYPES, TensorSpec
+
+_WRAPPERS = ("model", "state_dict")
+"""Keys under which training programs keep the tensors beside the state of their optimizer."""
+
+_INDEX_SUFFIX = ".safetensors.index.json"
+_MAX_INDEX_BYTES = 64 * 2**20
+_NO_CODE = "page4d runs no code from files: get the weights as .safetensors, or saved as tensors only"
+
+# What the restricted unpickler raises on damaged or hostile bytes besides UnpicklingError.
+_DAMAGED = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, struct.error)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSource:
+    """Named tensors of a file or folder; nothing is read before `read` is called with a name."""
+
+    path: Path
+    files: tuple[Path, ...]
+    specs: Mapping[str, TensorSpec]
+    read: Callable[[str], Tensor]
+    metadata: Mapping[str, str]
+
+    def sha256(self) -> dict[str, str]:
+        """Return the hash of every file by its name."""
+        hashes = {}
+        for path in self.files:
+            with path.open("rb") as file:
+                hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+        return hashes
+
+
+def open_source(path: Path) -> TensorSource:
+    """Open a .safetensors file, a folder of shards with their index, or a checkpoint that holds tensors only.
+
+    Raises:
+        WeightsError: if it is missing, damaged, of another kind, or would run code.
+    """
+    if path.is_dir():
+        return _open_folder(path)
+    if is_pickle(path, first_bytes(path)):
+        if path.suffix == ".safetensors":
+            raise WeightsError(f"'{path}' is damaged, or a PyTorch checkpoint by another name", "name it .pt then")
+        return _open_checkpoint(path)
+    return _open_safetensors(path)
+
+
+def _open_safetensors(path: Path) -> TensorSource:
+    try:
+        file: Any = safe_open(path, framework="pt")
+        metadata = file.metadata() or {}
+        specs = {}
+        for name in file.keys():  # noqa: SIM118  not a mapping
+            part = file.get_slice(name)
+            code = str(part.get_dtype())
+            if code not in DTYPES:
+                raise WeightsError(f"'{path}': tensor '{name}' has type {code}", "convert it to floating point first")
+            specs[name] = TensorSpec(shape=tuple(part.get_shape()), dtype=DTYPES[code])
+    except SafetensorError as error:
+        raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
+    return TensorSource(path=path, files=(path,), specs=specs, read=file.get_tensor, metadata=metadata)
+
+
+def _open_folder(path: Path) -> TensorSource:
+    indices = sorted(path.glob(f"*{_INDEX_SUFFIX}"))
+    if not indices:
+        single = sorted(path.glob("*.safetensors"))
+        if len(single) == 1:
+            return open_source(single[0])
+        raise WeightsError(
+            f"folder '{path}' has no {_INDEX_SUFFIX[1:]} and {len(single)} .safetensors files",
+            "give the weights file itself, or a folder with the index of its shards",
+        )
+    if len(indices) > 1:
+        raise WeightsError(f"folder '{path}' has {len(indices)} indices", "give the weights file itself")
+    places = _read_index(indices[0])
+    shards = {}
+    for name in sorted(set(places.values())):
+        first_bytes(path / name)
+        shards[name] = _open_safetensors(path / name)
+    for tensor, shard in places.items():
+        if tensor not in shards[shard].specs:
+            raise WeightsError(f"'{path / shard}' lacks tensor '{tensor}' of the index", FETCH_AGAIN)
+    for shard, source in shards.items():
+        surplus = [tensor for tensor in source.specs if places.get(tensor) != shard]
+        if surplus:
+            raise WeightsError(f"'{path / shard}' holds '{surplus[0]}', which the index does not say", FETCH_AGAIN)
+    return TensorSource(
+        path=path,
+        files=tuple(path / name for name in shards),
+        specs={tensor: shards[shard].specs[tensor] for tensor, shard in places.items()},
+        read=lambda tensor: shards[places[tensor]].read(tensor),
+        metadata={},
+    )
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            places = json.loads(file.read(_MAX_INDEX_BYTES))["weight_map"]
+        checked = {str(tensor): str(shard) for tensor, shard in places.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise WeightsError(f"'{path}' is not an index of shards: {error}", FETCH_AGAIN) from error
+    for shard in checked.values():
+        if Path(shard).name != shard or not shard.endswith(".safetensors"):
+            raise WeightsError(f"'{path}' names a shard '{shard}' outside its folder", "do not use this file")
+    if not checked:
+        raise WeightsError(f"'{path}' names no tensors", FETCH_AGAIN)
+    return checked
+
+
+def _open_checkpoint(path: Path) -> TensorSource:
+    """Read a checkpoint with the unpickler that knows tensors only; a zip file stays on disk until it is read."""
+    zipped = first_bytes(path).startswith(ZIP_START)
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
+    except pickle.UnpicklingError as error:
+        found = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if found is None:
+            raise WeightsError(f"'{path}' is not a checkpoint of tensors, or damaged", FETCH_AGAIN) from error
+        raise WeightsError(
+            f"'{path}' contains Python objects ({found[1].rstrip('.')}) and was not loaded", _NO_CODE
+        ) from error
+    except OSError as error:
+        raise WeightsError(f"cannot read '{path}': {error}", "check the file and its disk") from error
+    except _DAMAGED as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise WeightsError(f"'{path}' is damaged (incomplete): {reason}", FETCH_AGAIN) from error
+    tensors = _unwrap(path, loaded)
+    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
+    return TensorSource(path=path, files=(path,), specs=specs, read=tensors.__getitem__, metadata={})
+
+
+def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
+    """Find the tensors by name in what a checkpoint holds."""
+    if isinstance(loaded, Mapping):
+        for key in _WRAPPERS:
+            if isinstance(loaded.get(key), Mapping):
+                return _unwrap(path, loaded[key])
+    if not isinstance(loaded, Mapping) or not any(isinstance(value, Tensor) for value in loaded.values()):
+        held = f"{type(loaded).__name__}" if not isinstance(loaded, Mapping) else ", ".join(map(str, loaded)) or "{}"
+        raise WeightsError(f"'{path}' holds no tensors by name, but {held[:200]}", "give the weights of a network")
+    for name, value in loaded.items():
+        if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
+            raise WeightsError(
+                f"'{path}': entry '{name}' is {type(value).__name__}, not a plain tensor", "remove it from the file"
+            )
+    return dict(loaded)

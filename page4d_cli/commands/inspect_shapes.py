@@ -1,0 +1,157 @@
+"""`page4d inspect-shapes`: the walk of shapes through a network, at full size and without its weights."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from page4d_cli import console, options
+
+if TYPE_CHECKING:
+    from page4d.models.config import NetworkConfig
+    from page4d.models.trace import Stage, Walk
+
+
+class FormatOption(StrEnum):
+    """How the walk is printed."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+_HEADINGS = ("stage", "what leaves it", "symbols", "shape", "parameters", "GFLOP", "size")
+
+
+def inspect_shapes(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="PRESET", help="A network by name, such as mv-large, vggt, pi3 (default mv-large)."),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The network of a weights file.")] = None,
+    times: Annotated[int, typer.Option("--times", "--frames", min=1, metavar="T", help="Instants.")] = 8,
+    views: Annotated[int, typer.Option(min=1, metavar="V", help="Cameras.")] = 4,
+    size: Annotated[
+        str | None,
+        typer.Option(metavar="HxW|N", help="Height and width of the network's images; N is NxN. Default: its own."),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Scenes at once.")] = 1,
+    style: Annotated[FormatOption, typer.Option("--format", help="How to print it.")] = FormatOption.TABLE,
+    as_json: options.Json = False,
+) -> None:
+    """Print what shape leaves every stage of a network, with its parameters and work; nothing is computed."""
+    from page4d.models.trace import walk_network
+
+    name, network = _choose(model, weights)
+    side = network.encoder.image_size
+    image_size = (side, side) if size is None else _parse_size(size)
+    walk = walk_network(network, times=times, views=views, size=image_size, batch=batch)
+    if as_json or style is FormatOption.JSON:
+        console.print_json(_document(name, walk))
+    elif style is FormatOption.MARKDOWN:
+        _print_markdown(name, walk)
+    else:
+        _print(name, walk)
+
+
+def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfig]":
+    from page4d.errors import UsageError
+    from page4d.models.config import PRESETS
+
+    if weights is not None:
+        from page4d.weights.store import describe_weights
+
+        if model is not None:
+            raise UsageError("--model and --weights both name a network", "give one of them")
+        return weights.name, describe_weights(weights)[0]
+    name = model or "mv-large"
+    if name not in PRESETS:
+        raise UsageError(f"no preset is called '{name}'", f"choose from {', '.join(PRESETS)}")
+    return name, PRESETS[name]
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    """Read `HxW`, or `N` for a square."""
+    height, cross, width = text.partition("x")
+    sides = (height, width) if cross else (height, height)
+    if not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise typer.BadParameter(f"'{text}' is not of the form HxW or N", param_hint="'--size'")
+    return int(sides[0]), int(sides[1])
+
+
+def _document(name: str, walk: "Walk") -> dict[str, Any]:
+    return {
+        "network": name,
+        "symbols": walk.symbols,
+        "parameters": walk.parameters,
+        "flops": walk.flops,
+        "stages": [
+            {
+                "part": stage.part,
+                "name": stage.name,
+                "symbolic": stage.symbolic.split(),
+                "shape": list(stage.shape),
+                "parameters": stage.parameters,
+                "flops": stage.flops,
+                "bytes": stage.num_bytes,
+            }
+            for stage in walk.stages
+        ],
+    }
+
+
+def _cells(stage: "Stage") -> tuple[str, ...]:
+    return (
+        stage.part,
+        stage.name,
+        f"[{', '.join(stage.symbolic.split())}]",
+        f"[{', '.join(map(str, stage.shape))}]",
+        f"{stage.parameters:,}" if stage.parameters else "",
+        _work(stage.flops / 1e9) if stage.flops else "",
+        console.human_size(stage.num_bytes),
+    )
+
+
+def _work(gflop: float) -> str:
+    return f"{gflop:,.1f}" if gflop >= 10 else f"{gflop:.3g}"
+
+
+def _title(name: str, walk: "Walk") -> str:
+    return f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in walk.symbols.items())}"
+
+
+def _total(walk: "Walk") -> str:
+    weights = console.human_size(walk.parameters * 4)
+    return (
+        f"total    {walk.parameters:,} parameters ({weights} in fp32), {walk.flops / 1e12:,.3f} TFLOP "
+        "of linear layers, convolutions and attention; sizes are in fp32"
+    )
+
+
+def _print(name: str, walk: "Walk") -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=console.cell(_title(name, walk)), title_justify="left")
+    for heading in _HEADINGS:
+        right = heading in ("parameters", "GFLOP", "size")
+        table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    part = ""
+    for stage in walk.stages:
+        first, *rest = _cells(stage)
+        table.add_row("" if first == part else first, *(console.cell(text) for text in rest))
+        part = first
+    console.print_table(table)
+    console.print_text(_total(walk))
+
+
+def _print_markdown(name: str, walk: "Walk") -> None:
+    console.print_text(f"**{_title(name, walk)}**")
+    console.print_text("")
+    console.print_text(f"| {' | '.join(_HEADINGS)} |")
+    console.print_text("|---|---|---|---|---:|---:|---:|")
+    for stage in walk.stages:
+        console.print_text(f"| {' | '.join(_cells(stage))} |".replace("*", "\\*"))
+    console.print_text("")
+    console.print_text(_total(walk))

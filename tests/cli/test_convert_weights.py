@@ -1,0 +1,185 @@
+"""`page4d convert-weights`: what is printed and written, and how every failure ends."""
+
+import json
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from page4d.weights import load_network
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "vggt_c.safetensors"
+CONFIG = GOLDEN.with_suffix(".json")
+NAME = "aggregator.frame_blocks.0.norm1.weight"
+
+
+@pytest.fixture
+def weights() -> dict[str, torch.Tensor]:
+    start = "weights/"
+    return {name[len(start) :]: value for name, value in load_file(GOLDEN).items() if name.startswith(start)}
+
+
+@pytest.fixture
+def source(weights, tmp_path) -> Path:
+    path = tmp_path / "vggt.safetensors"
+    save_file(weights, path)
+    return path
+
+
+@pytest.fixture
+def convert(cli, tmp_path):
+    def call(*sources: object, out: Path | None = None, config: Path | None = CONFIG):
+        more = () if config is None else ("--config", config)
+        return cli("convert-weights", *sources, *more, "--out", out or tmp_path / "out.safetensors")
+
+    return call
+
+
+def test_the_table_counts_and_the_file_loads(source, tmp_path, convert) -> None:
+    ended = convert(source, "--to", "page4d-mv")
+    assert ended.code == 0, ended.err
+    rows = [line.split() for line in ended.out.splitlines()]
+    assert ["VGGT", "aggregator.blocks.time", "copied", "72"] in rows
+    assert ["VGGT", "mask", "token:", "used", "in", "pretraining", "only", "dropped", "1"] in rows
+    assert ["page4d", "lambda:", "starts", "at", "0", "new", "4"] in rows
+    assert "network  page4d-mv, 386 tensors" in ended.out
+    assert "sources  374 tensors used, 1 dropped" in ended.out
+    assert "licence  VGGT: VGGT License v1" in ended.out
+    assert load_network(tmp_path / "out.safetensors").info.metadata["to"] == "page4d-mv"
+
+
+def test_the_report_has_every_row_and_json_the_counts(source, tmp_path, convert) -> None:
+    ended = convert(source, "--json", "--report", tmp_path / "r.json", "--licence", "mine", "--dtype", "bf16")
+    document, report = json.loads(ended.out), json.loads((tmp_path / "r.json").read_text())
+    assert document.pop("out") == str(tmp_path / "out.safetensors")
+    assert len(report["tensors"]) == 375
+    assert document == {key: value for key, value in report.items() if key != "tensors"}
+    assert document["counts"] == {"copied": 374, "derived": 0, "new": 0, "dropped": 1}
+    assert document["metadata"]["licence"] == "mine"
+    assert report["metadata"]["sources"].startswith('{"VGGT": {"vggt.safetensors": ')
+
+
+def test_dry_run_writes_nothing_and_quiet_says_nothing(source, tmp_path, convert) -> None:
+    ended = convert(source, "--dry-run", "--report", tmp_path / "r.json")
+    assert (ended.code, ended.err) == (0, "")
+    assert "would become" in ended.out
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+    assert convert(source, "--quiet") == type(ended)(0, "", "")
+
+
+def test_what_is_there_is_not_replaced_unless_told(source, tmp_path, convert) -> None:
+    out = tmp_path / "out.safetensors"
+    out.write_bytes(b"mine")
+    ended = convert(source)
+    assert (ended.code, ended.err) == (
+        5,
+        f"error: '{out}' is there already\nhint:  choose another name, or pass --overwrite\n",
+    )
+    assert out.read_bytes() == b"mine"
+    assert convert(source, "--overwrite").code == 0
+    report = tmp_path / "r.json"
+    report.write_text("mine")
+    assert convert(source, "--report", report, out=tmp_path / "b.safetensors").code == 5
+    assert convert(source, "--report", source, "--overwrite").code == 2
+    assert convert(source, "--overwrite", out=source).code == 2
+    assert report.read_text() == "mine"
+
+
+class _Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def _evil(path: Path, weights: dict) -> None:
+    torch.save({"model": weights, "hook": _Evil(path.parent / "executed")}, path)
+
+
+def _truncated(path: Path, weights: dict) -> None:
+    save_file(weights, path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _renamed(path: Path, weights: dict) -> None:
+    weights["aggregator.frame_blocks.0.norm9.weight"] = weights.pop(NAME)
+    save_file(weights, path)
+
+
+WRONG = {
+    "evil pickle": ("x.pt", _evil, "contains Python objects (posix.mkdir) and was not loaded"),
+    "truncated": ("x.safetensors", _truncated, "is damaged (incomplete)"),
+    "renamed": ("x.safetensors", _renamed, "no source tensor becomes 'aggregator.blocks.frame.0.norm1.weight' [32]"),
+    "unknown": (
+        "x.safetensors",
+        lambda path, weights: save_file(weights | {"surprise": torch.ones(3)}, path),
+        "no rule names 'surprise' [3] of VGGT",
+    ),
+    "missing": (
+        "x.safetensors",
+        lambda path, weights: save_file({name: weights[name] for name in weights if name != NAME}, path),
+        "no source tensor becomes 'aggregator.blocks.frame.0.norm1.weight' [32]",
+    ),
+    "wrong shape": (
+        "x.safetensors",
+        lambda path, weights: save_file(weights | {NAME: torch.ones(7)}, path),
+        f"'{NAME}' of VGGT is [7] where 'aggregator.blocks.frame.0.norm1.weight' has [32]",
+    ),
+    "web page": ("x.safetensors", lambda path, _: path.write_text("<!doctype html>"), "is a web page"),
+    "pointer": (
+        "x.bin",
+        lambda path, _: path.write_text("version https://git-lfs.github.com/spec/v1\n"),
+        "is a git-lfs pointer",
+    ),
+    "empty": ("x.pt", lambda path, _: path.write_bytes(b""), "is empty"),
+    "other network": (
+        "x.safetensors",
+        lambda path, _: save_file({"conv1.weight": torch.ones(2)}, path),
+        "of no network that page4d knows",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(WRONG))
+def test_a_wrong_source_ends_in_two_lines_and_leaves_nothing(case, weights, tmp_path, convert) -> None:
+    name, write, message = WRONG[case]
+    write(tmp_path / name, weights)
+    ended = convert(tmp_path / name)
+    assert ended.code == 4, ended.err
+    assert message in ended.err
+    first, second = ended.err.splitlines()
+    assert first.startswith("error: ")
+    assert second.startswith("hint:  ")
+    assert ended.out == ""
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_the_wrong_recipe_and_missing_facts(source, tmp_path, convert) -> None:
+    ended = convert(source, "--recipe", "page4d", "--mask", "off")
+    assert ended.code == 4
+    assert "holds weights of VGGT, recipe page4d takes PAGE-4D" in ended.err
+    ended = convert(source, config=None)
+    assert ended.code == 2
+    assert "has embed_dim 32 where the published VGGT has 1024" in ended.err
+    assert "--config" in ended.err
+    assert convert(source, "--mask", "on").code == 2
+    assert convert(source, "--config", CONFIG).code == 2
+    assert convert(tmp_path / "nowhere.safetensors").code == 4
+    assert convert(source, out=tmp_path / "out.pt").code == 2
+    assert convert(source, out=tmp_path / "no" / "out.safetensors").code == 5
+
+
+def test_a_full_disk_leaves_nothing(source, tmp_path, convert) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        ended = convert(source)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert ended.code == 5
+    assert "cannot write" in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]

@@ -1,0 +1,142 @@
+"""`page4d inspect-shapes`: the specification's walk of shapes, exact, and the published numbers of parameters."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from page4d.models import PRESETS, build_network
+from page4d.weights import save_network
+
+TINY = ("--model", "mv-tiny", "--times", "2", "--views", "3", "--size", "28x42")
+
+WALK = [
+    ("encoding", "1 normalise", [1, 2, 3, 3, 28, 42], 0),
+    ("encoding", "2 images as one batch", [6, 3, 28, 42], 0),
+    ("encoding", "3 patch tokens (DINOv2)", [6, 6, 32], 32_672),
+    ("encoding", "4 register tokens", [6, 4, 32], 256),
+    ("encoding", "5 join", [6, 10, 32], 0),
+    ("encoding", "6 group again", [1, 2, 3, 10, 32], 0),
+    ("encoding", "7 camera token", [1, 2, 3, 11, 32], 64),
+    ("mask", "M_tilde, M: conv head, fused with M_ext", [1, 2, 3, 2, 3], 4_963),
+    ("mask", "M as key bias of time-attention, layers 1 to 2, 0 at special tokens", [3, 22], 0),
+    ("mask", "M as key bias of view-attention, layers 1 to 2, 0 at special tokens", [2, 33], 0),
+    ("mask", "lambda of both streams", [4], 4),
+    ("trunk", "time-attention (fixed v), 4 layers", [3, 22, 32], 51_328),
+    ("trunk", "view-attention (fixed t), 4 layers", [2, 33, 32], 51_328),
+    ("trunk", "read-out of layers 0, 1, 2, 3", [1, 2, 3, 11, 64], 0),
+    ("heads", "pose encodings (t, quaternion, fov)", [1, 2, 3, 9], 65_874),
+    ("heads", "depth", [1, 2, 3, 28, 42, 1], 49_106),
+    ("heads", "points in the world", [1, 2, 3, 28, 42, 3], 49_124),
+]
+
+
+def test_the_walk_of_the_tiny_network_is_exact(cli) -> None:
+    ended = cli("inspect-shapes", *TINY, "--json")
+    document = json.loads(ended.out)
+    found = [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]]
+    assert found == WALK
+    assert document["symbols"] == {
+        "B": 1,
+        "T": 2,
+        "V": 3,
+        "H": 28,
+        "W": 42,
+        "gh": 2,
+        "gw": 3,
+        "P": 6,
+        "R": 4,
+        "N": 11,
+        "C": 32,
+    }
+    actual = sum(value.numel() for value in build_network(PRESETS["mv-tiny"]).parameters())
+    assert document["parameters"] == actual == sum(row["parameters"] for row in document["stages"])
+
+
+def test_symbols_name_every_axis(cli) -> None:
+    document = json.loads(cli("inspect-shapes", *TINY, "--batch", "2", "--format", "json").out)
+    numbers = document["symbols"]
+    for row in document["stages"]:
+        assert len(row["symbolic"]) == len(row["shape"]), row["name"]
+        for symbol, number in zip(row["symbolic"], row["shape"], strict=True):
+            expression = symbol.replace("2C", "2*C")
+            assert eval(expression, {}, numbers) == number, (row["name"], symbol)
+    assert numbers["B"] == 2
+
+
+def large(cli, model: str, *more: str) -> dict:
+    document = json.loads(cli("inspect-shapes", "--model", model, *more, "--json").out)
+    assert document["parameters"] == sum(row["parameters"] for row in document["stages"])
+    return {**document, "by_name": {row["name"]: row for row in document["stages"]}}
+
+
+def test_the_large_network_has_the_parameters_and_work_of_the_design(cli) -> None:
+    document = large(cli, "mv-large", "--times", "24", "--views", "4")
+    rows = document["by_name"]
+    assert rows["3 patch tokens (DINOv2)"]["parameters"] == 304_371_712
+    assert rows["3 patch tokens (DINOv2)"]["shape"] == [96, 1369, 1024]
+    assert rows["M_tilde, M: conv head, fused with M_ext"]["parameters"] == pytest.approx(4.73e6, rel=1e-3)
+    time, view = rows["time-attention (fixed v), 24 layers"], rows["view-attention (fixed t), 24 layers"]
+    assert (time["shape"], view["shape"]) == ([4, 32976, 1024], [24, 5496, 1024])
+    assert time["parameters"] == view["parameters"] == 24 * 12_598_528
+    # 658 TFLOP of the trunk and 439 more from layer 8 on, where two streams run (network.md, section 7).
+    assert (time["flops"] + view["flops"]) / 1e12 == pytest.approx(658 + 439, rel=2e-3)
+    assert rows["3 patch tokens (DINOv2)"]["flops"] / 1e12 == pytest.approx(97.5, rel=5e-3)
+    assert rows["7 camera token"]["shape"] == [1, 24, 4, 1374, 1024]
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters"),
+    [("vggt", 1_190_595_096), ("page4d-mask", 1_190_867_995), ("pi3", 958_696_732)],
+)
+def test_the_public_networks_have_their_published_parameters(model: str, parameters: int, cli) -> None:
+    """VGGT without its track head, PAGE-4D with 272,897 and two weights of fusion more, Pi3 less six constants."""
+    assert large(cli, model, "--times", "1", "--views", "2", "--size", "28")["parameters"] == parameters
+
+
+def test_a_table_and_markdown_say_the_same(cli) -> None:
+    table, markdown = cli("inspect-shapes", *TINY), cli("inspect-shapes", *TINY, "--format", "markdown")
+    for ended in (table, markdown):
+        assert (ended.code, ended.err) == (0, "")
+        assert "mv-tiny: B=1, T=2, V=3, H=28, W=42" in ended.out
+        assert "time-attention (fixed v), 4 layers" in ended.out
+        assert "304,719 parameters" in ended.out
+    assert "| encoding | 3 patch tokens (DINOv2) | [B\\*T\\*V, P, C] | [6, 6, 32] | 32,672 |" in markdown.out
+
+
+def test_a_weights_file_has_its_own_network(cli, tmp_path) -> None:
+    torch.manual_seed(0)
+    path = tmp_path / "x.safetensors"
+    save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "CC0-1.0", "description": "a test"})
+    ended = cli("inspect-shapes", "--weights", path, "--frames", "2", "--views", "3", "--size", "28x42", "--json")
+    document = json.loads(ended.out)
+    assert document["network"] == "x.safetensors"
+    assert [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]] == WALK
+
+
+def test_mistakes_end_in_two_lines(cli, tmp_path) -> None:
+    assert cli("inspect-shapes", "--model", "x").err.startswith("error: no preset is called 'x'\nhint:  choose from")
+    assert cli("inspect-shapes", "--model", "vggt", "--weights", tmp_path / "x").code == 2
+    assert cli("inspect-shapes", "--weights", tmp_path / "x.safetensors").code == 4
+    assert "do not divide into patches of 14" in cli("inspect-shapes", "--size", "30").err
+    for wrong in ("x", "28x", "0x28", "-1"):
+        assert cli("inspect-shapes", "--size", wrong).code == 2
+
+
+MEASURED = """
+import resource, sys
+from page4d_cli.app import run
+code = run(["inspect-shapes", "--model", "vggt", "--times", "100", "--views", "1"])
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(code, used.ru_utime + used.ru_stime, used.ru_maxrss, file=sys.stderr)
+"""
+
+
+def test_a_hundred_frames_take_seconds_and_little_memory() -> None:
+    ended = subprocess.run([sys.executable, "-c", MEASURED], check=True, capture_output=True, text=True)
+    code, seconds, kilobytes = ended.stderr.split()
+    assert code == "0"
+    assert float(seconds) < 10, "5 s on a machine at rest"
+    assert int(kilobytes) < 1_500_000

@@ -1,0 +1,225 @@
+"""A converted checkpoint computes what its authors' code computes, whatever form it came in."""
+
+import argparse
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import Checkpoint, checkpoint, close
+from safetensors import safe_open
+from safetensors.torch import save
+
+from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.weights import load_network
+from page4d.weights.accounting import Tag
+from page4d.weights.convert import ConvertSettings, check_output, plan_conversion, report_document, write_conversion
+from page4d.weights.recipes import Recipe, Target
+from page4d.weights.stream import TensorSpec, write_tensors
+
+
+def converted(source: Path, given: Checkpoint, out: Path, **settings: object):
+    conversion = plan_conversion([source], ConvertSettings(configs=given.configs, **settings))
+    write_conversion(conversion, out)
+    return load_network(out)
+
+
+def outputs(network: torch.nn.Module, images: torch.Tensor, axis: int = 2):
+    """Run on images [B, S, 3, H, W] whose frames are instants (axis 2) or views (axis 1)."""
+    with torch.no_grad():
+        return network(images.unsqueeze(axis))
+
+
+def assert_golden(out, given: Checkpoint, axis: int, prefix: str = "output/") -> None:
+    assert close(out.pose_enc.squeeze(axis), given.tensors[f"{prefix}pose_enc"])
+    assert close(out.depth.squeeze(axis)[..., None], given.tensors[f"{prefix}depth"])
+    assert close(out.points.squeeze(axis), given.tensors[f"{prefix}world_points"])
+    assert close(out.depth_confidence.squeeze(axis), given.tensors[f"{prefix}depth_conf"])
+
+
+@pytest.mark.parametrize("form", ["safetensors", "shards", "folder", "pickle", "legacy pickle", "training pickle"])
+def test_every_form_gives_the_golden_outputs_of_vggt(form: str, tmp_path: Path) -> None:
+    given = checkpoint("vggt_c")
+    if form == "safetensors":
+        source = given.save(tmp_path)
+    elif form == "shards":
+        source = given.save_shards(tmp_path)
+    elif form == "folder":
+        source = tmp_path / "snapshot"
+        source.mkdir()
+        given.save(source)
+    elif form == "training pickle":
+        source = given.save_pickle(tmp_path, steps=3, args=argparse.Namespace(lr=0.1))
+    else:
+        source = given.save_pickle(tmp_path, zipped=form == "pickle")
+    loaded = converted(source, given, tmp_path / "out.safetensors")
+    assert_golden(outputs(loaded.network, given.images, 1), given, 1)
+
+
+@pytest.mark.parametrize("name", ["vggt_c", "vggt_a", "vggt_b"])
+def test_one_instant_of_the_view_time_network_is_vggt(name: str, tmp_path: Path) -> None:
+    given = checkpoint(name)
+    loaded = converted(given.save(tmp_path), given, tmp_path / "out.safetensors", target=Target.PAGE4D_MV)
+    assert loaded.config.mask is not None
+    assert_golden(outputs(loaded.network, given.images, 1), given, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "target", "prefix"),
+    [
+        ("page4d_a", True, Target.OWN, "output/"),
+        ("page4d_b", True, Target.OWN, "output/"),
+        ("page4d_a", False, Target.OWN, "output_nomask/"),
+        ("page4d_a", False, Target.PAGE4D_MV, "output_nomask/"),
+        ("page4d_a", True, Target.PAGE4D_MV, "output_nomask/"),
+    ],
+)
+def test_page4d_with_and_without_its_mask(name: str, mask: bool, target: Target, prefix: str, tmp_path: Path) -> None:
+    """In the view x time network the mask acts by lambda, which starts at 0."""
+    given = checkpoint(name)
+    source = given.save_pickle(tmp_path, epoch=1)
+    loaded = converted(source, given, tmp_path / "out.safetensors", mask=mask, target=target)
+    assert_golden(outputs(loaded.network, given.images, 1), given, 1, prefix)
+
+
+@pytest.mark.parametrize("name", ["pi3_c", "pi3_a", "pi3_b"])
+@pytest.mark.parametrize("target", list(Target))
+def test_pi3(name: str, target: Target, tmp_path: Path) -> None:
+    given = checkpoint(name)
+    loaded = converted(given.save(tmp_path), given, tmp_path / "out.safetensors", target=target)
+    out = outputs(loaded.network, given.images, 1)
+    assert close(out.local_points.squeeze(1), given.tensors["output/local_points"])
+    assert close(out.points.squeeze(1), given.tensors["output/points"])
+
+
+def test_three_stage_runs_and_holds_what_the_account_says(tmp_path: Path) -> None:
+    lower, upper = checkpoint("pi3_a"), checkpoint("page4d_a")
+    settings = ConvertSettings(configs=lower.configs | upper.configs)
+    conversion = plan_conversion([upper.save(tmp_path), lower.save(tmp_path)], settings)
+    assert (conversion.recipe, conversion.target) == (Recipe.THREE_STAGE, Target.PAGE4D_MV)
+    write_conversion(conversion, tmp_path / "out.safetensors")
+    loaded = load_network(tmp_path / "out.safetensors")
+    state = loaded.network.state_dict()
+    for target, row in conversion.account.targets().items():
+        if row.tag is Tag.COPIED:
+            origin = lower if row.origin == "Pi3" else upper
+            assert torch.equal(state[target], origin.weights[row.source]), target
+    registers = state["aggregator.special.register_token"]
+    assert torch.equal(registers[:, 0], lower.weights["register_token"][:, 0, :4])
+    assert torch.equal(registers[:, 0], registers[:, 1])
+    assert float(state["aggregator.dynamic.alpha"]) == 0
+    assert not any(float(value) for name, value in state.items() if "lambda" in name)
+    assert torch.isfinite(outputs(loaded.network, lower.images).depth).all()
+    assert "Pi3" in loaded.info.licence
+    assert "VGGT" in loaded.info.licence
+
+
+def test_the_file_says_where_it_comes_from_and_repeats_to_the_byte(tmp_path: Path) -> None:
+    given = checkpoint("vggt_c")
+    source = given.save(tmp_path)
+    out = tmp_path / "a.safetensors"
+    loaded = converted(source, given, out, target=Target.PAGE4D_MV)
+    converted(source, given, tmp_path / "b.safetensors", target=Target.PAGE4D_MV)
+    assert out.read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    metadata = loaded.info.metadata
+    assert metadata["recipe"] == "vggt"
+    assert json.loads(metadata["sources"]) == {
+        "VGGT": {"vggt_c.safetensors": hashlib.sha256(source.read_bytes()).hexdigest()}
+    }
+    assert metadata["tool"].startswith("page4d ")
+    assert "VGGT License v1" in loaded.info.licence
+    assert converted(source, given, tmp_path / "c.safetensors", licence="mine").info.licence == "mine"
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float16, 1e-3), (torch.bfloat16, 1e-2)])
+def test_half_precision_halves_the_file(dtype: torch.dtype, bound: float, tmp_path: Path) -> None:
+    given = checkpoint("vggt_c")
+    out = tmp_path / "out.safetensors"
+    loaded = converted(given.save(tmp_path), given, out, dtype=dtype)
+    with safe_open(out, framework="pt") as file:
+        assert {str(file.get_tensor(name).dtype) for name in file.keys()} == {str(dtype)}  # noqa: SIM118
+    reference = given.weights["aggregator.frame_blocks.0.attn.qkv.weight"]
+    kept = loaded.network.state_dict()["aggregator.blocks.frame.0.attn.qkv.weight"]
+    assert float(((kept - reference).abs() / reference.abs().clamp(min=1e-3)).max()) < bound
+
+
+def test_the_report_has_a_row_a_tensor(tmp_path: Path) -> None:
+    given = checkpoint("vggt_c")
+    conversion = plan_conversion([given.save(tmp_path)], ConvertSettings(configs=given.configs))
+    document = json.loads(json.dumps(report_document(conversion)))
+    assert document["counts"] == {"copied": 374, "derived": 0, "new": 0, "dropped": 1}
+    assert {row["source"] for row in document["tensors"]} == set(given.weights)
+    assert sum(rule["tensors"] for rule in document["rules"]) == 375
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "message"),
+    [(1e6, torch.float16, "reaches 1e\\+06, which torch.float16"), (float("nan"), torch.float32, "not finite")],
+)
+def test_values_that_do_not_fit_leave_no_file(value: float, dtype: torch.dtype, message: str, tmp_path: Path) -> None:
+    given = checkpoint("vggt_c")
+    weights = dict(given.weights)
+    weights["camera_head.trunk_norm.bias"] = torch.full_like(weights["camera_head.trunk_norm.bias"], value)
+    source = replace(given, weights=weights).save(tmp_path)
+    with pytest.raises(WeightsError, match=f"'camera_head.trunk_norm.bias' .*{message}"):
+        converted(source, given, tmp_path / "out.safetensors", dtype=dtype)
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_another_normalisation_is_refused(tmp_path: Path) -> None:
+    given = checkpoint("pi3_c")
+    weights = dict(given.weights, image_mean=given.weights["image_mean"] + 0.1)
+    source = replace(given, weights=weights).save(tmp_path)
+    with pytest.raises(WeightsError, match="image_mean is"):
+        converted(source, given, tmp_path / "out.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_sources_and_recipes_that_do_not_belong_together(tmp_path: Path) -> None:
+    given = checkpoint("vggt_c")
+    source = given.save(tmp_path)
+    again = given.save_pickle(tmp_path)
+    settings = ConvertSettings(configs=given.configs)
+    with pytest.raises(UsageError, match="are both VGGT"):
+        plan_conversion([source, again], settings)
+    with pytest.raises(WeightsError, match="holds weights of VGGT, recipe pi3 takes Pi3"):
+        plan_conversion([source], replace(settings, recipe=Recipe.PI3))
+    other = checkpoint("pi3_c")
+    both = replace(settings, configs=given.configs | other.configs)
+    with pytest.raises(UsageError, match="no recipe makes a network of VGGT and Pi3"):
+        plan_conversion([source, other.save(tmp_path)], both)
+    with pytest.raises(UsageError, match="--config describes pi3"):
+        plan_conversion([source], both)
+    with pytest.raises(UsageError, match="recipe three-stage lacks the weights of PAGE-4D"):
+        plan_conversion(
+            [tmp_path / "pi3_c.safetensors"], ConvertSettings(configs=other.configs, recipe=Recipe.THREE_STAGE)
+        )
+
+
+def test_an_output_is_never_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = checkpoint("vggt_c")
+    source = given.save(tmp_path)
+    conversion = plan_conversion([source], ConvertSettings(configs=given.configs))
+    with pytest.raises(OutputError, match="is there already"):
+        check_output(source)
+    with pytest.raises(UsageError, match="is one of the sources"):
+        check_output(source, conversion, overwrite=True)
+    with pytest.raises(OutputError, match="does not exist"):
+        check_output(tmp_path / "nowhere" / "x.safetensors")
+    with pytest.raises(UsageError, match=r"does not end in \.safetensors"):
+        check_output(tmp_path / "x.pt")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: argparse.Namespace(free=1000))
+    with pytest.raises(OutputError, match=r"its disk has 0\.00 GB free"):
+        check_output(tmp_path / "x.safetensors", conversion)
+
+
+def test_streamed_bytes_are_those_of_the_safetensors_package(tmp_path: Path) -> None:
+    tensors = {"b": torch.rand(3, 2), "a": torch.rand(()), "é": torch.arange(5), "empty": torch.zeros(0, 3)}
+    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
+    path, heard = tmp_path / "x", []
+    with path.open("wb") as file:
+        write_tensors(file, specs, tensors.__getitem__, {"k": '{"v"} é'}, heard.append)
+    assert path.read_bytes() == save(tensors, {"k": '{"v"} é'})
+    assert sum(heard) == 24 + 4 + 40

@@ -1,0 +1,229 @@
+"""Every tensor of the public checkpoints, at real size, has a place in the network or a rule that drops it."""
+
+import json
+import re
+
+import pytest
+import torch
+from checkpoints import SHARED
+
+from page4d.errors import UsageError, WeightsError
+from page4d.models.config import PRESETS, MaskHeadKind
+from page4d.models.schedule import TIME_VIEW
+from page4d.weights.accounting import Account, Tag, draw_account, part_of
+from page4d.weights.convert import network_shapes
+from page4d.weights.families import Family, read_network
+from page4d.weights.published import PUBLISHED, read_settings
+from page4d.weights.recipes import FAMILIES, Blueprint, Recipe, Target, draw_blueprint
+from page4d.weights.stream import TensorSpec
+
+OWN, MV = Target.OWN, Target.PAGE4D_MV
+_SHAPES: dict = {}
+
+
+def manifest(name: str) -> dict[str, TensorSpec]:
+    path = SHARED / f"manifest_{name}.json"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    return {
+        key: TensorSpec(shape=tuple(shape), dtype=getattr(torch, dtype))
+        for key, (shape, dtype) in json.loads(path.read_text()).items()
+    }
+
+
+def ckpt150() -> dict[str, TensorSpec]:
+    """PAGE-4D with the mask head of its older variant, as network.md describes it."""
+    specs = manifest("page4d")
+    start = "aggregator.spatial_mask_head."
+    for name in [name for name in specs if name.startswith(start)]:
+        del specs[name]
+    shapes = {"0.weight": (1024, 1, 3, 3), "0.bias": (1024,), "2.weight": (1024, 1, 3, 3), "2.bias": (1024,)}
+    shapes |= {"4.weight": (1, 1024, 1, 1), "4.bias": (1,)}
+    named = {f"{start}head0.{name}": shape for name, shape in shapes.items()}
+    named |= {f"{start}alpha_logit": (), f"{start}tau_logit": ()}
+    return specs | {name: TensorSpec(shape=shape, dtype=torch.float32) for name, shape in named.items()}
+
+
+def account(
+    recipe: Recipe, target: Target, mask: bool | None, *sources: dict[str, TensorSpec]
+) -> tuple[Blueprint, Account]:
+    found = [read_network(source, "x", {}) for source in sources]
+    specs = {each.family: source for each, source in zip(found, sources, strict=True)}
+    blueprint = draw_blueprint(recipe, target, {each.family: each for each in found}, specs, mask)
+    if blueprint.config not in _SHAPES:
+        _SHAPES[blueprint.config] = network_shapes(blueprint.config)
+    shapes = _SHAPES[blueprint.config]
+    fresh = {name: (rule, shape) for name, shape in shapes.items() if (rule := blueprint.rule_of_new(name))}
+    stages = [(stage, specs[family]) for stage, family in zip(blueprint.stages, FAMILIES[recipe], strict=True)]
+    drawn = draw_account(stages, shapes, fresh)
+    assert set(drawn.targets()) == set(shapes)
+    assert len(drawn.rows) == len(shapes) + drawn.count(Tag.DROPPED)
+    assert sum(row.source is not None for row in drawn.rows) == sum(len(source) for source in sources)
+    return blueprint, drawn
+
+
+CASES = [
+    (Recipe.VGGT, OWN, None, "vggt", 0, 395),
+    (Recipe.VGGT, MV, None, "vggt", 12, 395),
+    (Recipe.PAGE4D, OWN, True, "page4d", 2, 395),
+    (Recipe.PAGE4D, OWN, False, "page4d", 0, 401),
+    (Recipe.PAGE4D, OWN, False, "page4d_notrack", 0, 7),
+    (Recipe.PAGE4D, MV, True, "page4d", 6, 395),
+    (Recipe.PAGE4D, MV, False, "page4d", 12, 401),
+    (Recipe.PI3, OWN, None, "pi3", 0, 2),
+    (Recipe.PI3, MV, None, "pi3", 12, 2),
+]
+
+
+@pytest.mark.parametrize(("recipe", "target", "mask", "source", "new", "dropped"), CASES)
+def test_a_public_checkpoint_fills_the_network(recipe, target, mask, source, new, dropped) -> None:
+    specs = manifest(source)
+    blueprint, drawn = account(recipe, target, mask, specs)
+    assert (drawn.count(Tag.NEW), drawn.count(Tag.DROPPED), drawn.count(Tag.DERIVED)) == (new, dropped, 0)
+    assert drawn.count(Tag.COPIED) == len(specs) - dropped
+    if target is OWN:
+        preset = {"page4d": "page4d-mask" if mask else "page4d"}.get(recipe, recipe)
+        assert blueprint.config == PRESETS[preset]
+    else:
+        assert blueprint.config.schedule == TIME_VIEW
+
+
+def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
+    blueprint, drawn = account(Recipe.THREE_STAGE, MV, None, manifest("pi3"), manifest("page4d"))
+    used = drawn.count(Tag.COPIED, "Pi3") + drawn.count(Tag.DERIVED, "Pi3")
+    assert (used, drawn.count(Tag.DROPPED, "Pi3")) == (992, 218)
+    assert drawn.count(Tag.DERIVED) == 1
+    assert drawn.count(Tag.COPIED, "PAGE-4D") == 108 + 108 + 6 + 1 + 69 + 62 + 62
+    origins = {}
+    for target, row in drawn.targets().items():
+        if match := re.match(r"aggregator\.blocks\.(time|view)\.(\d+)\.", target):
+            origins.setdefault(int(match[2]), set()).add(row.origin)
+    assert origins == {layer: {"Pi3" if layer < 18 else "PAGE-4D"} for layer in range(24)}
+    assert {row.origin for name, row in drawn.targets().items() if name.startswith("encoder.")} == {"Pi3"}
+    assert drawn.targets()["aggregator.blocks.view.17.norm1.weight"].source == "decoder.35.norm1.weight"
+    assert blueprint.alpha == 0, "PAGE-4D's mask head was never trained on Pi3's layers"
+    assert any("norm eps" in notice for notice in blueprint.notices)
+
+
+def test_three_stage_without_a_mask_head_starts_a_new_one() -> None:
+    blueprint, drawn = account(Recipe.THREE_STAGE, MV, False, manifest("pi3"), manifest("page4d"))
+    assert (blueprint.config.mask.head, drawn.count(Tag.NEW), blueprint.alpha) == (MaskHeadKind.CONV, 12, 1)
+
+
+def test_the_older_mask_head_enters_the_view_time_network_only() -> None:
+    blueprint, drawn = account(Recipe.PAGE4D, MV, True, ckpt150())
+    assert blueprint.config.mask.head is MaskHeadKind.CKPT150
+    assert blueprint.config.mask.layers == (8, 9, 10, 11, 12)
+    assert drawn.count(Tag.NEW) == 6
+    with pytest.raises(WeightsError, match="older variant"):
+        account(Recipe.PAGE4D, OWN, True, ckpt150())
+
+
+def test_the_released_mask_head_works_where_it_was_trained() -> None:
+    blueprint, _ = account(Recipe.PAGE4D, MV, True, manifest("page4d"))
+    assert blueprint.config.mask.head is MaskHeadKind.RELEASE
+    assert blueprint.config.mask.layers == (10, 11, 12, 13, 14)
+
+
+def test_page4d_must_be_told_about_its_mask() -> None:
+    with pytest.raises(UsageError, match="does not say whether it runs with its mask") as caught:
+        account(Recipe.PAGE4D, OWN, None, manifest("page4d"))
+    assert "--mask on" in caught.value.hint
+    with pytest.raises(UsageError, match="--mask is of PAGE-4D"):
+        account(Recipe.VGGT, OWN, True, manifest("vggt"))
+
+
+def changed(specs: dict[str, TensorSpec], name: str, spec: TensorSpec | None, new_name: str = "") -> dict:
+    specs = dict(specs)
+    old = specs.pop(name)
+    if spec is not None or new_name:
+        specs[new_name or name] = spec or old
+    return specs
+
+
+NAME = "aggregator.frame_blocks.3.norm1.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"spec": None, "new_name": "aggregator.frame_blocks.3.normal.weight"},
+            r"normal.weight' \[1024\] of VGGT would become .*does not exist; no source tensor becomes 'aggreg.*norm1",
+        ),
+        ({"spec": None, "new_name": "surprise"}, r"no rule names 'surprise' \[1024\] of VGGT"),
+        ({"spec": None}, r"no source tensor becomes 'aggregator.blocks.frame.3.norm1.weight' \[1024\]"),
+        (
+            {"spec": TensorSpec(shape=(7,), dtype=torch.float32)},
+            rf"'{NAME}' of VGGT is \[7\] where 'aggregator.blocks.frame.3.norm1.weight' has \[1024\]",
+        ),
+        ({"spec": TensorSpec(shape=(1024,), dtype=torch.int64)}, rf"'{NAME}' of VGGT has type torch.int64"),
+    ],
+)
+def test_what_does_not_add_up_is_named(change: dict, message: str) -> None:
+    with pytest.raises(WeightsError, match=message) as caught:
+        account(Recipe.VGGT, OWN, None, changed(manifest("vggt"), NAME, **change))
+    assert caught.value.exit_code == 4
+
+
+def test_published_configurations_are_those_of_the_reference() -> None:
+    for name, settings in PUBLISHED.items():
+        path = SHARED / f"config_full_{name}.json"
+        if not path.exists():
+            pytest.skip(f"{path} is not there")
+        assert read_settings(path) == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "JSON"),
+        ("[]", "Input should be an object"),
+        ("{}", "model"),
+        ('{"model": "vggt", "embed_dim": 32}', "depth: Field required"),
+        ('{"model": "other"}', "model"),
+    ],
+)
+def test_a_configuration_that_is_none_is_refused(text: str, message: str, tmp_path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        read_settings(path)
+    with pytest.raises(UsageError, match="cannot read --config"):
+        read_settings(tmp_path / "nowhere.json")
+
+
+def test_options_that_the_networks_do_not_have_are_refused(tmp_path) -> None:
+    source = SHARED / "config_full_vggt.json"
+    if not source.exists():
+        pytest.skip(f"{source} is not there")
+    document = json.loads(source.read_text())
+    document["encoder"]["interpolate_offset"] = 0.1
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=r"encoder\.interpolate_offset"):
+        read_settings(path)
+
+
+def test_other_sizes_need_a_configuration() -> None:
+    specs = {name: spec for name, spec in manifest("vggt").items() if ".frame_blocks.23." not in name}
+    with pytest.raises(UsageError, match="has depth 23 where the published VGGT has 24") as caught:
+        read_network(specs, "x", {})
+    assert "--config" in caught.value.hint
+    with pytest.raises(WeightsError, match="has depth 23 where its --config says 24"):
+        read_network(specs, "x", {"vggt": PUBLISHED["vggt"]})
+
+
+def test_foreign_tensors_are_of_no_network() -> None:
+    spec = TensorSpec(shape=(1,), dtype=torch.float32)
+    with pytest.raises(WeightsError, match="of no network that page4d knows"):
+        read_network({"layer1.0.conv1.weight": spec}, "x", {})
+    with pytest.raises(WeightsError, match="is a network of page4d already"):
+        read_network({"aggregator.blocks.time.0.norm1.weight": spec}, "x", {})
+    assert read_network(manifest("pi3"), "x", {}).family is Family.PI3
+
+
+def test_parts_have_short_names() -> None:
+    assert part_of("aggregator.blocks.time.3.norm1.weight") == "aggregator.blocks.time"
+    assert part_of("aggregator.special.camera_token") == "aggregator.special"
+    assert part_of("camera_head.trunk.0.norm1.bias") == "camera_head"

@@ -1,0 +1,191 @@
+"""Files of other people are read without trust: nothing in them runs, and what is wrong is said."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from page4d.errors import WeightsError
+from page4d.weights.sources import open_source
+
+TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4).half()}
+
+
+class Evil:
+    """Unpickled without care, it would make a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_pickle_that_would_run_code_is_named_and_does_not_run(zipped: bool, tmp_path: Path) -> None:
+    path, marker = tmp_path / "evil.pt", tmp_path / "executed"
+    torch.save({"model": TENSORS, "extra": Evil(marker)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(WeightsError, match=r"'.*evil.pt' contains Python objects \((posix|nt)\.mkdir\)") as caught:
+        open_source(path)
+    assert "runs no code" in caught.value.hint
+    assert caught.value.exit_code == 4
+    assert not marker.exists()
+    with path.open("rb") as file:
+        torch.load(file, weights_only=False)
+    assert marker.exists(), "the pickle is a real one"
+
+
+def test_a_bare_pickle_that_would_run_code_does_not_run(tmp_path: Path) -> None:
+    path, marker = tmp_path / "evil.bin", tmp_path / "executed"
+    path.write_bytes(pickle.dumps(Evil(marker), protocol=2))
+    with pytest.raises(WeightsError):
+        open_source(path)
+    assert not marker.exists()
+
+
+def test_a_pickle_named_safetensors_is_not_read(tmp_path: Path) -> None:
+    path, marker = tmp_path / "evil.safetensors", tmp_path / "executed"
+    torch.save([Evil(marker)], path)
+    with pytest.raises(WeightsError, match="a PyTorch checkpoint by another name"):
+        open_source(path)
+    assert not marker.exists()
+
+
+def test_tensors_are_read_when_asked_for(tmp_path: Path) -> None:
+    save_file(TENSORS, tmp_path / "x.safetensors")
+    torch.save({"state_dict": TENSORS}, tmp_path / "x.pth")
+    for name in ("x.safetensors", "x.pth"):
+        source = open_source(tmp_path / name)
+        assert {key: (spec.shape, spec.dtype) for key, spec in source.specs.items()} == {
+            "a": ((2, 3), torch.float32),
+            "b": ((4,), torch.float16),
+        }
+        assert all(torch.equal(source.read(key), value) for key, value in TENSORS.items())
+        assert list(source.sha256()) == [name]
+
+
+@pytest.mark.parametrize(
+    ("held", "message"),
+    [
+        ([1, 2], "holds no tensors by name, but list"),
+        ({}, "holds no tensors by name"),
+        ({"epoch": 3, "lr": 0.1}, "holds no tensors by name, but epoch, lr"),
+        ({"model": {"a": torch.ones(1), "b": 3}}, "entry 'b' is int, not a plain tensor"),
+        ({1: torch.ones(1)}, "entry '1' is Tensor"),
+    ],
+)
+def test_a_checkpoint_without_plain_tensors_says_what_it_holds(held: object, message: str, tmp_path: Path) -> None:
+    torch.save(held, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match=message):
+        open_source(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "x.pt", "x.bin"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "is a git-lfs pointer"),
+        (b"\n<!DOCTYPE html><html></html>", "is a web page"),
+        (b"PK\x03\x04" + bytes(80), "damaged"),
+        (bytes(range(200)), "damaged"),
+        (b"\x80\x02}q\x00.", "damaged|holds no tensors"),
+    ],
+)
+def test_foreign_files_are_recognised(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(WeightsError, match=message) as caught:
+        open_source(path)
+    assert str(path) in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt", "legacy"])
+def test_a_truncated_file_is_damaged_at_every_length(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"x.{suffix}"
+    if suffix == "safetensors":
+        save_file(TENSORS, path)
+    else:
+        torch.save(TENSORS, path, _use_new_zipfile_serialization=suffix == "pt")
+    content = path.read_bytes()
+    for kept in (1, 5, 9, 40, len(content) // 2, len(content) - 3):
+        path.write_bytes(content[:kept])
+        with pytest.raises(WeightsError):
+            open_source(path)
+
+
+def test_flipped_bytes_never_end_in_a_trace(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save(TENSORS, buffer)
+    with zipfile.ZipFile(buffer) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    (record,) = [name for name in entries if name.endswith("data.pkl")]
+    path = tmp_path / "x.pt"
+    refused = 0
+    for place in range(0, len(entries[record]), 2):
+        changed = bytearray(entries[record])
+        changed[place] ^= 0x15
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in entries.items():
+                archive.writestr(name, bytes(changed) if name == record else content)
+        try:
+            open_source(path)
+        except WeightsError:
+            refused += 1
+    assert refused > 20
+
+
+def index(folder: Path, places: object) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def test_shards_are_joined_by_their_index(tmp_path: Path) -> None:
+    save_file({"a": TENSORS["a"]}, tmp_path / "one.safetensors")
+    save_file({"b": TENSORS["b"]}, tmp_path / "two.safetensors")
+    with pytest.raises(WeightsError, match=r"and 2 \.safetensors files"):
+        open_source(tmp_path)
+    index(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"})
+    source = open_source(tmp_path)
+    assert all(torch.equal(source.read(key), value) for key, value in TENSORS.items())
+    assert list(source.sha256()) == ["one.safetensors", "two.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"a": "one.safetensors", "b": "two.safetensors"}, "two.safetensors' do not exist"),
+        ({"a": "../one.safetensors"}, "outside its folder"),
+        ({"a": "/etc/passwd"}, "outside its folder"),
+        ({"a": "one.safetensors", "c": "one.safetensors"}, "lacks tensor 'c'"),
+        ({"c": "one.safetensors"}, "lacks tensor 'c'"),
+        ({}, "names no tensors"),
+        ([], "is not an index"),
+        (None, "is not an index"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_shards(places: object, message: str, tmp_path: Path) -> None:
+    save_file({"a": TENSORS["a"]}, tmp_path / "one.safetensors")
+    index(tmp_path, places)
+    with pytest.raises(WeightsError, match=message):
+        open_source(tmp_path)
+
+
+def test_a_shard_with_more_than_the_index_says(tmp_path: Path) -> None:
+    save_file(TENSORS, tmp_path / "one.safetensors")
+    index(tmp_path, {"a": "one.safetensors"})
+    with pytest.raises(WeightsError, match="holds 'b', which the index does not say"):
+        open_source(tmp_path)
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="do not exist"):
+        open_source(tmp_path / "x.safetensors")
+    with pytest.raises(WeightsError, match=r"has no safetensors\.index\.json and 0"):
+        open_source(tmp_path)
