@@ -9,7 +9,6 @@ from torch import Tensor
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pose_encoding import decode_pose
 from page4d.models.network import NetworkOutput, ViewTimeNetwork
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch, Scene
@@ -97,11 +96,16 @@ class NetworkPredictor:
 
 def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
     """Bring a network's output to page4d's conventions, in float32 on the CPU."""
-    if output.pose_enc is None or output.depth is None or output.depth_confidence is None:
-        raise UsageError("this network has no camera or no depth head", "use weights of a network that has both")
+    if output.world_to_camera is None or output.intrinsics is None:
+        raise UsageError("this network predicts no cameras", "use weights of a network with a camera head")
+    if output.depth is None or output.depth_confidence is None:
+        raise UsageError("this network predicts no depth", "use weights of a network with a depth head")
     height, width = batch.images.shape[-2:]
-    # In float64 the decoded rotations are orthonormal to the last digit that the camera files carry.
-    cameras = decode_pose(_to_host(output.pose_enc).to(torch.float64), (height, width))
+    cameras = Cameras(
+        world_to_camera=output.world_to_camera.detach().to("cpu", torch.float64),
+        intrinsics=output.intrinsics.detach().to("cpu", torch.float64),
+        image_size=(height, width),
+    )
     return Predictions(
         times=batch.times,
         view_names=batch.view_names,

@@ -30,7 +30,7 @@ FAILURES = [
         SYSTEM_PACKAGES,
     ),
     (ImportError("undefined symbol: x"), "cannot start: undefined symbol", "pip install --force-reinstall open3d"),
-    (ModuleNotFoundError("No module named 'open3d'", name="open3d"), "is not installed", "pip install 'page4d[open3d]'"),
+    (ModuleNotFoundError("no open3d", name="open3d"), "is not installed", "pip install 'page4d[open3d]'"),
     (ModuleNotFoundError("No module named 'dash'", name="dash"), "package dash is missing", "pip install dash"),
 ]
 
