@@ -20,6 +20,7 @@ FLOORS = {
     "page4d.synthetic": 3,
     "page4d.scene": 2,
     "page4d.predictions": 2,
+    "page4d.truth": 2,
     "page4d.layers": 2,
     "page4d.geometry": 1,
     "page4d.conventions": 0,

@@ -120,7 +120,7 @@ def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
         points_confidence=(
             None if output.points_confidence is None else _unit_confidence(_to_host(output.points_confidence))
         ),
-        dynamic=batch.dynamic if output.dynamic_mask is None else _to_host(output.dynamic_mask),
+        dynamic=batch.dynamic if output.dynamic is None else _to_host(output.dynamic),
     )
 
 

@@ -35,23 +35,26 @@ class NetworkOutput:
     """Predictions at network pixels; a part is None if the network has no head for it.
 
     `world_to_camera` and `intrinsics` are float64, so that rotations are orthonormal to the last digit of a file; a
-    network without a head for fields of view fits intrinsics to its points. `pose_enc` are the encodings that an
+    network without a head for fields of view fits intrinsics to its points. `pose_encoding` are the encodings that an
     iterative camera head predicts (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at least 1 and
-    unbounded. Points are in the world, local points in the frame of their camera. `dynamic_mask` is the probability
+    unbounded. Points are in the world. A frame head says more of what it predicts: `local_points` in the frame of their
+    camera, `confidence_logits` x of the confidence 1 + exp(x), and `camera_to_world`. `dynamic` is the probability
     that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch before they
     were enlarged.
     """
 
     world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
     intrinsics: Float[Tensor, "B T V 3 3"] | None = None
-    pose_enc: Float[Tensor, "B T V 9"] | None = None
-    pose_enc_iterations: tuple[Float[Tensor, "B T V 9"], ...] = ()
+    pose_encoding: Float[Tensor, "B T V 9"] | None = None
+    pose_encoding_iterations: tuple[Float[Tensor, "B T V 9"], ...] = ()
     depth: Float[Tensor, "B T V H W"] | None = None
     depth_confidence: Float[Tensor, "B T V H W"] | None = None
     points: Float[Tensor, "B T V H W 3"] | None = None
     points_confidence: Float[Tensor, "B T V H W"] | None = None
     local_points: Float[Tensor, "B T V H W 3"] | None = None
-    dynamic_mask: Float[Tensor, "B T V H W"] | None = None
+    confidence_logits: Float[Tensor, "B T V H W"] | None = None
+    camera_to_world: Float[Tensor, "B T V 4 4"] | None = None
+    dynamic: Float[Tensor, "B T V H W"] | None = None
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
     memory: Memory | None = None
     """To be given as a hint with the next chunk of instants."""
@@ -66,7 +69,7 @@ class NetworkOutput:
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 parts[name] = back(value)
-        parts["pose_enc_iterations"] = tuple(back(pose) for pose in self.pose_enc_iterations)
+        parts["pose_encoding_iterations"] = tuple(back(pose) for pose in self.pose_encoding_iterations)
         return replace(self, **parts)
 
 
@@ -133,7 +136,7 @@ class ViewTimeNetwork(nn.Module):
                 predicted = _by_frames(self.frame_head, trunk, grid, limits)
         return replace(
             predicted,
-            dynamic_mask=self._enlarged(trunk.dynamic_logit),
+            dynamic=self._enlarged(trunk.dynamic_logit),
             dynamic_logit=trunk.dynamic_logit,
             memory=trunk.memory,
         )
@@ -150,8 +153,8 @@ class ViewTimeNetwork(nn.Module):
         return NetworkOutput(
             world_to_camera=None if cameras is None else cameras.world_to_camera,
             intrinsics=None if cameras is None else cameras.intrinsics,
-            pose_enc=iterations[-1] if iterations else None,
-            pose_enc_iterations=iterations,
+            pose_encoding=iterations[-1] if iterations else None,
+            pose_encoding_iterations=iterations,
             depth=None if depth is None else depth[..., 0],
             depth_confidence=depth_confidence,
             points=points,
@@ -252,6 +255,8 @@ def _by_frames(head: FrameHead, trunk: TrunkOutput, grid: tuple[int, int], limit
         points=transform_points(camera_to_world.to(local_points.dtype), local_points),
         points_confidence=confidence,
         local_points=local_points,
+        confidence_logits=logit,
+        camera_to_world=camera_to_world,
     )
 
 

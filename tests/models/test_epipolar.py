@@ -141,7 +141,7 @@ def test_in_a_network(lively: Callable) -> None:
             assert torch.equal(without.depth, plain(*inputs).depth)
             assert torch.equal(plain(*inputs, hints=known).depth, without.depth)
         assert (guided.depth - without.depth).abs().max() > 1e-5
-        assert (guided.pose_enc - without.pose_enc).abs().max() > 1e-6
+        assert (guided.pose_encoding - without.pose_encoding).abs().max() > 1e-6
         torch.testing.assert_close(guided.depth, limited.depth, rtol=1e-11, atol=0)
         order = [0, 2, 1]
         swapped = Hints(world_to_camera=world_to_camera[:, :, order], intrinsics=intrinsics[:, :, order])

@@ -155,17 +155,17 @@ def test_contradictions_are_refused(build) -> None:
 def test_heads_can_be_left_out() -> None:
     images = torch.rand(1, 1, 2, 3, 28, 28)
     for head, outputs in (
-        ("camera_head", {"pose_enc", "world_to_camera", "intrinsics"}),
+        ("camera_head", {"pose_encoding", "world_to_camera", "intrinsics"}),
         ("depth_head", {"depth", "depth_confidence"}),
         ("point_head", {"points", "points_confidence"}),
-        ("mask", {"dynamic_mask", "dynamic_logit"}),
+        ("mask", {"dynamic", "dynamic_logit"}),
     ):
         network = build_network(replace(TINY, **{head: None}))
         out = network(images)
         empty = {name for name, value in vars(out).items() if value is None}
-        assert empty == outputs | {"local_points", "memory"}
+        assert empty == outputs | {"local_points", "confidence_logits", "camera_to_world", "memory"}
     bare = build_network(replace(TINY, camera_head=None, depth_head=None, point_head=None))
-    assert bare(images).dynamic_mask.shape == (1, 1, 2, 28, 28)
+    assert bare(images).dynamic.shape == (1, 1, 2, 28, 28)
 
 
 @pytest.mark.parametrize(

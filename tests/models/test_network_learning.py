@@ -27,7 +27,7 @@ def capture(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
 
 def task_loss(network: ViewTimeNetwork, images: Tensor, told: Tensor | None) -> Tensor:
     out = network(images, told)
-    losses = [pose.square().mean() for pose in out.pose_enc_iterations]
+    losses = [pose.square().mean() for pose in out.pose_encoding_iterations]
     losses += [out.depth.log().square().mean(), out.depth_confidence.log().mean()]
     losses += [out.points.abs().mean(), out.points_confidence.log().mean()]
     return torch.stack(losses).sum()
@@ -110,8 +110,8 @@ def test_same_seed_same_network(tiny: NetworkConfig) -> None:
 def test_a_fresh_network_predicts_valid_cameras(tiny: NetworkConfig) -> None:
     torch.manual_seed(0)
     out = build_network(tiny)(capture(torch.float32)[0])
-    assert (out.pose_enc[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
-    assert ((out.pose_enc[..., 7:] > 0.5) & (out.pose_enc[..., 7:] < 2)).all()
+    assert (out.pose_encoding[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
+    assert ((out.pose_encoding[..., 7:] > 0.5) & (out.pose_encoding[..., 7:] < 2)).all()
 
 
 def test_heads_stay_in_float32_under_autocast(tiny: NetworkConfig) -> None:
@@ -122,9 +122,9 @@ def test_heads_stay_in_float32_under_autocast(tiny: NetworkConfig) -> None:
         exact = network(images, told)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             rounded = network(images, told)
-    assert {value.dtype for value in (rounded.pose_enc, rounded.depth, rounded.points)} == {torch.float32}
+    assert {value.dtype for value in (rounded.pose_encoding, rounded.depth, rounded.points)} == {torch.float32}
     assert not torch.equal(exact.depth, rounded.depth)
-    torch.testing.assert_close(rounded.pose_enc, exact.pose_enc, rtol=0, atol=0.02)
+    torch.testing.assert_close(rounded.pose_encoding, exact.pose_encoding, rtol=0, atol=0.02)
     torch.testing.assert_close(rounded.depth, exact.depth, rtol=0.1, atol=0)
 
 

@@ -49,7 +49,7 @@ def predict(network: ViewTimeNetwork, *inputs: Tensor, **options: object) -> Net
 
 
 def assert_same(one: NetworkOutput, other: NetworkOutput, order: Callable[[Tensor], Tensor] = lambda x: x) -> None:
-    for name in ("pose_enc", "depth", "depth_confidence", "points", "points_confidence"):
+    for name in ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence"):
         scale = getattr(one, name).abs().max()
         torch.testing.assert_close(
             order(getattr(one, name)) / scale,
@@ -70,7 +70,7 @@ def test_zero_lambda_is_the_unbiased_path(lively: Callable, mask: MaskConfig) ->
         torch.nn.init.zeros_(parameter)
     unbiased = predict(silent, images)
     masked = predict(network, images, told)
-    assert torch.equal(masked.pose_enc, unbiased.pose_enc)
+    assert torch.equal(masked.pose_encoding, unbiased.pose_encoding)
     assert torch.equal(masked.depth, unbiased.depth)
     assert_same(network(images, told), unbiased)
 
@@ -81,7 +81,7 @@ def test_lambda_matters(lively: Callable, mask: MaskConfig) -> None:
     network = lively(mask=mask)
     before = predict(network, images, told)
     after = predict(set_lambdas(network, 2.0, 2.0), images, told)
-    assert (before.pose_enc - after.pose_enc).abs().max() > 1e-4
+    assert (before.pose_encoding - after.pose_encoding).abs().max() > 1e-4
     assert (before.depth - after.depth).abs().max() > 1e-4
 
 
@@ -96,8 +96,8 @@ def test_streams_do_not_touch_each_other(lively: Callable, mask: MaskConfig) -> 
     for other in (0.0, 1.5):
         assert torch.equal(runs[0.0, other].depth, runs[1.5, other].depth)
         assert torch.equal(runs[0.0, other].points, runs[1.5, other].points)
-        assert not torch.equal(runs[0.0, other].pose_enc, runs[1.5, other].pose_enc)
-        assert torch.equal(runs[other, 0.0].pose_enc, runs[other, 1.5].pose_enc)
+        assert not torch.equal(runs[0.0, other].pose_encoding, runs[1.5, other].pose_encoding)
+        assert torch.equal(runs[other, 0.0].pose_encoding, runs[other, 1.5].pose_encoding)
         assert not torch.equal(runs[other, 0.0].depth, runs[other, 1.5].depth)
 
 
@@ -114,7 +114,7 @@ def test_own_blocks_start_as_the_trunk_and_belong_to_their_stream(tiny: NetworkC
             parameter.add_(0.3 * torch.randn_like(parameter))
     after = predict(own, images, told)
     assert torch.equal(before.depth, after.depth)
-    assert not torch.equal(before.pose_enc, after.pose_enc)
+    assert not torch.equal(before.pose_encoding, after.pose_encoding)
 
 
 def test_one_instant_is_frame_and_global_attention(lively: Callable, tiny: NetworkConfig) -> None:
@@ -187,7 +187,7 @@ def test_first_view_is_special_only_with_two_slots(lively: Callable) -> None:
     for slots in (1, 2):
         network = set_lambdas(lively(token_slots=slots), 2.0, 1.0)
         one, other = predict(network, images, told), predict(network, images.flip(2), told.flip(2))
-        difference = (one.pose_enc.flip(2) - other.pose_enc).abs().max()
+        difference = (one.pose_encoding.flip(2) - other.pose_encoding).abs().max()
         assert difference < 1e-12 if slots == 1 else difference > 1e-6
 
 
@@ -214,9 +214,9 @@ def test_lambda_is_clamped(lively: Callable) -> None:
     at_limit = predict(set_lambdas(network, 8.0, -8.0), images, told)  # 8 across views, 4 within
     beyond = predict(set_lambdas(network, 9.0, -9.0), images, told)
     below = predict(set_lambdas(network, 3.0, -3.0), images, told)
-    assert torch.equal(at_limit.pose_enc, beyond.pose_enc)
+    assert torch.equal(at_limit.pose_encoding, beyond.pose_encoding)
     assert torch.equal(at_limit.depth, beyond.depth)
-    assert not torch.equal(at_limit.pose_enc, below.pose_enc)
+    assert not torch.equal(at_limit.pose_encoding, below.pose_encoding)
 
 
 def test_the_mask_follows_what_is_told(tiny: NetworkConfig) -> None:
@@ -225,9 +225,9 @@ def test_the_mask_follows_what_is_told(tiny: NetworkConfig) -> None:
     network = build_network(tiny).double().eval()
     for told, expected in ((0.0, 0.02), (0.5, 0.5), (1.0, 0.98)):
         out = predict(network, images, torch.full((1, 2, 3, 28, 42), told, dtype=torch.float64))
-        torch.testing.assert_close(out.dynamic_mask, torch.full_like(out.dynamic_mask, expected))
+        torch.testing.assert_close(out.dynamic, torch.full_like(out.dynamic, expected))
     out = predict(network, images)
-    torch.testing.assert_close(out.dynamic_mask, torch.full_like(out.dynamic_mask, 0.5))
+    torch.testing.assert_close(out.dynamic, torch.full_like(out.dynamic, 0.5))
 
 
 def test_the_mask_is_pooled_over_patches(tiny: NetworkConfig) -> None:
@@ -246,12 +246,12 @@ def test_the_mask_rises_with_what_is_told(lively: Callable, kind: MaskHeadKind) 
     network = lively(mask=replace(MASK, head=kind))
     shape = (1, 2, 3, 28, 42)
     masks = [
-        predict(network, images, torch.full(shape, told, dtype=torch.float64)).dynamic_mask
+        predict(network, images, torch.full(shape, told, dtype=torch.float64)).dynamic
         for told in (0.1, 0.3, 0.5, 0.9)
     ]
     for lower, higher in pairwise(masks):
         assert (higher > lower).all()
-    torch.testing.assert_close(masks[2], predict(network, images).dynamic_mask)  # one half says nothing
+    torch.testing.assert_close(masks[2], predict(network, images).dynamic)  # one half says nothing
 
 
 def test_gates_weigh_every_image_by_itself(lively: Callable) -> None:
@@ -278,14 +278,14 @@ def test_an_untrained_head_alone_does_not_bias(tiny: NetworkConfig) -> None:
     network = build_network(tiny).double().eval()
     before = predict(network, images)
     after = predict(set_lambdas(network, 3.0, 3.0), images)
-    assert torch.equal(before.pose_enc, after.pose_enc)
+    assert torch.equal(before.pose_encoding, after.pose_encoding)
     assert torch.equal(before.depth, after.depth)
 
 
 def test_cameras_are_the_decoded_encodings(lively: Callable) -> None:
     images, _ = capture()
     out = predict(lively(), images)
-    cameras = decode_pose(out.pose_enc, (28, 42))
+    cameras = decode_pose(out.pose_encoding, (28, 42))
     assert torch.equal(out.world_to_camera, cameras.world_to_camera)
     assert torch.equal(out.intrinsics, cameras.intrinsics)
 
@@ -297,9 +297,9 @@ def test_every_shape_runs(lively: Callable, shape: tuple, schedule: tuple, strea
     images, told = capture(*shape)
     network = set_lambdas(lively(schedule=schedule, mask=replace(MASK, streams=streams)), 1.0, 1.0)
     out = predict(network, images, told)
-    assert out.pose_enc.shape == (*shape, 9)
+    assert out.pose_encoding.shape == (*shape, 9)
     assert out.points.shape == (*shape, 28, 42, 3)
-    for value in (out.depth, out.depth_confidence, out.points_confidence, out.dynamic_mask):
+    for value in (out.depth, out.depth_confidence, out.points_confidence, out.dynamic):
         assert value.shape == (*shape, 28, 42)
         assert value.isfinite().all()
         assert value.dtype is torch.float64

@@ -15,7 +15,7 @@ from page4d.weights.keymap import PAGE4D, PAGE4D_WITHOUT_MASK, VGGT, rename
 
 MASK = PRESETS["page4d-mask"].mask
 PARTS = {
-    "pose_enc": "pose_enc",
+    "pose_encoding": "pose_enc",
     "depth": "depth",
     "depth_confidence": "depth_conf",
     "points": "world_points",

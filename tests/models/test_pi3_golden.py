@@ -122,8 +122,8 @@ def test_whole_forward(case: Case, agrees: Callable, where: int) -> None:
     certainty = 1 - 1 / out.depth_confidence.squeeze(where)
     agrees(certainty, case.output["conf"].reshape(certainty.shape).sigmoid())
     assert torch.equal(out.depth_confidence, out.points_confidence)
-    assert out.pose_enc is None
-    assert out.dynamic_mask is None
+    assert out.pose_encoding is None
+    assert out.dynamic is None
 
 
 def test_no_image_is_special(case: Case) -> None:

@@ -57,10 +57,10 @@ def test_full_attention_is_frame_and_global(lively: Callable, mode: FullAttentio
     network = lambdas(lively(full_attention=mode, mask=MASK))
     other = lambdas(moved(network, FRAME_GLOBAL, lively, mask=MASK))
     ours, theirs = predict(network, images, told), predict(other, images, told)
-    for name in ("pose_enc", "depth", "points", "dynamic_mask", "world_to_camera", "intrinsics"):
+    for name in ("pose_encoding", "depth", "points", "dynamic", "world_to_camera", "intrinsics"):
         one, two = getattr(ours, name), getattr(theirs, name)
         torch.testing.assert_close(one / two.abs().max(), two / two.abs().max(), **EXACT, msg=name)
-    assert [pose.shape for pose in ours.pose_enc_iterations] == [(2, 3, 1, 9)] * 2
+    assert [pose.shape for pose in ours.pose_encoding_iterations] == [(2, 3, 1, 9)] * 2
 
 
 def test_full_attention_of_several_views(lively: Callable) -> None:
@@ -103,7 +103,7 @@ def test_a_cross_of_one_row_is_global_attention(lively: Callable, times: int, vi
     other = lambdas(moved(network, FRAME_GLOBAL, lively, mask=MASK))
     ours, theirs = predict(network, images, told), predict(other, images, told)
     torch.testing.assert_close(ours.depth, theirs.depth, rtol=1e-11, atol=0)
-    torch.testing.assert_close(ours.pose_enc, theirs.pose_enc, **EXACT)
+    torch.testing.assert_close(ours.pose_encoding, theirs.pose_encoding, **EXACT)
 
 
 @pytest.mark.parametrize("learned", [False, True])

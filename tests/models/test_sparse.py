@@ -202,9 +202,9 @@ def test_in_a_network(lively: Callable, strategy: SparseStrategy) -> None:
             unsparse = plain(images_of())
             open_ = opened(network)(images_of())
         assert torch.equal(closed.depth, unsparse.depth)
-        assert torch.equal(closed.pose_enc, unsparse.pose_enc)
+        assert torch.equal(closed.pose_encoding, unsparse.pose_encoding)
         assert (open_.depth - closed.depth).abs().max() > 1e-4
-        assert (open_.pose_enc - closed.pose_enc).abs().max() > 1e-4
+        assert (open_.pose_encoding - closed.pose_encoding).abs().max() > 1e-4
         assert (open_.memory is None) == (strategy is not SparseStrategy.MEMORY)
 
 
@@ -239,7 +239,7 @@ def test_the_memory_carries_over(lively: Callable) -> None:
         moved = network(images_of(), hints=Hints(memory={**told, "3.pose": told["3.geometry"]}))
     assert set(split.memory) == set(told)
     assert torch.equal(split.depth, moved.depth)
-    assert not torch.equal(split.pose_enc, moved.pose_enc)
+    assert not torch.equal(split.pose_encoding, moved.pose_encoding)
 
 
 @pytest.mark.parametrize("streams", list(Streams))
@@ -256,14 +256,14 @@ def test_keypoints_favour_geometry(lively: Callable, streams: Streams) -> None:
     torch.testing.assert_close(plain.depth, silent.depth, rtol=1e-12, atol=0)
     assert (heard.depth - plain.depth).abs().max() > 1e-6
     assert torch.equal(heard.depth, beyond.depth)
-    assert torch.allclose(heard.pose_enc, plain.pose_enc, rtol=1e-12, atol=1e-14) == (streams is Streams.DUAL)
+    assert torch.allclose(heard.pose_encoding, plain.pose_encoding, rtol=1e-12, atol=1e-14) == (streams is Streams.DUAL)
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
 def test_every_sparse_parameter_gets_a_gradient(lively: Callable, strategy: SparseStrategy) -> None:
     network = opened(lively(mask=None, sparse=SparseConfig(layers=(3,), strategy=strategy, landmarks=2)), weight=0.5)
     out = network(images_of(), hints=Hints(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64)))
-    (out.depth.square().mean() + out.pose_enc.square().mean()).backward()
+    (out.depth.square().mean() + out.pose_encoding.square().mean()).backward()
     parameters = dict(network.aggregator.sparse.named_parameters())
     dead = [name for name, value in parameters.items() if value.grad is None or not value.grad.any()]
     assert dead == []
@@ -280,7 +280,7 @@ def test_the_order_of_views_does_not_matter(lively: Callable, strategy: SparseSt
     order = [0, 3, 1, 2]
     with torch.no_grad():
         one, other = network(images_of(2, 4)), network(images_of(2, 4)[:, :, order])
-    torch.testing.assert_close(one.pose_enc[:, :, order], other.pose_enc, **EXACT)
+    torch.testing.assert_close(one.pose_encoding[:, :, order], other.pose_encoding, **EXACT)
     torch.testing.assert_close(one.depth[:, :, order], other.depth, rtol=1e-11, atol=0)
 
 

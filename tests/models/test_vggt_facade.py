@@ -46,11 +46,11 @@ def test_the_example_runs_small(strategy: str) -> None:
     images = torch.randn(1, 3, 2, 3, 28, 28)
     with torch.no_grad():
         predictions = model(images)
-    assert predictions.pose_enc.shape == (1, 3, 2, 9)
+    assert predictions.pose_encoding.shape == (1, 3, 2, 9)
     assert predictions.world_to_camera.shape == (1, 3, 2, 4, 4)
     assert predictions.depth.shape == predictions.depth_confidence.shape == (1, 3, 2, 28, 28)
     assert predictions.points.shape == (1, 3, 2, 28, 28, 3)
-    assert predictions.dynamic_mask.shape == (1, 3, 2, 28, 28)
+    assert predictions.dynamic.shape == (1, 3, 2, 28, 28)
     assert predictions.points.isfinite().all()
     assert (predictions.memory is not None) == (strategy is SparseStrategy.MEMORY)
 

@@ -100,12 +100,12 @@ def test_whole_forward(case: Case, agrees: Callable, axis: str) -> None:
     """Frame and global attention cannot tell views from instants."""
     where = 1 if axis == "views" else 2
     out = case.network(case.images.unsqueeze(where))
-    agrees(out.pose_enc.squeeze(where), case.output["pose_enc"])
+    agrees(out.pose_encoding.squeeze(where), case.output["pose_enc"])
     agrees(out.depth.squeeze(where)[..., None], case.output["depth"])
     agrees(out.depth_confidence.squeeze(where), case.output["depth_conf"])
     agrees(out.points.squeeze(where), case.output["world_points"])
     agrees(out.points_confidence.squeeze(where), case.output["world_points_conf"])
-    assert out.dynamic_mask is None
+    assert out.dynamic is None
 
 
 def test_one_instant_of_the_view_time_schedule_is_vggt(
@@ -116,5 +116,5 @@ def test_one_instant_of_the_view_time_schedule_is_vggt(
     network.load_state_dict(rename(loaded.part("weights/"), VGGT_TO_TIME_VIEW))
     with torch.no_grad():
         out = network(loaded.tensors["input/images"].unsqueeze(1))
-    agrees(out.pose_enc[:, 0], loaded.tensors["output/pose_enc"])
+    agrees(out.pose_encoding[:, 0], loaded.tensors["output/pose_enc"])
     agrees(out.depth[:, 0, ..., None], loaded.tensors["output/depth"])

@@ -33,7 +33,7 @@ def outputs(network: torch.nn.Module, images: torch.Tensor, axis: int = 2):
 
 
 def assert_golden(out, given: Checkpoint, axis: int, prefix: str = "output/") -> None:
-    assert close(out.pose_enc.squeeze(axis), given.tensors[f"{prefix}pose_enc"])
+    assert close(out.pose_encoding.squeeze(axis), given.tensors[f"{prefix}pose_enc"])
     assert close(out.depth.squeeze(axis)[..., None], given.tensors[f"{prefix}depth"])
     assert close(out.points.squeeze(axis), given.tensors[f"{prefix}world_points"])
     assert close(out.depth_confidence.squeeze(axis), given.tensors[f"{prefix}depth_conf"])

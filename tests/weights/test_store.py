@@ -51,7 +51,7 @@ def test_round_trip_is_exact(network: ViewTimeNetwork, saved: Path) -> None:
     with torch.no_grad():
         ours, theirs = network.eval()(images, told), loaded.network(images, told)
     assert torch.equal(ours.depth, theirs.depth)
-    assert torch.equal(ours.pose_enc, theirs.pose_enc)
+    assert torch.equal(ours.pose_encoding, theirs.pose_encoding)
     assert not loaded.network.training
     assert all(parameter.requires_grad for parameter in loaded.network.parameters())
 
