@@ -6,11 +6,14 @@ from enum import StrEnum
 
 from pydantic import TypeAdapter, ValidationError
 
+from page4d.encoders.build import EncoderConfig
 from page4d.encoders.dinov2 import DinoV2Config
+from page4d.encoders.stem import StemConfig
 from page4d.errors import UsageError
 from page4d.layers.rope import DEFAULT_BASE
 from page4d.models.epipolar import EpipolarConfig
 from page4d.models.head_config import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig
+from page4d.models.input_config import MatchConfig, MatchTarget
 from page4d.models.mask_config import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, MaskRule, Streams
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step
 from page4d.models.sparse_config import SparseConfig, SparseStrategy
@@ -27,6 +30,8 @@ __all__ = [
     "MaskFusion",
     "MaskHeadKind",
     "MaskRule",
+    "MatchConfig",
+    "MatchTarget",
     "NetworkConfig",
     "SparseConfig",
     "SparseStrategy",
@@ -68,7 +73,7 @@ class NetworkConfig:
 
     __pydantic_config__ = _STRICT
 
-    encoder: DinoV2Config
+    encoder: EncoderConfig
     depth: int
     num_heads: int
     schedule: Schedule = TIME_VIEW
@@ -84,6 +89,11 @@ class NetworkConfig:
     token_slots: int = 2
     camera_token: bool = True
     """Whether a camera token stands before the registers."""
+    matches: MatchConfig | None = None
+    known_cameras: bool = False
+    """Whether patches are told what is known of their rays: an input that may be missing."""
+    ray_head: bool = False
+    """Whether the dense stream's patches say along which rays they look: a target of training for fields of view."""
     mask: MaskConfig | None = None
     sparse: SparseConfig | None = None
     epipolar: EpipolarConfig | None = None
@@ -133,6 +143,7 @@ class NetworkConfig:
         named = [
             layer for part in (self.mask, self.sparse, self.epipolar) if part is not None for layer in part.layers
         ]
+        self._check_inputs()
         if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *named)):
             raise UsageError(f"network: a layer outside 0..{self.depth - 1} is named", "name layers that exist")
         if self.mask is not None and self.mask.rule is MaskRule.PAGE4D and self.schedule[0].across_views:
@@ -155,6 +166,17 @@ class NetworkConfig:
             raise UsageError("network: the frame head reads one stream", "set the mask's streams to single")
         if self.camera_head is not None and not self.camera_token:
             raise UsageError("network: a camera head without a camera token", "set camera_token to true")
+
+    def _check_inputs(self) -> None:
+        if self.ray_head and not self.dense_layers:
+            raise UsageError("network: a ray head without a dense head", "set ray_head to false or add a dense head")
+        fine = self.encoder.fine_dim if isinstance(self.encoder, StemConfig) else 0
+        for head in (self.depth_head, self.point_head):
+            if head is not None and head.fine_dim not in (0, fine):
+                raise UsageError(
+                    f"network: a dense head reads a fine map of {head.fine_dim} channels, the encoder's has {fine}",
+                    "set the head's fine_dim to 0 or to that of the encoder",
+                )
 
     def norm_eps_of(self, layer: int) -> float:
         """Return the constant of the norms of a layer's blocks."""
@@ -197,6 +219,9 @@ class NetworkConfig:
 _ADAPTER = TypeAdapter(NetworkConfig)
 
 
+_DEMO_ENCODER = StemConfig()
+
+
 def _tiny() -> NetworkConfig:
     dense = DPTHeadConfig(layers=(0, 1, 2, 3), features=16, out_channels=(8, 8, 16, 16), hidden=8)
     return NetworkConfig(
@@ -218,6 +243,25 @@ def _small() -> NetworkConfig:
         num_heads=3,
         mask=MaskConfig(layers=(2, 3)),
         camera_head=CameraHeadConfig(trunk_depth=2, num_heads=6),
+        depth_head=dense,
+        point_head=dense,
+    )
+
+
+def _demo() -> NetworkConfig:
+    dense = DPTHeadConfig(
+        layers=(0, 1, 2, 3), features=32, out_channels=(32, 48, 64, 96), hidden=32, fine_dim=_DEMO_ENCODER.fine_dim
+    )
+    return NetworkConfig(
+        encoder=_DEMO_ENCODER,
+        depth=4,
+        num_heads=4,
+        layer_scale=None,
+        mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
+        matches=MatchConfig(),
+        known_cameras=True,
+        ray_head=True,
+        camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=3, mlp_ratio=2.0),
         depth_head=dense,
         point_head=dense,
     )
@@ -260,6 +304,7 @@ _PAGE4D_MASK = MaskConfig(
 PRESETS: dict[str, NetworkConfig] = {
     "mv-tiny": _tiny(),
     "mv-small": _small(),
+    "mv-demo": _demo(),
     "mv-large": _large(),
     "vggt": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
     "page4d": replace(_large(), schedule=FRAME_GLOBAL, mask=None),

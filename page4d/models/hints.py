@@ -19,7 +19,7 @@ class Hints:
     `keypoints` says how much of a keypoint a patch is, from 0 to 1. `times` tell a network that encodes
     time when the instants were, in frames (any common origin); by default they count from 0. `memory` is what the
     chunk before returned. Cameras, in pixels of the network's images and in any world, tell a network with an
-    epipolar prior where to look; both parts are needed.
+    epipolar prior where to look, and one with known cameras as input along which rays; intrinsics may come alone.
     """
 
     keypoints: Float[Tensor, "B T V rows columns"] | None = None
@@ -60,8 +60,8 @@ def check_hints(hints: Hints, images: Tensor, grid: tuple[int, int]) -> None:
         "world_to_camera": (*images.shape[:3], 4, 4),
         "intrinsics": (*images.shape[:3], 3, 3),
     }
-    if (hints.world_to_camera is None) != (hints.intrinsics is None):
-        raise ShapeError("cameras without one of world_to_camera, intrinsics", "give both or none")
+    if hints.world_to_camera is not None and hints.intrinsics is None:
+        raise ShapeError("poses of cameras without their intrinsics", "give intrinsics too, or neither")
     for name, shape in expected.items():
         value = getattr(hints, name)
         if value is not None and tuple(value.shape) != shape:

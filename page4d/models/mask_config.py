@@ -78,6 +78,8 @@ class MaskConfig:
     lambda_limit: float = 4.0
     external_floor: float = 0.02
     """External probabilities are clipped to [floor, 1 - floor] before they become log-odds."""
+    teaches_trunk: bool = False
+    """Whether a loss on the mask reaches the layers below its head; they learn from what they tell the mask."""
 
     def __post_init__(self) -> None:
         for name, kind in _ENUMS.items():

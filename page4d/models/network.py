@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.encoders.base import Encoder
-from page4d.encoders.dinov2 import DinoV2
+from page4d.encoders.base import Encoder, PatchTokens
+from page4d.encoders.build import build_encoder
 from page4d.errors import ShapeError, UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pose_encoding import decode_pose
@@ -25,6 +25,9 @@ from page4d.models.heads.frame import FrameHead
 from page4d.models.hints import NO_HINTS, Hints, Memory, as_one_instant, check_hints
 from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import NO_LIMITS, ForwardLimits
+from page4d.models.matching import Matches, PatchMatching
+from page4d.models.rays import RayEmbedding
+from page4d.models.triangulation import Triangulation
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_DEVIATION = (0.229, 0.224, 0.225)
@@ -56,6 +59,9 @@ class NetworkOutput:
     camera_to_world: Float[Tensor, "B T V 4 4"] | None = None
     dynamic: Float[Tensor, "B T V H W"] | None = None
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
+    rays: Float[Tensor, "B T V rows columns 3"] | None = None
+    """Unit directions in the camera's frame, of a network that is trained with them."""
+    matches: Matches | None = None
     memory: Memory | None = None
     """To be given as a hint with the next chunk of instants."""
 
@@ -70,6 +76,7 @@ class NetworkOutput:
             if isinstance(value, Tensor):
                 parts[name] = back(value)
         parts["pose_encoding_iterations"] = tuple(back(pose) for pose in self.pose_encoding_iterations)
+        parts["matches"] = None  # their targets were those of images in one instant
         return replace(self, **parts)
 
 
@@ -80,11 +87,18 @@ class ViewTimeNetwork(nn.Module):
         super().__init__()
         self.config = config
         width = 2 * config.encoder.embed_dim
-        self.encoder: Encoder = DinoV2(config.encoder)
+        dim = config.encoder.embed_dim
+        self.encoder: Encoder = build_encoder(config.encoder)
+        self.matching = None if config.matches is None else PatchMatching(config.matches, dim)
+        self.ray_embedding = RayEmbedding(dim) if config.known_cameras else None
+        self.triangulation: Triangulation | None = None
+        if config.matches is not None and config.known_cameras:
+            self.triangulation = Triangulation(config.matches, dim)
         self.aggregator = Aggregator(config)
         self.camera_head = None if config.camera_head is None else CameraHead(config.camera_head, width)
         self.depth_head = self._dense_head(config.depth_head, 1, DenseActivation.EXPONENTIAL)
         self.point_head = self._dense_head(config.point_head, 3, DenseActivation.INVERSE_LOG)
+        self.ray_head = nn.Linear(width, 3) if config.ray_head else None
         self.frame_head: FrameHead | None = None
         if config.frame_head is not None:
             special = self.aggregator.special.count
@@ -122,7 +136,9 @@ class ViewTimeNetwork(nn.Module):
         limits: ForwardLimits,
     ) -> NetworkOutput:
         """Predict with the schedule as it stands."""
-        patches = self._encode(images, limits.max_images)
+        encoded = self._encode(images, limits.max_images)
+        patches = torch.unflatten(encoded.tokens, 0, images.shape[:3])
+        patches, matches = self._informed(patches, grid, hints)
         external = None
         if mask_ext is not None and self.config.mask is not None:
             external = external_log_odds(
@@ -131,21 +147,37 @@ class ViewTimeNetwork(nn.Module):
         trunk: TrunkOutput = self.aggregator(patches, grid, external, limits, hints)
         with torch.autocast(images.device.type, enabled=False):
             if self.frame_head is None:
-                predicted = self._by_parts(trunk, grid, limits)
+                predicted = self._by_parts(trunk, encoded, limits)
             else:
                 predicted = _by_frames(self.frame_head, trunk, grid, limits)
         return replace(
             predicted,
             dynamic=self._enlarged(trunk.dynamic_logit),
             dynamic_logit=trunk.dynamic_logit,
+            matches=matches,
             memory=trunk.memory,
         )
 
-    def _by_parts(self, trunk: TrunkOutput, grid: tuple[int, int], limits: ForwardLimits) -> NetworkOutput:
+    def _informed(self, patches: Tensor, grid: tuple[int, int], hints: Hints) -> tuple[Tensor, Matches | None]:
+        """Tell the patches what matches and known cameras say of them."""
+        informed, matches = patches, None
+        if self.matching is not None:
+            told, matches = self.matching(patches, grid)
+            informed = informed + told
+        if self.ray_embedding is not None and hints.intrinsics is not None:
+            size = self.config.patch_size
+            cameras = (hints.intrinsics, hints.world_to_camera)
+            informed = informed + self.ray_embedding(*cameras, grid, size)
+            if self.triangulation is not None and matches is not None and hints.world_to_camera is not None:
+                informed = informed + self.triangulation(matches, *cameras, grid, size)
+        return informed.to(patches.dtype), matches
+
+    def _by_parts(self, trunk: TrunkOutput, encoded: PatchTokens, limits: ForwardLimits) -> NetworkOutput:
         """Return what is said by the camera head and the dense heads."""
+        grid = encoded.grid
         iterations = self._cameras(trunk)
-        depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, grid, limits)
-        points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, grid, limits)
+        depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, encoded, limits)
+        points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, encoded, limits)
         cameras: Cameras | None = None
         if iterations:
             size = (grid[0] * self.config.patch_size, grid[1] * self.config.patch_size)
@@ -159,7 +191,15 @@ class ViewTimeNetwork(nn.Module):
             depth_confidence=depth_confidence,
             points=points,
             points_confidence=points_confidence,
+            rays=self._rays(trunk, grid),
         )
+
+    def _rays(self, trunk: TrunkOutput, grid: tuple[int, int]) -> Float[Tensor, "B T V rows columns 3"] | None:
+        if self.ray_head is None:
+            return None
+        last = trunk.levels[self.config.dense_layers[-1]][..., self.aggregator.special.count :, :]
+        directions = functional.normalize(self.ray_head(last.to(_dtype(self.ray_head))), dim=-1)
+        return torch.unflatten(directions, -2, grid)
 
     def _dense_head(
         self, config: DPTHeadConfig | None, value_dim: int, activation: DenseActivation
@@ -183,14 +223,17 @@ class ViewTimeNetwork(nn.Module):
         check_hints(hints, images, grid)
         return grid
 
-    def _encode(self, images: Tensor, max_images: int | None) -> Float[Tensor, "B T V P C"]:
+    def _encode(self, images: Tensor, max_images: int | None) -> PatchTokens:
         mean = images.new_tensor(IMAGE_MEAN)[:, None, None]
         deviation = images.new_tensor(IMAGE_DEVIATION)[:, None, None]
         frames = images.flatten(0, 2)
-        parts = [
-            self.encoder((part - mean) / deviation).tokens for part in torch.split(frames, max_images or len(frames))
-        ]
-        return torch.unflatten(torch.cat(parts), 0, images.shape[:3])
+        parts = [self.encoder((part - mean) / deviation) for part in torch.split(frames, max_images or len(frames))]
+        fine = [part.fine for part in parts if part.fine is not None]
+        return PatchTokens(
+            tokens=torch.cat([part.tokens for part in parts]),
+            grid=parts[0].grid,
+            fine=torch.cat(fine) if fine else None,
+        )
 
     def _cameras(self, trunk: TrunkOutput) -> tuple[Tensor, ...]:
         if self.camera_head is None:
@@ -203,7 +246,7 @@ class ViewTimeNetwork(nn.Module):
         head: DPTHead | None,
         config: DPTHeadConfig | None,
         trunk: TrunkOutput,
-        grid: tuple[int, int],
+        encoded: PatchTokens,
         limits: ForwardLimits,
     ) -> tuple[Tensor | None, Tensor | None]:
         if head is None or config is None:
@@ -213,7 +256,8 @@ class ViewTimeNetwork(nn.Module):
         values, confidences = [], []
         for start in range(0, frames, limits.max_images or frames):
             chosen = slice(start, start + (limits.max_images or frames))
-            value, confidence = head(self._patches(levels, chosen, _dtype(head)), grid)
+            fine = None if encoded.fine is None else encoded.fine[chosen]
+            value, confidence = head(self._patches(levels, chosen, _dtype(head)), encoded.grid, fine)
             values.append(value)
             confidences.append(confidence)
         leading = trunk.camera_tokens.shape[:3]

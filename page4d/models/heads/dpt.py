@@ -116,13 +116,15 @@ class DPTHead(nn.Module):
         )
         self.fusions = nn.ModuleList(Fusion(features, has_coarser=index < 3) for index in range(4))
         self.fused_conv = nn.Conv2d(features, features // 2, kernel_size=3, padding=1)
+        self.fine = nn.Conv2d(config.fine_dim, features // 2, kernel_size=1) if config.fine_dim else None
         self.out_conv1 = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
-        self.out_conv2 = nn.Conv2d(config.hidden, value_dim + 1, kernel_size=1)
+        per_feature = 1 if self.fine is None else 4
+        self.out_conv2 = nn.Conv2d(config.hidden, per_feature * (value_dim + 1), kernel_size=1)
 
     def fuse(
         self, levels: Sequence[Float[Tensor, "F P C"]], grid: tuple[int, int]
     ) -> Float[Tensor, "F D rows columns"]:
-        """Fuse the levels into one map, several times finer than the patch grid."""
+        """Fuse the levels into one map, 8 times finer than the patch grid, or 4 times to be joined by a fine map."""
         aspect = grid[1] / grid[0]
         maps = []
         for tokens, project, scale, adapter in zip(levels, self.projects, self.resizes, self.adapters, strict=True):
@@ -130,17 +132,27 @@ class DPTHead(nn.Module):
             maps.append(adapter(scale(add_positions(features, aspect))))
         fused: Tensor | None = None
         finest = maps[0].shape[-2:]
-        sizes = [(2 * finest[0], 2 * finest[1]), *(tuple(level.shape[-2:]) for level in maps[:-1])]
+        enlarge = 2 if self.fine is None else 1
+        sizes = [(enlarge * finest[0], enlarge * finest[1]), *(tuple(level.shape[-2:]) for level in maps[:-1])]
         for fusion, level, size in reversed(list(zip(self.fusions, maps, sizes, strict=True))):
             fused = fusion(level, fused, size)
         merged: Tensor = self.fused_conv(fused)
         return merged
 
     def forward(
-        self, levels: Sequence[Float[Tensor, "F P C"]], grid: tuple[int, int]
+        self,
+        levels: Sequence[Float[Tensor, "F P C"]],
+        grid: tuple[int, int],
+        fine: Float[Tensor, "F D H/2 W/2"] | None = None,
     ) -> tuple[Float[Tensor, "F H W D"], Float[Tensor, "F H W"]]:
         """Return values and confidences (1 + exp, so at least 1) at image size."""
-        size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
-        features = add_positions(resize(self.fuse(levels, grid), size), grid[1] / grid[0])
-        raw = self.out_conv2(functional.relu(self.out_conv1(features)))
+        merged, aspect = self.fuse(levels, grid), grid[1] / grid[0]
+        if self.fine is not None and fine is not None:
+            merged = resize(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))
+            features = self.out_conv1(add_positions(merged, aspect))
+            raw = functional.pixel_shuffle(self.out_conv2(functional.relu(features)), 2)
+        else:
+            size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
+            features = self.out_conv1(add_positions(resize(merged, size), aspect))
+            raw = self.out_conv2(functional.relu(features))
         return ACTIVATIONS[self.activation](raw[:, :-1].permute(0, 2, 3, 1)), 1 + raw[:, -1].exp()

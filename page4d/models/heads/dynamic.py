@@ -124,6 +124,7 @@ class DynamicMask(nn.Module):
     def __init__(self, config: MaskConfig, dim: int) -> None:
         super().__init__()
         self.head = MASK_HEADS[config.head](dim)
+        self.teaches_trunk = config.teaches_trunk
         self.gated = config.fusion is MaskFusion.GATED
         if self.gated:
             self.alpha_gate, self.beta_gate = _open_gate(dim), _open_gate(dim)
@@ -143,8 +144,9 @@ class DynamicMask(nn.Module):
         grid: tuple[int, int],
         external: Float[Tensor, "B T V rows columns"] | None = None,
     ) -> Float[Tensor, "B T V rows columns"]:
-        """Return the log-odds that a patch moves, from patch tokens that get no gradient."""
-        patches = patches.detach()
+        """Return the log-odds that a patch moves; the patch tokens get no gradient unless the mask teaches the trunk."""
+        if not self.teaches_trunk:
+            patches = patches.detach()
         features = torch.unflatten(patches.flatten(0, 2).transpose(1, 2), 2, grid)
         seen = torch.unflatten(self.head(features)[:, 0], 0, patches.shape[:3])
         alpha, beta = self._weights(patches)

@@ -1,0 +1,102 @@
+"""A small encoder for small images: convolutions down to patches, then a few transformer blocks."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.encoders.base import PatchTokens
+from page4d.errors import UsageError
+from page4d.layers.block import Block, BlockConfig, initialise_linears
+from page4d.layers.embed import patch_grid
+from page4d.layers.rope import DEFAULT_BASE, rotary_tables
+
+_NUM_CONVOLUTIONS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class StemConfig:
+    """Size of the encoder; `image_size` is the long side in pixels that it was made for, other sizes work.
+
+    A dense head may read the first convolution's map, of half the image's sides, with `fine_dim` channels.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
+
+    kind: Literal["stem"] = "stem"
+    image_size: int = 128
+    embed_dim: int = 160
+    fine_dim: int = 32
+    depth: int = 2
+    num_heads: int = 4
+    mlp_ratio: float = 4.0
+    norm_eps: float = 1e-6
+    qk_norm_eps: float | None = 1e-5
+    layer_scale: float | None = None
+    rope_base: float = DEFAULT_BASE
+
+    def __post_init__(self) -> None:
+        if self.image_size <= 0 or self.image_size % self.patch_size:
+            raise UsageError(
+                f"encoder: image_size {self.image_size} is not a multiple of patch_size {self.patch_size}",
+                "choose a multiple",
+            )
+        if self.embed_dim <= 0 or self.embed_dim % (4 * self.num_heads) or self.fine_dim <= 0 or self.depth < 0:
+            raise UsageError(
+                f"encoder: embed_dim {self.embed_dim} with {self.num_heads} heads, fine_dim {self.fine_dim}, "
+                f"depth {self.depth}",
+                "choose positive widths, embed_dim a multiple of 4 times the heads, and a depth of at least 0",
+            )
+
+    @property
+    def patch_size(self) -> int:
+        """Side of a patch in pixels: every convolution halves the image."""
+        return 1 << _NUM_CONVOLUTIONS
+
+
+class Stem(nn.Module):
+    """Three convolutions of stride 2, then pre-norm blocks with rotary positions, so that any size is in range.
+
+    Source: Xiao et al. (2021), "Early Convolutions Help Transformers See Better", for the stem.
+    """
+
+    def __init__(self, config: StemConfig) -> None:
+        super().__init__()
+        self.config = config
+        middle = max(config.fine_dim, config.embed_dim // 2)
+        self.fine = nn.Conv2d(3, config.fine_dim, kernel_size=5, stride=2, padding=2)
+        self.middle = nn.Conv2d(config.fine_dim, middle, kernel_size=3, stride=2, padding=1)
+        self.coarse = nn.Conv2d(middle, config.embed_dim, kernel_size=3, stride=2, padding=1)
+        self.coarse_norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
+        block = BlockConfig(
+            dim=config.embed_dim,
+            num_heads=config.num_heads,
+            mlp_ratio=config.mlp_ratio,
+            norm_eps=config.norm_eps,
+            qk_norm_eps=config.qk_norm_eps,
+            layer_scale=config.layer_scale,
+        )
+        self.blocks = nn.ModuleList(Block(block) for _ in range(config.depth))
+        self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
+        initialise_linears(self)
+
+    def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
+        """Encode images whose sides are multiples of the patch size.
+
+        Raises:
+            ShapeError: if they are not.
+        """
+        grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
+        fine = functional.gelu(self.fine(images))
+        coarse = self.coarse(functional.gelu(self.middle(fine)))
+        tokens = self.coarse_norm(coarse.flatten(2).transpose(1, 2))
+        rows, columns = (torch.arange(count, device=images.device) for count in grid)
+        positions = torch.cartesian_prod(rows, columns).reshape(-1, 2)
+        dtype = torch.promote_types(tokens.dtype, torch.float32)
+        rope = rotary_tables(positions, tokens.shape[-1] // self.config.num_heads, self.config.rope_base, dtype)
+        for block in self.blocks:
+            tokens = block(tokens, rope)
+        return PatchTokens(tokens=self.norm(tokens), grid=grid, fine=fine)

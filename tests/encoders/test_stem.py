@@ -1,0 +1,65 @@
+"""The small encoder: any size, sharp maps, nothing between images."""
+
+import pytest
+import torch
+
+from page4d.encoders.build import build_encoder
+from page4d.encoders.dinov2 import DinoV2, DinoV2Config
+from page4d.encoders.stem import Stem, StemConfig
+from page4d.errors import ShapeError, UsageError
+
+SMALL = StemConfig(image_size=64, embed_dim=16, fine_dim=4, depth=1, num_heads=2)
+
+
+@pytest.fixture
+def stem() -> Stem:
+    torch.manual_seed(0)
+    return Stem(SMALL).double()
+
+
+@pytest.mark.parametrize("size", [(16, 24), (64, 8), (40, 40)])
+def test_every_patch_of_any_size_has_a_token_and_the_fine_map_half_the_sides(stem: Stem, size: tuple) -> None:
+    encoded = stem(torch.rand(3, 3, *size).double())
+    grid = (size[0] // 8, size[1] // 8)
+    assert encoded.grid == grid
+    assert encoded.tokens.shape == (3, grid[0] * grid[1], 16)
+    assert encoded.fine.shape == (3, 4, size[0] // 2, size[1] // 2)
+
+
+def test_images_are_encoded_by_themselves(stem: Stem) -> None:
+    images = torch.rand(3, 3, 16, 24).double()
+    together, alone = stem(images), stem(images[1:2])
+    torch.testing.assert_close(together.tokens[1:2], alone.tokens, rtol=0, atol=1e-12)
+    torch.testing.assert_close(together.fine[1:2], alone.fine, rtol=0, atol=1e-12)
+
+
+def test_a_patch_knows_where_it_is_relative_to_others(stem: Stem) -> None:
+    images = torch.rand(1, 3, 8, 32).double()
+    swapped = torch.cat([images[..., 16:], images[..., :16]], dim=-1)
+    tokens, moved = stem(images).tokens, stem(swapped).tokens
+    assert (tokens[:, 0] - moved[:, 2]).abs().max() > 1e-4
+
+
+def test_every_parameter_gets_a_gradient(stem: Stem) -> None:
+    encoded = stem(torch.rand(2, 3, 16, 24).double())
+    (encoded.tokens.square().sum() + encoded.fine.square().sum()).backward()
+    assert all(parameter.grad is not None and parameter.grad.any() for parameter in stem.parameters())
+
+
+def test_sizes_that_do_not_divide_are_refused(stem: Stem) -> None:
+    with pytest.raises(ShapeError, match="20 x 16 px"):
+        stem(torch.rand(1, 3, 16, 20).double())
+
+
+@pytest.mark.parametrize(
+    "change", [{"image_size": 60}, {"embed_dim": 18}, {"fine_dim": 0}, {"depth": -1}, {"image_size": 0}]
+)
+def test_contradictions_are_refused(change: dict) -> None:
+    with pytest.raises(UsageError) as caught:
+        StemConfig(**{**vars(SMALL), **change})
+    assert caught.value.hint
+
+
+def test_the_configuration_names_the_encoder() -> None:
+    assert isinstance(build_encoder(SMALL), Stem)
+    assert isinstance(build_encoder(DinoV2Config(image_size=28, embed_dim=16, depth=0, num_heads=2)), DinoV2)

@@ -1,0 +1,219 @@
+"""Matches, rays and triangulation: what they say is true, and nothing before they are trained."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.encoders.stem import StemConfig
+from page4d.errors import UsageError
+from page4d.geometry.camera import Cameras, camera_rays, project
+from page4d.geometry.rigid import rigid, transform_points
+from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.models.config import (
+    PRESETS,
+    CameraHeadConfig,
+    DPTHeadConfig,
+    MaskConfig,
+    MatchConfig,
+    MatchTarget,
+    NetworkConfig,
+)
+from page4d.models.hints import Hints
+from page4d.models.matching import PatchMatching, patch_centers, target_images
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.rays import patch_directions, plucker_lines, relative_cameras
+from page4d.models.triangulation import ray_meeting
+
+DENSE = DPTHeadConfig(layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8), hidden=8, fine_dim=8)
+CONFIG = NetworkConfig(
+    encoder=StemConfig(image_size=32, embed_dim=16, fine_dim=8, depth=1, num_heads=2),
+    depth=4,
+    num_heads=2,
+    mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
+    matches=MatchConfig(dim=8, hidden=8),
+    known_cameras=True,
+    ray_head=True,
+    camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=2),
+    depth_head=DENSE,
+    point_head=DENSE,
+)
+SHAPE = (2, 3, 2)
+SIZE = (16, 24)
+GRID = (2, 3)
+
+
+@pytest.fixture
+def network() -> ViewTimeNetwork:
+    torch.manual_seed(0)
+    return build_network(CONFIG).double()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(*SHAPE, 3, *SIZE, dtype=torch.float64)
+
+
+@pytest.fixture
+def cameras() -> Cameras:
+    torch.manual_seed(1)
+    rotation = matrix_from_rotation_vector(0.3 * torch.randn(*SHAPE, 3, dtype=torch.float64))
+    intrinsics = torch.tensor([[20.0, 0, 12], [0, 21, 8], [0, 0, 1]], dtype=torch.float64).expand(*SHAPE, 3, 3)
+    return Cameras(
+        world_to_camera=rigid(rotation, torch.randn(*SHAPE, 3, dtype=torch.float64)),
+        intrinsics=intrinsics,
+        image_size=SIZE,
+    )
+
+
+def hints_of(cameras: Cameras) -> Hints:
+    return Hints(world_to_camera=cameras.world_to_camera, intrinsics=cameras.intrinsics)
+
+
+def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
+    """Fill every parameter that starts at zero."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if not parameter.any():
+                parameter.normal_(std=0.1)
+    return network
+
+
+def test_untrained_inputs_say_nothing(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
+    bare = build_network(replace(CONFIG, matches=None, known_cameras=False)).double()
+    own = network.state_dict()
+    bare.load_state_dict({name: own[name] for name in bare.state_dict()})
+    informed, silent = network(images, hints=hints_of(cameras)), bare(images)
+    for name in ("pose_encoding", "depth", "points", "dynamic"):
+        torch.testing.assert_close(getattr(informed, name), getattr(silent, name), rtol=0, atol=1e-12)
+    assert silent.matches is None
+
+
+def test_everything_told_reaches_the_outputs(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
+    opened(network)
+    results = [
+        network(images, hints=hints) for hints in (Hints(), Hints(intrinsics=cameras.intrinsics), hints_of(cameras))
+    ]
+    for name in ("pose_encoding", "depth", "points", "rays"):
+        values = [getattr(result, name) for result in results]
+        assert (values[0] - values[1]).abs().max() > 1e-6
+        assert (values[1] - values[2]).abs().max() > 1e-6
+
+
+def test_every_parameter_gets_a_gradient(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
+    out = opened(network)(images, hints=hints_of(cameras), mask_ext=torch.rand(*SHAPE, *SIZE, dtype=torch.float64))
+    values = (*out.pose_encoding_iterations, out.depth, out.depth_confidence, out.points, out.points_confidence)
+    loss = sum(value.square().mean() for value in (*values, out.dynamic_logit, out.matches.expected))
+    (loss + (out.rays * torch.randn_like(out.rays)).mean()).backward()
+    without = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
+    assert without == []
+
+
+def test_neither_the_world_nor_the_unit_of_known_cameras_matters(
+    network: ViewTimeNetwork, images: Tensor, cameras: Cameras
+) -> None:
+    move = rigid(
+        matrix_from_rotation_vector(torch.tensor([0.4, -1.1, 0.2], dtype=torch.float64)),
+        torch.tensor([3.0, -2.0, 5.0], dtype=torch.float64),
+    )
+    moved = cameras.world_to_camera @ move
+    moved[..., :3, 3] *= 40
+    one = opened(network)(images, hints=hints_of(cameras))
+    other = network(images, hints=hints_of(replace(cameras, world_to_camera=moved)))
+    for name in ("pose_encoding", "depth", "points"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=1e-9)
+
+
+def test_one_camera_alone_gives_finite_numbers(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
+    still = cameras.world_to_camera[:, :1, :1].expand(-1, 3, 1, -1, -1)
+    hints = Hints(world_to_camera=still, intrinsics=cameras.intrinsics[:, :, :1])
+    out = opened(network)(images[:, :, :1], hints=hints)
+    out.depth.mean().backward()
+    assert out.depth.isfinite().all()
+    assert all(value.grad.isfinite().all() for value in network.parameters() if value.grad is not None)
+
+
+def test_the_same_weights_run_at_other_sizes_and_numbers(network: ViewTimeNetwork) -> None:
+    out = network(torch.rand(1, 1, 4, 3, 32, 8).double())
+    assert out.depth.shape == (1, 1, 4, 32, 8)
+    assert out.rays.shape == (1, 1, 4, 4, 1, 3)
+    torch.testing.assert_close(out.rays.norm(dim=-1), torch.ones(1, 1, 4, 4, 1).double())
+
+
+def test_targets_are_the_images_that_their_names_say() -> None:
+    times, views = torch.meshgrid(torch.arange(3), torch.arange(4), indexing="ij")
+    expected = {
+        MatchTarget.FIRST_VIEW: (times, 0 * views),
+        MatchTarget.NEXT_VIEW: (times, torch.tensor([1, 2, 3, 0]).expand(3, 4)),
+        MatchTarget.PREVIOUS_VIEW: (times, torch.tensor([3, 0, 1, 2]).expand(3, 4)),
+        MatchTarget.FIRST_TIME: (0 * times, views),
+        MatchTarget.NEXT_TIME: (torch.tensor([1, 2, 0])[:, None].expand(3, 4), views),
+    }
+    for target in MatchTarget:
+        found = target_images(target, 3, 4)
+        assert all(torch.equal(one, other) for one, other in zip(found, expected[target], strict=True))
+
+
+def test_patches_are_found_where_they_moved_to() -> None:
+    torch.manual_seed(0)
+    grid = (4, 6)
+    matching = PatchMatching(MatchConfig(dim=32, targets=(MatchTarget.NEXT_VIEW,)), 32).double()
+    with torch.no_grad():
+        matching.log_sharpness.fill_(6)
+    maps = torch.randn(1, 1, 1, *grid, 32).double()
+    patches = torch.cat([maps, maps.roll(2, dims=4)], dim=2).flatten(3, 4)
+    _, matches = matching(patches, grid)
+    torch.testing.assert_close(matches.log_probability.exp().sum(dim=-1), torch.ones(1, 1, 2, 1, 24).double())
+    own = patch_centers(grid).double().unflatten(0, grid)
+    found = matches.expected[0, 0, 0, 0].unflatten(0, grid)
+    torch.testing.assert_close(found, own.roll(-2, dims=1), rtol=0, atol=1e-3)
+
+
+def test_rays_lie_on_their_lines(cameras: Cameras) -> None:
+    directions = patch_directions(cameras.intrinsics, GRID, 8)
+    lines = plucker_lines(directions, cameras.world_to_camera)
+    relative = relative_cameras(cameras.world_to_camera)
+    to_world = torch.linalg.inv(relative)
+    point = transform_points(to_world, 3.7 * directions)
+    torch.testing.assert_close(torch.linalg.cross(point, lines[..., :3]), lines[..., 3:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(relative[:, 0, 0], torch.eye(4).double().expand(2, 4, 4))
+    pixels, _ = project(directions, cameras.intrinsics)
+    full = camera_rays(cameras.intrinsics, (16, 24))
+    assert full.shape == (*SHAPE, 16, 24, 3)
+    torch.testing.assert_close(pixels[0, 0, 0, 0], torch.tensor([4.0, 4.0]).double())
+
+
+def test_rays_meet_at_their_point() -> None:
+    torch.manual_seed(0)
+    points, origin, other = (torch.randn(5, 7, 3, dtype=torch.float64) for _ in range(3))
+    origin, other = origin[:, :1], other[:, :1]
+    towards = [(points - start) / (points - start).norm(dim=-1, keepdim=True) for start in (origin, other)]
+    nearness, sine, miss = ray_meeting(*towards, origin - other).unbind(-1)
+    torch.testing.assert_close(1 / nearness.tan(), (points - origin).norm(dim=-1), rtol=1e-6, atol=0)
+    torch.testing.assert_close(sine, torch.linalg.cross(*towards).norm(dim=-1), rtol=1e-6, atol=1e-9)
+    assert miss.abs().max() < 1e-12
+    beside = ray_meeting(towards[0], towards[1].roll(1, dims=1), origin - other)
+    assert (beside[..., 2].abs() > 1e-3).any()
+    assert ray_meeting(towards[0], towards[0], 0 * origin).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: MatchConfig(dim=0),
+        lambda: MatchConfig(targets=()),
+        lambda: MatchConfig(targets=("next-view", "next-view")),
+        lambda: replace(CONFIG, depth_head=None, point_head=None),
+        lambda: replace(CONFIG, depth_head=replace(DENSE, fine_dim=4)),
+        lambda: replace(PRESETS["mv-tiny"], depth_head=replace(PRESETS["mv-tiny"].depth_head, fine_dim=8)),
+    ],
+)
+def test_contradictions_are_refused(build) -> None:
+    with pytest.raises(UsageError) as caught:
+        build()
+    assert caught.value.hint
+
+
+def test_the_configuration_survives_its_file() -> None:
+    assert NetworkConfig.from_json(CONFIG.to_json()) == CONFIG
