@@ -11,7 +11,9 @@ _EXPORTS = {
     "open_output": "page4d.export.output",
     "reconstruct": "page4d.inference.pipeline",
     "ReconstructSettings": "page4d.inference.settings",
-    "load_network": "page4d.weights.store",
+    "load": "page4d.weights.loading",
+    "load_network": "page4d.weights.loading",
+    "evaluate": "page4d.evaluation.evaluate",
     "Page4DError": "page4d.errors",
 }
 

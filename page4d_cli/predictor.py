@@ -5,13 +5,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page4d.errors import CapabilityError, UsageError, WeightsError
+from page4d.errors import UsageError, WeightsError
 
 if TYPE_CHECKING:
     import torch
 
     from page4d.export.run_record import NetworkRecord
     from page4d.inference.predict import Predictor
+    from page4d.models.network import ViewTimeNetwork
     from page4d.scene.records import Scene
 
 
@@ -34,6 +35,8 @@ class NetworkChoice:
     device: str
     precision: Precision
     seed: int
+    tells_cameras: bool = True
+    """Whether the network is told the calibrated cameras."""
 
 
 def choose_predictor(scene: "Scene", choice: NetworkChoice) -> tuple["Predictor", "NetworkRecord"]:
@@ -66,11 +69,12 @@ def _trained(choice: NetworkChoice, path: Path) -> tuple["Predictor", "NetworkRe
     import json
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.inference.predict import NetworkPredictor
-    from page4d.weights.store import load_network
+    from page4d.weights.loading import load_network
+    from page4d.weights.placement import choose_device, choose_precision
 
-    device = _device(choice.device)
-    loaded = load_network(path, device)
+    device = choose_device(choice.device)
+    precision = choose_precision(choice.precision, device)
+    loaded = load_network(path, device, precision)
     record = NetworkRecord(
         name=loaded.info.description,
         trained=True,
@@ -79,10 +83,7 @@ def _trained(choice: NetworkChoice, path: Path) -> tuple["Predictor", "NetworkRe
         sha256=loaded.info.sha256,
         licence=loaded.info.licence,
     )
-    predictor = NetworkPredictor(
-        network=loaded.network, device=device, precision=_precision(choice.precision, device)
-    )
-    return predictor, record
+    return _network_predictor(choice, loaded.network, device, precision), record
 
 
 def _untrained(choice: NetworkChoice) -> tuple["Predictor", "NetworkRecord"]:
@@ -91,13 +92,14 @@ def _untrained(choice: NetworkChoice) -> tuple["Predictor", "NetworkRecord"]:
     import torch
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.inference.predict import NetworkPredictor
     from page4d.models.config import PRESETS
     from page4d.models.network import build_network
+    from page4d.weights.placement import choose_device, choose_precision
 
     if choice.preset not in PRESETS:
         raise UsageError(f"no preset is called '{choice.preset}'", f"choose from {', '.join(PRESETS)}")
-    device = _device(choice.device)
+    device = choose_device(choice.device)
+    precision = choose_precision(choice.precision, device)
     torch.manual_seed(choice.seed)
     network = build_network(PRESETS[choice.preset]).to(device).eval()
     record = NetworkRecord(
@@ -106,31 +108,12 @@ def _untrained(choice: NetworkChoice) -> tuple["Predictor", "NetworkRecord"]:
         preset=choice.preset,
         config=json.loads(network.config.to_json()),
     )
-    return NetworkPredictor(network=network, device=device, precision=_precision(choice.precision, device)), record
+    return _network_predictor(choice, network, device, precision), record
 
 
-def _device(name: str) -> "torch.device":
-    import torch
+def _network_predictor(
+    choice: NetworkChoice, network: "ViewTimeNetwork", device: "torch.device", precision: "torch.dtype"
+) -> "Predictor":
+    from page4d.inference.predict import NetworkPredictor
 
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"no device is called '{name}'", "give auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise CapabilityError(f"no CUDA device is available (torch {torch.__version__})", "use --device cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise CapabilityError(f"there is no {name}: {torch.cuda.device_count()} CUDA devices", "use another index")
-    if device.type not in ("cpu", "cuda"):
-        raise CapabilityError(f"device '{name}' is not supported", "use cpu or cuda")
-    return device
-
-
-def _precision(choice: Precision, device: "torch.device") -> "torch.dtype":
-    import torch
-
-    if choice is Precision.AUTO:
-        fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
-        return torch.bfloat16 if fast else torch.float32
-    return {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}[choice]
+    return NetworkPredictor(network=network, device=device, precision=precision, tells_cameras=choice.tells_cameras)

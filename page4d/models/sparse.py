@@ -59,6 +59,8 @@ class SparseBlock(nn.Module):
         self.config = config
         self.num_special = num_special
         self.block = deepcopy(block)
+        if config.norm_eps is not None:
+            self.block.norm1.eps = self.block.norm2.eps = config.norm_eps
         self.gate = nn.Parameter(torch.zeros(()))
         self.memory: nn.Parameter | None = None
         if config.strategy is SparseStrategy.MEMORY:

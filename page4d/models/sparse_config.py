@@ -36,6 +36,8 @@ class SparseConfig:
     memory_tokens: int = 32
     keypoint_weight: float = 1.0
     lambda_limit: float = 4.0
+    norm_eps: float | None = None
+    """Of the blocks' norms; that of the layer they follow unless given."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "strategy", SparseStrategy(self.strategy))

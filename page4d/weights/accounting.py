@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import torch
@@ -59,12 +59,21 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A tensor that starts as another one of the same network."""
+
+    rule: str
+    target: str
+    """The name of that other one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Account:
     """All rows of a conversion, complete in both directions."""
 
     rows: tuple[Row, ...]
     adaptations: Mapping[str, Callable[[Tensor], Tensor]]
-    """By target, of the derived tensors."""
+    """By target, of the derived tensors that are no copies."""
 
     def targets(self) -> dict[str, Row]:
         """Return the rows of the network's tensors by their name."""
@@ -73,6 +82,10 @@ class Account:
     def count(self, tag: Tag, origin: str | None = None) -> int:
         """Count the rows of a tag, of one source or all."""
         return sum(row.tag is tag and origin in (None, row.origin) for row in self.rows)
+
+    def num_used(self) -> int:
+        """Count the source tensors that the network holds, each once."""
+        return len({(row.origin, row.source) for row in self.rows if row.source and row.target})
 
     def by_rule(self) -> list[tuple[str, str, Tag, int]]:
         """Return (origin, rule, tag, number of tensors) in the order of appearance."""
@@ -83,12 +96,13 @@ class Account:
 def draw_account(
     stages: Sequence[tuple[Stage, Mapping[str, TensorSpec]]],
     network: Mapping[str, tuple[int, ...]],
-    fresh: Mapping[str, tuple[str, tuple[int, ...]]],
+    fresh: Mapping[str, str],
+    copies: Mapping[str, Copy],
 ) -> Account:
     """Follow every source tensor through the rules of its stage and demand that the network is filled exactly.
 
-    `network` holds the shapes to be filled, `fresh` by name the rule and shape of tensors that may start anew where
-    no source fills them.
+    `network` holds the shapes to be filled. What no source fills may be a copy, or may start anew by the rule that
+    `fresh` has for its name.
 
     Raises:
         WeightsError: naming the first tensor that no rule knows, that has a wrong shape or type, that is missing, or
@@ -111,15 +125,19 @@ def draw_account(
             filled[row.target] = name
             if adapt is not None:
                 adaptations[row.target] = adapt
+    by_target = {row.target: row for row in rows}
     for name, shape in network.items():
         if name in filled:
             continue
-        if name not in fresh or fresh[name][1] != shape:
+        if name in fresh:
+            rows.append(Row(tag=Tag.NEW, rule=fresh[name], origin="page4d", source=None, target=name, shape=shape))
+        elif name in copies and copies[name].target in by_target:
+            copied = by_target[copies[name].target]
+            rows.append(replace(copied, tag=Tag.DERIVED, rule=copies[name].rule, target=name))
+        else:
             problems.append(f"no source tensor becomes '{name}' {list(shape)}")
-            continue
-        rows.append(Row(tag=Tag.NEW, rule=fresh[name][0], origin="page4d", source=None, target=name, shape=shape))
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
         second = f"; {problems[-1]}" if len(problems) > 1 else ""
         raise WeightsError(
             f"the weights do not fit the network: {problems[0]}{second}{more}",

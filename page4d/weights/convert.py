@@ -13,18 +13,16 @@ from torch import Tensor
 import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.models.config import NetworkConfig
-from page4d.models.heads.dynamic import DynamicMask
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, build_network
-from page4d.models.streams import MaskBias
 from page4d.weights.accounting import Account, Tag, draw_account
-from page4d.weights.families import LICENCES, TITLES, Family, Recognised, read_network
+from page4d.weights.families import LICENCES, TITLES, Family, Recognised, Specs, read_network
 from page4d.weights.published import Settings
 from page4d.weights.recipes import FAMILIES, Blueprint, Recipe, Target, draw_blueprint
 from page4d.weights.sources import TensorSource, open_source
 from page4d.weights.store import save_tensors
 from page4d.weights.stream import TensorSpec
+from page4d.weights.view_time import ViewTimeOptions, copies
 
-_SEED = 0
 _CONSTANTS = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_DEVIATION}
 
 
@@ -35,6 +33,8 @@ class ConvertSettings:
     recipe: Recipe | None = None
     target: Target | None = None
     mask: bool | None = None
+    view_time: ViewTimeOptions | None = None
+    """Of the view x time network only."""
     dtype: torch.dtype = torch.float32
     licence: str | None = None
     configs: Mapping[str, Settings] | None = None
@@ -72,21 +72,30 @@ def plan_conversion(paths: Sequence[Path], settings: ConvertSettings) -> Convers
     target = settings.target or (Target.PAGE4D_MV if recipe is Recipe.THREE_STAGE else Target.OWN)
     order = FAMILIES[recipe]
     specs = {family: sources[family].specs for family in order}
-    blueprint = draw_blueprint(recipe, target, found, specs, settings.mask)
+    blueprint = draw_blueprint(recipe, target, found, specs, settings.mask, settings.view_time)
     network = network_shapes(blueprint.config)
-    fresh = {
-        name: (rule, shape) for name, shape in network.items() if (rule := blueprint.rule_of_new(name)) is not None
-    }
-    stages = [(stage, specs[family]) for stage, family in zip(blueprint.stages, order, strict=True)]
     return Conversion(
         recipe=recipe,
         target=target,
         sources={family: sources[family] for family in order},
         blueprint=blueprint,
-        account=draw_account(stages, network, fresh),
+        account=account_for(blueprint, [specs[family] for family in order], network),
         specs={name: TensorSpec(shape=shape, dtype=settings.dtype) for name, shape in network.items()},
         licence=settings.licence or " + ".join(f"{TITLES[family]}: {LICENCES[family]}" for family in order),
     )
+
+
+def account_for(blueprint: Blueprint, sources: Sequence[Specs], network: Mapping[str, tuple[int, ...]]) -> Account:
+    """Draw the account of a blueprint whose stages read these sources.
+
+    Raises:
+        WeightsError: if something does not add up.
+        UsageError: if a number is set that the network does not have.
+    """
+    blueprint.fresh.check(blueprint.config, network)
+    fresh = {name: rule for name in network if (rule := blueprint.fresh.rule(name)) is not None}
+    copied = copies(network, blueprint.config, blueprint.last_of_pi3)
+    return draw_account(list(zip(blueprint.stages, sources, strict=True)), network, fresh, copied)
 
 
 def network_shapes(config: NetworkConfig) -> dict[str, tuple[int, ...]]:
@@ -133,7 +142,8 @@ def write_conversion(
     _check_constants(conversion.sources)
     rows = conversion.account.targets()
     by_title = {TITLES[family]: source for family, source in conversion.sources.items()}
-    fresh = _fresh_tensors(conversion)
+    new = {row.target: row.shape for row in rows.values() if row.target is not None and row.tag is Tag.NEW}
+    fresh = conversion.blueprint.fresh.tensors(conversion.blueprint.config, new)
 
     def read(name: str) -> Tensor:
         row = rows[name]
@@ -220,24 +230,6 @@ def _check_families(recipe: Recipe, sources: Mapping[Family, TensorSource]) -> N
     missing = [family for family in needed if family not in sources]
     if missing:
         raise UsageError(f"recipe {recipe} lacks the weights of {TITLES[missing[0]]}", "give them as one more source")
-
-
-def _fresh_tensors(conversion: Conversion) -> dict[str, Tensor]:
-    """Build what no source fills, the same at every call."""
-    config = conversion.blueprint.config
-    new = {row.target for row in conversion.account.rows if row.tag is Tag.NEW}
-    if config.mask is None or not new:
-        return {}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
-        dynamic = DynamicMask(config.mask, config.encoder.embed_dim)
-    with torch.no_grad():
-        dynamic.alpha.fill_(conversion.blueprint.alpha)
-    parts = {"aggregator.dynamic.": dynamic, "aggregator.mask_bias.": MaskBias(config.mask, 0)}
-    tensors = {
-        prefix + name: value.detach() for prefix, part in parts.items() for name, value in part.state_dict().items()
-    }
-    return {name: tensors[name] for name in sorted(filter(None, new))}
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:

@@ -67,9 +67,6 @@ VGGT: KeyMap = _vggt_rules("frame", "global")
 VGGT_TO_TIME_VIEW: KeyMap = _vggt_rules("time", "view")
 """The same weights into the schedule time, view; exact for one instant."""
 
-VGGT_TO_FRAME_CROSS: KeyMap = _vggt_rules("frame", "cross")
-"""The same weights into the schedule frame, cross; exact for one instant or one view."""
-
 PAGE4D: KeyMap = (
     Rule(pattern=r"aggregator\.spatial_mask_head\.(head0\..*)", target=r"aggregator.dynamic.head.\1"),
     *VGGT,

@@ -8,11 +8,13 @@ from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
-from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule
+from page4d.models.schedule import FRAME_GLOBAL, Schedule
 from page4d.weights.accounting import Exemption, Stage
 from page4d.weights.families import TITLES, Family, Recognised, Specs, mask_head_kind
+from page4d.weights.fresh import FreshTensors
 from page4d.weights.keymap import PAGE4D, PI3, VGGT, KeyMap
 from page4d.weights.published import VGGTSettings
+from page4d.weights.view_time import ViewTimeOptions, view_time_network
 
 
 class Recipe(StrEnum):
@@ -61,32 +63,17 @@ _PI3_HEADS = Exemption(
 _ENCODER_OF_PI3 = Exemption(rule="encoder: Pi3's is used", pattern=r"aggregator\.patch_embed\..*")
 _REGISTERS_OF_PI3 = Exemption(rule="registers: Pi3's are used", pattern=r"aggregator\.register_token")
 
-_NEW_SCALARS = ("aggregator.dynamic.alpha", "aggregator.dynamic.beta", "aggregator.mask_bias.")
-_NEW_HEAD = "aggregator.dynamic.head."
-_RULES_OF_NEW = {
-    "aggregator.dynamic.alpha": "alpha, beta: weights of the mask's fusion",
-    "aggregator.dynamic.beta": "alpha, beta: weights of the mask's fusion",
-    "aggregator.mask_bias.": "lambda: starts at 0",
-    _NEW_HEAD: "dynamic mask head: untrained, its last layer 0",
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Blueprint:
-    """A network to be filled and how."""
+    """A network to be filled and how: by stages, by copies of what they filled, and anew."""
 
     config: NetworkConfig
     stages: tuple[Stage, ...]
-    new: tuple[str, ...] = ()
-    """Beginnings of the names of tensors that start anew."""
-    alpha: float = 1.0
-    notices: tuple[str, ...] = field(default=())
-
-    def rule_of_new(self, name: str) -> str | None:
-        """Return the rule by which a tensor may start anew, or None if it must come from a source."""
-        if not name.startswith(self.new or "\0"):
-            return None
-        return next(rule for start, rule in _RULES_OF_NEW.items() if name.startswith(start))
+    fresh: FreshTensors = field(default_factory=FreshTensors)
+    last_of_pi3: int | None = None
+    """The last layer that Pi3 fills, where it does."""
+    notices: tuple[str, ...] = ()
 
 
 def draw_blueprint(
@@ -94,7 +81,8 @@ def draw_blueprint(
     target: Target,
     found: Mapping[Family, Recognised],
     specs: Mapping[Family, Specs],
-    mask: bool | None,
+    mask: bool | None = None,
+    options: ViewTimeOptions | None = None,
 ) -> Blueprint:
     """Return the network of a recipe and where its tensors come from.
 
@@ -104,21 +92,33 @@ def draw_blueprint(
     """
     if mask is not None and Family.PAGE4D not in FAMILIES[recipe]:
         raise UsageError(f"--mask is of PAGE-4D; recipe {recipe} has none", "leave it out")
+    if recipe is Recipe.THREE_STAGE and target is not Target.PAGE4D_MV:
+        raise UsageError("recipe three-stage makes the view x time network only", "pass --to page4d-mv")
+    if options is not None and target is not Target.PAGE4D_MV:
+        raise UsageError(
+            "options of the view x time network are given, but another network is asked for", "pass --to page4d-mv"
+        )
+    options = options or ViewTimeOptions()
     if recipe is Recipe.THREE_STAGE:
-        if target is not Target.PAGE4D_MV:
-            raise UsageError("recipe three-stage makes the view x time network only", "pass --to page4d-mv")
-        return _three_stage(found, mask_head_kind(specs[Family.PAGE4D]), mask is not False)
+        return _three_stage(found, mask_head_kind(specs[Family.PAGE4D]), options, mask=mask is not False)
     (family,) = FAMILIES[recipe]
     if family is Family.PAGE4D:
-        return _page4d(found[family], target, mask_head_kind(specs[family]), mask)
+        return _page4d(found[family], target, mask_head_kind(specs[family]), mask, options)
     own = found[family].network
     if target is Target.OWN:
         return Blueprint(config=own, stages=(_stage(family, FRAME_GLOBAL),))
-    config = replace(own, schedule=TIME_VIEW, mask=_view_time_mask(own, MaskHeadKind.CONV))
-    return Blueprint(config=config, stages=(_stage(family, TIME_VIEW),), new=(*_NEW_SCALARS, _NEW_HEAD))
+    config = view_time_network(own, MaskHeadKind.CONV, options)
+    return Blueprint(
+        config=config,
+        stages=(_stage(family, config.schedule),),
+        fresh=FreshTensors(values=options.scalars, mask_head=True),
+        last_of_pi3=own.depth - 1 if family is Family.PI3 else None,
+    )
 
 
-def _page4d(found: Recognised, target: Target, kind: MaskHeadKind, mask: bool | None) -> Blueprint:
+def _page4d(
+    found: Recognised, target: Target, kind: MaskHeadKind, mask: bool | None, options: ViewTimeOptions
+) -> Blueprint:
     if kind is MaskHeadKind.CKPT150 and target is Target.OWN:
         raise WeightsError(
             "this PAGE-4D checkpoint has the mask of its older variant (checkpoint_150), not that of the release",
@@ -129,33 +129,24 @@ def _page4d(found: Recognised, target: Target, kind: MaskHeadKind, mask: bool | 
             "a PAGE-4D checkpoint does not say whether it runs with its mask",
             "pass --mask on for checkpoint_mask.pt, --mask off for checkpoint_nomask.pt",
         )
-    own = found.network
-    schedule = TIME_VIEW if target is Target.PAGE4D_MV else FRAME_GLOBAL
-    stage = _stage(Family.PAGE4D, schedule, (_MASK_SCALARS if mask else _MASK_REST,))
+    exemptions = (_MASK_SCALARS if mask else _MASK_REST,)
     if target is Target.OWN:
-        if not mask:
-            return Blueprint(config=own, stages=(stage,))
-        return Blueprint(config=replace(own, mask=_release_mask(found)), stages=(stage,), new=_NEW_SCALARS)
-    if not mask:
-        config = replace(own, schedule=schedule, mask=_view_time_mask(own, MaskHeadKind.CONV))
-        return Blueprint(config=config, stages=(stage,), new=(*_NEW_SCALARS, _NEW_HEAD))
-    start = _release_mask(found).layers[0] if kind is MaskHeadKind.RELEASE else None
-    config = replace(own, schedule=schedule, mask=_view_time_mask(own, kind, start))
-    return Blueprint(config=config, stages=(stage,), new=_NEW_SCALARS)
+        config = replace(found.network, mask=_release_mask(found)) if mask else found.network
+        return Blueprint(config=config, stages=(_stage(Family.PAGE4D, FRAME_GLOBAL, exemptions),))
+    start = _release_mask(found).layers[0] if mask and kind is MaskHeadKind.RELEASE else None
+    config = view_time_network(found.network, kind if mask else MaskHeadKind.CONV, options, start)
+    return Blueprint(
+        config=config,
+        stages=(_stage(Family.PAGE4D, config.schedule, exemptions),),
+        fresh=FreshTensors(values=options.scalars, mask_head=not mask),
+    )
 
 
-def _three_stage(found: Mapping[Family, Recognised], kind: MaskHeadKind, mask: bool) -> Blueprint:
+def _three_stage(
+    found: Mapping[Family, Recognised], kind: MaskHeadKind, options: ViewTimeOptions, *, mask: bool
+) -> Blueprint:
     lower, upper = found[Family.PI3].network, found[Family.PAGE4D].network
-    for name in ("encoder", "num_heads", "mlp_ratio", "qk_norm_eps", "rope_base"):
-        ours, theirs = getattr(lower, name), getattr(upper, name)
-        if ours != theirs:
-            raise WeightsError(f"Pi3 has {name} {ours} where PAGE-4D has {theirs}", "use checkpoints of one size")
-    if lower.num_registers != upper.num_registers + 1 or lower.depth >= upper.depth:
-        raise WeightsError(
-            f"Pi3 has {lower.num_registers} registers and {lower.depth} layers, "
-            f"PAGE-4D {upper.num_registers} and {upper.depth}",
-            "three-stage needs one register more and fewer layers in Pi3",
-        )
+    _check_joint(lower, upper)
     replaced = "|".join(str(layer) for layer in range(lower.depth))
     from_pi3 = Exemption(
         rule=f"layers 0 to {lower.depth - 1}: Pi3's are used",
@@ -168,21 +159,41 @@ def _three_stage(found: Mapping[Family, Recognised], kind: MaskHeadKind, mask: b
         adapt=_Registers(count=upper.num_registers, slots=upper.token_slots),
     )
     exemptions = (_ENCODER_OF_PI3, _REGISTERS_OF_PI3, from_pi3, _MASK_SCALARS if mask else _MASK_REST)
-    head = kind if mask else MaskHeadKind.CONV
-    config = replace(upper, schedule=TIME_VIEW, norm_eps=lower.norm_eps, mask=_view_time_mask(upper, head))
-    notices = ["three-stage joins layers that were never trained together: fine-tune it before you trust it"]
-    if lower.norm_eps != upper.norm_eps:
-        notices.append(
-            f"layers {lower.depth} to {upper.depth - 1} run with the norm eps of Pi3, {lower.norm_eps:g}, "
-            f"where PAGE-4D has {upper.norm_eps:g}"
-        )
+    joined = replace(
+        upper,
+        encoder=lower.encoder,
+        norm_eps=tuple((lower if layer < lower.depth else upper).norm_eps_of(layer) for layer in range(upper.depth)),
+    )
+    config = view_time_network(joined, kind if mask else MaskHeadKind.CONV, options)
+    if config.sparse is not None:  # its blocks are Pi3's, in layers of PAGE-4D
+        config = replace(config, sparse=replace(config.sparse, norm_eps=lower.norm_eps_of(lower.depth - 1)))
+    stages = (
+        _stage(Family.PI3, config.schedule, (_PI3_HEADS, registers)),
+        _stage(Family.PAGE4D, config.schedule, exemptions),
+    )
+    # PAGE-4D's mask head never saw what Pi3's layers make.
+    values = {"alpha": 0.0, **options.scalars} if mask else options.scalars
     return Blueprint(
         config=config,
-        stages=(_stage(Family.PI3, TIME_VIEW, (_PI3_HEADS, registers)), _stage(Family.PAGE4D, TIME_VIEW, exemptions)),
-        new=_NEW_SCALARS if mask else (*_NEW_SCALARS, _NEW_HEAD),
-        alpha=0.0 if mask else 1.0,
-        notices=tuple(notices),
+        stages=stages,
+        fresh=FreshTensors(values=values, mask_head=not mask),
+        last_of_pi3=lower.depth - 1,
+        notices=("three-stage joins layers that were never trained together: fine-tune it before you trust it",),
     )
+
+
+def _check_joint(lower: NetworkConfig, upper: NetworkConfig) -> None:
+    """Refuse to put layers of PAGE-4D onto layers of a Pi3 that differs in size."""
+    for name in ("encoder", "num_heads", "mlp_ratio", "qk_norm_eps", "rope_base"):
+        ours, theirs = getattr(lower, name), getattr(upper, name)
+        if ours != theirs:
+            raise WeightsError(f"Pi3 has {name} {ours} where PAGE-4D has {theirs}", "use checkpoints of one size")
+    if lower.num_registers != upper.num_registers + 1 or lower.depth >= upper.depth:
+        raise WeightsError(
+            f"Pi3 has {lower.num_registers} registers and {lower.depth} layers, "
+            f"PAGE-4D {upper.num_registers} and {upper.depth}",
+            "three-stage needs one register more and fewer layers in Pi3",
+        )
 
 
 @dataclass(frozen=True)
@@ -222,15 +233,4 @@ def _release_mask(found: Recognised) -> MaskConfig:
         rule=MaskRule.PAGE4D,
         streams=Streams.SINGLE,
         bias_rows=BiasRows.SPECIAL,
-    )
-
-
-def _view_time_mask(own: NetworkConfig, head: MaskHeadKind, start: int | None = None) -> MaskConfig:
-    """Return the mask of the view x time network: layers 8 to 12 of 24, or five from where its head was trained."""
-    first = own.depth // 3 if start is None else start
-    count = max(1, round(5 * own.depth / 24))
-    return MaskConfig(
-        layers=tuple(range(first, min(first + count, own.depth))),
-        head=head,
-        streams=Streams.DUAL if own.frame_head is None else Streams.SINGLE,
     )

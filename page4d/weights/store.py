@@ -1,22 +1,21 @@
-"""Write a network into one file that says all about itself, and read it back or say exactly what is wrong."""
+"""Write a network into one file that says all about itself, and read what it says."""
 
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.export.atomic import part_name
 from page4d.models.config import NetworkConfig
-from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork
 from page4d.weights.sniff import FETCH_AGAIN, first_bytes, is_pickle
 from page4d.weights.stream import TensorSpec, write_tensors
 
@@ -32,19 +31,15 @@ class WeightsInfo:
     """Where weights came from; `metadata` holds everything that was said when they were saved."""
 
     path: Path
-    sha256: str
     licence: str
     description: str
     metadata: Mapping[str, str]
 
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedNetwork:
-    """A network in evaluation mode with what its file says about it."""
-
-    network: ViewTimeNetwork
-    config: NetworkConfig
-    info: WeightsInfo
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the file, read when first asked for: that takes seconds for gigabytes."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_network(network: ViewTimeNetwork, path: Path, metadata: Mapping[str, str]) -> None:
@@ -83,7 +78,8 @@ def save_tensors(
     try:
         _write_atomically(path, lambda file: write_tensors(file, specs, read, entries, on_written))
     except OSError as error:
-        raise OutputError(f"cannot write '{path}': {error}", "check the folder and the space on its disk") from error
+        reason = error.strerror or str(error)
+        raise OutputError(f"cannot write '{path}': {reason}", "check the folder and the space on its disk") from error
 
 
 def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
@@ -100,26 +96,10 @@ def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
         raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
     return config, WeightsInfo(
         path=path,
-        sha256=_sha256(path),
         licence=metadata["licence"],
         description=metadata["description"],
         metadata=metadata,
     )
-
-
-def load_network(path: Path, device: torch.device | str = "cpu") -> LoadedNetwork:
-    """Read a file that `save_network` wrote; half-precision weights become float32.
-
-    Raises:
-        WeightsError: if the file is missing, damaged, of another kind or of another network.
-    """
-    config, info = describe_weights(path)
-    tensors = {name: _full_precision(value) for name, value in load_file(path, device=str(device)).items()}
-    with torch.device("meta"):
-        network = build_network(config)
-    _check_tensors(path, {name: tuple(value.shape) for name, value in network.state_dict().items()}, tensors)
-    network.load_state_dict(tensors, assign=True)
-    return LoadedNetwork(network=network.eval(), config=config, info=info)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -153,45 +133,13 @@ def _about(path: Path, entries: Mapping[str, str]) -> tuple[NetworkConfig, dict[
         raise WeightsError(f"'{path}': {error.message}", error.hint) from error
 
 
-def _check_tensors(path: Path, expected: Mapping[str, tuple[int, ...]], found: Mapping[str, Tensor]) -> None:
-    """Compare names and shapes, naming the first that differs."""
-    missing = [name for name in expected if name not in found]
-    unexpected = [name for name in found if name not in expected]
-    hint = "the file does not fit its own configuration; " + FETCH_AGAIN
-    if missing:
-        raise WeightsError(f"'{path}': {len(missing)} tensors missing, first: {missing[0]}", hint)
-    if unexpected:
-        raise WeightsError(f"'{path}': {len(unexpected)} tensors unexpected, first: {unexpected[0]}", hint)
-    misshaped = [name for name, shape in expected.items() if tuple(found[name].shape) != shape]
-    if misshaped:
-        name = misshaped[0]
-        raise WeightsError(
-            f"'{path}': {len(misshaped)} tensors misshaped, first: {name} is {list(found[name].shape)} "
-            f"where the network has {list(expected[name])}",
-            hint,
-        )
-
-
-def _full_precision(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    part = Path(name)
+    part = part_name(path)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with part.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        part.chmod(0o666 & ~mask)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

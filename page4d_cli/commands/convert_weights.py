@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d_cli import console, options
+from page4d_cli import view_time_options as view_time
 from page4d_cli.interrupts import stops_cleanly
 
 if TYPE_CHECKING:
@@ -88,6 +89,14 @@ def convert_weights(
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
+    streams: view_time.Streams = None,
+    sparse: view_time.Sparse = None,
+    sparse_layers: view_time.SparseLayers = None,
+    time_encoding: view_time.TimeEncoding = None,
+    full_attention: view_time.FullAttention = None,
+    time_weights: view_time.TimeWeights = None,
+    epipolar: view_time.Epipolar = False,
+    scalars: view_time.Scalars = None,
     dtype: Annotated[
         DtypeOption,
         typer.Option(help="Element type; half of the size in fp16 or bf16.", rich_help_panel=options.OUTPUT),
@@ -130,6 +139,16 @@ def convert_weights(
         recipe=None if recipe is None else Recipe(recipe),
         target=None if to is None else Target(to),
         mask=None if mask is None else mask is SwitchOption.ON,
+        view_time=view_time.view_time_options(
+            streams=streams,
+            sparse=sparse,
+            sparse_layers=sparse_layers,
+            time_encoding=time_encoding,
+            full_attention=full_attention,
+            time_weights=time_weights,
+            epipolar=epipolar,
+            scalars=scalars,
+        ),
         dtype=dtypes[dtype],
         licence=licence,
         configs=_read_configs(config or []),
@@ -181,16 +200,16 @@ def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -
 
 
 def _write_report(path: Path, document: dict[str, Any]) -> None:
+    """Write it whole or not at all."""
     import json
 
     from page4d.errors import OutputError
+    from page4d.export.atomic import write_bytes_atomic
 
     try:
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(
-            f"cannot write '{path}': {error.strerror}", "the weights file itself is complete"
-        ) from error
+        write_bytes_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
+    except OutputError as error:
+        raise OutputError(error.message, "the weights file itself is complete") from error
 
 
 @contextmanager
@@ -227,11 +246,5 @@ def _print(conversion: "Conversion", out: Path, *, dry_run: bool) -> None:
         f"network  {conversion.target}, {len(conversion.specs):,} tensors, "
         f"{console.human_size(conversion.num_bytes)}; all accounted for"
     )
-    console.print_text(
-        f"sources  {len(account.rows) - dropped - _new(conversion):,} tensors used, {dropped:,} dropped"
-    )
+    console.print_text(f"sources  {account.num_used():,} tensors used, {dropped:,} dropped")
     console.print_text(f"licence  {conversion.licence}")
-
-
-def _new(conversion: "Conversion") -> int:
-    return sum(row.source is None for row in conversion.account.rows)

@@ -1,5 +1,6 @@
 """`page4d convert-weights`: what is printed and written, and how every failure ends."""
 
+import errno
 import json
 import os
 import resource
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from page4d.weights import load_network
+from page4d.weights.stream import write_tensors
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vggt_c.safetensors"
 CONFIG = GOLDEN.with_suffix(".json")
@@ -49,6 +51,60 @@ def test_the_table_counts_and_the_file_loads(source, tmp_path, convert) -> None:
     assert "sources  374 tensors used, 1 dropped" in ended.out
     assert "licence  VGGT: VGGT License v1" in ended.out
     assert load_network(tmp_path / "out.safetensors").info.metadata["to"] == "page4d-mv"
+
+
+def test_parts_that_no_checkpoint_has_are_asked_for_by_option(source, tmp_path, convert) -> None:
+    parts = (
+        "--streams",
+        "own",
+        "--sparse",
+        "memory",
+        "--sparse-layers",
+        "2",
+        "--time-encoding",
+        "rope",
+        "--epipolar",
+    )
+    more = ("--full-attention", "always", "--set", "lambda_pose=2", "--set", "sparse_gate=0.5")
+    ended = convert(source, "--to", "page4d-mv", *parts, *more)
+    assert ended.code == 0, ended.err
+    rows = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert "VGGT blocks of the streams: copies of the trunk's derived 72" in rows
+    assert "VGGT sparse block: copy of layer 2 across views derived 18" in rows
+    assert "page4d lambda_pose: starts at 2 new 1" in rows
+    assert "page4d memory: random new 1" in rows
+    assert "sources 374 tensors used, 1 dropped" in rows
+    config = load_network(tmp_path / "out.safetensors").config
+    assert (config.mask.streams, config.mask.own_blocks, config.sparse.layers) == ("dual", True, (2,))
+    assert (config.time_encoding, config.full_attention, config.sparse.strategy) == ("rope", "always", "memory")
+
+
+def test_weights_of_global_attention_along_time(source, tmp_path, convert) -> None:
+    ended = convert(
+        source, "--to", "page4d-mv", "--time-weights", "global", "--streams", "single", "--sparse", "none"
+    )
+    assert ended.code == 0, ended.err
+    config = load_network(tmp_path / "out.safetensors").config
+    assert (config.schedule, config.mask.streams, config.sparse) == (("frame", "cross"), "single", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sparse", "memory"), "options of the view x time network are given"),
+        (("--to", "page4d-mv", "--sparse-layers", "2"), "--sparse-layers without --sparse"),
+        (("--to", "page4d-mv", "--sparse-layers", "a"), "Invalid value for '--sparse-layers'"),
+        (("--to", "page4d-mv", "--set", "lambda_pose"), "Invalid value for '--set'"),
+        (("--to", "page4d-mv", "--set", "lambda=1"), "--set lambda: no such number"),
+        (("--recipe", "moge"), "Invalid value for '--recipe'"),
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_leave_nothing(options, message, source, tmp_path, convert) -> None:
+    ended = convert(source, *options)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+    assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
 def test_the_report_has_every_row_and_json_the_counts(source, tmp_path, convert) -> None:
@@ -105,6 +161,11 @@ def _truncated(path: Path, weights: dict) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def _truncated_pickle(path: Path, weights: dict) -> None:
+    torch.save(weights, path)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
 def _renamed(path: Path, weights: dict) -> None:
     weights["aggregator.frame_blocks.0.norm9.weight"] = weights.pop(NAME)
     save_file(weights, path)
@@ -113,6 +174,17 @@ def _renamed(path: Path, weights: dict) -> None:
 WRONG = {
     "evil pickle": ("x.pt", _evil, "contains Python objects (posix.mkdir) and was not loaded"),
     "truncated": ("x.safetensors", _truncated, "is damaged (incomplete)"),
+    "truncated pickle": ("x.bin", _truncated_pickle, "is damaged (incomplete)"),
+    "no tensors": (
+        "x.pt",
+        lambda path, _: torch.save({"epoch": 3}, path),
+        "holds no tensors by name, but epoch",
+    ),
+    "already converted": (
+        "x.safetensors",
+        lambda path, _: save_file({"aggregator.blocks.time.0.norm1.weight": torch.ones(2)}, path),
+        "is a network of page4d already",
+    ),
     "renamed": ("x.safetensors", _renamed, "no source tensor becomes 'aggregator.blocks.frame.0.norm1.weight' [32]"),
     "unknown": (
         "x.safetensors",
@@ -171,6 +243,51 @@ def test_the_wrong_recipe_and_missing_facts(source, tmp_path, convert) -> None:
     assert convert(tmp_path / "nowhere.safetensors").code == 4
     assert convert(source, out=tmp_path / "out.pt").code == 2
     assert convert(source, out=tmp_path / "no" / "out.safetensors").code == 5
+
+
+class _FullDisk:
+    """A file on a disk that has room for so many bytes."""
+
+    def __init__(self, file, room: int) -> None:
+        self.file, self.room = file, room
+
+    def write(self, data) -> int:
+        self.room -= memoryview(data).nbytes
+        if self.room < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.file.write(data)
+
+
+@pytest.mark.parametrize("room", [0, 100_000, 1_000_000])
+def test_a_disk_that_fills_up_leaves_what_was_there(room, source, tmp_path, convert, monkeypatch) -> None:
+    monkeypatch.setattr(
+        "page4d.weights.store.write_tensors",
+        lambda file, *arguments: write_tensors(_FullDisk(file, room), *arguments),
+    )
+    out = tmp_path / "out.safetensors"
+    out.write_bytes(b"older")
+    ended = convert(source, "--overwrite", "--report", tmp_path / "r.json")
+    assert (ended.code, ended.out) == (5, "")
+    assert ended.err.splitlines()[-2:] == [
+        f"error: cannot write '{out}': No space left on device",
+        "hint:  check the folder and the space on its disk",
+    ]
+    assert out.read_bytes() == b"older"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, source.name]
+
+
+def test_a_report_that_cannot_be_written_leaves_the_weights(source, tmp_path, convert, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("page4d.export.atomic._write_synced", full)
+    ended = convert(source, "--quiet", "--report", tmp_path / "r.json")
+    assert (ended.code, ended.err) == (
+        5,
+        f"error: cannot write to '{tmp_path / 'r.json'}': disk full\nhint:  the weights file itself is complete\n",
+    )
+    assert load_network(tmp_path / "out.safetensors").info.metadata["recipe"] == "vggt"
+    assert not (tmp_path / "r.json").exists()
 
 
 def test_a_full_disk_leaves_nothing(source, tmp_path, convert) -> None:

@@ -1,7 +1,9 @@
-"""Tiny checkpoints of the public networks, in every form in which they come, and the numbers they must give."""
+"""Tiny checkpoints of the public networks, in every form in which they come, and the names of the real ones."""
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from page4d.weights.published import read_settings
+from page4d.weights.published import Settings, read_settings
+from page4d.weights.stream import TensorSpec
 
 INSIDE = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"
@@ -20,15 +23,14 @@ class Checkpoint:
     """Weights under the names of their authors, with recorded images and outputs."""
 
     name: str
-    config: Path
+    settings: Settings
     weights: dict[str, Tensor]
     images: Tensor
     tensors: dict[str, Tensor]
 
     @property
-    def configs(self) -> dict:
-        settings = read_settings(self.config)
-        return {settings.model: settings}
+    def configs(self) -> dict[str, Settings]:
+        return {self.settings.model: self.settings}
 
     def save(self, folder: Path) -> Path:
         path = folder / f"{self.name}.safetensors"
@@ -61,7 +63,46 @@ def checkpoint(name: str) -> Checkpoint:
         pytest.skip(f"{name} is not in tests/golden nor in {SHARED}")
     tensors = load_file(path)
     weights = {key.removeprefix("weights/"): value for key, value in tensors.items() if key.startswith("weights/")}
-    return Checkpoint(name, folder / f"{name}.json", weights, tensors["input/images"], tensors)
+    return Checkpoint(name, read_settings(folder / f"{name}.json"), weights, tensors["input/images"], tensors)
+
+
+@cache
+def page4d_and_pi3() -> tuple[Checkpoint, Checkpoint]:
+    """A pair of one size for the recipe three-stage: VGGT's tensors with a random mask head are PAGE-4D's."""
+    given = checkpoint("vggt_c")
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"0.weight": (32, 1, 3, 3), "0.bias": (32,), "2.weight": (256, 32, 1, 1), "2.bias": (256,)}
+    shapes |= {"4.weight": (1, 256, 1, 1), "4.bias": (1,)}
+    head = {
+        f"aggregator.spatial_mask_head.head0.{name}": torch.randn(shape, generator=generator)
+        for name, shape in shapes.items()
+    }
+    mask = given.settings.mask.model_copy(update={"layers_masked": (2, 3), "mask_after_frame_block": (1,)})
+    settings = given.settings.model_copy(update={"model": "page4d", "mask": mask})
+    return replace(given, name="page4d_c", settings=settings, weights=given.weights | head), checkpoint("pi3_c")
+
+
+@cache
+def manifest(name: str) -> dict[str, TensorSpec]:
+    """Names and shapes of a public checkpoint: vggt, page4d, page4d_notrack or pi3.
+
+    In the file `blocks.0-23.bias` is 24 names.
+    """
+    short = json.loads((INSIDE / "manifests.json").read_text())
+    shapes = short["pi3"] if name == "pi3" else dict(short["vggt"])
+    if name.startswith("page4d"):
+        shapes |= short["page4d beyond vggt"]
+    specs = {}
+    for row, shape in shapes.items():
+        span = re.search(r"\.(\d+)-(\d+)\.", row)
+        names = [row]
+        if span is not None:
+            numbers = range(int(span[1]), int(span[2]) + 1)
+            names = [f"{row[: span.start()]}.{number}.{row[span.end() :]}" for number in numbers]
+        specs |= dict.fromkeys(names, TensorSpec(shape=tuple(shape), dtype=torch.float32))
+    if name == "page4d_notrack":
+        specs = {name: spec for name, spec in specs.items() if not name.startswith("track_head.")}
+    return specs
 
 
 def close(ours: Tensor, reference: Tensor) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, checkpoint, close
+from checkpoints import Checkpoint, checkpoint, close, page4d_and_pi3
 from safetensors import safe_open
 from safetensors.torch import save
 
@@ -58,14 +58,6 @@ def test_every_form_gives_the_golden_outputs_of_vggt(form: str, tmp_path: Path) 
     assert_golden(outputs(loaded.network, given.images, 1), given, 1)
 
 
-@pytest.mark.parametrize("name", ["vggt_c", "vggt_a", "vggt_b"])
-def test_one_instant_of_the_view_time_network_is_vggt(name: str, tmp_path: Path) -> None:
-    given = checkpoint(name)
-    loaded = converted(given.save(tmp_path), given, tmp_path / "out.safetensors", target=Target.PAGE4D_MV)
-    assert loaded.config.mask is not None
-    assert_golden(outputs(loaded.network, given.images, 1), given, 1)
-
-
 @pytest.mark.parametrize(
     ("name", "mask", "target", "prefix"),
     [
@@ -84,18 +76,8 @@ def test_page4d_with_and_without_its_mask(name: str, mask: bool, target: Target,
     assert_golden(outputs(loaded.network, given.images, 1), given, 1, prefix)
 
 
-@pytest.mark.parametrize("name", ["pi3_c", "pi3_a", "pi3_b"])
-@pytest.mark.parametrize("target", list(Target))
-def test_pi3(name: str, target: Target, tmp_path: Path) -> None:
-    given = checkpoint(name)
-    loaded = converted(given.save(tmp_path), given, tmp_path / "out.safetensors", target=target)
-    out = outputs(loaded.network, given.images, 1)
-    assert close(out.local_points.squeeze(1), given.tensors["output/local_points"])
-    assert close(out.points.squeeze(1), given.tensors["output/points"])
-
-
 def test_three_stage_runs_and_holds_what_the_account_says(tmp_path: Path) -> None:
-    lower, upper = checkpoint("pi3_a"), checkpoint("page4d_a")
+    upper, lower = page4d_and_pi3()
     settings = ConvertSettings(configs=lower.configs | upper.configs)
     conversion = plan_conversion([upper.save(tmp_path), lower.save(tmp_path)], settings)
     assert (conversion.recipe, conversion.target) == (Recipe.THREE_STAGE, Target.PAGE4D_MV)
@@ -190,6 +172,8 @@ def test_sources_and_recipes_that_do_not_belong_together(tmp_path: Path) -> None
     both = replace(settings, configs=given.configs | other.configs)
     with pytest.raises(UsageError, match="no recipe makes a network of VGGT and Pi3"):
         plan_conversion([source, other.save(tmp_path)], both)
+    with pytest.raises(WeightsError, match="holds weights of VGGT, recipe three-stage takes Pi3 and PAGE-4D"):
+        plan_conversion([source, tmp_path / "pi3_c.safetensors"], replace(both, recipe=Recipe.THREE_STAGE))
     with pytest.raises(UsageError, match="--config describes pi3"):
         plan_conversion([source], both)
     with pytest.raises(UsageError, match="recipe three-stage lacks the weights of PAGE-4D"):

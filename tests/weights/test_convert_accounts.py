@@ -5,35 +5,26 @@ import re
 
 import pytest
 import torch
-from checkpoints import SHARED
+from checkpoints import INSIDE, SHARED, manifest
 
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config import PRESETS, MaskHeadKind
+from page4d.models.config import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
 from page4d.models.schedule import TIME_VIEW
-from page4d.weights.accounting import Account, Tag, draw_account, part_of
-from page4d.weights.convert import network_shapes
+from page4d.weights.accounting import Account, Tag, part_of
+from page4d.weights.convert import account_for, network_shapes
 from page4d.weights.families import Family, read_network
 from page4d.weights.published import PUBLISHED, read_settings
 from page4d.weights.recipes import FAMILIES, Blueprint, Recipe, Target, draw_blueprint
 from page4d.weights.stream import TensorSpec
+from page4d.weights.view_time import ViewTimeOptions
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV
 _SHAPES: dict = {}
 
 
-def manifest(name: str) -> dict[str, TensorSpec]:
-    path = SHARED / f"manifest_{name}.json"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    return {
-        key: TensorSpec(shape=tuple(shape), dtype=getattr(torch, dtype))
-        for key, (shape, dtype) in json.loads(path.read_text()).items()
-    }
-
-
 def ckpt150() -> dict[str, TensorSpec]:
     """PAGE-4D with the mask head of its older variant, as network.md describes it."""
-    specs = manifest("page4d")
+    specs = dict(manifest("page4d"))
     start = "aggregator.spatial_mask_head."
     for name in [name for name in specs if name.startswith(start)]:
         del specs[name]
@@ -45,20 +36,22 @@ def ckpt150() -> dict[str, TensorSpec]:
 
 
 def account(
-    recipe: Recipe, target: Target, mask: bool | None, *sources: dict[str, TensorSpec]
+    recipe: Recipe,
+    target: Target,
+    mask: bool | None,
+    *sources: dict[str, TensorSpec],
+    options: ViewTimeOptions | None = None,
 ) -> tuple[Blueprint, Account]:
     found = [read_network(source, "x", {}) for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
-    blueprint = draw_blueprint(recipe, target, {each.family: each for each in found}, specs, mask)
+    blueprint = draw_blueprint(recipe, target, {each.family: each for each in found}, specs, mask, options)
     if blueprint.config not in _SHAPES:
         _SHAPES[blueprint.config] = network_shapes(blueprint.config)
     shapes = _SHAPES[blueprint.config]
-    fresh = {name: (rule, shape) for name, shape in shapes.items() if (rule := blueprint.rule_of_new(name))}
-    stages = [(stage, specs[family]) for stage, family in zip(blueprint.stages, FAMILIES[recipe], strict=True)]
-    drawn = draw_account(stages, shapes, fresh)
-    assert set(drawn.targets()) == set(shapes)
+    drawn = account_for(blueprint, [specs[family] for family in FAMILIES[recipe]], shapes)
+    assert {name: row.shape for name, row in drawn.targets().items()} == shapes
     assert len(drawn.rows) == len(shapes) + drawn.count(Tag.DROPPED)
-    assert sum(row.source is not None for row in drawn.rows) == sum(len(source) for source in sources)
+    assert drawn.num_used() + drawn.count(Tag.DROPPED) == sum(len(source) for source in sources)
     return blueprint, drawn
 
 
@@ -101,13 +94,33 @@ def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
     assert origins == {layer: {"Pi3" if layer < 18 else "PAGE-4D"} for layer in range(24)}
     assert {row.origin for name, row in drawn.targets().items() if name.startswith("encoder.")} == {"Pi3"}
     assert drawn.targets()["aggregator.blocks.view.17.norm1.weight"].source == "decoder.35.norm1.weight"
-    assert blueprint.alpha == 0, "PAGE-4D's mask head was never trained on Pi3's layers"
-    assert any("norm eps" in notice for notice in blueprint.notices)
+    assert drawn.targets()["aggregator.dynamic.alpha"].rule == "alpha: starts at 0", "the head is not of these layers"
+    assert blueprint.config.norm_eps == (1e-6,) * 18 + (1e-5,) * 6
+    assert (blueprint.config.encoder.norm_eps, blueprint.config.qk_norm_eps) == (1e-6, 1e-5)
+    assert [notice for notice in blueprint.notices if "fine-tune" not in notice] == []
+
+
+@pytest.mark.parametrize("recipe", [Recipe.VGGT, Recipe.THREE_STAGE])
+def test_blocks_that_no_checkpoint_has_are_copies_at_real_size_too(recipe: Recipe) -> None:
+    options = ViewTimeOptions(own_blocks=True, sparse=SparseStrategy.MEMORY, time_encoding=TimeEncoding.ALIBI)
+    sources = [manifest("vggt")] if recipe is Recipe.VGGT else [manifest("pi3"), manifest("page4d_notrack")]
+    blueprint, drawn = account(recipe, MV, None, *sources, options=options)
+    assert blueprint.config.sparse.layers == (22, 23)
+    assert drawn.count(Tag.DERIVED) == 2 * 2 * 5 * 18 + 2 * 18 + (recipe is Recipe.THREE_STAGE)
+    assert drawn.count(Tag.NEW) == (12 if recipe is Recipe.VGGT else 6) + 1 + 2 + 2 + 1
+    rows = drawn.targets()
+    sparse = rows["aggregator.sparse.layers.22.block.attn.qkv.weight"].source
+    own = rows["aggregator.stream_blocks.geometry.view.4.attn.qkv.weight"].source
+    if recipe is Recipe.VGGT:
+        assert (sparse, own) == tuple(f"aggregator.global_blocks.{layer}.attn.qkv.weight" for layer in (22, 12))
+    else:
+        assert (sparse, own) == ("decoder.35.attn.qkv.weight", "decoder.25.attn.qkv.weight")
 
 
 def test_three_stage_without_a_mask_head_starts_a_new_one() -> None:
     blueprint, drawn = account(Recipe.THREE_STAGE, MV, False, manifest("pi3"), manifest("page4d"))
-    assert (blueprint.config.mask.head, drawn.count(Tag.NEW), blueprint.alpha) == (MaskHeadKind.CONV, 12, 1)
+    assert (blueprint.config.mask.head, drawn.count(Tag.NEW)) == (MaskHeadKind.CONV, 12)
+    assert drawn.targets()["aggregator.dynamic.alpha"].rule == "alpha, beta: starts at 1"
 
 
 def test_the_older_mask_head_enters_the_view_time_network_only() -> None:
@@ -166,12 +179,18 @@ def test_what_does_not_add_up_is_named(change: dict, message: str) -> None:
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.parametrize("name", ["vggt", "page4d", "page4d_notrack", "pi3"])
+def test_the_manifests_here_are_the_recorded_ones(name: str) -> None:
+    path = SHARED / f"manifest_{name}.json"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    recorded = {key: (tuple(shape), dtype) for key, (shape, dtype) in json.loads(path.read_text()).items()}
+    assert {key: (spec.shape, str(spec.dtype)[6:]) for key, spec in manifest(name).items()} == recorded
+
+
 def test_published_configurations_are_those_of_the_reference() -> None:
     for name, settings in PUBLISHED.items():
-        path = SHARED / f"config_full_{name}.json"
-        if not path.exists():
-            pytest.skip(f"{path} is not there")
-        assert read_settings(path) == settings
+        assert read_settings(INSIDE / f"config_full_{name}.json") == settings
 
 
 @pytest.mark.parametrize(
@@ -194,10 +213,7 @@ def test_a_configuration_that_is_none_is_refused(text: str, message: str, tmp_pa
 
 
 def test_options_that_the_networks_do_not_have_are_refused(tmp_path) -> None:
-    source = SHARED / "config_full_vggt.json"
-    if not source.exists():
-        pytest.skip(f"{source} is not there")
-    document = json.loads(source.read_text())
+    document = json.loads((INSIDE / "config_full_vggt.json").read_text())
     document["encoder"]["interpolate_offset"] = 0.1
     path = tmp_path / "c.json"
     path.write_text(json.dumps(document))

@@ -1,27 +1,19 @@
 """Key maps are complete: every name of a source is known, and every parameter of ours gets a value."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
+from checkpoints import manifest
 
 from page4d.errors import WeightsError
 from page4d.models import PRESETS, build_network
 from page4d.weights.keymap import VGGT, VGGT_TO_TIME_VIEW, Rule, rename, target_name
 
-SHARED = Path(__file__).parents[3] / "shared" / "golden"
-
 
 @pytest.mark.parametrize(("preset", "rules"), [("vggt", VGGT), ("mv-large", VGGT_TO_TIME_VIEW)])
 def test_the_public_checkpoint_fills_the_network_at_real_size(preset: str, rules: tuple[Rule, ...]) -> None:
-    manifest = SHARED / "manifest_vggt.json"
-    if not manifest.exists():
-        pytest.skip(f"{manifest} is not there")
-    names = json.loads(manifest.read_text())
     with torch.device("meta"):
         ours = build_network(PRESETS[preset]).state_dict()
-        theirs = rename({name: torch.empty(shape) for name, (shape, _) in names.items()}, rules)
+        theirs = rename({name: torch.empty(spec.shape) for name, spec in manifest("vggt").items()}, rules)
     new = {name for name in ours if "dynamic" in name or "mask_bias" in name}
     assert {name: value.shape for name, value in theirs.items()} == {
         name: value.shape for name, value in ours.items() if name not in new

@@ -144,7 +144,7 @@ class DynamicMask(nn.Module):
         grid: tuple[int, int],
         external: Float[Tensor, "B T V rows columns"] | None = None,
     ) -> Float[Tensor, "B T V rows columns"]:
-        """Return the log-odds that a patch moves; the patch tokens get no gradient unless the mask teaches the trunk."""
+        """Return the log-odds that a patch moves; patch tokens get a gradient only if the mask teaches the trunk."""
         if not self.teaches_trunk:
             patches = patches.detach()
         features = torch.unflatten(patches.flatten(0, 2).transpose(1, 2), 2, grid)

@@ -1,0 +1,132 @@
+"""Build a network from its file alone, ready to be called in the arithmetic that was asked for."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from page4d.errors import WeightsError
+from page4d.layers.block import Block
+from page4d.models.config import NetworkConfig
+from page4d.models.hints import NO_HINTS, Hints
+from page4d.models.limits import NO_LIMITS, ForwardLimits
+from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.weights.placement import Precision, choose_device, choose_precision
+from page4d.weights.sniff import FETCH_AGAIN
+from page4d.weights.store import WeightsInfo, describe_weights
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+class HalfPrecisionNetwork(ViewTimeNetwork):
+    """A network whose encoder and trunk compute in half precision, its heads in float32.
+
+    The linear layers of its blocks are kept in half precision too: what automatic casting would make of them at
+    every call. Norms, tokens, tables of positions, the mask and the heads are kept in float32.
+    """
+
+    def __init__(self, config: NetworkConfig, precision: torch.dtype) -> None:
+        super().__init__(config)
+        self.precision = precision
+        for linear in _linears_of_blocks(self):
+            linear.to(precision)
+
+    def forward(
+        self,
+        images: Float[Tensor, "B T V 3 H W"],
+        mask_ext: Float[Tensor, "B T V H W"] | None = None,
+        *,
+        hints: Hints = NO_HINTS,
+        limits: ForwardLimits = NO_LIMITS,
+    ) -> NetworkOutput:
+        """Predict as every network does."""
+        with torch.autocast(images.device.type, dtype=self.precision):
+            return super().forward(images, mask_ext, hints=hints, limits=limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedNetwork:
+    """A network in evaluation mode with what its file says about it."""
+
+    network: ViewTimeNetwork
+    config: NetworkConfig
+    info: WeightsInfo
+
+
+def load(path: Path | str, device: str | torch.device = "auto", precision: str = Precision.AUTO) -> ViewTimeNetwork:
+    """Return the network of a file that `convert-weights` or `save_network` wrote, ready to predict.
+
+    `network(images)` takes images [B, T, V, 3, H, W] in [0, 1] on the same device and returns a `NetworkOutput`. A
+    plain set of S images enters as S instants of one view. No parameter keeps a gradient.
+
+    Args:
+        path: the .safetensors file.
+        device: auto, cpu, cuda or cuda:N.
+        precision: of encoder and trunk: auto, fp32, bf16 or fp16.
+
+    Raises:
+        WeightsError: if the file is missing, damaged, of another kind or of another network.
+        UsageError: if no device or precision is called so.
+        CapabilityError: if the device is not there.
+    """
+    place = choose_device(device)
+    loaded = load_network(Path(path), place, choose_precision(precision, place))
+    return loaded.network.requires_grad_(False)
+
+
+def load_network(
+    path: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
+) -> LoadedNetwork:
+    """Return a network with what its file says about it; in float32 it can be trained further.
+
+    Raises:
+        WeightsError: if the file is missing, damaged, of another kind or of another network.
+    """
+    config, info = describe_weights(path)
+    with torch.device("meta"):
+        network = HalfPrecisionNetwork(config, precision) if precision in _HALVES else build_network(config)
+    expected = network.state_dict()
+    try:
+        with safe_open(path, framework="pt") as file:
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+            _check_tensors(path, expected, shapes)
+            # Half precision takes a copy of everything, so that the file does not stay mapped behind a few norms.
+            copied = precision in _HALVES
+            tensors = {
+                name: file.get_tensor(name).to(device, kept.dtype, copy=copied) for name, kept in expected.items()
+            }
+    except SafetensorError as error:
+        raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
+    network.load_state_dict(tensors, assign=True)
+    return LoadedNetwork(network=network.eval(), config=config, info=info)
+
+
+def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:
+    """Yield layers of encoder and trunk that automatic casting always runs in half precision."""
+    for part in ("encoder", "aggregator"):
+        for block in network.get_submodule(part).modules():
+            if isinstance(block, Block):
+                yield from (module for module in block.modules() if isinstance(module, nn.Linear))
+
+
+def _check_tensors(path: Path, expected: Mapping[str, Tensor], found: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare names and shapes, naming the first that differs."""
+    missing = [name for name in expected if name not in found]
+    unexpected = [name for name in found if name not in expected]
+    hint = "the file does not fit its own configuration; " + FETCH_AGAIN
+    if missing:
+        raise WeightsError(f"'{path}': {len(missing)} tensors missing, first: {missing[0]}", hint)
+    if unexpected:
+        raise WeightsError(f"'{path}': {len(unexpected)} tensors unexpected, first: {unexpected[0]}", hint)
+    misshaped = [name for name, value in expected.items() if found[name] != tuple(value.shape)]
+    if misshaped:
+        name = misshaped[0]
+        raise WeightsError(
+            f"'{path}': {len(misshaped)} tensors misshaped, first: {name} is {list(found[name])} "
+            f"where the network has {list(expected[name].shape)}",
+            hint,
+        )

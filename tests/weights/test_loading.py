@@ -1,0 +1,194 @@
+"""`page4d.load`: a file alone gives a network that is ready to predict, in the arithmetic that was asked for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import Checkpoint, checkpoint, close, page4d_and_pi3
+from torch import nn
+
+import page4d
+from page4d.errors import CapabilityError, UsageError, WeightsError
+from page4d.layers.block import Block
+from page4d.models import PRESETS, build_network
+from page4d.models.config import MaskFusion, SparseConfig, SparseStrategy, TimeEncoding
+from page4d.weights import load_network, save_network
+from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.placement import choose_device
+from page4d.weights.recipes import Target
+
+
+def converted(given: Checkpoint, folder: Path, **settings: object) -> Path:
+    out = folder / "out.safetensors"
+    source = given.save(folder)
+    write_conversion(plan_conversion([source], ConvertSettings(configs=given.configs, **settings)), out)
+    source.unlink()
+    return out
+
+
+@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("name", ["vggt_c", "vggt_a", "vggt_b", "page4d_c"])
+def test_golden_outputs_of_vggt(name: str, target: Target, tmp_path: Path) -> None:
+    """Images enter as views of one instant, or as instants of one view; PAGE-4D without its mask is VGGT."""
+    given = page4d_and_pi3()[0] if name == "page4d_c" else checkpoint(name)
+    mask = False if name == "page4d_c" else None
+    network = page4d.load(converted(given, tmp_path, target=target, mask=mask), "cpu")
+    named = {
+        "pose_encoding": "pose_enc",
+        "intrinsics": "intrinsics",
+        "depth_confidence": "depth_conf",
+        "points": "world_points",
+        "points_confidence": "world_points_conf",
+    }
+    for axis in (1, 2):
+        out = network(given.images.unsqueeze(axis))
+        for ours, theirs in named.items():
+            assert close(getattr(out, ours).squeeze(axis), given.tensors[f"output/{theirs}"]), ours
+        assert close(out.depth.squeeze(axis)[..., None], given.tensors["output/depth"])
+        assert close(out.world_to_camera.squeeze(axis)[..., :3, :], given.tensors["output/extrinsics"])
+        assert (out.dynamic is None) == (target is Target.OWN)
+
+
+@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("name", ["pi3_c", "pi3_a", "pi3_b"])
+def test_golden_outputs_of_pi3(name: str, target: Target, tmp_path: Path) -> None:
+    given = checkpoint(name)
+    network = page4d.load(converted(given, tmp_path, target=target), device="cpu")
+    for axis in (1, 2):
+        out = network(given.images.unsqueeze(axis))
+        assert close(out.points.squeeze(axis), given.tensors["output/points"])
+        assert close(out.local_points.squeeze(axis), given.tensors["output/local_points"])
+        assert close(out.confidence_logits.squeeze(axis)[..., None], given.tensors["output/conf"])
+        assert close(out.camera_to_world.squeeze(axis), given.tensors["output/camera_poses"])
+        assert torch.equal(out.depth, out.local_points[..., 2])
+        product = out.world_to_camera @ out.camera_to_world
+        torch.testing.assert_close(product, torch.eye(4).double().expand_as(product))
+
+
+@pytest.mark.parametrize("name", ["vggt_c", "pi3_c"])
+def test_a_plain_set_of_images_enters_as_instants_or_as_views(name: str, tmp_path: Path) -> None:
+    images = torch.rand(2, 3, 3, 28, 42)
+    networks = [page4d.load(converted(checkpoint(name), tmp_path, target=target), "cpu") for target in Target]
+    outputs = [network(images.unsqueeze(axis)) for network in networks for axis in (1, 2)]
+    for axis, out in zip((2, 1, 2), outputs[1:], strict=True):
+        for part in ("world_to_camera", "depth", "depth_confidence", "points"):
+            expected, found = getattr(outputs[0], part).squeeze(1), getattr(out, part).squeeze(axis)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    moved = networks[0](images.roll(1, dims=3)[:, :, None])
+    assert not close(moved.points.squeeze(2), outputs[0].points.squeeze(1))
+
+
+@pytest.fixture(scope="module")
+def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of the smallest network with every part, none of them closed."""
+    tiny = PRESETS["mv-tiny"]
+    torch.manual_seed(0)
+    network = build_network(
+        replace(
+            tiny,
+            mask=replace(tiny.mask, own_blocks=True, fusion=MaskFusion.GATED),
+            sparse=SparseConfig(layers=(2, 3), strategy=SparseStrategy.MEMORY, memory_tokens=4),
+            time_encoding=TimeEncoding.ALIBI,
+        )
+    )
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    path = tmp_path_factory.mktemp("lively") / "x.safetensors"
+    save_network(network, path, {"licence": "CC0-1.0", "description": "a test"})
+    return path
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_half_precision_is_automatic_casting_with_smaller_weights(
+    name: str, dtype: torch.dtype, lively: Path
+) -> None:
+    images, told = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
+    whole, half = load_network(lively).network, page4d.load(lively, "cpu", name)
+    with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
+        expected = whole(images, told)
+    out = half(images, told)
+    assert torch.equal(out.pose_encoding, expected.pose_encoding)
+    assert torch.equal(out.depth, expected.depth)
+    assert torch.equal(out.points, expected.points)
+    assert torch.equal(out.dynamic, expected.dynamic)
+    assert {value.dtype for value in (out.pose_encoding, out.depth, out.points)} == {torch.float32}
+    assert out.world_to_camera.dtype is torch.float64
+    with torch.no_grad():
+        assert not torch.equal(out.depth, whole(images, told).depth)
+
+
+def test_only_linear_layers_of_blocks_of_encoder_and_trunk_are_kept_in_half_precision(lively: Path) -> None:
+    network = page4d.load(lively, "cpu", "bf16")
+    inside = {
+        parameter
+        for part in (network.encoder, network.aggregator)
+        for block in part.modules()
+        if isinstance(block, Block)
+        for module in block.modules()
+        if isinstance(module, nn.Linear)
+        for parameter in module.parameters()
+    }
+    assert len(inside) == 8 * (1 + 2 * 4 + 2 * 2 * 2 + 2), "encoder, trunk, two streams of two layers, two sparse"
+    for name, parameter in network.named_parameters():
+        assert parameter.dtype is (torch.bfloat16 if parameter in inside else torch.float32), name
+        assert not parameter.requires_grad
+        assert parameter.device.type == "cpu"
+    assert not network.training
+
+
+def test_auto_is_float32_on_a_cpu(lively: Path) -> None:
+    network = page4d.load(lively, torch.device("cpu"))
+    assert {value.dtype for value in network.state_dict().values()} == {torch.float32}
+
+
+def test_half_files_load_in_any_precision(tmp_path: Path) -> None:
+    """A file in bf16 holds what the linear layers of a network in bf16 are anyway."""
+    given = checkpoint("vggt_c")
+    out = converted(given, tmp_path, dtype=torch.bfloat16)
+    images = given.images[:, None]
+    whole, half = page4d.load(out, "cpu", "fp32"), page4d.load(out, "cpu", "bf16")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = whole(images)
+    assert torch.equal(half(images).depth, expected.depth)
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "message"),
+    [
+        ("gpu", UsageError, "no device is called 'gpu'"),
+        ("cpu:x", UsageError, "no device is called 'cpu:x'"),
+        ("meta", CapabilityError, "device 'meta' is not supported"),
+        pytest.param(
+            "cuda",
+            CapabilityError,
+            "no CUDA device is available",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here"),
+        ),
+    ],
+)
+def test_a_device_that_is_not_there(device: str, kind: type, message: str, lively: Path) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        page4d.load(lively, device)
+    assert caught.value.hint
+
+
+def test_a_device_beyond_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert str(choose_device("auto")) == "cuda"
+    assert str(choose_device("cuda:1")) == "cuda:1"
+    with pytest.raises(CapabilityError, match="there is no cuda:2: 2 CUDA devices"):
+        choose_device("cuda:2")
+
+
+def test_a_precision_that_there_is_not(lively: Path) -> None:
+    with pytest.raises(UsageError, match="no precision is called 'int8'") as caught:
+        page4d.load(lively, "cpu", "int8")
+    assert caught.value.hint == "choose from auto, fp32, bf16, fp16"
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="do not exist"):
+        page4d.load(str(tmp_path / "x.safetensors"))

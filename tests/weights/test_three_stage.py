@@ -1,0 +1,142 @@
+"""Three stages: encoder and first layers compute as in Pi3, last layers and heads as in PAGE-4D."""
+
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoints import Checkpoint, page4d_and_pi3
+from torch import Tensor
+
+from page4d.errors import UsageError, WeightsError
+from page4d.layers.block import Block
+from page4d.layers.rope import RotaryTables, rotary_tables
+from page4d.models import ViewTimeNetwork
+from page4d.models.sparse_config import SparseStrategy
+from page4d.models.tokens import token_positions
+from page4d.weights import load_network
+from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.families import Family, read_network
+from page4d.weights.recipes import Recipe, Target, draw_blueprint
+from page4d.weights.stream import TensorSpec
+from page4d.weights.view_time import ViewTimeOptions
+
+GRID, NUM_SPECIAL, WIDTH = (2, 3), 5, 32
+NUM_PI3 = 2
+"""Layers of the small Pi3; the small PAGE-4D has 4."""
+
+
+def network_of(folder: Path, *given: Checkpoint, **settings: object) -> ViewTimeNetwork:
+    configs = {family: config for each in given for family, config in each.configs.items()}
+    paths = [each.save(folder) for each in given]
+    out = folder / f"{len(given)}{given[0].name}.safetensors"
+    write_conversion(plan_conversion(paths, ConvertSettings(configs=configs, **settings)), out)
+    return load_network(out).network.requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> tuple[ViewTimeNetwork, ...]:
+    """The three-stage network, Pi3 and PAGE-4D."""
+    upper, lower = page4d_and_pi3()
+    folder = tmp_path_factory.mktemp("three")
+    return network_of(folder, upper, lower), network_of(folder, lower), network_of(folder, upper, mask=False)
+
+
+def faint_tokens(count: int) -> Tensor:
+    """Tokens of so little variance that the constant in a norm's root shows."""
+    torch.manual_seed(0)
+    return 0.01 * torch.randn(1, count, NUM_SPECIAL + GRID[0] * GRID[1], WIDTH)
+
+
+def tables(network: ViewTimeNetwork) -> RotaryTables:
+    config = network.config
+    return rotary_tables(token_positions(GRID, NUM_SPECIAL), WIDTH // config.num_heads, config.rope_base)
+
+
+def block(network: ViewTimeNetwork, step: str, layer: int) -> Block:
+    return network.aggregator.blocks[step][layer]
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("time", "frame"), ("view", "global")])
+@pytest.mark.parametrize("layer", range(4))
+def test_every_block_is_the_function_that_it_was(layer: int, ours: str, theirs: str, networks: tuple) -> None:
+    three, *origins = networks
+    eps, other = (1e-6, 1e-5) if layer < NUM_PI3 else (1e-5, 1e-6)
+    found, expected = block(three, ours, layer), block(origins[layer >= NUM_PI3], theirs, layer)
+    tokens, rope = faint_tokens(1)[0], tables(three)
+    assert (found.norm1.eps, found.norm2.eps, found.attn.q_norm.eps, found.attn.k_norm.eps) == (eps, eps, 1e-5, 1e-5)
+    assert torch.equal(found(tokens, rope), expected(tokens, rope))
+    blunt = deepcopy(found)
+    blunt.norm1.eps = blunt.norm2.eps = other
+    assert (blunt(tokens, rope) - expected(tokens, rope)).abs().max() > 1e-4, "another constant would show"
+
+
+def test_a_sparse_block_keeps_the_constant_of_pi3(tmp_path: Path) -> None:
+    upper, lower = page4d_and_pi3()
+    options = ViewTimeOptions(sparse=SparseStrategy.LANDMARK, sparse_layers=(3,))
+    three, pi3 = network_of(tmp_path, upper, lower, view_time=options), network_of(tmp_path, lower)
+    assert three.aggregator.sparse is not None
+    found, expected = three.aggregator.sparse.layers["3"].block, block(pi3, "global", NUM_PI3 - 1)
+    tokens = faint_tokens(1)[0]
+    assert torch.equal(found(tokens, tables(three)), expected(tokens, tables(three)))
+
+
+def test_the_lower_trunk_is_pi3s_on_the_same_tokens(networks: tuple) -> None:
+    three, pi3, _ = networks
+    tokens = faint_tokens(3)[:, None]
+    last = NUM_PI3 - 1
+    found = three.aggregator.transform(tokens, GRID).levels[last]
+    expected = pi3.aggregator.transform(tokens, GRID).levels[last]
+    assert (found - expected).abs().max() <= 1e-6
+
+
+def test_the_encoder_is_pi3s(networks: tuple) -> None:
+    three, pi3, page4d = networks
+    images = torch.rand(2, 3, 28, 42)
+    assert {module.eps for module in three.encoder.modules() if hasattr(module, "eps")} == {1e-6}
+    assert torch.equal(three.encoder(images).tokens, pi3.encoder(images).tokens)
+    assert not torch.equal(three.encoder(images).tokens, page4d.encoder(images).tokens)
+
+
+def test_the_heads_are_page4ds(networks: tuple) -> None:
+    three, _, page4d = networks
+    tokens = torch.randn(1, 3, 2 * WIDTH)
+    assert torch.equal(three.camera_head(tokens)[-1], page4d.camera_head(tokens)[-1])
+    levels = [torch.randn(2, 6, 2 * WIDTH) for _ in range(4)]
+    assert torch.equal(three.depth_head(levels, GRID)[0], page4d.depth_head(levels, GRID)[0])
+    assert torch.equal(three.point_head(levels, GRID)[0], page4d.point_head(levels, GRID)[0])
+
+
+def test_a_wrong_pair_is_named(tmp_path: Path) -> None:
+    upper, lower = page4d_and_pi3()
+    paths = [upper.save(tmp_path), lower.save(tmp_path)]
+    configs = upper.configs | lower.configs
+    with pytest.raises(UsageError, match="recipe three-stage makes the view x time network only"):
+        plan_conversion(paths, ConvertSettings(configs=configs, target=Target.OWN))
+    with pytest.raises(UsageError, match="recipe three-stage lacks the weights of Pi3"):
+        plan_conversion(paths[:1], ConvertSettings(configs=upper.configs, recipe=Recipe.THREE_STAGE))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_heads": 4}, r"Pi3 has num_heads 4 where PAGE-4D has 2"),
+        ({"rope_base": 10.0}, r"Pi3 has rope_base 10\.0 where PAGE-4D has 100"),
+        ({"num_registers": 4}, "Pi3 has 4 registers and 2 layers, PAGE-4D 4 and 4"),
+        ({"depth": 4}, "Pi3 has 5 registers and 4 layers, PAGE-4D 4 and 4"),
+    ],
+)
+def test_a_pair_of_other_sizes_is_named(change: dict, message: str) -> None:
+    upper, lower = page4d_and_pi3()
+    specs, found = {}, {}
+    for family, given in ((Family.PI3, lower), (Family.PAGE4D, upper)):
+        specs[family] = {
+            name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in given.weights.items()
+        }
+        found[family] = read_network(specs[family], given.name, given.configs)
+    other = replace(found[Family.PI3].network, **change)
+    found[Family.PI3] = replace(found[Family.PI3], network=other)
+    with pytest.raises(WeightsError, match=message) as caught:
+        draw_blueprint(Recipe.THREE_STAGE, Target.PAGE4D_MV, found, specs)
+    assert caught.value.hint

@@ -1,0 +1,256 @@
+"""What the view x time network has beyond a checkpoint starts closed, is accounted for, and acts once opened."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from checkpoints import checkpoint, close, page4d_and_pi3
+from torch import Tensor
+
+import page4d
+from page4d.errors import UsageError
+from page4d.models import Hints, NetworkOutput, ViewTimeNetwork
+from page4d.models.config import EpipolarConfig, FullAttention, SparseStrategy, Streams, TimeEncoding
+from page4d.weights.accounting import Tag
+from page4d.weights.convert import Conversion, ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.recipes import Recipe, Target
+from page4d.weights.view_time import TimeWeights, ViewTimeOptions
+
+EVERYTHING = {
+    "streams": Streams.DUAL,
+    "own_blocks": True,
+    "sparse": SparseStrategy.LANDMARK,
+    "time_encoding": TimeEncoding.ALIBI,
+    "epipolar": True,
+}
+
+
+class Converted(NamedTuple):
+    conversion: Conversion
+    path: Path
+    network: ViewTimeNetwork
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("sources")
+    return {given.name: given.save(folder) for given in (checkpoint("vggt_c"), *page4d_and_pi3())}
+
+
+@pytest.fixture(scope="module")
+def convert(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
+    """Convert sources with options, once each, into a file of its own."""
+    known = {given.name: given.configs for given in (checkpoint("vggt_c"), *page4d_and_pi3())}
+    done: dict[str, Converted] = {}
+
+    def call(*names: str, **options: object) -> Converted:
+        key = repr((names, sorted(options.items(), key=str)))
+        if key not in done:
+            settings = ConvertSettings(
+                target=Target.PAGE4D_MV,
+                configs={family: settings for name in names for family, settings in known[name].items()},
+                mask=False if "page4d_c" in names else None,
+                view_time=ViewTimeOptions(**options),
+            )
+            conversion = plan_conversion([sources[name] for name in names], settings)
+            path = tmp_path_factory.mktemp("converted") / "out.safetensors"
+            write_conversion(conversion, path)
+            done[key] = Converted(conversion, path, page4d.load(path, "cpu"))
+        return done[key]
+
+    return call
+
+
+def capture() -> tuple[Tensor, Tensor, Hints]:
+    torch.manual_seed(1)
+    hints = Hints(keypoints=torch.rand(1, 2, 2, 2, 3), times=torch.tensor([[0.0, 1.5]]))
+    return torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42), hints
+
+
+def predict(network: ViewTimeNetwork) -> NetworkOutput:
+    images, told, hints = capture()
+    return network(images, told, hints=hints)
+
+
+def same(one: NetworkOutput, other: NetworkOutput) -> bool:
+    parts = ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence", "dynamic")
+    return all(torch.equal(getattr(one, part), getattr(other, part)) for part in parts)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"streams": Streams.SINGLE},
+        {"streams": Streams.DUAL, "own_blocks": True},
+        *({"sparse": strategy} for strategy in SparseStrategy),
+        {"time_encoding": TimeEncoding.ALIBI},
+        {"time_encoding": TimeEncoding.ROPE},
+        EVERYTHING,
+    ],
+    ids=str,
+)
+def test_closed_parts_change_nothing(options: dict, convert) -> None:
+    plain = predict(convert("vggt_c").network)
+    conversion, _, network = convert("vggt_c", **options)
+    assert network.config != convert("vggt_c").network.config
+    assert same(predict(network), plain)
+    new = [row for row in conversion.account.rows if row.tag in (Tag.NEW, Tag.DERIVED)]
+    assert all(row.rule for row in new)
+    assert conversion.account.num_used() == 374
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sparse": SparseStrategy.LANDMARK, "scalars": {"sparse_gate": 1.0}},
+        {"sparse": SparseStrategy.MEMORY, "scalars": {"sparse_gate": 0.5}},
+        {"time_encoding": TimeEncoding.ALIBI, "scalars": {"time_gate": 1.0}},
+        {"time_encoding": TimeEncoding.ROPE, "scalars": {"time_gate": 0.3}},
+        {"scalars": {"lambda_pose": 2.0, "lambda_geo_t": -1.0}},
+        {"time_weights": TimeWeights.GLOBAL},
+        {"full_attention": FullAttention.ALWAYS},
+    ],
+    ids=str,
+)
+def test_open_parts_act(options: dict, convert) -> None:
+    assert not same(predict(convert("vggt_c", **options).network), predict(convert("vggt_c").network))
+
+
+def test_keypoints_weigh_once_their_number_is_set(convert) -> None:
+    opened = {"sparse": SparseStrategy.DILATED, "scalars": {"sparse_gate": 1.0}}
+    more = {**opened, "scalars": {"sparse_gate": 1.0, "lambda_kpt": 3.0}}
+    assert not same(predict(convert("vggt_c", **opened).network), predict(convert("vggt_c", **more).network))
+
+
+def test_set_numbers_are_in_the_file_and_in_the_account(convert) -> None:
+    scalars = {"alpha": 0.5, "lambda_pose": 2.0, "sparse_gate": 0.25, "time_gate": 0.125}
+    conversion, _, network = convert("vggt_c", **EVERYTHING, scalars=scalars)
+    assert network.config.epipolar == EpipolarConfig(layers=network.config.mask.layers)
+    state = network.state_dict()
+    assert float(state["aggregator.dynamic.alpha"]) == 0.5
+    assert float(state["aggregator.dynamic.beta"]) == 1
+    assert float(state["aggregator.mask_bias.lambda_pose"]) == 2
+    assert float(state["aggregator.sparse.layers.2.gate"]) == float(state["aggregator.sparse.layers.3.gate"]) == 0.25
+    assert torch.equal(state["aggregator.time.gates"], torch.full((4,), 0.125))
+    rules = {rule: number for origin, rule, _, number in conversion.account.by_rule() if origin == "page4d"}
+    assert rules == {
+        "alpha: starts at 0.5": 1,
+        "alpha, beta: starts at 1": 1,
+        "lambda_pose: starts at 2": 1,
+        "lambda: starts at 0": 3,
+        "lambda_kpt: starts at 0": 1,
+        "sparse_gate: starts at 0.25": 2,
+        "time_gate: starts at 0.125": 1,
+        "dynamic mask head: untrained, its last layer 0": 6,
+    }
+
+
+def test_blocks_of_streams_are_those_of_the_trunk(convert) -> None:
+    conversion, _, network = convert("vggt_c", streams=Streams.DUAL, own_blocks=True)
+    blocks = network.aggregator.blocks
+    (layer,) = network.config.mask.layers
+    for stream in network.aggregator.stream_blocks.values():
+        for step in ("time", "view"):
+            ours, theirs = stream[step][0].state_dict(), blocks[step][layer].state_dict()
+            assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    row = conversion.account.targets()["aggregator.stream_blocks.pose.view.0.norm1.weight"]
+    assert (row.tag, row.source) == (Tag.DERIVED, f"aggregator.global_blocks.{layer}.norm1.weight")
+    assert conversion.account.count(Tag.DERIVED) == 2 * 2 * 18
+
+
+@pytest.mark.parametrize(
+    ("names", "layers", "copied"),
+    [(("vggt_c",), (2, 3), (2, 3)), (("page4d_c", "pi3_c"), (1, 3), (1, 1)), (("pi3_c",), (0, 1), (1, 1))],
+)
+def test_sparse_blocks_are_the_last_of_pi3_or_those_of_their_layer(
+    names: tuple, layers: tuple, copied: tuple, convert
+) -> None:
+    conversion, _, network = convert(*names, sparse=SparseStrategy.LANDMARK, sparse_layers=layers)
+    for layer, origin in zip(layers, copied, strict=True):
+        ours = network.aggregator.sparse.layers[str(layer)].block.state_dict()
+        theirs = network.aggregator.blocks["view"][origin].state_dict()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        row = conversion.account.targets()[f"aggregator.sparse.layers.{layer}.block.mlp.fc1.weight"]
+        assert row.origin == ("VGGT" if names == ("vggt_c",) else "Pi3")
+        assert row.rule == f"sparse block: copy of layer {origin} across views"
+
+
+def test_memory_is_random_and_repeats(convert, tmp_path: Path) -> None:
+    conversion, path, network = convert("vggt_c", sparse=SparseStrategy.MEMORY)
+    torch.rand(3)
+    write_conversion(conversion, tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+    first = network.state_dict()
+    memories = [first[f"aggregator.sparse.layers.{layer}.memory"] for layer in (2, 3)]
+    assert [tuple(memory.shape) for memory in memories] == [(1, 32, 32)] * 2
+    assert not torch.equal(*memories)
+    assert all(0.018 < float(memory.std()) < 0.022 for memory in memories)
+
+
+@pytest.fixture
+def vggt(sources: dict[str, Path], tmp_path: Path) -> ViewTimeNetwork:
+    """The checkpoint in the network of its authors."""
+    conversion = plan_conversion([sources["vggt_c"]], ConvertSettings(configs=checkpoint("vggt_c").configs))
+    write_conversion(conversion, tmp_path / "own.safetensors")
+    return page4d.load(tmp_path / "own.safetensors", "cpu")
+
+
+def test_weights_of_global_attention_along_time_are_exact_for_one_instant_or_view(
+    convert, vggt: ViewTimeNetwork
+) -> None:
+    network = convert("vggt_c", time_weights=TimeWeights.GLOBAL, full_attention=FullAttention.NEVER).network
+    for shape in ((1, 1, 3), (1, 3, 1)):
+        images = torch.rand(*shape, 3, 28, 42)
+        out, expected = network(images), vggt(images)
+        assert close(out.pose_encoding, expected.pose_encoding)
+        assert close(out.points, expected.points)
+
+
+def test_one_view_needs_full_attention_to_be_vggt(convert, vggt: ViewTimeNetwork) -> None:
+    images = torch.rand(1, 3, 1, 3, 28, 42)
+    for mode, exact in ((FullAttention.ONE_VIEW, True), (FullAttention.NEVER, False)):
+        assert close(convert("vggt_c", full_attention=mode).network(images).points, vggt(images).points) == exact
+    assert convert("vggt_c").network.config.full_attention is FullAttention.ONE_VIEW
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"time_weights": TimeWeights.GLOBAL, "time_encoding": TimeEncoding.ROPE}, "--time-encoding acts in"),
+        ({"time_weights": TimeWeights.GLOBAL, "epipolar": True}, "--epipolar acts in"),
+        ({"sparse_layers": (2,)}, "--sparse-layers without --sparse"),
+        ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (4,)}, r"a layer outside 0\.\.3"),
+        ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (0,)}, "sparse attention in layer 0, mask from 1"),
+        ({"scalars": {"gamma": 1.0}}, "--set gamma: no such number"),
+        ({"scalars": {"sparse_gate": 1.0}}, "--set sparse_gate: this network has none"),
+        ({"scalars": {"time_gate": 1.0}}, "--set time_gate: this network has none"),
+        ({"scalars": {"lambda_geo": -5.0}}, "--set lambda_geo=-5"),
+        ({"scalars": {"alpha": float("nan")}}, "--set alpha=nan"),
+        ({"sparse": SparseStrategy.DILATED, "scalars": {"lambda_kpt": 7.0}}, "--set lambda_kpt=7"),
+    ],
+    ids=str,
+)
+def test_contradictions_are_refused(options: dict, message: str, convert) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        convert("vggt_c", **options)
+    assert caught.value.hint
+
+
+def test_pi3_has_one_state(convert) -> None:
+    assert convert("pi3_c").network.config.mask.streams is Streams.SINGLE
+    with pytest.raises(UsageError, match="--streams: the heads of Pi3 read one state"):
+        convert("pi3_c", streams=Streams.DUAL)
+
+
+def test_the_checkpoints_own_network_has_none_of_it(sources: dict[str, Path]) -> None:
+    settings = ConvertSettings(configs=checkpoint("vggt_c").configs, view_time=ViewTimeOptions(epipolar=True))
+    with pytest.raises(UsageError, match="options of the view x time network"):
+        plan_conversion([sources["vggt_c"]], settings)
+
+
+def test_three_stage_takes_everything_at_once(convert) -> None:
+    conversion, _, network = convert("page4d_c", "pi3_c", **EVERYTHING)
+    assert conversion.recipe is Recipe.THREE_STAGE
+    assert network.config.norm_eps == (1e-6, 1e-6, 1e-5, 1e-5)
+    assert same(predict(network), predict(convert("page4d_c", "pi3_c").network))
