@@ -1,6 +1,6 @@
 """The DINOv2 vision transformer with registers, at any size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from page4d.encoders.base import PatchTokens
 from page4d.errors import UsageError
-from page4d.layers.block import INIT_STD, Block, BlockConfig, initialise_linears
+from page4d.layers.block import INIT_STD, Block, BlockConfig, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
+from page4d.layers.feed_forward import FeedForwardKind
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,12 @@ class DinoV2Config:
     depth: int = 24
     num_heads: int = 16
     mlp_ratio: float = 4.0
+    feed_forward: FeedForwardKind = FeedForwardKind.MLP
     num_registers: int = 4
     norm_eps: float = 1e-6
     layer_scale: float | None = 1.0
+    drop_path: float = 0.0
+    """Probability with which training leaves out a branch of the last block; it grows from 0 in the first."""
 
     def __post_init__(self) -> None:
         if self.image_size <= 0 or self.image_size % self.patch_size:
@@ -44,6 +48,9 @@ class DinoV2Config:
             )
         if self.depth < 0 or self.num_registers < 0:
             raise UsageError("encoder: depth and num_registers cannot be negative", "use 0 or more")
+        if not 0 <= self.drop_path < 1:
+            raise UsageError(f"encoder: drop_path {self.drop_path}", "use at least 0 and less than 1")
+        object.__setattr__(self, "feed_forward", FeedForwardKind(self.feed_forward))
 
 
 class DinoV2(nn.Module):
@@ -65,10 +72,12 @@ class DinoV2(nn.Module):
             dim=dim,
             num_heads=config.num_heads,
             mlp_ratio=config.mlp_ratio,
+            feed_forward=config.feed_forward,
             norm_eps=config.norm_eps,
             layer_scale=config.layer_scale,
         )
-        self.blocks = nn.ModuleList(Block(block) for _ in range(config.depth))
+        rates = drop_path_rates(config.depth, config.drop_path)
+        self.blocks = nn.ModuleList(Block(replace(block, drop_path=rate)) for rate in rates)
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
         initialise_linears(self)
         for table in (self.cls_token, self.pos_embed, self.register_tokens):

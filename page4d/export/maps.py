@@ -1,4 +1,4 @@
-"""Depth, confidence and motion maps as PNG files, at the pixels of the network image without its padding."""
+"""Depth, confidence and motion maps as PNG files, at the pixels of the network image: no padding, all of the view."""
 
 import math
 from pathlib import Path
@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, OutputError
@@ -30,8 +31,11 @@ _COMPRESSION = 3
 
 
 def crop_to_content(values: Tensor, transform: PixelTransform) -> Tensor:
-    """Cut the padding off a map [..., H, W]."""
-    return values[..., transform.rows, transform.columns]
+    """Cut the padding off a map [..., H, W]; where the view was cut away it becomes 0."""
+    rows, columns = transform.content_rows, transform.content_columns
+    height, width = transform.content_size
+    around = (columns.start, width - columns.stop, rows.start, height - rows.stop)
+    return functional.pad(values[..., transform.rows, transform.columns], around)
 
 
 def choose_depth_scale(

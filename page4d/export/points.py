@@ -16,11 +16,25 @@ from page4d.export.arrays import to_bytes, to_numpy
 from page4d.export.maps import DYNAMIC_THRESHOLD
 from page4d.export.ply import PointCloud, join_clouds
 from page4d.geometry.camera import unproject
+from page4d.geometry.edges import depth_edges, normal_edges
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.predictions import Predictions
 
 MOST_VIEWS = 256
 """The cloud counts views in one byte."""
+
+PI3_DEPTH_STEP = 0.03
+PI3_NORMAL_ANGLE_DEG = 5.0
+
+
+class EdgeFilter(StrEnum):
+    """How pixels that float between two surfaces are found."""
+
+    SLANT = "slant"
+    """By how slantwise the surface is seen: `surface_mask`."""
+
+    PI3 = "pi3"
+    """As the public Pi3 code does: steps of more than 3 % in depth where the surface turns by more than 5 degrees."""
 
 
 class PointSource(StrEnum):
@@ -34,11 +48,13 @@ class PointSource(StrEnum):
 class PointOptions:
     """What a cloud keeps. Zero switches `voxel_size` (in units of the scene) and `max_points` off.
 
-    `edge_angle_deg` is the steepest view of a surface that counts as one: 0 is seen from the front, 90 keeps all.
+    `edge_angle_deg`, of the filter by slant, is the steepest view of a surface that counts as one: 0 is seen from the
+    front, 90 keeps all.
     """
 
     source: PointSource = PointSource.DEPTH
     min_confidence: float = 0.0
+    edges: EdgeFilter = EdgeFilter.SLANT
     edge_angle_deg: float = 85.0
     voxel_size: float = 0.0
     max_points: int = 0
@@ -56,6 +72,7 @@ class PointOptions:
             if not lowest <= value <= highest:
                 raise UsageError(f"{name} is {value}", f"give a value from {lowest} to {highest:g}")
         object.__setattr__(self, "source", PointSource(self.source))
+        object.__setattr__(self, "edges", EdgeFilter(self.edges))
 
 
 def merged_cloud(instant: Predictions, options: PointOptions | None = None) -> PointCloud:
@@ -96,7 +113,10 @@ def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> Point
     confidence = torch.nan_to_num(confidence.detach().cpu().float(), nan=0.0).clamp(0.0, 1.0)
     valid = valid & (in_camera[..., 2] > 0) & in_camera.isfinite().all(-1) & in_world.isfinite().all(-1)
     keep = valid & (confidence >= options.min_confidence)
-    if options.edge_angle_deg < 90:
+    if options.edges is EdgeFilter.PI3:
+        steps = depth_edges(in_camera[..., 2], PI3_DEPTH_STEP, valid)
+        keep = keep & ~(steps & normal_edges(in_camera, PI3_NORMAL_ANGLE_DEG, valid))
+    elif options.edge_angle_deg < 90:
         keep = keep & surface_mask(in_camera, valid, options.edge_angle_deg)
     number = int(keep.sum())
     colors = instant.images[0, 0, view].detach().cpu().permute(1, 2, 0)[keep]

@@ -31,12 +31,15 @@ class SceneRecord(FileModel):
 
 
 class PixelRecord(FileModel):
-    """How an original image lies on the network's canvas: resized to the content, placed at (left, top)."""
+    """How an original image lies on the network's canvas: resized to the content, placed at (left, top).
+
+    What sticks out of the canvas, as where `top` is negative, was cut away: maps are 0 there.
+    """
 
     content_size: Size
     canvas_size: Size
-    left: Count = 0
-    top: Count = 0
+    left: int = 0
+    top: int = 0
 
 
 class DistortionRecord(FileModel):

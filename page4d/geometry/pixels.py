@@ -14,8 +14,8 @@ from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 class PixelTransform:
     """Original image -> resized to `content_size` -> placed at (`left`, `top`) on a canvas of `canvas_size`.
 
-    Sizes are (height, width). The two scale factors differ only by the rounding of the content to whole pixels, so
-    nothing is stretched by more than half a pixel, and nothing is cropped away.
+    Sizes are (height, width). Along each axis the content either lies on the canvas, padded around, or covers it:
+    then `left` or `top` is negative or 0, and what sticks out is cut away.
     """
 
     original_size: tuple[int, int]
@@ -26,8 +26,7 @@ class PixelTransform:
 
     def __post_init__(self) -> None:
         (height, width), (canvas_height, canvas_width) = self.content_size, self.canvas_size
-        fits = self.left >= 0 and self.top >= 0
-        fits = fits and self.top + height <= canvas_height and self.left + width <= canvas_width
+        fits = _fits(self.top, height, canvas_height) and _fits(self.left, width, canvas_width)
         if not fits or min(*self.original_size, *self.content_size) < 1:
             raise UsageError(
                 f"content {width}x{height} at ({self.left}, {self.top}) does not fit a canvas of "
@@ -43,12 +42,28 @@ class PixelTransform:
     @property
     def rows(self) -> slice:
         """Canvas rows that hold the image."""
-        return slice(self.top, self.top + self.content_size[0])
+        return slice(max(self.top, 0), min(self.top + self.content_size[0], self.canvas_size[0]))
 
     @property
     def columns(self) -> slice:
         """Canvas columns that hold the image."""
-        return slice(self.left, self.left + self.content_size[1])
+        return slice(max(self.left, 0), min(self.left + self.content_size[1], self.canvas_size[1]))
+
+    @property
+    def content_rows(self) -> slice:
+        """Rows of the content that are on the canvas: all, unless some are cut away."""
+        return slice(self.rows.start - self.top, self.rows.stop - self.top)
+
+    @property
+    def content_columns(self) -> slice:
+        """Columns of the content that are on the canvas."""
+        return slice(self.columns.start - self.left, self.columns.stop - self.left)
+
+    @property
+    def share_cut(self) -> float:
+        """Share of the image that is cut away, from 0 to 1."""
+        shown = len(range(self.canvas_size[0])[self.rows]) * len(range(self.canvas_size[1])[self.columns])
+        return 1 - shown / (self.content_size[0] * self.content_size[1])
 
     def to_network(self, pixels: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
         """Map original pixel coordinates (x, y) to network pixel coordinates."""
@@ -74,11 +89,17 @@ class PixelTransform:
         return mask
 
 
+def _fits(start: int, length: int, available: int) -> bool:
+    """Whether a stretch lies inside what is available, or covers it."""
+    stop = start + length
+    return (start >= 0 and stop <= available) or (start <= 0 and stop >= available)
+
+
 def fit_views(original_sizes: list[tuple[int, int]], long_side: int, multiple: int) -> tuple[PixelTransform, ...]:
     """Place every view of a rig on one canvas: long side `long_side`, aspect ratio kept, centred, nothing cropped.
 
     The canvas is the smallest that holds all views and whose sides are multiples of `multiple` (the patch size).
-    Sizes are (height, width).
+    Sizes are (height, width). Contents are rounded to whole pixels, so nothing is stretched by more than half of one.
 
     Raises:
         UsageError: if an image is so narrow that its short side would vanish.

@@ -20,6 +20,7 @@ from page4d.export.maps import choose_depth_scale
 from page4d.export.output import open_output
 from page4d.export.run_record import NetworkRecord, RunRecord, read_run, write_run
 from page4d.geometry.camera import Cameras
+from page4d.geometry.preprocess import Preprocess
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.fingerprint import check_fingerprint, files_of, fingerprint_of
@@ -45,8 +46,9 @@ from page4d.inference.state import (
 )
 from page4d.inference.stitch import Stitched, stitch
 from page4d.inference.world import World
+from page4d.models.hints import Memory
 from page4d.predictions import Predictions
-from page4d.scene.batches import BatchReader, open_batches, scene_cameras
+from page4d.scene.batches import BatchReader, open_placed_batches, scene_cameras
 from page4d.scene.records import Level, Notice, Scene
 
 MAX_SHRINKS = 3
@@ -140,6 +142,7 @@ class _Run:
         self.world = World(inputs.scene, settings.poses, predictor_uses_rig=inputs.predictor.uses_rig_cameras)
         self.finished: list[FinishedChunk] = []
         self.settled = Sim3.identity()
+        self.memories: dict[int, Memory | None] = {}
 
     def execute(self, existing: ExistingOutput) -> RunRecord:
         try:
@@ -161,7 +164,7 @@ class _Run:
             self.journal.progress(self.inputs.scene.num_times, self.inputs.scene.num_times)
             return read_run(self.layout)
         self.state = self._begin(existing)
-        for notice in self.inputs.scene.notices:
+        for notice in (*self.inputs.scene.notices, *self.inputs.plan.notices):
             self.journal.notice(notice)
         write_run(self.layout, self._record("incomplete"))
         self._reconstruct_chunks()
@@ -226,8 +229,8 @@ class _Run:
         if self._num_done == total:
             return
         try:
-            with open_batches(
-                self.inputs.scene, self.inputs.plan.long_side, self.inputs.predictor.multiple
+            with open_placed_batches(
+                self.inputs.scene, self.inputs.plan.transforms, self.settings.preprocess
             ) as reader:
                 stitched = stitch(
                     self._predicted(reader),
@@ -256,7 +259,7 @@ class _Run:
         """Predict the last finished chunk again for the instants that it held back: they are not on disk."""
         last = self.finished[-1]
         chunk = Chunk(last.record.start, last.record.stop, last.record.overlap)
-        predictions = self._predict_or_none(reader, chunk)
+        predictions = self._predict_or_none(reader, chunk, len(self.finished) - 1)
         if predictions is None:
             raise self._out_of_memory()
         if not self.world.is_fixed:
@@ -268,7 +271,7 @@ class _Run:
         index, shrinks = len(self.finished), 0
         while index < len(self.state.plan):
             chunk = plan_of(self.state)[index]
-            predictions = self._predict_or_none(reader, chunk)
+            predictions = self._predict_or_none(reader, chunk, index)
             if predictions is None:
                 shrinks += 1
                 self._shrink(index, chunk, shrinks)
@@ -277,9 +280,9 @@ class _Run:
             del predictions
             index += 1
 
-    def _predict_or_none(self, reader: BatchReader, chunk: Chunk) -> Predictions | None:
+    def _predict_or_none(self, reader: BatchReader, chunk: Chunk, index: int) -> Predictions | None:
         try:
-            return self._predict(reader, chunk)
+            return self._predict(reader, chunk, index)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -288,14 +291,20 @@ class _Run:
             torch.cuda.empty_cache()
         return None
 
-    def _predict(self, reader: BatchReader, chunk: Chunk) -> Predictions:
+    def _predict(self, reader: BatchReader, chunk: Chunk, index: int) -> Predictions:
         with self.journal.timed("decode"):
             batch = reader.read(chunk.start, chunk.stop)
         with self.journal.timed("predict"):
-            predictions = self.inputs.predictor.predict(batch)
+            predictions, self.memories[index] = self.inputs.predictor.predict(batch, self._memory_before(index))
             _check_finite(predictions)
             predictions, self.settled = self.world.settle(predictions, batch.cameras)
         return predictions
+
+    def _memory_before(self, index: int) -> Memory | None:
+        """Return what the network remembers of the chunk before; a continued run finds it on disk."""
+        if index - 1 in self.memories:
+            return self.memories[index - 1]
+        return self.states.read_memory(index - 1) if index else None
 
     def _shrink(self, index: int, chunk: Chunk, shrinks: int) -> None:
         """Replan from a chunk on with half its length.
@@ -318,7 +327,7 @@ class _Run:
         frames = {None: "", 1: " with 1 frame per chunk"}.get(length, f" with {length} frames per chunk")
         return MemoryBudgetError(
             f"out of memory even{frames} at {side} px" if frames else f"out of memory at {side} px",
-            f"try --size {max(side * 3 // 4, 14)}, a smaller --overlap, or fewer --views",
+            f"try {_smaller(side, self.settings.preprocess)}, a smaller --overlap, or fewer --views",
         )
 
     def _write_chunk(self, stitched: Stitched, begin: float) -> None:
@@ -334,6 +343,10 @@ class _Run:
             for place in range(predictions.num_times):
                 written += write_instant(self.layout, first + place, predictions.at_times(place, place + 1), options)
                 self.journal.progress(first + place + 1, self.inputs.scene.num_times)
+        index = len(self.finished)
+        self.memories.pop(index - 1, None)
+        memory = self.memories[index]
+        kept = None if memory is None else self.states.write_memory(index, memory)
         state = chunk_state(
             chunk_record(
                 stitched, self.settled if self.world.is_fixed else stitched.transform, time.perf_counter() - begin
@@ -341,9 +354,10 @@ class _Run:
             first,
             capture_cameras([predictions]),
             written,
+            kept,
             self.layout.folder,
         )
-        self.states.write_chunk(len(self.finished), state)
+        self.states.write_chunk(index, state)
         self.finished.append(finished_chunk(state))
         self._update()
 
@@ -360,6 +374,12 @@ class _Run:
             levels = self.state.depth_scale or 1.0
             span = f"{1 / levels:.4g} to {65535 / levels:.4g}"
             self.journal.notice(Notice(f"{clipped} depths outside {span} were clipped in the depth PNGs"))
+
+
+def _smaller(side: int, preprocess: Preprocess) -> str:
+    """Name the options that make images smaller."""
+    size = f"--size {max(side * 3 // 4, 14)}"
+    return size if preprocess is Preprocess.NATIVE else f"--preprocess native {size}"
 
 
 def _check_finite(predictions: Predictions) -> None:

@@ -4,16 +4,19 @@ from dataclasses import dataclass
 
 from page4d.errors import UsageError
 from page4d.export.points import MOST_VIEWS, PointSource
-from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.geometry.pixels import PixelTransform
+from page4d.geometry.preprocess import Preprocess, place_views
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.predict import Predictor
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.world import World
-from page4d.scene.records import Scene
+from page4d.scene.records import Notice, Scene
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21
 """What a pixel takes on disk at most: 16 + 8 + 8 bits in three PNG files, and a point of the cloud."""
+
+_VISIBLE_STRETCH = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,7 @@ class RunPlan:
     transforms: tuple[PixelTransform, ...]
     chunks: tuple[Chunk, ...]
     bytes_on_disk: int
+    notices: tuple[Notice, ...] = ()
 
 
 def plan_run(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> RunPlan:
@@ -36,7 +40,7 @@ def plan_run(scene: Scene, settings: ReconstructSettings, predictor: Predictor) 
     sizes = [view.source.size for view in scene.views]
     native = max(max(size) for size in sizes)
     long_side = settings.long_side or predictor.default_long_side or native
-    transforms = fit_views(sizes, long_side, predictor.multiple)
+    transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
     pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
     points = settings.points.max_points or pixels
     chunks = plan_chunks(scene.num_times, settings.chunk, settings.overlap)
@@ -47,11 +51,28 @@ def plan_run(scene: Scene, settings: ReconstructSettings, predictor: Predictor) 
             "give an overlap, or one chunk for all, or the rig's cameras with --calibration",
         )
     return RunPlan(
-        long_side=long_side,
+        long_side=long_side if settings.preprocess is Preprocess.NATIVE else max(transforms[0].canvas_size),
         transforms=transforms,
         chunks=chunks,
         bytes_on_disk=scene.num_times * (pixels * _MAP_BYTES + min(points, pixels) * _POINT_BYTES),
+        notices=_losses(scene, transforms, settings.preprocess),
     )
+
+
+def _losses(scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess) -> tuple[Notice, ...]:
+    """Say which views are not seen whole, or not in their own shape."""
+    if preprocess is Preprocess.NATIVE:
+        return ()
+    notices = []
+    for view, transform in zip(scene.views, transforms, strict=True):
+        stretch = max(transform.scale) / min(transform.scale)
+        if transform.share_cut > 0:
+            lost = f"cuts {transform.share_cut:.1%} of {view.name} away: its maps are 0 there"
+            notices.append(Notice(f"--preprocess {preprocess} {lost}"))
+        if stretch > _VISIBLE_STRETCH:
+            shape = f"stretches {view.name} by {stretch:.2f} along one side"
+            notices.append(Notice(f"--preprocess {preprocess} {shape}"))
+    return tuple(notices)
 
 
 def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> None:

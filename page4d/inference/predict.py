@@ -1,14 +1,16 @@
 """Where predictions come from: a network, or depth that a sensor measured. Both see a batch and return a record."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import Cameras
+from page4d.models.hints import Hints, Memory
 from page4d.models.network import NetworkOutput, ViewTimeNetwork
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch, Scene
@@ -17,6 +19,13 @@ PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16:
 """What a precision is called in options and in `run.json`."""
 
 CPU = torch.device("cpu")
+
+
+class Predicted(NamedTuple):
+    """What a predictor says of a batch, and what it wants to be told with the next one."""
+
+    predictions: Predictions
+    memory: Memory | None = None
 
 
 class Predictor(Protocol):
@@ -52,19 +61,23 @@ class Predictor(Protocol):
         """In which arithmetic."""
         ...
 
-    def predict(self, batch: FrameBatch) -> Predictions:
-        """Predict all instants and views of a batch together."""
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
+        """Predict all instants and views of a batch together; `memory` is what the chunk before left."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPredictor:
-    """Runs a network. The trunk may run at lower `precision`; heads, poses and geometry stay in float32."""
+    """Runs a network. The trunk may run at lower `precision`; heads, poses and geometry stay in float32.
+
+    With `tells_cameras` a network that can use the calibrated cameras is told them.
+    """
 
     network: ViewTimeNetwork
     device: torch.device
     precision: torch.dtype = torch.float32
     uses_rig_cameras: bool = False
+    tells_cameras: bool = True
 
     @property
     def multiple(self) -> int:
@@ -81,7 +94,7 @@ class NetworkPredictor:
         """True if the network has a point head."""
         return self.network.config.point_head is not None
 
-    def predict(self, batch: FrameBatch) -> Predictions:
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
         """Predict cameras, depth, points, confidence and motion at network pixels.
 
         A network without a mask head cannot use external masks; they still say what moves in the result.
@@ -90,8 +103,26 @@ class NetworkPredictor:
         external = batch.dynamic.to(self.device) if batch.dynamic is not None and takes_masks else None
         reduced = self.precision is not torch.float32
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
-            output = self.network(batch.images.to(self.device), mask_ext=external)
-        return _predictions(batch, output)
+            output = self.network(batch.images.to(self.device), mask_ext=external, hints=self._hints(batch, memory))
+        kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
+        return Predicted(_predictions(batch, output), kept)
+
+    def _hints(self, batch: FrameBatch, memory: Memory | None) -> Hints:
+        """Return what is known besides the images, on the device."""
+        cameras = batch.cameras if self.tells_cameras else None
+        return Hints(
+            times=times_in_frames(batch.times).to(self.device)[None],
+            memory=memory and {name: tokens.to(self.device) for name, tokens in memory.items()},
+            world_to_camera=None if cameras is None else cameras.world_to_camera.to(self.device),
+            intrinsics=None if cameras is None else cameras.intrinsics.to(self.device),
+        )
+
+
+def times_in_frames(times: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
+    """Count times in seconds from the first one, with the usual distance between two of them as the unit."""
+    if len(times) < 2:
+        return torch.zeros_like(times)
+    return (times - times[0]) / times.diff().median()
 
 
 def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
@@ -153,7 +184,7 @@ class MeasuredDepth:
         if without:
             raise InputError(f"no measured depth for {', '.join(without)}", "leave them out with --views")
 
-    def predict(self, batch: FrameBatch) -> Predictions:
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:  # noqa: ARG002  a sensor remembers nothing
         """Return the measurements as predictions, with confidence 1 wherever the sensor saw something."""
         assert batch.depth is not None
         assert batch.cameras is not None
@@ -162,7 +193,7 @@ class MeasuredDepth:
             intrinsics=batch.cameras.intrinsics,
             image_size=batch.cameras.image_size,
         )
-        return Predictions(
+        measured = Predictions(
             times=batch.times,
             view_names=batch.view_names,
             scale=self.scene.scale,
@@ -174,3 +205,4 @@ class MeasuredDepth:
             depth_confidence=(batch.valid & (batch.depth > 0)).to(torch.float32),
             dynamic=batch.dynamic,
         )
+        return Predicted(measured)

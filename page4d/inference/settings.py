@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from page4d.errors import UsageError
 from page4d.export.points import PointOptions
+from page4d.geometry.preprocess import Preprocess
 from page4d.inference.world import Poses
 from page4d.scene.open import SceneOptions
 
@@ -16,12 +17,13 @@ DEFAULT_OVERLAP = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ReconstructSettings:
-    """What a run does. `long_side` are network pixels; None leaves them to the predictor.
+    """What a run does. `long_side` are network pixels; None leaves them to the predictor, or to `preprocess`.
 
     `chunk` instants are predicted together, neighbours share `overlap`. `poses` matters only with a calibration.
     """
 
     long_side: int | None = None
+    preprocess: Preprocess = Preprocess.NATIVE
     chunk: int = DEFAULT_CHUNK
     overlap: int = DEFAULT_OVERLAP
     poses: Poses = Poses.INPUT
@@ -31,6 +33,11 @@ class ReconstructSettings:
     def __post_init__(self) -> None:
         if self.long_side is not None and self.long_side < 8:
             raise UsageError(f"--size {self.long_side} is too small", "give at least 8 pixels")
+        if self.long_side is not None and self.preprocess is not Preprocess.NATIVE:
+            raise UsageError(
+                f"--size {self.long_side} with --preprocess {self.preprocess}, which has a size of its own",
+                "give one of them",
+            )
         if self.chunk < 1 or not 0 <= self.overlap <= self.chunk // 2:
             raise UsageError(
                 f"--chunk {self.chunk} with --overlap {self.overlap}",

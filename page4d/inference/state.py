@@ -8,11 +8,13 @@ from typing import Annotated
 import torch
 from jaxtyping import Float
 from pydantic import Field, JsonValue
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
-from page4d.export.atomic import write_bytes_atomic
+from page4d.export.atomic import WrittenFile, write_bytes_atomic
 from page4d.export.cameras import CaptureCameras
 from page4d.export.instant import InstantFiles
 from page4d.export.json_file import FileModel, Model, format_json, read_model
@@ -20,6 +22,7 @@ from page4d.export.layout import OutputLayout
 from page4d.export.run_record import ChunkRecord, RunRecord
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk
+from page4d.models.hints import Memory
 
 OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
 """What the output contract calls its files and folders."""
@@ -95,6 +98,23 @@ class StateFolder:
     def write_chunk(self, index: int, state: ChunkState) -> None:
         """Record a finished chunk; this is the last thing written for it."""
         _write(self._layout.state(_chunk_name(index)), state)
+
+    def write_memory(self, index: int, memory: Memory) -> WrittenFile:
+        """Keep what the network remembers after a chunk, for the next one."""
+        tensors = {name: tokens.contiguous() for name, tokens in memory.items()}
+        return write_bytes_atomic(self._layout.state(_memory_name(index)), save(tensors))
+
+    def read_memory(self, index: int) -> Memory | None:
+        """Return what was kept after a chunk, or None if nothing was.
+
+        Raises:
+            UsageError: if the file is damaged.
+        """
+        path = self._layout.state(_memory_name(index))
+        try:
+            return load(path.read_bytes()) if path.is_file() else None
+        except SafetensorError as error:
+            raise UsageError(f"'{path}' is damaged: {error}", "use another folder, or delete this one") from error
 
     def finished_chunks(self, run: RunState) -> list[FinishedChunk]:
         """Return the chunks from the start of the plan on that are recorded and whose files are all there."""
@@ -191,16 +211,21 @@ def _exists(path: Path) -> bool:
 
 
 def chunk_state(
-    record: ChunkRecord, first: int, cameras: CaptureCameras, written: InstantFiles, folder: Path
+    record: ChunkRecord,
+    first: int,
+    cameras: CaptureCameras,
+    written: InstantFiles,
+    memory: WrittenFile | None,
+    folder: Path,
 ) -> ChunkState:
-    """Build the record of a chunk whose final instants begin at `first`."""
+    """Build the record of a chunk whose final instants begin at `first`; what it remembers is one of its files."""
     return ChunkState(
         record=record,
         first=first,
         stop=first + len(cameras.times),
         files=[
             FileRecord(name=str(file.path.relative_to(folder)), num_bytes=file.num_bytes, sha256=file.sha256)
-            for file in written.files
+            for file in (*written.files, *([] if memory is None else [memory]))
         ],
         times=cameras.times.tolist(),
         world_to_camera=cameras.world_to_camera.tolist(),
@@ -274,6 +299,10 @@ def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
 
 def _chunk_name(index: int) -> str:
     return f"chunk_{index:05d}.json"
+
+
+def _memory_name(index: int) -> str:
+    return f"memory_{index:05d}.safetensors"
 
 
 def _read(path: Path, model: type[Model]) -> Model:

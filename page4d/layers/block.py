@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from page4d.layers.attention import Attention, Context, LogitsBias, Neighbours
-from page4d.layers.feed_forward import FeedForward
+from page4d.layers.feed_forward import FEED_FORWARDS, FeedForwardKind
 from page4d.layers.rope import RotaryTables
 
 INIT_STD = 0.02
@@ -20,6 +20,7 @@ class BlockConfig:
     dim: int
     num_heads: int
     mlp_ratio: float = 4.0
+    feed_forward: FeedForwardKind = FeedForwardKind.MLP
     norm_eps: float = 1e-5
     qk_norm_eps: float | None = None
     layer_scale: float | None = None
@@ -67,7 +68,7 @@ class Block(nn.Module):
         self.attn = Attention(dim, config.num_heads, qk_norm_eps=config.qk_norm_eps)
         self.ls1 = nn.Identity() if scale is None else LayerScale(dim, scale)
         self.norm2 = nn.LayerNorm(dim, eps=config.norm_eps)
-        self.mlp = FeedForward(dim, int(dim * config.mlp_ratio))
+        self.mlp = FEED_FORWARDS[config.feed_forward](dim, int(dim * config.mlp_ratio))
         self.ls2 = nn.Identity() if scale is None else LayerScale(dim, scale)
         self.drop_path = DropPath(config.drop_path)
 
@@ -81,13 +82,25 @@ class Block(nn.Module):
         context: Context | None = None,
         neighbours: Neighbours | None = None,
     ) -> Float[Tensor, "batch N C"]:
-        """Transform the tokens; the options go to the attention, a context is normalised like the tokens."""
+        """Transform the tokens; the options go to the attention, a context is normalised like the tokens.
+
+        `max_queries` also bounds the tokens that are at their widest, inside the feed-forward, at once.
+        """
         if context is not None:
             context = replace(context, tokens=self.norm1(context.tokens))
         mixed = self.attn(self.norm1(tokens), rope, bias, max_queries, context=context, neighbours=neighbours)
         tokens = tokens + self.drop_path(self.ls1(mixed))
-        refined: Tensor = self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
+        parts = [self.mlp(self.norm2(part)) for part in torch.split(tokens, max_queries or tokens.shape[1], dim=1)]
+        refined: Tensor = self.drop_path(self.ls2(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)))
         return tokens + refined
+
+
+def drop_path_rates(depth: int, largest: float) -> list[float]:
+    """Return the probabilities of `DropPath` in `depth` blocks: from 0 in the first to `largest` in the last.
+
+    Source: Huang et al. (2016), eq. 4 counts from 1; from 0 as in Touvron et al. (2021), DeiT.
+    """
+    return [largest * layer / max(depth - 1, 1) for layer in range(depth)]
 
 
 def initialise_linears(module: nn.Module) -> None:

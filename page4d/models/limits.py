@@ -10,7 +10,8 @@ class ForwardLimits:
     """How much is processed at once; None is everything.
 
     `max_images` bounds what is encoded or decoded, `max_tokens` the groups of tokens that pass a block of the trunk
-    (at least one group: tokens that attend to each other stay together), `max_queries` the queries of an attention.
+    (at least one group: tokens that attend to each other stay together), `max_queries` the queries of an
+    attention and the tokens of a feed-forward network.
     """
 
     max_images: int | None = None

@@ -40,10 +40,10 @@ class NetworkOutput:
     `world_to_camera` and `intrinsics` are float64, so that rotations are orthonormal to the last digit of a file; a
     network without a head for fields of view fits intrinsics to its points. `pose_encoding` are the encodings that an
     iterative camera head predicts (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at least 1 and
-    unbounded. Points are in the world. A frame head says more of what it predicts: `local_points` in the frame of their
-    camera, `confidence_logits` x of the confidence 1 + exp(x), and `camera_to_world`. `dynamic` is the probability
-    that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch before they
-    were enlarged.
+    unbounded. Points are in the world. A frame head says more of what it predicts: `local_points` in the frame of
+    their camera, `confidence_logits` x of the confidence 1 + exp(x), and `camera_to_world`. `dynamic` is the
+    probability that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch
+    before they were enlarged.
     """
 
     world_to_camera: Float[Tensor, "B T V 4 4"] | None = None

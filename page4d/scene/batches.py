@@ -12,7 +12,9 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, denormalize_pixels, normalize_pixels, pixel_grid
 from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.geometry.preprocess import Preprocess
 from page4d.scene.images import resize
+from page4d.scene.published import prepare_pixels, prepare_source
 from page4d.scene.records import FrameBatch, FrameReader, Image, MaskMeaning, PairedFrames, Scene, View, ViewCamera
 
 PADDING_RGB = (0.485, 0.456, 0.406)
@@ -20,6 +22,9 @@ PADDING_RGB = (0.485, 0.456, 0.406)
 
 Source: the ImageNet mean of the DINOv2 and VGGT code.
 """
+
+PUBLISHED_PADDING_RGB = (1.0, 1.0, 1.0)
+"""Colour of the padding in the public VGGT code."""
 
 UNKNOWN_MOTION = 0.5
 """Probability of motion in a view without masks, beside views that have them: it speaks for neither side."""
@@ -38,16 +43,28 @@ class _Undistortion:
 def open_batches(scene: Scene, long_side: int, multiple: int) -> Iterator["BatchReader"]:
     """Open all views for one forward pass over time; images fit `long_side` px, sides are multiples of `multiple`."""
     transforms = fit_views([view.source.size for view in scene.views], long_side, multiple)
+    with open_placed_batches(scene, transforms) as reader:
+        yield reader
+
+
+@contextmanager
+def open_placed_batches(
+    scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess = Preprocess.NATIVE
+) -> Iterator["BatchReader"]:
+    """Open all views for one forward pass over time, each placed by its own transform."""
     with ExitStack() as stack:
-        yield BatchReader(scene, transforms, stack)
+        yield BatchReader(scene, transforms, stack, preprocess)
 
 
 class BatchReader:
     """Reads ranges of instants in order; a decoded instant is held until a range starts behind it."""
 
-    def __init__(self, scene: Scene, transforms: tuple[PixelTransform, ...], stack: ExitStack) -> None:
+    def __init__(
+        self, scene: Scene, transforms: tuple[PixelTransform, ...], stack: ExitStack, preprocess: Preprocess
+    ) -> None:
         self.transforms = transforms
         self._scene = scene
+        self._preprocess = preprocess
         self._stack = stack
         self._views: list[_OpenView] = []
         self._start = 0
@@ -75,7 +92,7 @@ class BatchReader:
     def _open_views(self) -> list["_OpenView"]:
         self._stack.close()
         pairs = zip(self._scene.views, self.transforms, strict=True)
-        return [_OpenView(self._stack, view, transform, self._scene) for view, transform in pairs]
+        return [_OpenView(self._stack, view, transform, self._scene, self._preprocess) for view, transform in pairs]
 
     def _decode(self, start: int, stop: int) -> FrameBatch:
         # Decoders that a failure (memory) leaves at different frames cannot go back: they are opened again.
@@ -141,14 +158,19 @@ class _ViewFrames:
 class _OpenView:
     """One view's decoders, with everything that is the same for all of its frames worked out once."""
 
-    def __init__(self, stack: ExitStack, view: View, transform: PixelTransform, scene: Scene) -> None:
+    def __init__(
+        self, stack: ExitStack, view: View, transform: PixelTransform, scene: Scene, preprocess: Preprocess
+    ) -> None:
         self._view = view
         self._transform = transform
         self._scene = scene
+        self._preprocess = preprocess
         self._undistortion = _undistortion(view)
-        # With distortion the frame is remapped at its original size first; otherwise the decoder's scaler resizes.
-        size = view.source.size if self._undistortion else transform.content_size
-        self._reader: FrameReader = stack.enter_context(view.source.open(size))
+        # With distortion the frame is remapped at its original size first, and published ways resample it themselves.
+        source = prepare_source(view.source, preprocess)
+        resized = preprocess is Preprocess.NATIVE and self._undistortion is None
+        size = transform.content_size if resized else source.size
+        self._reader: FrameReader = stack.enter_context(source.open(size))
         self._masks = stack.enter_context(view.mask.frames.open()) if view.mask else None
         self._depths = stack.enter_context(view.depth.frames.open()) if view.depth else None
         self._seen = self._content_seen()
@@ -157,10 +179,12 @@ class _OpenView:
         """Decode the instants from `start` to before `stop`."""
         height, width = self._transform.canvas_size
         count = stop - start
-        images = torch.tensor(PADDING_RGB).reshape(1, 3, 1, 1).repeat(count, 1, height, width)
+        padding = PADDING_RGB if self._preprocess is Preprocess.NATIVE else PUBLISHED_PADDING_RGB
+        images = torch.tensor(padding).reshape(1, 3, 1, 1).repeat(count, 1, height, width)
         valid = self._seen.expand(count, height, width).clone()
         for place, pixels in enumerate(self._reader.read(self._view.indices[start:stop])):
-            scaled = resize(self._remap(pixels, cv2.INTER_LINEAR), self._transform.content_size)
+            ideal = self._remap(pixels, cv2.INTER_LINEAR)
+            scaled = self._on_canvas(prepare_pixels(ideal, self._transform.content_size, self._preprocess))
             values = torch.from_numpy(scaled.astype(np.float32) / np.iinfo(scaled.dtype).max)
             images[place, :, self._transform.rows, self._transform.columns] = values.permute(2, 0, 1)
         depth = self._read_maps(self._depths, self._view.depth, self._to_depth, start, stop)
@@ -183,8 +207,13 @@ class _OpenView:
             return None
         maps = torch.zeros(stop - start, *self._transform.canvas_size)
         for place, pixels in enumerate(reader.read(paired.indices[start:stop])):
-            maps[place, self._transform.rows, self._transform.columns] = torch.from_numpy(convert(pixels))
+            on_canvas = torch.from_numpy(self._on_canvas(convert(pixels)))
+            maps[place, self._transform.rows, self._transform.columns] = on_canvas
         return maps
+
+    def _on_canvas(self, content: Image) -> Image:
+        """Cut away what is not on the canvas."""
+        return content[self._transform.content_rows, self._transform.content_columns]
 
     def _to_mask(self, pixels: Image) -> Image:
         flat = pixels if pixels.ndim == 2 else pixels.max(axis=2)
@@ -209,7 +238,7 @@ class _OpenView:
         mask = self._transform.content_mask()
         if self._undistortion is not None:
             seen = resize(self._undistortion.seen.astype(np.uint8) * 255, self._transform.content_size)
-            mask[self._transform.rows, self._transform.columns] = torch.from_numpy(seen == 255)
+            mask[self._transform.rows, self._transform.columns] = torch.from_numpy(self._on_canvas(seen == 255))
         return mask
 
 

@@ -32,7 +32,10 @@ _TIFF_SIZE = (256, 257)
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolderSource:
-    """A folder of images of one size; `numbers` are those that end the file names, if every name ends in one."""
+    """A folder of images of one size; `numbers` are those that end the file names, if every name ends in one.
+
+    Of images with alpha only the colour is read, unless a `background` (RGB) is to show through.
+    """
 
     path: Path
     files: tuple[Path, ...]
@@ -41,6 +44,7 @@ class ImageFolderSource:
     fps: float
     numbers: tuple[int, ...] | None = None
     grayscale: bool = False
+    background: tuple[int, int, int] | None = None
 
     @property
     def label(self) -> str:
@@ -72,8 +76,9 @@ class ImageFolderReader:
             InputError: if an image is damaged.
         """
         for index in indices:
-            pixels = _decode(self._source.files[index], grayscale=self._source.grayscale)
-            yield resize(pixels, self._size, nearest=self._source.grayscale)
+            source = self._source
+            pixels = _decode(source.files[index], grayscale=source.grayscale, background=source.background)
+            yield resize(pixels, self._size, nearest=source.grayscale)
 
 
 def probe_image_folder(
@@ -182,7 +187,7 @@ def _opened(file: Path) -> Iterator[PillowImage.Image]:
         PillowImage.MAX_IMAGE_PIXELS = limit
 
 
-def _decode(file: Path, *, grayscale: bool) -> Image:
+def _decode(file: Path, *, grayscale: bool, background: tuple[int, int, int] | None) -> Image:
     """Decode one image completely, or say that it is damaged: a half-grey picture is never passed on."""
     data = file.read_bytes()
     deep = file.suffix.lower() in (".tif", ".tiff") or (data[1:4] == b"PNG" and data[_PNG_BIT_DEPTH_AT] > 8)
@@ -191,6 +196,8 @@ def _decode(file: Path, *, grayscale: bool) -> Image:
             return _decode_deep(data, grayscale=grayscale)
         with _opened(file) as image:
             upright = ImageOps.exif_transpose(image)
+            if background is not None and upright.mode == "RGBA":
+                upright = PillowImage.alpha_composite(PillowImage.new("RGBA", upright.size, background), upright)
             return np.asarray(upright.convert("L" if grayscale else "RGB"))
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise InputError(f"{file.parent.name}/{file.name} is damaged", "copy or render it again") from error

@@ -30,6 +30,22 @@ class PointsOption(StrEnum):
     POINTS = "points"
 
 
+class PreprocessOption(StrEnum):
+    """How images come to the network's size."""
+
+    NATIVE = "native"
+    VGGT_CROP = "vggt-crop"
+    VGGT_PAD = "vggt-pad"
+    PI3 = "pi3"
+
+
+class EdgesOption(StrEnum):
+    """How flying pixels are found."""
+
+    SLANT = "slant"
+    PI3 = "pi3"
+
+
 def reconstruct(
     scene: options.Folder,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Output folder.")],
@@ -72,6 +88,14 @@ def reconstruct(
         int | None,
         typer.Option(min=8, help="Long side of the network's images in pixels.", rich_help_panel=options.NETWORK),
     ] = None,
+    preprocess: Annotated[
+        PreprocessOption,
+        typer.Option(
+            help="native: --size, nothing cut or stretched; else exactly as public code does it: VGGT's 518 px, "
+            "cropped or padded, or Pi3's 255,000 px.",
+            rich_help_panel=options.NETWORK,
+        ),
+    ] = PreprocessOption.NATIVE,
     chunk: Annotated[
         int, typer.Option(min=1, help="Instants predicted together.", rich_help_panel=options.NETWORK)
     ] = 8,
@@ -92,6 +116,13 @@ def reconstruct(
     min_confidence: Annotated[
         float, typer.Option(min=0, max=1, help="Leave out points below.", rich_help_panel=options.OUTPUT)
     ] = 0.0,
+    edges: Annotated[
+        EdgesOption,
+        typer.Option(
+            help="How flying pixels are found: by --edge-angle, or as Pi3's code does.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = EdgesOption.SLANT,
     edge_angle: Annotated[
         float,
         typer.Option(
@@ -128,7 +159,8 @@ def reconstruct(
 ) -> None:
     """Reconstruct a folder of synchronized videos: points, depth and cameras for every instant."""
     from page4d.errors import UsageError
-    from page4d.export.points import PointOptions, PointSource
+    from page4d.export.points import EdgeFilter, PointOptions, PointSource
+    from page4d.geometry.preprocess import Preprocess
     from page4d.inference import pipeline
     from page4d.inference.plan import plan_run
     from page4d.inference.settings import ReconstructSettings, describe_settings
@@ -160,12 +192,14 @@ def reconstruct(
     )
     settings = ReconstructSettings(
         long_side=size,
+        preprocess=Preprocess(preprocess),
         chunk=chunk,
         overlap=overlap,
         poses=Poses(poses),
         points=PointOptions(
             source=PointSource(points_from),
             min_confidence=min_confidence,
+            edges=EdgeFilter(edges),
             edge_angle_deg=edge_angle,
             voxel_size=voxel,
             max_points=max_points,
@@ -182,12 +216,14 @@ def reconstruct(
             raise UsageError(f"--out '{out}' is the scene itself", "give another folder, such as one below it")
         pipeline.check_target(out, existing)
         opened = open_scene(scene, scene_options)
-        choice = NetworkChoice(weights, untrained, preset, device, precision, seed)
+        tells_cameras = poses is PosesOption.INPUT
+        choice = NetworkChoice(weights, untrained, preset, device, precision, seed, tells_cameras)
         predictor, network = choose_predictor(opened, choice)
         if dry_run:
-            for notice in opened.notices:
+            plan = plan_run(opened, settings, predictor)
+            for notice in (*opened.notices, *plan.notices):
                 console.print_notice(notice, verbosity)
-            _report_plan(opened, network, plan_run(opened, settings, predictor), out, as_json=as_json)
+            _report_plan(opened, network, plan, out, as_json=as_json)
             return
         if network.notice:
             console.print_notice(Notice(network.notice), verbosity)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from page4d.encoders import DinoV2, DinoV2Config
-from page4d.errors import ShapeError
+from page4d.errors import ShapeError, UsageError
+from page4d.layers.feed_forward import FeedForwardKind
 
 CONFIG = DinoV2Config(image_size=56, embed_dim=16, depth=2, num_heads=2, num_registers=3)
 
@@ -75,11 +76,25 @@ def test_no_registers_is_possible() -> None:
     assert encoder(torch.randn(1, 3, 28, 28)).tokens.shape == (1, 4, 16)
 
 
-def test_every_parameter_learns() -> None:
+@pytest.mark.parametrize("feed_forward", list(FeedForwardKind))
+def test_every_parameter_learns(feed_forward: FeedForwardKind) -> None:
     torch.manual_seed(0)
-    encoder = DinoV2(CONFIG)
+    encoder = DinoV2(replace(CONFIG, feed_forward=feed_forward))
     encoder(torch.randn(2, 3, 28, 42)).tokens.square().sum().backward()
     assert [name for name, value in encoder.named_parameters() if value.grad is None or not value.grad.any()] == []
+
+
+def test_later_blocks_are_left_out_more_often_while_training(encoder: DinoV2) -> None:
+    dropping = DinoV2(replace(CONFIG, depth=3, drop_path=0.4)).double()
+    assert [block.drop_path.probability for block in dropping.blocks] == pytest.approx([0.0, 0.2, 0.4])
+    images = torch.randn(8, 3, 28, 28, dtype=torch.float64)
+    first, second = dropping(images).tokens, dropping(images).tokens
+    assert not torch.equal(first, second)
+    assert torch.equal(dropping.eval()(images).tokens, dropping(images).tokens)
+    for drop_path in (-0.1, 1.0):
+        with pytest.raises(UsageError, match="drop_path"):
+            replace(CONFIG, drop_path=drop_path)
+    assert encoder.config.drop_path == 0
 
 
 def test_other_sizes_are_refused(encoder: DinoV2) -> None:

@@ -8,7 +8,8 @@ import torch
 from page4d.conventions import Scale
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.similarity import Sim3
-from page4d.inference.predict import CPU
+from page4d.inference.predict import CPU, Predicted
+from page4d.models.hints import Memory
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
 from page4d.synthetic.capture import SyntheticCapture
@@ -55,10 +56,10 @@ class TruthPredictor:
     precision: torch.dtype = torch.float32
     calls: list[tuple[int, int]] = field(default_factory=list)
 
-    def predict(self, batch: FrameBatch) -> Predictions:
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:  # noqa: ARG002  the truth needs none
         start = int(torch.searchsorted(torch.from_numpy(self.capture.times), batch.times[0] - 1e-6))
         stop = start + len(batch.times)
         truth = exact_predictions(self.capture).at_times(start, stop)
         self.calls.append((start, stop))
         said = replace(truth, images=batch.images, valid=batch.valid, pixel_transforms=batch.pixel_transforms)
-        return self.spoil(start, said)
+        return Predicted(self.spoil(start, said))

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from page4d.errors import ShapeError
-from page4d.layers.block import Block, BlockConfig, DropPath
+from page4d.layers.attention import Context
+from page4d.layers.block import Block, BlockConfig, DropPath, drop_path_rates
 from page4d.layers.embed import PatchEmbed, patch_grid
-from page4d.layers.feed_forward import FeedForward
+from page4d.layers.feed_forward import FeedForward, FeedForwardKind, SwiGLU
 
 
 def test_parameter_names_are_those_of_public_checkpoints() -> None:
@@ -50,6 +51,67 @@ def test_feed_forward_uses_the_exact_gelu() -> None:
     hidden = tokens @ layer.fc1.weight.T + layer.fc1.bias
     gelu = hidden * 0.5 * (1 + torch.erf(hidden / 2**0.5))
     torch.testing.assert_close(layer(tokens), gelu @ layer.fc2.weight.T + layer.fc2.bias)
+
+
+def test_drop_path_rates_grow_evenly_from_zero() -> None:
+    assert drop_path_rates(5, 0.4) == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
+    assert drop_path_rates(1, 0.4) == [0.0]
+    assert drop_path_rates(0, 0.4) == []
+
+
+def test_swiglu_is_a_gated_product() -> None:
+    torch.manual_seed(0)
+    layer = SwiGLU(6, 24).double()
+    tokens = torch.randn(5, 6, dtype=torch.float64)
+    gate, value = (tokens @ layer.w12.weight.T + layer.w12.bias).split(16, dim=-1)
+    expected = (gate / (1 + torch.exp(-gate)) * value) @ layer.w3.weight.T + layer.w3.bias
+    torch.testing.assert_close(layer(tokens), expected)
+    layer(tokens).square().sum().backward()
+    assert all(parameter.grad.any() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize(("dim", "hidden", "expected"), [(1536, 6144, 4096), (8, 32, 24), (12, 48, 32), (10, 25, 16)])
+def test_swiglu_is_about_as_large_as_the_plain_network(dim: int, hidden: int, expected: int) -> None:
+    """Two thirds of the hidden width, rounded up to a multiple of 8: in DINOv2's giant model 4096."""
+    with torch.device("meta"):
+        layer, plain = SwiGLU(dim, hidden), FeedForward(dim, hidden)
+    assert layer.w3.in_features == expected
+    assert {name: tuple(value.shape) for name, value in layer.state_dict().items()} == {
+        "w12.weight": (2 * expected, dim),
+        "w12.bias": (2 * expected,),
+        "w3.weight": (dim, expected),
+        "w3.bias": (dim,),
+    }
+    if hidden % 24 == 0:
+        assert layer.w12.weight.numel() + layer.w3.weight.numel() == 2 * plain.fc1.weight.numel()
+
+
+def test_a_block_takes_either_feed_forward() -> None:
+    for kind, layer in ((FeedForwardKind.MLP, FeedForward), (FeedForwardKind.SWIGLU, SwiGLU)):
+        block = Block(BlockConfig(dim=8, num_heads=2, feed_forward=kind))
+        assert isinstance(block.mlp, layer)
+        assert block(torch.randn(2, 5, 8)).shape == (2, 5, 8)
+
+
+def test_chunks_bound_the_width_and_change_nothing() -> None:
+    torch.manual_seed(0)
+    block = Block(BlockConfig(dim=16, num_heads=2, qk_norm_eps=1e-5, layer_scale=1.0)).double()
+    tokens, widest = torch.randn(3, 10, 16, dtype=torch.float64), []
+    whole = block(tokens)
+    block.mlp.register_forward_hook(lambda _, inputs, __: widest.append(inputs[0].shape[1]))
+    torch.testing.assert_close(block(tokens, max_queries=4), whole, rtol=0, atol=1e-13)
+    assert widest == [4, 4, 2]
+
+
+def test_a_context_of_the_tokens_themselves_is_self_attention() -> None:
+    """In any order: keys have no order of their own."""
+    torch.manual_seed(0)
+    block = Block(BlockConfig(dim=16, num_heads=2, qk_norm_eps=1e-5, layer_scale=1.0)).double()
+    tokens = torch.randn(2, 7, 16, dtype=torch.float64)
+    expected = block(tokens)
+    for order in (slice(None), [6, 1, 0, 5, 3, 2, 4]):
+        ours = block(tokens, context=Context(tokens=tokens[:, order]))
+        torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
 
 
 def test_patches_are_rows_of_the_image() -> None:

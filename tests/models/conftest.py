@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.encoders.dinov2 import DinoV2Config
-from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, NetworkConfig
+from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.schedule import Schedule
+from page4d.models.schedule import FRAME_GLOBAL, Schedule
 
 INSIDE = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"
@@ -84,6 +84,34 @@ def recorded_config(meta: dict, schedule: Schedule) -> NetworkConfig:
     )
 
 
+def recorded_pi3_config(meta: dict) -> NetworkConfig:
+    """The configuration of a fixture of Pi3."""
+    encoder, decoder, heads = meta["encoder"], meta["decoder"], meta["heads"]
+    return NetworkConfig(
+        encoder=DinoV2Config(
+            image_size=encoder["img_size"],
+            embed_dim=encoder["embed_dim"],
+            depth=encoder["depth"],
+            num_heads=encoder["num_heads"],
+        ),
+        depth=decoder["depth"] // 2,
+        num_heads=decoder["num_heads"],
+        schedule=FRAME_GLOBAL,
+        norm_eps=decoder["block_norm_eps"],
+        num_registers=meta["num_register_tokens"],
+        token_slots=1,
+        camera_token=False,
+        frame_head=FrameHeadConfig(
+            dim=heads["dec_embed_dim"],
+            num_heads=heads["dec_num_heads"],
+            depth=heads["depth"],
+            point_dim=heads["point_out"],
+            camera_dim=heads["camera_out"],
+            norm_eps=heads["block_norm_eps"],
+        ),
+    )
+
+
 @pytest.fixture(autouse=True)
 def _few_threads():
     before = torch.get_num_threads()
@@ -118,3 +146,8 @@ def agrees() -> Callable[[Tensor, Tensor], None]:
 @pytest.fixture(scope="session")
 def config_of() -> Callable[[dict, Schedule], NetworkConfig]:
     return recorded_config
+
+
+@pytest.fixture(scope="session")
+def pi3_config_of() -> Callable[[dict], NetworkConfig]:
+    return recorded_pi3_config

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from page4d.layers.attention import attend
 from page4d.models.config import PRESETS, BiasRows, MaskConfig, Streams
+from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.schedule import Step
 from page4d.models.streams import MaskBias, Stream
@@ -63,6 +65,22 @@ def test_one_stream_suppresses_for_special_tokens_and_favours_for_patches(
     keys = bias.key.reshape(-1, 6)
     assert not keys[:, :2].any()
     torch.testing.assert_close(keys[:, 2:].sum(), mask.sum())
+
+
+@pytest.mark.parametrize("stream", [Stream.POSE, Stream.GEOMETRY])
+def test_a_mask_that_says_static_everywhere_hardly_matters(stream: Stream) -> None:
+    """At the limit of lambda, attention to a token changes by at most exp(0.08): 0.02 is the least that is told."""
+    bias = bias_of(MASK)
+    for weight in bias.parameters():
+        weight.fill_(MASK.lambda_limit)
+    told = external_log_odds(torch.zeros(1, 1, 3, 28, 28), 14, MASK.external_floor).sigmoid().flatten(3)
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 2, 18, 18, generator=generator, dtype=torch.float64).unbind(0)
+    shares = torch.eye(18, dtype=torch.float64).expand(1, 2, 18, 18)
+    biased = attend(query, key, shares, bias(told.double(), stream, Step.VIEW))
+    plain = attend(query, key, shares)
+    change = (biased / plain).log().abs().max()
+    assert 0.02 < change <= 0.08 + 1e-6
 
 
 def runs(network: ViewTimeNetwork) -> tuple[Counter, Counter]:

@@ -1,26 +1,22 @@
-"""PAGE-4D reproduces the recorded numbers with its mask, and is VGGT without it."""
+"""PAGE-4D's mask acts where, on whom and as strongly as recorded; without it PAGE-4D is VGGT."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from page4d.models.aggregator import Aggregator
 from page4d.models.config import PRESETS, MaskConfig
-from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import ReleaseBias, Stream
 from page4d.weights.keymap import PAGE4D, PAGE4D_WITHOUT_MASK, VGGT, rename
 
 MASK = PRESETS["page4d-mask"].mask
-PARTS = {
-    "pose_encoding": "pose_enc",
-    "depth": "depth",
-    "depth_confidence": "depth_conf",
-    "points": "world_points",
-    "points_confidence": "world_points_conf",
-}
+PARTS = ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence")
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,6 @@ class Case:
 
     masked: ViewTimeNetwork
     plain: ViewTimeNetwork
-    mask: MaskConfig
     tensors: dict[str, Tensor]
 
     @property
@@ -50,21 +45,7 @@ def case(request: pytest.FixtureRequest, golden: Callable, config_of: Callable) 
     masked.load_state_dict({**ours, **new})
     plain = build_network(plain_config).eval().requires_grad_(False)
     plain.load_state_dict(rename(weights, PAGE4D_WITHOUT_MASK))
-    return Case(masked, plain, mask, loaded.tensors)
-
-
-def assert_outputs(out: NetworkOutput, tensors: dict[str, Tensor], prefix: str, agrees: Callable) -> None:
-    for ours, theirs in PARTS.items():
-        value = getattr(out, ours)[:, 0]
-        agrees(value[..., None] if ours == "depth" else value, tensors[f"{prefix}/{theirs}"])
-
-
-def test_with_the_mask(case: Case, agrees: Callable) -> None:
-    assert_outputs(case.masked(case.images), case.tensors, "output", agrees)
-
-
-def test_without_the_mask(case: Case, agrees: Callable) -> None:
-    assert_outputs(case.plain(case.images), case.tensors, "output_nomask", agrees)
+    return Case(masked, plain, loaded.tensors)
 
 
 def test_without_the_mask_it_is_vggt(case: Case) -> None:
@@ -86,42 +67,86 @@ def test_without_the_mask_it_is_vggt(case: Case) -> None:
         assert all(torch.equal(getattr(out, name), getattr(expected, name)) for name in PARTS)
 
 
-def test_the_mask_on_the_way(case: Case, agrees: Callable) -> None:
-    """Where the mask is taken, what it says, and the first block that hears it."""
+def test_the_mask_says_what_moves(case: Case, agrees: Callable) -> None:
+    """The recorded logit speaks of what is static and leaves out the mean of the features."""
+    out = case.masked(case.images)
+    mean = case.tensors["mid/mask_feature_norm"].mean(dim=1)
+    agrees(-out.dynamic_logit.flatten(0, 2), case.tensors["mid/mask_logit"][:, 0] + mean)
+
+
+class Recorded(nn.Module):
+    """Stands in for a block: says what it said."""
+
+    def __init__(self, said: Tensor) -> None:
+        super().__init__()
+        self.said = said
+
+    def forward(self, tokens: Tensor, *_: object, **__: object) -> Tensor:
+        return self.said.reshape(tokens.shape)
+
+
+@pytest.fixture(scope="module")
+def part(golden: Callable) -> Any:
+    return golden("page4d_a_trunk")
+
+
+def trunk_of(part: Any, config_of: Callable, mask: MaskConfig | None) -> Aggregator:
+    """The trunk of case a, whose layer 1 leaves the recorded states; layers 0 and 5 do not matter."""
+    config = replace(config_of(part.meta, FRAME_GLOBAL), mask=mask)
+    trunk = Aggregator(config).eval().requires_grad_(False)
+    names = PAGE4D if mask is not None else PAGE4D_WITHOUT_MASK
+    ours = rename(part.part("weights/"), names)
+    missing = trunk.load_state_dict({name.removeprefix("aggregator."): value for name, value in ours.items()}, False)
+    assert missing.unexpected_keys == []
+    for step, said in zip(config.schedule, part.tensors["mid/aggregated_1"].chunk(2, dim=-1), strict=True):
+        trunk.blocks[step][1] = Recorded(said)
+    return trunk
+
+
+def test_the_masked_layers(part: Any, config_of: Callable, agrees: Callable) -> None:
+    """Where the mask is taken, what it says, which layers hear it, and that the one behind them does not."""
+    trunk = trunk_of(part, config_of, replace(MASK, layers=tuple(part.meta["mask"]["layers_masked"])))
     seen: dict[str, tuple] = {}
 
-    def record(name: str) -> Callable:
-        def hook(_: nn.Module, arguments: tuple, result: object) -> None:
+    def keeper(name: str) -> Callable:
+        def keep(_: nn.Module, arguments: tuple, result: object) -> None:
             seen[name] = (*arguments, result)
 
-        return hook
+        return keep
 
-    first = case.mask.layers[0]
-    trunk = case.masked.aggregator
-    handles = [
-        trunk.dynamic.register_forward_hook(record("mask")),
-        trunk.blocks["global"][first].register_forward_hook(record("block")),
-        trunk.blocks["global"][first].attn.register_forward_hook(record("attention")),
-    ]
-    out = case.masked(case.images)
-    for handle in handles:
-        handle.remove()
-    mid = {name.removeprefix("mid/"): value for name, value in case.tensors.items() if name.startswith("mid/")}
-    agrees(seen["mask"][0][:, 0], mid["mask_tokens_in"][:, :, 5:])
-    # The recorded logit speaks of what is static and leaves out the mean of the features.
-    mean = mid["mask_feature_norm"].mean(dim=1)
-    agrees(-out.dynamic_logit.flatten(0, 2), mid["mask_logit"][:, 0] + mean)
-    tokens, _, bias, _, result = seen["block"]
-    agrees(tokens, mid["masked_global_in"])
-    agrees(bias.key[:, None], mid["mask_key_value"])
-    agrees(bias.row, mid["mask_row_weight"])
-    agrees(seen["attention"][-1], mid["masked_global_attn_out"])
-    agrees(result, mid["masked_global_block_out"])
-    for layer in (case.mask.layers[0], case.mask.layers[-1]):
-        if f"aggregated_{layer}" in mid and layer in case.masked.config.dense_layers:
-            patches = mid["patch_tokens"].unflatten(0, (case.images.shape[0], 1, -1))
-            grid = (case.images.shape[-2] // 14, case.images.shape[-1] // 14)
-            agrees(trunk(patches, grid).levels[layer][:, 0], mid[f"aggregated_{layer}"])
+    first = trunk.blocks["global"][2]
+    first.register_forward_hook(keeper("block"))
+    first.attn.register_forward_hook(keeper("attention"))
+    trunk.dynamic.head.head0.register_forward_hook(keeper("logit"))
+    levels = trunk.transform(torch.zeros(1, 1, 3, 25, 64), (4, 5)).levels
+    for layer in (2, 4):
+        agrees(levels[layer][:, 0], part.tensors[f"mid/aggregated_{layer}"])
+    bias = seen["block"][2]
+    agrees(bias.key[:, None], part.tensors["mid/mask_key_value"])
+    agrees(bias.row, part.tensors["mid/mask_row_weight"])
+    agrees(seen["logit"][-1], part.tensors["mid/mask_logit"])
+    agrees(seen["attention"][-1], part.tensors["mid/masked_global_attn_out"])
+
+
+def test_only_special_tokens_hear_the_mask(part: Any, config_of: Callable) -> None:
+    """In the first masked layer; what they heard is everywhere in the next."""
+    plain = trunk_of(part, config_of, None).transform(torch.zeros(1, 1, 3, 25, 64), (4, 5)).levels
+    masked = part.tensors["mid/aggregated_2"]
+    within, across = (masked - plain[2][:, 0]).abs().chunk(2, dim=-1)
+    assert within.max() < 1e-4
+    assert across[:, :, 5:].max() < 1e-4
+    assert across[:, :, :5].max() > 1e-2
+    assert (part.tensors["mid/aggregated_4"] - plain[4][:, 0])[:, :, 5:].abs().max() > 1e-2
+
+
+def test_a_silent_mask_head_leaves_vggt(golden: Callable, config_of: Callable, agrees: Callable) -> None:
+    loaded = golden("vggt_c")
+    config = replace(config_of(loaded.meta, FRAME_GLOBAL), mask=replace(MASK, layers=(1, 2)))
+    network = build_network(config).eval().requires_grad_(False)
+    network.load_state_dict(network.state_dict() | rename(loaded.part("weights/"), VGGT))
+    out = network(loaded.tensors["input/images"].unsqueeze(1))
+    agrees(out.depth[:, 0, ..., None], loaded.tensors["output/depth"])
+    agrees(out.pose_encoding[:, 0], loaded.tensors["output/pose_enc"])
 
 
 def test_special_tokens_turn_towards_what_is_static() -> None:

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from page4d.encoders.dinov2 import DinoV2Config
 from page4d.geometry.camera import Cameras, move_pixel_center, world_points
 from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import rotation_defect
@@ -19,12 +18,10 @@ from page4d.models.config import PRESETS, FrameHeadConfig, NetworkConfig
 from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.tokens import token_positions
 from page4d.weights.keymap import PI3, rename
 
 INSIDE = Path(__file__).parents[1] / "golden"
-SHARED = Path(__file__).parents[3] / "shared" / "golden"
 
 
 @dataclass(frozen=True)
@@ -38,48 +35,19 @@ class Case:
     grid: tuple[int, int]
 
 
-def config_of(meta: dict) -> NetworkConfig:
-    encoder, decoder, heads = meta["encoder"], meta["decoder"], meta["heads"]
-    return NetworkConfig(
-        encoder=DinoV2Config(
-            image_size=encoder["img_size"],
-            embed_dim=encoder["embed_dim"],
-            depth=encoder["depth"],
-            num_heads=encoder["num_heads"],
-        ),
-        depth=decoder["depth"] // 2,
-        num_heads=decoder["num_heads"],
-        schedule=FRAME_GLOBAL,
-        norm_eps=decoder["block_norm_eps"],
-        num_registers=meta["num_register_tokens"],
-        token_slots=1,
-        camera_token=False,
-        frame_head=FrameHeadConfig(
-            dim=heads["dec_embed_dim"],
-            num_heads=heads["dec_num_heads"],
-            depth=heads["depth"],
-            point_dim=heads["point_out"],
-            camera_dim=heads["camera_out"],
-            norm_eps=heads["block_norm_eps"],
-        ),
-    )
-
-
 @pytest.fixture(scope="module", params=["c", "a", "b"])
-def case(request: pytest.FixtureRequest, golden: Callable) -> Case:
+def case(request: pytest.FixtureRequest, golden: Callable, pi3_config_of: Callable) -> Case:
     loaded = golden(f"pi3_{request.param}")
-    network = build_network(config_of(loaded.meta)).eval()
+    network = build_network(pi3_config_of(loaded.meta)).eval()
     network.load_state_dict(rename(loaded.part("weights/"), PI3))
     images = loaded.tensors["input/images"]
     grid = (images.shape[-2] // 14, images.shape[-1] // 14)
     return Case(network.requires_grad_(False), images, loaded.part("mid/"), loaded.part("output/"), grid)
 
 
-def test_the_preset_is_the_public_network() -> None:
-    path = SHARED / "config_full_pi3.json"
-    if not path.exists():
-        pytest.skip(f"{path} is not there")
-    assert config_of(json.loads(path.read_text())) == PRESETS["pi3"]
+def test_the_preset_is_the_public_network(pi3_config_of: Callable) -> None:
+    recorded = json.loads((INSIDE / "config_full_pi3.json").read_text())
+    assert pi3_config_of(recorded) == PRESETS["pi3"]
 
 
 def test_tokens_and_first_blocks(case: Case, agrees: Callable) -> None:

@@ -256,7 +256,9 @@ def test_keypoints_favour_geometry(lively: Callable, streams: Streams) -> None:
     torch.testing.assert_close(plain.depth, silent.depth, rtol=1e-12, atol=0)
     assert (heard.depth - plain.depth).abs().max() > 1e-6
     assert torch.equal(heard.depth, beyond.depth)
-    assert torch.allclose(heard.pose_encoding, plain.pose_encoding, rtol=1e-12, atol=1e-14) == (streams is Streams.DUAL)
+    assert torch.allclose(heard.pose_encoding, plain.pose_encoding, rtol=1e-12, atol=1e-14) == (
+        streams is Streams.DUAL
+    )
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))

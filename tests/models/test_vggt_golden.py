@@ -108,13 +108,17 @@ def test_whole_forward(case: Case, agrees: Callable, axis: str) -> None:
     assert out.dynamic is None
 
 
+@pytest.mark.parametrize("name", ["c", "a", "b"])
 def test_one_instant_of_the_view_time_schedule_is_vggt(
-    golden: Callable, config_of: Callable, agrees: Callable
+    golden: Callable, config_of: Callable, agrees: Callable, name: str
 ) -> None:
-    loaded = golden("vggt_a")
+    loaded = golden(f"vggt_{name}")
     network = build_network(config_of(loaded.meta, TIME_VIEW)).eval()
     network.load_state_dict(rename(loaded.part("weights/"), VGGT_TO_TIME_VIEW))
     with torch.no_grad():
         out = network(loaded.tensors["input/images"].unsqueeze(1))
     agrees(out.pose_encoding[:, 0], loaded.tensors["output/pose_enc"])
     agrees(out.depth[:, 0, ..., None], loaded.tensors["output/depth"])
+    agrees(out.depth_confidence[:, 0], loaded.tensors["output/depth_conf"])
+    agrees(out.points[:, 0], loaded.tensors["output/world_points"])
+    agrees(out.points_confidence[:, 0], loaded.tensors["output/world_points_conf"])

@@ -10,10 +10,13 @@ from torch.nn.functional import softplus
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
+from page4d.layers.embed import PatchEmbed
 from page4d.layers.rope import rotary_tables
+from page4d.models import aggregator
 from page4d.models.aggregator import Aggregator
 from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
 from page4d.models.heads.dynamic import MASK_HEADS
+from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, images_together, merge, split
 from page4d.models.streams import MaskBias, Stream
 from page4d.models.tokens import token_positions
@@ -92,6 +95,23 @@ def test_one_instant_is_the_frame_global_path(golden: Callable, agrees: Callable
     agrees(out.levels[3][:, 0], loaded.tensors["output/vggt_path_T1.layer3"])
 
 
+def test_the_reference_as_it_is(golden: Callable, agrees: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images to tokens to trunk; the reference puts special tokens at (1, 1), which page4d does only here."""
+    loaded, blocks = golden("mv_aggregator_asis"), golden("mv_trunk").part("weights/")
+    weights, images = loaded.part("weights/"), loaded.tensors["input/images"]
+    grid = tuple(loaded.meta["patch_grid"])
+    embed = PatchEmbed(64, 14).requires_grad_(False)
+    embed.load_state_dict({name.removeprefix("patch_embed."): weights[name] for name in weights if "proj" in name})
+    trunk = trunk_of(blocks, (Step.VIEW, Step.TIME), {Step.TIME: "time", Step.VIEW: "view"})
+    trunk.special.load_state_dict({name: weights[name] for name in ("camera_token", "register_token")})
+    monkeypatch.setattr(aggregator, "token_positions", lambda *where: token_positions(*where).clamp(min=1))
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in (IMAGE_MEAN, IMAGE_DEVIATION))
+    patches = embed((images.flatten(0, 2) - mean) / deviation).unflatten(0, images.shape[:3])
+    out = trunk(patches, grid)
+    for layer in (0, 3):
+        agrees(out.levels[layer], loaded.tensors[f"output/layer{layer}"])
+
+
 @pytest.fixture(scope="module")
 def features(golden: Callable) -> Tensor:
     tokens = golden("mv_mask_heads").tensors["input/tokens"]
@@ -120,6 +140,9 @@ def test_conv_mask_head(golden: Callable, agrees: Callable, features: Tensor) ->
     loaded = golden("mv_mask_heads")
     ours = head_output(loaded, "dynamic", MaskHeadKind.CONV, features)
     agrees(ours.reshape(1, 2, 3, 12), loaded.tensors["output/dynamic.M_tilde"])
+    # The reference standardises each frame first, which gives every frame the same amount of motion; page4d does not.
+    standard = (ours - ours.mean(-1, keepdim=True)) / ours.std(-1, keepdim=True)
+    agrees(standard.sigmoid().reshape(1, 2, 3, 12), loaded.tensors["output/dynamic.M_reference_no_ext"])
 
 
 def test_release_mask_head(golden: Callable, agrees: Callable, features: Tensor) -> None:

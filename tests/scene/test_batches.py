@@ -294,5 +294,5 @@ def test_a_range_may_be_read_again_but_not_before_the_last_start(tmp_path: Path)
 
 def test_a_transform_that_does_not_fit_is_refused() -> None:
     with pytest.raises(Exception, match="does not fit a canvas"):
-        PixelTransform(original_size=(10, 10), content_size=(10, 10), canvas_size=(8, 8))
+        PixelTransform(original_size=(10, 10), content_size=(10, 10), canvas_size=(8, 8), left=1)
     assert Timeline(times=np.zeros(1), indices=((0,),)).notices == ()

@@ -1,0 +1,132 @@
+"""A run with published preprocessing: results are at original pixels, and what the network did not see is said."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.errors import UsageError
+from page4d.export.output import Output, open_output
+from page4d.export.points import EdgeFilter, PointOptions
+from page4d.export.run_record import NetworkRecord
+from page4d.geometry.camera import pixel_grid, project
+from page4d.geometry.pixels import PixelTransform
+from page4d.geometry.preprocess import Preprocess, place_views
+from page4d.geometry.rigid import transform_points
+from page4d.inference.pipeline import reconstruct
+from page4d.inference.plan import plan_run
+from page4d.inference.predict import Predicted
+from page4d.inference.settings import ReconstructSettings
+from page4d.models.hints import Memory
+from page4d.scene.records import FrameBatch
+from page4d.synthetic.capture import SyntheticCapture
+from tests.inference.truth import TruthPredictor, exact_predictions
+
+CAPTURE = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(40, 24))
+NETWORK = NetworkRecord(name="truth", trained=True)
+
+
+def depth_at(original: Tensor) -> Tensor:
+    """A tilted wall with a step in it, as a function of the original pixel."""
+    x, y = original.unbind(-1)
+    return 2 + 0.01 * x + 0.02 * y + (x > 12.3)
+
+
+@dataclass
+class WallOnCanvas(TruthPredictor):
+    """Says the truth at the pixels that the network sees."""
+
+    multiple: int = 14
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:  # noqa: ARG002  the truth needs none
+        truth = exact_predictions(self.capture)
+        pixels = batch.pixel_transforms[0]
+        grid = pixel_grid(*pixels.canvas_size, dtype=torch.float64)
+        depth = depth_at(pixels.to_original(grid))[None, None, None]
+        cameras = replace(
+            truth.cameras,
+            intrinsics=pixels.intrinsics_to_network(truth.cameras.intrinsics),
+            image_size=pixels.canvas_size,
+        )
+        said = replace(
+            truth,
+            images=batch.images,
+            valid=batch.valid,
+            pixel_transforms=batch.pixel_transforms,
+            depth=depth,
+            depth_confidence=torch.ones_like(depth),
+            dynamic=None,
+            cameras=cameras,
+        )
+        return Predicted(said)
+
+
+def run(preprocess: Preprocess, out: Path, points: PointOptions | None = None) -> Output:
+    settings = ReconstructSettings(preprocess=preprocess, points=points or PointOptions(), preview=False)
+    reconstruct(CAPTURE.scene(), WallOnCanvas(CAPTURE), NETWORK, out, settings)
+    return open_output(out)
+
+
+@pytest.mark.parametrize("preprocess", [Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.PI3])
+def test_maps_and_cameras_are_those_of_the_whole_image(preprocess: Preprocess, tmp_path: Path) -> None:
+    output = run(preprocess, tmp_path / "out")
+    (transform,) = place_views(preprocess, [CAPTURE.image_size], 0, 14)
+    (name,) = output.view_names
+    torch.testing.assert_close(output.cameras.intrinsics[0, 0], CAPTURE.cameras.intrinsics[0, 0].double())
+    record = output.run.views[0].pixel_transform
+    assert (record.left, record.top) == (transform.left, transform.top)
+
+    whole = replace(transform, canvas_size=transform.content_size, left=0, top=0)
+    depth = output.depth(0, name)
+    truth = depth_at(whole.to_original(pixel_grid(*whole.canvas_size, dtype=torch.float64))).numpy()
+    assert depth.shape == truth.shape == transform.content_size
+    seen = np.zeros(depth.shape, bool)
+    seen[transform.content_rows, transform.content_columns] = True
+    assert not depth[~seen].any()
+    assert not output.confidence(0, name)[~seen].any()
+    assert np.abs(depth - truth)[seen].max() <= 0.0006
+
+    points = torch.from_numpy(output.points(0).xyz).double()
+    pixels, _ = project(
+        transform_points(output.cameras.world_to_camera[0, 0], points), output.cameras.intrinsics[0, 0]
+    )
+    on_canvas = transform.to_network(pixels)
+    height, width = transform.canvas_size
+    assert bool(((on_canvas > 0) & (on_canvas < torch.tensor([width, height]))).all())
+
+    warned = [text for text in output.run.warnings if "--preprocess" in text]
+    if preprocess is Preprocess.VGGT_CROP:
+        assert warned == ["--preprocess vggt-crop cuts 40.3% of cam01 away: its maps are 0 there"]
+    else:
+        assert warned == []
+
+
+def test_a_stretched_view_is_named() -> None:
+    scene = CAPTURE.scene()
+    tall = scene.views[0]
+    wide = replace(SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(24, 40)).scene().views[0], name="b")
+    both = replace(scene, views=(tall, wide))
+    settings = ReconstructSettings(preprocess=Preprocess.PI3)
+    (notice,) = plan_run(both, settings, WallOnCanvas(CAPTURE)).notices
+    assert notice.text == "--preprocess pi3 stretches b by 2.74 along one side"
+
+
+def test_a_size_beside_a_published_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="--size 300 with --preprocess pi3"):
+        ReconstructSettings(long_side=300, preprocess=Preprocess.PI3)
+
+
+def test_the_edges_of_pi3_leave_out_flying_pixels_only(tmp_path: Path) -> None:
+    clouds = {
+        edges: run(Preprocess.VGGT_PAD, tmp_path / edges, PointOptions(edges=edges, edge_angle_deg=90)).points(0)
+        for edges in EdgeFilter
+    }
+    kept = clouds[EdgeFilter.PI3].num_points / clouds[EdgeFilter.SLANT].num_points
+    assert 0.9 < kept < 0.999
+
+
+def test_a_transform_keeps_all_of_a_view_unless_it_says_so() -> None:
+    assert PixelTransform(original_size=(4, 4), content_size=(4, 4), canvas_size=(6, 6), left=1).share_cut == 0

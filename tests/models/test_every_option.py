@@ -1,0 +1,165 @@
+"""Every option on grids that are not square, with a batch of two and another number of instants than of views."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.encoders.dinov2 import DinoV2Config
+from page4d.geometry.rigid import rigid
+from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.layers.feed_forward import FeedForwardKind
+from page4d.models.config import (
+    PRESETS,
+    BiasRows,
+    EpipolarConfig,
+    FrameHeadConfig,
+    FullAttention,
+    MaskFusion,
+    MaskHeadKind,
+    NetworkConfig,
+    SparseConfig,
+    SparseStrategy,
+    Streams,
+    TimeEncoding,
+)
+from page4d.models.hints import Hints
+from page4d.models.limits import ForwardLimits
+from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Step
+
+TINY = PRESETS["mv-tiny"]
+MASK = TINY.mask
+BATCH, TIMES, VIEWS, GRID = 2, 3, 2, (2, 4)
+
+MASKS = {
+    "dual": MASK,
+    "single": replace(MASK, streams=Streams.SINGLE),
+    "special-rows": replace(MASK, bias_rows=BiasRows.SPECIAL),
+    "own-blocks": replace(MASK, own_blocks=True),
+    "gated": replace(MASK, fusion=MaskFusion.GATED),
+    **{f"{kind}-head": replace(MASK, head=kind) for kind in MaskHeadKind},
+}
+FRAME_HEAD = FrameHeadConfig(dim=32, depth=1, num_heads=2, point_dim=16, camera_dim=16)
+OPTIONS = {
+    **{name: {"mask": mask} for name, mask in MASKS.items()},
+    "page4d": {"mask": replace(PRESETS["page4d-mask"].mask, layers=(1, 2)), "schedule": FRAME_GLOBAL},
+    **{f"{kind}-sparse": {"sparse": SparseConfig(layers=(2, 3), strategy=kind)} for kind in SparseStrategy},
+    **{f"{kind}-time": {"time_encoding": kind} for kind in (TimeEncoding.ALIBI, TimeEncoding.ROPE)},
+    "epipolar": {"epipolar": EpipolarConfig(layers=(1, 2), band=0.5)},
+    "view-time": {"schedule": (Step.VIEW, Step.TIME)},
+    "frame-cross": {"schedule": FRAME_CROSS},
+    "full": {"full_attention": FullAttention.ALWAYS},
+    "one-slot": {"token_slots": 1},
+    "swiglu": {"encoder": replace(TINY.encoder, feed_forward=FeedForwardKind.SWIGLU)},
+    "frame-head": {
+        **dict.fromkeys(("camera_head", "depth_head", "point_head", "mask")),
+        "frame_head": FRAME_HEAD,
+        "camera_token": False,
+    },
+}
+
+
+def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
+    """Give gates and weights that start at zero a value, and cameras a field of view that is not clipped to 0."""
+    with torch.no_grad():
+        if network.camera_head is not None:
+            network.camera_head.pose_branch.fc2.bias[7:] += 2
+        for name, parameter in network.named_parameters():
+            if "lambda_" in name or name.endswith((".gate", ".gates")):
+                parameter.fill_(0.7)
+    return network
+
+
+def inputs(config: NetworkConfig, grid: tuple[int, int] = GRID, dtype: torch.dtype = torch.float64) -> dict:
+    """Images, masks and everything else that may be known of them."""
+    generator = torch.Generator().manual_seed(5)
+    leading, size = (BATCH, TIMES, VIEWS), tuple(config.patch_size * side for side in grid)
+    turn, move = 0.3 * torch.randn(2, *leading, 3, generator=generator, dtype=torch.float64)
+    focal = torch.tensor([[2.0, 0, 0.5], [0, 2.0, 0.5], [0, 0, 0.0]], dtype=torch.float64) * size[1]
+    focal[2, 2] = 1
+    given = {
+        "images": torch.rand(*leading, 3, *size, generator=generator, dtype=dtype),
+        "keypoints": torch.rand(*leading, *grid, generator=generator, dtype=dtype),
+        "times": torch.rand(*leading[:2], generator=generator, dtype=dtype).cumsum(1),
+        "world_to_camera": rigid(matrix_from_rotation_vector(turn), move),
+        "intrinsics": focal.expand(*leading, 3, 3),
+    }
+    if config.mask is not None:
+        given["mask_ext"] = torch.rand(*leading, *size, generator=generator, dtype=dtype)
+    return given
+
+
+def predict(network: ViewTimeNetwork, given: dict, **options: object) -> NetworkOutput:
+    parts = dict(given)
+    images, mask = parts.pop("images"), parts.pop("mask_ext", None)
+    with torch.no_grad():
+        return network(images, mask, hints=Hints(**parts), **options)
+
+
+def numbers(out: NetworkOutput) -> dict[str, Tensor]:
+    return {name: value for name, value in vars(out).items() if isinstance(value, Tensor)}
+
+
+def assert_same(ours: NetworkOutput, theirs: dict[str, Tensor], tolerance: float) -> None:
+    assert numbers(ours).keys() == theirs.keys()
+    for name, value in numbers(ours).items():
+        scale = 1 + theirs[name].abs().max()
+        assert value.isfinite().all(), name
+        torch.testing.assert_close(value / scale, theirs[name] / scale, rtol=0, atol=tolerance, msg=name)
+
+
+@pytest.mark.parametrize("option", list(OPTIONS))
+def test_entries_of_a_batch_do_not_see_each_other(lively: Callable, option: str) -> None:
+    network = opened(lively(**OPTIONS[option]))
+    given = inputs(network.config)
+    together = predict(network, given)
+    shape = (BATCH, TIMES, VIEWS, 14 * GRID[0], 14 * GRID[1])
+    assert together.depth.shape == together.points.shape[:-1] == shape
+    alone = predict(network, {name: value[1:] for name, value in given.items()})
+    assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-11)
+
+
+EVERYTHING = {
+    "mask": MASK,
+    "time_encoding": TimeEncoding.ALIBI,
+    "sparse": SparseConfig(layers=(2,), strategy=SparseStrategy.LANDMARK, landmarks=2),
+    "epipolar": EpipolarConfig(layers=(1, 2), band=0.5),
+}
+
+
+def test_chunked_equals_whole_in_single_precision(lively: Callable) -> None:
+    """On the grid of 4:3 video, of small patches so that the dense heads are cheap."""
+    encoder = DinoV2Config(image_size=10, patch_size=2, embed_dim=32, depth=1, num_heads=2)
+    changes = {**EVERYTHING, "encoder": encoder, "epipolar": None, "point_head": None}
+    network = opened(lively(**changes).float())
+    given = {name: value[:1] for name, value in inputs(network.config, (28, 37), torch.float32).items()}
+    limits = ForwardLimits(max_images=3, max_tokens=2000, max_queries=500)
+    assert_same(predict(network, given, limits=limits), numbers(predict(network, given)), 1e-5)
+
+
+def test_every_parameter_learns_with_everything_on(lively: Callable) -> None:
+    network = opened(lively(**EVERYTHING))
+    given = inputs(network.config)
+    images, mask = given.pop("images"), given.pop("mask_ext")
+    out = network(images, mask, hints=Hints(**given))
+    losses = [pose.square().mean() for pose in out.pose_encoding_iterations]
+    losses += [out.depth.log().square().mean(), out.depth_confidence.log().mean(), out.points.abs().mean()]
+    (torch.stack(losses).sum() + out.points_confidence.log().mean()).backward()
+    dead = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
+    assert dead == []
+
+
+def test_the_same_state_makes_the_same_network(tiny: NetworkConfig) -> None:
+    config = replace(tiny, **EVERYTHING)
+    networks = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        networks.append(opened(build_network(config).double().eval()))
+    given = inputs(config)
+    assert not torch.equal(*(predict(network, given).depth for network in networks))
+    networks[1].load_state_dict(networks[0].state_dict())
+    first, second = (numbers(predict(network, given)) for network in networks)
+    assert all(torch.equal(first[name], second[name]) for name in first)
