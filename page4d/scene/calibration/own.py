@@ -34,7 +34,7 @@ class _Distortion(BaseModel):
 
 
 class _TruthCamera(BaseModel):
-    world_to_camera: Matrix4
+    world_to_camera: Matrix4 | Annotated[list[Matrix4], Field(min_length=1)]
     intrinsics: Matrix3
     width: Side
     height: Side

@@ -1,0 +1,155 @@
+"""Depth of a whole capture: one pass over the frames to fit the alignments, one to count the errors."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step
+from page4d.evaluation.confidence import STEPS, sparsify
+from page4d.evaluation.depth import DepthSums, stack_sums, sum_depth_errors
+from page4d.evaluation.depth_alignment import DepthAlignment, DepthFit, align_depth
+from page4d.evaluation.record import RESIZING, ConfidenceReport, DepthReport, DepthResult, depth_errors, finite
+
+MOST_FITTED_PIXELS = 8_000_000
+"""Alignments are fitted to all pixels of captures up to here, to a random choice of each frame's beyond."""
+
+CAPTURE, FRAME = "capture", "frame"
+
+Fits = dict[DepthAlignment, DepthFit]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PixelSample:
+    """Pixels of a whole capture that have both a truth and a prediction.
+
+    `counted` is their number in all frames, `known` that of pixels with a truth.
+    """
+
+    prediction: Float[Tensor, " N"]
+    truth: Float[Tensor, " N"]
+    confidence: Float[Tensor, " N"]
+    known: int
+    counted: int
+
+
+def sample_pixels(
+    comparison: Comparison, seed: int = 0, limit: int = MOST_FITTED_PIXELS, step: Step = no_step
+) -> PixelSample | None:
+    """Collect the counted pixels of all frames, or a random choice of equally many of each; None without any."""
+    num_frames = sum(len(comparison.depth_views(index)) for index in comparison.instants)
+    generator = torch.Generator().manual_seed(seed)
+    parts: list[Float[Tensor, "3 n"]] = []
+    known = counted = 0
+    for index in comparison.instants:
+        for frame in comparison.depth_frames(index):
+            chosen = frame.counted.flatten().nonzero()[:, 0]
+            known, counted = known + int(frame.known.sum()), counted + len(chosen)
+            if len(chosen) > limit // num_frames:
+                chosen = chosen[torch.randperm(len(chosen), generator=generator)[: limit // num_frames]]
+            maps = torch.stack([frame.prediction, frame.truth, frame.confidence])
+            parts.append(maps.flatten(1)[:, chosen])
+        step()
+    if not counted:
+        return None
+    prediction, truth, confidence = torch.cat(parts, dim=1)
+    return PixelSample(prediction=prediction, truth=truth, confidence=confidence, known=known, counted=counted)
+
+
+def fit_alignments(sample: PixelSample, alignments: Iterable[DepthAlignment]) -> Fits:
+    """Fit every alignment to the whole capture: its views and instants share one world, and so one scale."""
+    everywhere = torch.ones_like(sample.truth, dtype=torch.bool)
+    return {kind: align_depth(sample.prediction, sample.truth, everywhere, kind) for kind in alignments}
+
+
+def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: Step = no_step) -> DepthReport:
+    """Count the errors of all frames under all alignments, and under each frame's own median if it is among them."""
+    scopes = [(kind, CAPTURE) for kind in fits]
+    scopes += [(DepthAlignment.MEDIAN, FRAME)] if DepthAlignment.MEDIAN in fits else []
+    rows = []
+    for index in comparison.instants:
+        rows.append(_instant_sums(comparison, index, fits))
+        step()
+    sums = stack_sums(rows)
+    names = [view.name for view in comparison.views]
+    labelled = any(view.truth.dynamic_files for view in comparison.views)
+    return DepthReport(
+        resizing=RESIZING,
+        max_depth=comparison.max_depth,
+        coverage=sample.counted / sample.known,
+        fitted_pixels=len(sample.truth),
+        times=tuple(comparison.output.run.times[index] for index in comparison.instants),
+        results=tuple(
+            _result(sums[:, :, :, row], names, kind, None if scope == FRAME else fits[kind], labelled=labelled)
+            for row, (kind, scope) in enumerate(scopes)
+        ),
+    )
+
+
+def _instant_sums(comparison: Comparison, index: int, fits: Fits) -> DepthSums:
+    """Return the sums [views, kinds, fits] of an instant, for pixels that stand still, move, or are not labelled."""
+    frames = {frame.view.name: _frame_sums(frame, fits) for frame in comparison.depth_frames(index)}
+    number = len(fits) + (DepthAlignment.MEDIAN in fits)
+    nothing = torch.ones(3, number, 1, 0)
+    without_truth = sum_depth_errors(nothing, nothing, nothing > 0)
+    return stack_sums([frames.get(view.name, without_truth) for view in comparison.views])
+
+
+def _frame_sums(frame: FramePair, fits: Fits) -> DepthSums:
+    """Return the sums [kinds, fits] of a frame."""
+    used = list(fits.values())
+    if DepthAlignment.MEDIAN in fits:
+        prediction, truth, counted = (values.flatten() for values in (frame.prediction, frame.truth, frame.counted))
+        used.append(align_depth(prediction, truth, counted, DepthAlignment.MEDIAN))
+    moving, still = torch.zeros_like(frame.counted), torch.zeros_like(frame.counted)
+    if frame.dynamic is not None:
+        moving, still = frame.dynamic, ~frame.dynamic
+    kinds = (still, moving, ~still & ~moving)
+    return stack_sums([_pixel_sums(frame, frame.counted & kind, used) for kind in kinds])
+
+
+def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[DepthFit]) -> DepthSums:
+    """Return the sums [fits] of some pixels, which count as an image of one row."""
+    prediction = frame.prediction[chosen].double()
+    aligned = torch.stack([fit.scale * prediction + fit.shift for fit in fits])[:, None]
+    truth = frame.truth[chosen].double().expand_as(aligned)
+    return sum_depth_errors(aligned, truth, torch.ones_like(truth, dtype=torch.bool))
+
+
+def _result(
+    sums: DepthSums, names: Sequence[str], alignment: DepthAlignment, fit: DepthFit | None, *, labelled: bool
+) -> DepthResult:
+    """Add up sums [times, views, kinds] in every way that is reported."""
+    return DepthResult(
+        alignment=alignment.value,
+        scope=FRAME if fit is None else CAPTURE,
+        definition=alignment.definition,
+        scale=None if fit is None else finite(float(fit.scale)),
+        shift=None if fit is None else finite(float(fit.shift)),
+        overall=depth_errors(sums.total()),
+        static=depth_errors(sums[:, :, 0].total()) if labelled else None,
+        dynamic=depth_errors(sums[:, :, 1].total()) if labelled else None,
+        per_view={name: depth_errors(sums[:, view].total()) for view, name in enumerate(names)},
+        per_time=tuple(depth_errors(sums[time].total()) for time in range(len(sums.pixels))),
+        abs_rel_per_frame={
+            name: tuple(depth_errors(sums[time, view].total()).abs_rel for time in range(len(sums.pixels)))
+            for view, name in enumerate(names)
+        },
+    )
+
+
+def report_confidence(sample: PixelSample, alignment: DepthAlignment, fit: DepthFit) -> ConfidenceReport:
+    """Ask whether confidence orders the absolute relative errors under one alignment."""
+    truth = sample.truth.double()
+    errors = (fit.scale * sample.prediction.double() + fit.shift - truth).abs() / truth
+    curves = sparsify(errors, sample.confidence)
+    return ConfidenceReport(
+        alignment=alignment.value,
+        ordering=curves.ordering,
+        ause=curves.ause,
+        removed=tuple(step / STEPS for step in range(STEPS)),
+        by_confidence=tuple(curves.by_confidence.tolist()),
+        by_error=tuple(curves.by_error.tolist()),
+    )

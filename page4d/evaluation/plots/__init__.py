@@ -1,0 +1,1 @@
+"""Pictures of an evaluation: error maps, errors over time, cameras from above and the sparsification curve."""

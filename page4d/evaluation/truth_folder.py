@@ -1,0 +1,148 @@
+"""A capture's truth on disk: cameras, and depth and motion maps of numbered frames.
+
+The layout is what `page4d synthesize` writes: `cameras.json`, `depth/<view>/000000.png` in millimetres (0 = unknown),
+`dynamic/<view>/000000.png` (255 = moving), and `capture.json`, whose frame rate times the frames.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.conventions import METRIC_DEPTH_SCALE, Scale
+from page4d.errors import InputError
+from page4d.scene.calibration.own import read_own
+
+CAMERAS = "cameras.json"
+_CAPTURE = "capture.json"
+_LAYOUT = "give a folder with cameras.json, depth/<view>/*.png and dynamic/<view>/*.png, as page4d synthesize writes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruthView:
+    """One true camera at its image's pixels, and the files of its maps by frame number.
+
+    `world_to_camera` is [4, 4] for a camera that stands still, else one matrix a frame.
+    """
+
+    name: str
+    image_size: tuple[int, int]
+    world_to_camera: Float[Tensor, "*F 4 4"]
+    intrinsics: Float[Tensor, "3 3"]
+    depth_files: dict[int, Path]
+    dynamic_files: dict[int, Path]
+
+    def camera_at(self, frame: int) -> Float[Tensor, "4 4"] | None:
+        """Return the camera of a frame; None beyond the last."""
+        if self.world_to_camera.ndim == 2:
+            return self.world_to_camera
+        return self.world_to_camera[frame] if 0 <= frame < len(self.world_to_camera) else None
+
+    def depth(self, frame: int) -> Float[np.ndarray, "H W"]:
+        """Read the depth of a frame in units of the cameras, 0 where it is unknown."""
+        levels = _read_map(self.depth_files[frame], np.uint16, self.image_size)
+        return (levels / METRIC_DEPTH_SCALE).astype(np.float32)
+
+    def dynamic(self, frame: int) -> Bool[np.ndarray, "H W"] | None:
+        """Read what moves in a frame; None if nobody says."""
+        file = self.dynamic_files.get(frame)
+        return None if file is None else _read_map(file, np.uint8, self.image_size) > 127
+
+
+@dataclass(frozen=True, kw_only=True)
+class TruthFolder:
+    """The truth of a capture. Frame k of a view was taken at k / `fps` seconds of the view's own clock, if known."""
+
+    folder: Path
+    scale: Scale
+    fps: float | None
+    views: tuple[TruthView, ...]
+    notices: tuple[str, ...] = ()
+
+
+def open_truth(path: Path | str) -> TruthFolder:
+    """Open a folder with truth, or the capture that has one called `truth`; no map is read yet.
+
+    Raises:
+        InputError: if there is none, or it cannot be read.
+    """
+    folder = _find(Path(path))
+    calibration = read_own(folder / CAMERAS)
+    views = []
+    for camera in calibration.cameras:
+        if camera.image_size is None or camera.distortion is not None:
+            flaw = "no image size" if camera.image_size is None else "a distorting lens"
+            raise InputError(
+                f"'{folder / CAMERAS}': camera {camera.name} has {flaw}", "give the cameras of pinhole images"
+            )
+        views.append(
+            TruthView(
+                name=camera.name,
+                image_size=camera.image_size,
+                world_to_camera=camera.world_to_camera,
+                intrinsics=camera.intrinsics,
+                depth_files=_numbered(folder / "depth" / camera.name),
+                dynamic_files=_numbered(folder / "dynamic" / camera.name),
+            )
+        )
+    return TruthFolder(
+        folder=folder,
+        scale=calibration.scale,
+        fps=_recorded_fps(folder / _CAPTURE),
+        views=tuple(views),
+        notices=calibration.notices,
+    )
+
+
+def _find(path: Path) -> Path:
+    if not path.is_dir():
+        raise InputError(
+            f"truth '{path}' is not a folder" if path.exists() else f"truth '{path}' does not exist", _LAYOUT
+        )
+    for folder in (path, path / "truth"):
+        if (folder / CAMERAS).is_file():
+            return folder
+    raise InputError(f"no truth in '{path}': there is neither {CAMERAS} nor truth/{CAMERAS}", _LAYOUT)
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
+    """Return the PNG files of a folder by the number that ends their names; empty if there is no such folder."""
+    files = sorted(folder.glob("*.png")) if folder.is_dir() else []
+    numbers = [re.search(r"(\d+)$", file.stem) for file in files]
+    return {int(number[1]): file for number, file in zip(numbers, files, strict=True) if number}
+
+
+def _recorded_fps(path: Path) -> float | None:
+    """Return the frame rate that `page4d synthesize` recorded; None where there is no record."""
+    if not path.is_file():
+        return None
+    try:
+        fps = json.loads(path.read_text(encoding="utf-8"))["options"]["fps"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"'{path}' does not say options.fps", "restore it, or remove it and give --fps") from error
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
+        raise InputError(f"'{path}': options.fps is {fps!r}", "restore it, or remove it and give --fps")
+    return float(fps)
+
+
+def _read_map(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDArray[Any]:
+    try:
+        encoded = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the file") from error
+    image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
+    if image is None:
+        raise InputError(f"'{path}' is damaged", "restore the truth")
+    if image.dtype != np.dtype(kind) or image.shape != size:
+        raise InputError(
+            f"'{path}' is {image.dtype} {image.shape}, not {np.dtype(kind)} {size}",
+            f"make maps at the image size that {CAMERAS} states: 16-bit depth, 8-bit masks",
+        )
+    return image

@@ -1,0 +1,271 @@
+"""`page4d evaluate`: how far an output folder is from a capture's truth."""
+
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from page4d_cli import console, options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rich.table import Table
+
+    from page4d.evaluation.record import CameraReport, DepthErrors, Evaluation, PointReport
+
+DEPTH = "Depth"
+POINTS = "Points"
+
+
+class AlignOption(StrEnum):
+    """How predicted depth is brought onto the truth."""
+
+    SCALE = "scale"
+    SCALE_SHIFT = "scale-shift"
+    SCALE_SHIFT_SQUARES = "scale-shift-squares"
+    SCALE_SHIFT_ADAM = "scale-shift-adam"
+    METRIC = "metric"
+    MEDIAN = "median"
+
+
+def evaluate(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a page4d run.")],
+    truth: Annotated[
+        Path, typer.Argument(metavar="TRUTH", help="Capture with a truth/ folder, or that folder, as of synthesize.")
+    ],
+    align: Annotated[
+        list[AlignOption] | None,
+        typer.Option(
+            help="Only this, the first one for the tables (default: all but scale-shift-adam, which is slow).",
+            rich_help_panel=DEPTH,
+        ),
+    ] = None,
+    max_depth: Annotated[
+        float | None, typer.Option(help="Leave out true depths from here on.", rich_help_panel=DEPTH)
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Distance below which a point is right (default: 5 cm).", rich_help_panel=POINTS),
+    ] = None,
+    points_per_instant: Annotated[
+        int, typer.Option(min=1, help="Random points looked up each way.", rich_help_panel=POINTS)
+    ] = 5000,
+    seed: Annotated[int, typer.Option(min=0, help="Of all random choices.", rich_help_panel=POINTS)] = 0,
+    fps: Annotated[
+        float | None,
+        typer.Option(help="Frames per second of a truth that does not record it.", rich_help_panel=options.INPUT),
+    ] = None,
+    plots: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write pictures: error maps, errors over time, cameras from above, sparsification.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace pictures that are there.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Compare an output folder with the truth: depth, cameras, points, masks and confidence.
+
+    Lengths are in the truth's unit. Degenerate cases are named, never left out.
+    """
+    from page4d.evaluation.comparison import compare
+    from page4d.evaluation.depth_alignment import DepthAlignment
+    from page4d.evaluation.evaluate import DEFAULT_ALIGNMENTS, EvaluationSettings, measure
+    from page4d.evaluation.plots.pictures import check_plots, write_plots
+
+    if plots is not None:
+        check_plots(plots, overwrite=overwrite)
+    settings = EvaluationSettings(
+        alignments=tuple(DepthAlignment(kind) for kind in align) if align else DEFAULT_ALIGNMENTS,
+        max_depth=max_depth,
+        threshold=threshold,
+        points_per_instant=points_per_instant,
+        fps=fps,
+        seed=seed,
+    )
+    comparison = compare(out, truth, fps=fps, max_depth=max_depth)
+    with _progress(quiet=quiet) as progress:
+        evaluation = measure(comparison, settings, progress)
+    written = () if plots is None else write_plots(plots, comparison, evaluation)
+    if as_json:
+        console.print_json(evaluation.document())
+    elif not quiet:
+        _report(evaluation)
+        for path in written:
+            console.print_text(f"{'look at':<12}{path}")
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> "Iterator[Callable[[int, int], None] | None]":
+    """Show on stderr how far the frames are read."""
+    if quiet:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("evaluate"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console.error_console(), transient=True) as progress:
+        task = progress.add_task("evaluate", total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+def _report(evaluation: "Evaluation") -> None:
+    """Print everything for people."""
+    match = evaluation.match
+    console.print_text(f"{evaluation.out} against {evaluation.truth}")
+    span = f"{match.times[0]:.3f} to {match.times[-1]:.3f} s"
+    unit = "metres" if match.unit == "metre" else "the truth's unit"
+    views, times = len(match.views), len(match.times)
+    counted = f"{views} view{'s' * (views != 1)}, {times} instant{'s' * (times != 1)}"
+    console.print_text(f"{counted}, {span}; lengths in {unit}; images {match.preprocess}")
+    console.print_table(_view_table(evaluation))
+    if evaluation.depth is not None:
+        console.print_table(_depth_table(evaluation))
+    if evaluation.cameras is not None:
+        console.print_table(_pair_table(evaluation.cameras))
+    for label, text in (*_lines(evaluation), *(("note", note) for note in evaluation.notes)):
+        console.print_text(f"{label:<12}{text}")
+
+
+def _table(title: str, first: str, headings: tuple[str, ...]) -> "Table":
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=console.cell(title), title_justify="left", padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold", max_width=24)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _view_table(evaluation: "Evaluation") -> "Table":
+    """One row a view, and one for what stands still, what moves and everything."""
+    depth = evaluation.depth
+    result = None if depth is None else depth.results[0]
+    title = "by view" if result is None else f"by view, depth aligned by {result.alignment}"
+    headings = (
+        *("AbsRel", "<1.25\n%", "RMSE", "ATE", "rotation\ndeg", "focal\n%"),
+        *("accuracy", "complete-\nness", "F\n%", "IoU\n%"),
+    )
+    table = _table(title, "", headings)
+    for name in (*evaluation.match.views, "static", "dynamic", "overall"):
+        errors, track, points, mask = (
+            _row(part, name) for part in (result, evaluation.cameras, evaluation.points, evaluation.masks)
+        )
+        if name in ("static", "dynamic") and errors is None:
+            continue
+        table.add_row(
+            console.cell(name),
+            _number(errors and errors.abs_rel),
+            _share(errors and errors.delta1),
+            _number(errors and errors.rmse),
+            _number(track and track.ate),
+            _degrees(track and track.rotation_deg),
+            _share(track and track.focal_error),
+            _number(points and points.accuracy),
+            _number(points and points.completeness),
+            _share(points and points.f_score),
+            _share(mask and mask.jm),
+        )
+    return table
+
+
+def _row(report: Any, name: str) -> Any:
+    """Return what a report says of a view, or of all that is called `name`; None if it says nothing."""
+    return None if report is None else report.per_view.get(name, getattr(report, name, None))
+
+
+def _depth_table(evaluation: "Evaluation") -> "Table":
+    """One row an alignment, over all pixels."""
+    headings = ("scale", "shift", "AbsRel", "SqRel", "RMSE", "logRMSE", "<1.25\n%", "<1.25^2\n%", "<1.25^3\n%")
+    table = _table("depth by alignment", "alignment", headings)
+    assert evaluation.depth is not None
+    for result in evaluation.depth.results:
+        own: DepthErrors = result.overall
+        name = result.alignment if result.scope == "capture" else f"{result.alignment} a {result.scope}"
+        table.add_row(
+            console.cell(name),
+            _number(result.scale),
+            _number(result.shift),
+            *(_number(value) for value in (own.abs_rel, own.sq_rel, own.rmse, own.log_rmse)),
+            *(_share(value) for value in (own.delta1, own.delta2, own.delta3)),
+        )
+    return table
+
+
+def _pair_table(cameras: "CameraReport") -> "Table":
+    """Accuracies of relative cameras."""
+    pairs = cameras.pairs
+    limits = tuple(pairs.rra)
+    table = _table("camera pairs below, in %", "", tuple(f"{limit} deg" for limit in limits))
+    rows = {
+        "RRA, rotations": pairs.rra,
+        "RTA, directions": pairs.rta,
+        "AUC": pairs.auc,
+        "RTA, with sense": pairs.signed_rta,
+        "AUC, with sense": pairs.signed_auc,
+    }
+    for name, row in rows.items():
+        table.add_row(name, *(_share(row[limit]) for limit in limits))
+    return table
+
+
+def _lines(evaluation: "Evaluation") -> "Iterator[tuple[str, str]]":
+    """Say in a line each what the tables do not hold."""
+    if evaluation.cameras is not None:
+        yield from _camera_lines(evaluation.cameras)
+    if evaluation.points is not None:
+        yield from _point_lines(evaluation.points)
+    if evaluation.masks is not None:
+        own = evaluation.masks.overall
+        yield "masks", f"JM {_share(own.jm)} %, JR {_share(own.jr)} %, pooled IoU {_share(own.pooled)} %"
+    if evaluation.confidence is not None:
+        ordering, ause = evaluation.confidence.ordering, _number(evaluation.confidence.ause)
+        skill = "no errors to order" if ordering is None else f"orders the errors {ordering:.3f} (1 perfectly, 0 not)"
+        yield "confidence", f"{skill}, AUSE {ause}"
+
+
+def _camera_lines(cameras: "CameraReport") -> "Iterator[tuple[str, str]]":
+    own, pairs = cameras.overall, cameras.pairs
+    yield "cameras", f"aligned by {cameras.definition}, scale {_number(cameras.transform.scale)}"
+    step, turn = _number(own.rpe_translation), _degrees(own.rpe_rotation_deg)
+    yield "", f"RPE from instant to instant {step}, {turn} deg"
+    rotation, direction = _degrees(pairs.rotation_median_deg), _degrees(pairs.direction_median_deg)
+    yield "", f"median of pairs: rotation {rotation} deg, direction {direction} deg"
+    if cameras.baseline_ratio is not None:
+        ratio, spread = cameras.baseline_ratio, _share(cameras.baseline_spread)
+        yield "", f"before alignment {ratio:.3g} times as far apart as truly, spread {spread} %"
+
+
+def _point_lines(points: "PointReport") -> "Iterator[tuple[str, str]]":
+    own = points.overall
+    accuracy, completeness = _number(own.accuracy_median), _number(own.completeness_median)
+    yield "points", f"medians: accuracy {accuracy}, completeness {completeness}"
+    mean, total = _number(own.overall_mean), _number(own.overall_sum)
+    yield "", f"overall: {mean} as the mean of both means, {total} as their sum"
+    precision, recall, balanced = _share(own.precision), _share(own.recall), _share(own.f_score)
+    yield "", f"within {points.threshold:.3g}: precision {precision} %, recall {recall} %, F {balanced} %"
+    yield "", f"normal consistency {_number(own.normal_consistency)}"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _share(value: float | None) -> str:
+    """Write a share in per cent."""
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def _degrees(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

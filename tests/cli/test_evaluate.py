@@ -1,0 +1,140 @@
+"""`page4d evaluate` on the sample: tables, JSON, pictures, and how every failure ends."""
+
+import json
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import page4d
+from page4d_cli.app import run
+
+ROOM = Path(__file__).parents[2] / "samples" / "room"
+PICTURES = ["cameras_from_above.png", "depth_errors.png", "errors_over_time.png", "sparsification.png"]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory) -> Path:
+    """Two instants of the sample, reconstructed from its own truth."""
+    out = tmp_path_factory.mktemp("evaluate") / "out"
+    truth = ROOM / "truth"
+    command = ["reconstruct", ROOM, "--out", out, "--frames", "0:2", "--no-preview", "--quiet", "--edge-angle", 90]
+    command += ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
+    assert run([str(word) for word in (*command, "--size", 320)]) == 0
+    return out
+
+
+@pytest.fixture
+def evaluate(cli, result):
+    def call(*arguments: object, out: Path = result, truth: Path = ROOM):
+        return cli("evaluate", out, truth, "--points-per-instant", 300, *arguments)
+
+    return call
+
+
+def test_the_sample_against_itself_is_perfect(evaluate, result) -> None:
+    ended = evaluate("--align", "scale", "--json")
+    assert ended.code == 0, ended.err
+    document = json.loads(ended.out)
+    (depth,) = document["depth"]["results"]
+    assert depth["overall"] == {
+        "pixels": 2 * 4 * 240 * 320,
+        **dict.fromkeys(("abs_rel", "sq_rel", "rmse", "log_rmse"), 0.0),
+        **dict.fromkeys(("delta1", "delta2", "delta3"), 1.0),
+    }
+    assert document["cameras"]["overall"]["ate"] < 1e-9
+    assert document["cameras"]["pairs"]["auc"] == {"3": 1.0, "5": 1.0, "15": 1.0, "30": 1.0}
+    assert document["points"]["overall"]["f_score"] == 1.0
+    assert document["masks"]["overall"]["jm"] == 1.0
+    assert document["match"]["preprocess"] == "native"
+    settings = {"alignments": ("scale",), "points_per_instant": 300}
+    from page4d.evaluation.evaluate import EvaluationSettings
+
+    assert (
+        json.loads(json.dumps(page4d.evaluate(result, ROOM, EvaluationSettings(**settings)).document())) == document
+    )
+
+
+def test_tables_and_pictures_are_for_people(evaluate, tmp_path) -> None:
+    folder = tmp_path / "new" / "plots"
+    ended = evaluate("--max-depth", 6, "--plots", folder, "--align", "scale", "--align", "median")
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in lines if line.split()}
+    headings = ["AbsRel", "<1.25", "RMSE", "ATE", "rotation", "focal", "accuracy", "complete-", "F", "IoU"]
+    assert all(heading in ended.out for heading in headings)
+    assert len(rows["cam01"]) == len(headings)
+    assert rows["overall"][:2] == ["0.0000", "100.0"]
+    assert {"scale", "median"} <= rows.keys()
+    assert rows["RTA,"] == ["with", "sense", *["100.0"] * 4]
+    assert "note        the true cameras stand still: RPE is how much the predicted ones wander" in lines
+    assert max(len(line) for line in lines if not line.startswith(("note", "look", "/"))) <= 100
+    assert sorted(path.name for path in folder.iterdir()) == PICTURES
+    assert sorted(Path(line.split()[-1]).name for line in lines if line.startswith("look at")) == PICTURES
+    for name in PICTURES:
+        picture = cv2.imread(str(folder / name))
+        assert picture is not None, name
+        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20, name
+
+
+def test_pictures_are_replaced_only_when_told(evaluate, tmp_path) -> None:
+    (tmp_path / "sparsification.png").write_bytes(b"mine")
+    refused = evaluate("--plots", tmp_path, "--align", "metric")
+    assert (refused.code, refused.out) == (5, "")
+    assert f"'{tmp_path / 'sparsification.png'}' is there already" in refused.err
+    assert (tmp_path / "sparsification.png").read_bytes() == b"mine"
+    told = evaluate("--plots", tmp_path, "--align", "metric", "--overwrite", "--quiet")
+    assert (told.code, told.out, told.err) == (0, "", "")
+    assert cv2.imread(str(tmp_path / "sparsification.png")) is not None
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code", "message"),
+    [
+        (lambda _: "nowhere", 3, "truth 'nowhere' does not exist"),
+        (lambda truth: (truth / "cameras.json").unlink(), 3, "there is neither cameras.json nor truth/cameras.json"),
+        (lambda truth: (truth / "cameras.json").write_text("{}"), 3, "it has neither 'views' nor 'cameras'"),
+        (lambda truth: (truth / "capture.json").write_text("{}"), 3, "does not say options.fps"),
+        (lambda truth: (truth / "capture.json").write_text('{"options": {"fps": 0}}'), 3, "options.fps is 0"),
+        (lambda truth: (truth / "depth" / "cam02" / "000001.png").write_bytes(b"no"), 3, "is damaged"),
+        (
+            lambda truth: cv2.imwrite(str(truth / "depth" / "cam02" / "000001.png"), np.zeros((240, 320), np.uint8)),
+            3,
+            "is uint8 (240, 320), not uint16 (240, 320)",
+        ),
+    ],
+    ids=["missing", "no cameras", "foreign", "no rate", "zero rate", "damaged", "8 bit"],
+)
+def test_a_bad_truth_ends_in_two_lines(spoil, code, message, evaluate, tmp_path) -> None:
+    truth = tmp_path / "truth"
+    shutil.copytree(ROOM / "truth", truth)
+    other = spoil(truth)
+    ended = evaluate(truth=Path(other) if isinstance(other, str) else truth)
+    assert (ended.code, ended.out) == (code, "")
+    assert message in ended.err
+    assert ended.err.splitlines()[-1].startswith("hint:")
+
+
+def test_an_unfinished_or_missing_output_is_refused(evaluate, result, tmp_path) -> None:
+    unfinished = tmp_path / "out"
+    shutil.copytree(result, unfinished)
+    text = (unfinished / "run.json").read_text().replace('"status": "complete"', '"status": "incomplete"')
+    (unfinished / "run.json").write_text(text)
+    for out, message in (
+        (unfinished, "is incomplete"),
+        (tmp_path, "run.json is missing"),
+        (ROOM / "x", "not a folder"),
+    ):
+        ended = evaluate(out=out)
+        assert (ended.code, ended.out) == (3, "")
+        assert message in ended.err
+
+
+def test_options_that_make_no_sense_are_refused(evaluate, tmp_path) -> None:
+    assert evaluate("--align", "best").code == 2
+    assert evaluate("--max-depth", -1).code == 2
+    assert evaluate("--threshold", 0).code == 2
+    (tmp_path / "file").write_text("")
+    assert evaluate("--plots", tmp_path / "file").code == 5

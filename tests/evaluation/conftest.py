@@ -1,0 +1,23 @@
+"""One small capture with its truth, and the result that equals it."""
+
+from pathlib import Path
+
+import pytest
+from outputs import reconstruct_from_truth
+
+from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.write import write_capture
+
+
+@pytest.fixture(scope="session")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three views of four instants, 64x48."""
+    folder = tmp_path_factory.mktemp("evaluation") / "capture"
+    write_capture(SyntheticCapture(seed=5, num_views=3, num_times=4, image_size=(48, 64), supersample=1), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def perfect(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The truth of the capture as the output of a run; not to be changed."""
+    return reconstruct_from_truth(capture, tmp_path_factory.mktemp("evaluation") / "perfect", "--size", 64)

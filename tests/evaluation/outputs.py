@@ -1,0 +1,66 @@
+"""Output folders to evaluate: the truth itself as a result, and copies that differ in a known way."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+
+from page4d.export.cameras import write_cameras_json
+from page4d.export.output import open_output
+from page4d.export.ply import read_ply, write_ply
+from page4d.geometry.similarity import Sim3
+from page4d_cli.app import run
+
+
+def reconstruct_from_truth(capture: Path, out: Path, *arguments: object) -> Path:
+    """Reconstruct a capture from its own cameras, depth and masks: the result is the truth, to the last level."""
+    truth = capture / "truth"
+    command = ["reconstruct", capture, "--out", out, "--no-preview", "--quiet", "--edge-angle", 90]
+    command += ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
+    assert run([str(word) for word in (*command, *arguments)]) == 0
+    return out
+
+
+def copy_of(out: Path, target: Path) -> Path:
+    shutil.copytree(out, target)
+    return target
+
+
+def edit_json(path: Path, change: Callable[[dict], None]) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def move_world(out: Path, similarity: Sim3) -> None:
+    """Bring a result into another world and unit: cameras, clouds and, through the levels a unit, depth."""
+    output = open_output(out)
+    cameras = output.cameras
+    moved = similarity.apply_to_cameras(cameras.world_to_camera)
+    write_cameras_json(output.layout, replace(cameras, world_to_camera=moved))
+    for index in range(output.num_times):
+        path = output.layout.points(index)
+        cloud = read_ply(path)
+        xyz = similarity.apply(torch.from_numpy(cloud.xyz).double()).float().numpy()
+        write_ply(path, replace(cloud, xyz=xyz))
+    levels = output.run.depth_scale / float(similarity.scale)
+    edit_json(out / "run.json", lambda document: document.update(depth_scale=levels))
+
+
+def change_maps(out: Path, kind: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Rewrite the depth, confidence or dynamic maps of all frames."""
+    for path in sorted((out / kind).rglob("*.png")):
+        image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        assert cv2.imwrite(str(path), change(image).astype(image.dtype))
+
+
+def change_cameras(out: Path, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Rewrite the cameras [T, V, 4, 4]."""
+    output = open_output(out)
+    moved = change(output.cameras.world_to_camera.clone())
+    write_cameras_json(output.layout, replace(output.cameras, world_to_camera=moved))

@@ -1,0 +1,164 @@
+"""Depth errors and alignments, against numbers worked out by hand and against independent solvers."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+from page4d.evaluation.depth import counted_pixels, stack_sums, sum_depth_errors
+from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
+
+QUICK = [kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM]
+LEARNED = [kind for kind in QUICK if kind is not DepthAlignment.METRIC]
+
+
+def pixels(seed: int, number: int = 301) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    truth = 1 + 3 * torch.rand(number, generator=generator, dtype=torch.float64)
+    noise = torch.randn(number, generator=generator, dtype=torch.float64)
+    return 0.7 * truth - 0.2 + 0.1 * noise, truth, torch.ones(number, dtype=torch.bool)
+
+
+def test_errors_are_those_worked_out_by_hand() -> None:
+    truth = torch.tensor([[2.0, 4.0, 5.0, 0.0]])
+    prediction = torch.tensor([[3.0, 4.0, 3.0, 9.0]])
+    sums = sum_depth_errors(prediction, truth, counted_pixels(truth))
+    assert float(sums.pixels) == 3
+    assert float(sums.abs_rel) == pytest.approx((1 / 2 + 0 + 2 / 5) / 3)
+    assert float(sums.sq_rel) == pytest.approx((1 / 2 + 0 + 4 / 5) / 3)
+    assert float(sums.rmse) == pytest.approx(math.sqrt((1 + 0 + 4) / 3))
+    assert float(sums.log_rmse) == pytest.approx(math.sqrt((math.log(1.5) ** 2 + math.log(0.6) ** 2) / 3))
+    # Ratios 1.5, 1 and 5/3 against 1.25, 1.5625 and 1.953.
+    assert sums.delta.tolist() == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+def test_negative_and_absent_predictions_are_never_close() -> None:
+    truth = torch.ones(1, 3)
+    sums = sum_depth_errors(torch.tensor([[-1.0, 0.0, 1.0]]), truth, truth > 0)
+    assert sums.delta.tolist() == pytest.approx([1 / 3] * 3)
+    assert math.isfinite(float(sums.log_rmse))
+
+
+def test_a_limit_leaves_out_what_is_as_deep_or_deeper() -> None:
+    truth = torch.tensor([[0.0, 1.0, 70.0, 80.0]])
+    assert counted_pixels(truth, 70.0).tolist() == [[False, True, False, False]]
+    assert counted_pixels(truth).tolist() == [[False, True, True, True]]
+
+
+def test_errors_of_frames_add_up_to_those_of_the_capture() -> None:
+    prediction, truth, _ = pixels(0, 2 * 3 * 4 * 5)
+    counted = pixels(1, 120)[1].reshape(2, 3, 4, 5) > 2
+    prediction, truth = prediction.reshape(2, 3, 4, 5), truth.reshape(2, 3, 4, 5)
+    frames = sum_depth_errors(prediction, truth, counted)
+    assert frames.abs_rel.shape == (2, 3)
+    assert frames.delta.shape == (2, 3, 3)
+    whole = sum_depth_errors(prediction.reshape(1, 120), truth.reshape(1, 120), counted.reshape(1, 120))
+    rows = stack_sums([frames[0].total(), frames[1].total()]).total()
+    for sums in (frames.total(), rows):
+        for name, value in vars(whole).items():
+            torch.testing.assert_close(vars(sums)[name], value)
+
+
+def test_pixels_that_do_not_count_change_nothing() -> None:
+    prediction, truth, _ = pixels(2, 20)
+    counted = torch.arange(20).reshape(4, 5) % 3 > 0
+    spoiled = torch.where(counted, truth.reshape(4, 5), torch.nan)
+    clean = sum_depth_errors(prediction.reshape(4, 5), truth.reshape(4, 5), counted)
+    for name, value in vars(sum_depth_errors(prediction.reshape(4, 5), spoiled, counted)).items():
+        assert torch.equal(value, vars(clean)[name]), name
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_least_absolute_deviations_are_exact(seed: int) -> None:
+    prediction, truth, everywhere = pixels(seed, 60)
+    if seed % 2:  # levels of a PNG: many equal residuals
+        prediction, truth = (prediction * 10).round() / 10, (truth * 10).round() / 10
+    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT)
+    found = float((fit.scale * prediction + fit.shift - truth).abs().sum())
+    number = len(truth)
+    columns = np.stack([prediction.numpy(), np.ones(number)], axis=1)
+    solved = linprog(
+        np.r_[0, 0, np.ones(number)],
+        A_ub=np.block([[columns, -np.eye(number)], [-columns, -np.eye(number)]]),
+        b_ub=np.r_[truth.numpy(), -truth.numpy()],
+        bounds=[(None, None)] * 2 + [(0, None)] * number,
+    )
+    assert found == pytest.approx(solved.fun, rel=1e-9)
+
+
+def test_the_published_scale_comes_near_the_least_absolute_one() -> None:
+    prediction, truth, everywhere = pixels(0)
+    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE)
+    # The best scale alone is the median of the ratios, each weighted by its prediction.
+    ratio, order = (truth / prediction).sort()
+    heavy = prediction[order].cumsum(0)
+    best = ratio[int((heavy < heavy[-1] / 2).sum())]
+    lost, least = ((scale * prediction - truth).abs().sum() for scale in (fit.scale, best))
+    assert float(least) <= float(lost) <= 1.01 * float(least)
+    assert float(fit.shift) == 0
+
+
+def test_least_squares_are_those_of_numpy() -> None:
+    prediction, truth, everywhere = pixels(3)
+    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT_SQUARES)
+    expected = np.polyfit(prediction.numpy(), truth.numpy(), 1)
+    assert (float(fit.scale), float(fit.shift)) == pytest.approx(tuple(expected), rel=1e-9)
+
+
+def test_the_published_fit_is_adam_on_the_absolute_error() -> None:
+    prediction, truth, everywhere = pixels(4, 50)
+    fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT_ADAM)
+    scale = (truth.median() / prediction.median()).requires_grad_()
+    shift = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimizer, before = torch.optim.Adam([scale, shift], lr=1e-4), None
+    for _ in range(1000):
+        optimizer.zero_grad()
+        loss = (scale * prediction + shift - truth).abs().sum()
+        loss.backward()
+        optimizer.step()
+        if before is not None and abs(before - loss.item()) < 1e-6:
+            break
+        before = loss.item()
+    assert (float(fit.scale), float(fit.shift)) == pytest.approx((scale.item(), shift.item()), rel=1e-12)
+    assert abs(float(fit.shift)) <= 0.1 + 1e-9, "the learning rate lets it go no further"
+
+
+def test_median_and_metric_are_what_they_say() -> None:
+    prediction, truth, everywhere = pixels(5, 31)
+    median = align_depth(prediction, truth, everywhere, DepthAlignment.MEDIAN)
+    assert float(median.scale) == float(truth.median() / prediction.median())
+    metric = align_depth(prediction, truth, everywhere, DepthAlignment.METRIC)
+    assert (float(metric.scale), float(metric.shift)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("kind", LEARNED)
+def test_a_perfect_prediction_in_another_unit_is_found(kind: DepthAlignment) -> None:
+    _, truth, everywhere = pixels(6)
+    fit = align_depth(0.25 * truth, truth, everywhere, kind)
+    assert (float(fit.scale), float(fit.shift)) == pytest.approx((4.0, 0.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_each_element_of_a_batch_is_fitted_alone(kind: DepthAlignment) -> None:
+    rows = [pixels(seed, 40) for seed in range(4)]
+    prediction, truth, _ = (torch.stack(values).reshape(2, 2, 40) for values in zip(*rows, strict=True))
+    counted = truth > 1.5
+    counted[1, 1] = False
+    fit = align_depth(prediction, truth, counted, kind)
+    assert fit.scale.shape == fit.shift.shape == (2, 2)
+    assert math.isnan(float(fit.scale[1, 1])), "nothing to fit"
+    chosen = counted[0, 1]
+    alone = align_depth(prediction[0, 1][chosen], truth[0, 1][chosen], chosen[chosen], kind)
+    assert (float(fit.scale[0, 1]), float(fit.shift[0, 1])) == (float(alone.scale), float(alone.shift))
+    aligned = fit.apply(prediction.reshape(2, 2, 4, 10))
+    torch.testing.assert_close(aligned[0, 1].flatten(), alone.scale * prediction[0, 1] + alone.shift)
+
+
+@pytest.mark.parametrize("kind", QUICK)
+def test_a_flat_prediction_still_gets_a_finite_fit(kind: DepthAlignment) -> None:
+    _, truth, everywhere = pixels(7)
+    fit = align_depth(torch.full_like(truth, 2.0), truth, everywhere, kind)
+    assert math.isfinite(float(fit.scale))
+    assert math.isfinite(float(fit.shift))
