@@ -14,10 +14,13 @@ from page4d.errors import MemoryBudgetError, Page4DError
 from page4d_cli import console
 from page4d_cli.commands.convert_weights import convert_weights
 from page4d_cli.commands.doctor import doctor
+from page4d_cli.commands.evaluate import evaluate
+from page4d_cli.commands.held_out import held_out
 from page4d_cli.commands.inspect_scene import inspect_scene
 from page4d_cli.commands.inspect_shapes import inspect_shapes
 from page4d_cli.commands.reconstruct import reconstruct
 from page4d_cli.commands.synthesize import synthesize
+from page4d_cli.commands.train import train
 
 app = typer.Typer(
     name="page4d",
@@ -46,6 +49,9 @@ def _root(
 app.command()(reconstruct)
 app.command("inspect-scene")(inspect_scene)
 app.command()(synthesize)
+app.command()(evaluate)
+app.command()(train)
+app.command("held-out")(held_out)
 app.command("convert-weights")(convert_weights)
 app.command("inspect-shapes")(inspect_shapes)
 app.command()(doctor)

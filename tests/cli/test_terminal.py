@@ -18,7 +18,10 @@ from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor
 
-COMMANDS = ("reconstruct", "inspect-scene", "synthesize", "doctor", "convert-weights", "inspect-shapes")
+COMMANDS = (
+    *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "held-out"),
+    *("doctor", "convert-weights", "inspect-shapes"),
+)
 HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")
 
 

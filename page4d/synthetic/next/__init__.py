@@ -1,0 +1,1 @@
+"""Temporary home of the new renderer."""

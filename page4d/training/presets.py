@@ -1,0 +1,69 @@
+"""Training runs by name."""
+
+from dataclasses import replace
+
+from page4d.synthetic.sampler import SceneFamily
+from page4d.training.config import (
+    EvaluationConfig,
+    Family,
+    OptimizerConfig,
+    Shot,
+    Stage,
+    TrainConfig,
+)
+from page4d.weights.placement import Precision
+
+_SMALL = ((64, 80), (80, 64), (72, 72))
+_LARGE = ((96, 128), (112, 112), (128, 96))
+
+_NEAR = (
+    Family(name=SceneFamily.ARC, weight=0.7, spacing_deg=(5, 25)),
+    Family(name=SceneFamily.HANDHELD, weight=0.3),
+)
+"""Neighbours that see much of the same, to begin with."""
+
+_FIRST_SHOTS = (Shot(times=1, views=2, weight=1), Shot(times=1, views=4, weight=2), Shot(times=2, views=2, weight=1))
+_SHOTS = (
+    Shot(times=1, views=1, weight=0.5),
+    Shot(times=4, views=1, weight=0.5),
+    Shot(times=1, views=4, weight=1.5),
+    Shot(times=2, views=2, weight=1),
+    Shot(times=2, views=4, weight=3),
+    Shot(times=4, views=2, weight=1),
+    Shot(times=4, views=4, weight=1.5),
+    Shot(times=2, views=6, weight=1),
+)
+_LONG_SHOTS = (*_SHOTS, Shot(times=8, views=2, weight=0.5), Shot(times=3, views=5, weight=0.5))
+
+_DEMO = TrainConfig(
+    model="mv-demo",
+    stages=(
+        Stage(start=0.0, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=16),
+        Stage(start=0.15, sizes=_SMALL, shots=_SHOTS, images_per_batch=16),
+        Stage(start=0.7, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=16),
+    ),
+)
+
+_DEMO_GPU = replace(
+    _DEMO,
+    stages=(
+        Stage(start=0.0, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=256),
+        Stage(start=0.1, sizes=_SMALL, shots=_SHOTS, images_per_batch=256),
+        Stage(start=0.6, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=256),
+    ),
+    evaluation=EvaluationConfig(scenes=32),
+    precision=Precision.BF16,
+)
+
+_TINY = TrainConfig(
+    model="mv-tiny",
+    stages=(
+        Stage(sizes=((28, 42), (42, 28)), shots=(Shot(times=1, views=2), Shot(times=2, views=2)), images_per_batch=4),
+    ),
+    optimizer=OptimizerConfig(warmup_steps=5, average_decay=0.9),
+    evaluation=EvaluationConfig(scenes=2, times=1, views=2, image_size=(28, 42), families=(SceneFamily.ARC,)),
+    log_every_steps=1,
+)
+
+PRESETS: dict[str, TrainConfig] = {"demo": _DEMO, "demo-gpu": _DEMO_GPU, "tiny": _TINY}
+"""The default that is shipped, trained on a CPU; the same on a GPU; and for tests."""

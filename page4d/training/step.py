@@ -1,0 +1,97 @@
+"""One step: batches in, losses out, weights moved."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from page4d.layers.block import Block
+from page4d.models.hints import Hints
+from page4d.models.network import NetworkOutput, ViewTimeNetwork
+from page4d.training.config import TrainConfig
+from page4d.training.losses import losses
+from page4d.training.optimizers import gradient_norm, set_rate
+from page4d.training.parallel import ALONE, Team
+from page4d.training.plan import StepPlan
+from page4d.training.state import RunState
+from page4d.truth import Truth
+
+Forward = Callable[..., NetworkOutput]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a step measured; `moved` is False where the gradient was not finite and nothing was changed."""
+
+    losses: Mapping[str, float]
+    gradient_norm: float
+    moved: bool
+
+
+def take_step(
+    forward: Forward,
+    state: RunState,
+    plan: StepPlan,
+    batches: Sequence[Truth],
+    precision: torch.dtype,
+    team: Team = ALONE,
+) -> StepResult:
+    """Lower the mean loss of the batches of all processes by one step, unless its gradient is not finite.
+
+    The losses that are returned are those of this process.
+    """
+    config = state.config
+    torch.manual_seed(step_seed(config.seed, plan.step))
+    set_rate(state.optimizers, plan.rate)
+    parts: dict[str, list[Tensor]] = {}
+    for truth in batches:
+        measured = losses(predict(forward, truth, plan, precision), truth, config.loss)
+        (measured["total"] / len(batches)).backward()  # type: ignore[no-untyped-call]
+        for name, value in measured.items():
+            parts.setdefault(name, []).append(value.detach().float())
+    team.average_gradients(state.network)
+    norm = gradient_norm(state.network, config.optimizer.max_gradient_norm)
+    moved = bool(torch.isfinite(norm))
+    for optimizer in state.optimizers:
+        if moved:
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    if moved:
+        state.average.update(state.network, plan.step)
+    means = torch.stack([torch.stack(values).mean() for values in parts.values()]).tolist()
+    return StepResult(losses=dict(zip(parts, means, strict=True)), gradient_norm=float(norm), moved=moved)
+
+
+def prepare_forward(network: ViewTimeNetwork, config: TrainConfig) -> Forward:
+    """Return the network as a step runs it: with what the configuration says about memory, perhaps compiled."""
+    if config.checkpoint_blocks:
+        checkpoint_blocks(network)
+    return torch.compile(network) if config.compile else network
+
+
+def checkpoint_blocks(network: ViewTimeNetwork) -> None:
+    """Let the blocks of a network compute their activations again in the backward pass."""
+    for module in network.modules():
+        if isinstance(module, Block):
+            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # type: ignore[method-assign]
+
+
+def predict(forward: Forward, truth: Truth, plan: StepPlan, precision: torch.dtype) -> NetworkOutput:
+    """Run the network with what the step tells it."""
+    hints = Hints(
+        world_to_camera=truth.cameras.world_to_camera if plan.tells_poses else None,
+        intrinsics=truth.cameras.intrinsics if plan.tells_intrinsics else None,
+    )
+    masks = truth.dynamic.to(truth.images.dtype) if plan.tells_masks and truth.dynamic is not None else None
+    kind = truth.images.device.type
+    with torch.autocast(kind, dtype=precision) if precision is not torch.float32 else nullcontext():
+        return forward(truth.images, masks, hints=hints)
+
+
+def step_seed(run_seed: int, step: int) -> int:
+    """Return the seed of whatever the network draws in a step, such as dropout."""
+    return (run_seed * 0x9E3779B1 + step) % 2**63

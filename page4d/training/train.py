@@ -1,0 +1,196 @@
+"""Train: one call from what is wanted to a folder with weights."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
+from page4d.export.atomic import claim_output, write_bytes_atomic
+from page4d.inference.memory import is_out_of_memory
+from page4d.training import state as states
+from page4d.training.captures import CaptureSource
+from page4d.training.checkpoint import read_checkpoint
+from page4d.training.config import SYNTHETIC, TrainConfig
+from page4d.training.curve import draw_curve
+from page4d.training.folder import RunFolder
+from page4d.training.logs import Log, MetricsFile, TensorBoardLog, read_metrics
+from page4d.training.parallel import Team, open_team
+from page4d.training.plan import Budget, is_finished
+from page4d.training.progress import SilentObserver, TrainObserver
+from page4d.training.release import release_weights
+from page4d.training.run import Run, RunContext
+from page4d.training.sources import Source, SyntheticSource
+from page4d.training.state import RunState
+from page4d.weights.placement import Precision, choose_device, choose_precision
+
+_LESS_MEMORY = "use fewer images_per_batch with more accumulation, or checkpoint_blocks, in the configuration"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRequest:
+    """A run in the folder `out`: a new one of `config`, `resume`d, or a branch off the run in another folder.
+
+    A new run starts from `weights` if they are given. Whatever is None is taken as the run that is continued has it.
+    `workers` and `precision` replace those of the configuration. `half` writes the weights as fp16.
+    """
+
+    out: Path
+    config: TrainConfig | None = None
+    weights: Path | None = None
+    resume: bool = False
+    branch: Path | None = None
+    decay_only: bool = False
+    budget: Budget | None = None
+    workers: int | None = None
+    precision: Precision | None = None
+    device: str = "auto"
+    tensorboard: bool = False
+    half: bool = True
+
+    def __post_init__(self) -> None:
+        if self.resume and self.branch is not None:
+            raise UsageError("--resume and --branch contradict each other", "give one of them")
+        if self.weights is not None and (self.resume or self.branch is not None):
+            raise UsageError("--weights starts a run, but one is to be continued", "leave --weights out")
+        if self.decay_only and self.branch is None:
+            raise UsageError("--decay-only without a run to branch off", "pass --branch RUN")
+        if self.config is None and not self.resume and self.branch is None:
+            raise UsageError("a new run without a configuration", "give a preset or a configuration")
+        if self.budget is None and not self.resume:
+            raise UsageError("a run without an end", "pass --until-seconds or --until-samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOutcome:
+    """Where a finished run ended."""
+
+    steps: int
+    samples: int
+    seconds: float
+    skipped: int
+    weights: Path
+
+
+def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int | None]) -> TrainOutcome:
+    """Train to the end of the budget and write the weights; `stop` gives the number of a signal once one came.
+
+    Raises:
+        UsageError: for requests that contradict each other or what is in the folder.
+        InputError: if a checkpoint or a source cannot be used.
+        OutputError: if the folder cannot be written.
+        InterruptedRunError: if the run was stopped; everything is saved.
+    """
+    device = choose_device(request.device)
+    folder = RunFolder(request.out)
+    with ExitStack() as stack:
+        team = stack.enter_context(open_team(device))
+        if team.leads:
+            stack.enter_context(claim_output(folder.path))
+        if folder.checkpoint.exists() and not request.resume:
+            raise UsageError(f"'{folder.path}' holds a run already", "pass --resume, or choose another folder")
+        state, budget = _start(request, folder, device)
+        if is_finished(state.position, budget):
+            raise UsageError(
+                f"the run in '{folder.path}' is finished: {state.position.samples} samples",
+                "give it more, and it goes on from before its rate fell: --until-seconds or --until-samples",
+            )
+        team.wait()
+        context = RunContext(
+            folder=folder,
+            budget=budget,
+            device=device,
+            precision=choose_precision(state.config.precision, device),
+            team=team,
+            sources=_open_sources(state.config),
+            logs=_open_logs(request, folder, state, team),
+            observer=observer if team.leads else SilentObserver(),
+            stop=lambda: stop() is not None,
+        )
+        try:
+            finished = Run(state, context).train()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryBudgetError(f"out of memory: {error}", _LESS_MEMORY) from error
+        finally:
+            for log in context.logs:
+                log.close()
+        if not finished:
+            raise InterruptedRunError(
+                f"interrupted after step {state.position.step}, which is saved in '{folder.checkpoint}'",
+                "continue with --resume",
+                stop() or 15,
+            )
+        if team.leads:
+            _finish(request, folder, state)
+        team.wait()
+    at = state.position
+    return TrainOutcome(
+        steps=at.step, samples=at.samples, seconds=at.seconds, skipped=at.skipped, weights=folder.weights
+    )
+
+
+def _start(request: TrainRequest, folder: RunFolder, device: torch.device) -> tuple[RunState, Budget]:
+    """Build or restore what is trained, with the settings that were asked for."""
+    state, budget = _resume(request, folder, device) if request.resume else (_begin(request, device), request.budget)
+    assert budget is not None
+    asked = {"workers": request.workers, "precision": request.precision}
+    changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    state.config = replace(state.config, **changes)
+    return state, budget
+
+
+def _begin(request: TrainRequest, device: torch.device) -> RunState:
+    if request.branch is not None:
+        origin = read_checkpoint(RunFolder(request.branch).checkpoint)
+        return states.branch(origin, device, request.config, decay_only=request.decay_only)
+    assert request.config is not None
+    if request.weights is None:
+        return states.begin(request.config, device)
+    return states.begin_from_weights(request.config, request.weights, device)
+
+
+def _resume(request: TrainRequest, folder: RunFolder, device: torch.device) -> tuple[RunState, Budget]:
+    """Continue; a run whose rate has begun to fall goes back to before that if its budget is now another."""
+    stored = read_checkpoint(folder.checkpoint)
+    budget = request.budget or stored.budget
+    if budget is None:
+        raise UsageError(
+            f"'{folder.checkpoint}' does not say when the run ends", "pass --until-seconds or --until-samples"
+        )
+    if stored.position.decay_start is not None and budget != stored.budget:
+        stored = read_checkpoint(folder.stable)
+    return states.resume(stored, device, request.config), budget
+
+
+def _open_sources(config: TrainConfig) -> list[Source]:
+    """Open everything that the configuration trains on, in its order.
+
+    Raises:
+        InputError: if a folder is no capture with truth.
+    """
+    return [
+        SyntheticSource(config.seed) if source.path == SYNTHETIC else CaptureSource(Path(source.path), config.seed)
+        for source in config.sources
+    ]
+
+
+def _open_logs(request: TrainRequest, folder: RunFolder, state: RunState, team: Team) -> list[Log]:
+    if not team.leads:
+        return []
+    write_bytes_atomic(folder.config, (state.config.to_json(indent=1) + "\n").encode())
+    logs: list[Log] = [MetricsFile(folder.metrics, state.position.step)]
+    if request.tensorboard:
+        logs.append(TensorBoardLog(folder.tensorboard, state.position.step))
+    return logs
+
+
+def _finish(request: TrainRequest, folder: RunFolder, state: RunState) -> None:
+    """Write what a finished run hands out."""
+    metrics = read_metrics(folder.metrics)
+    release_weights(state, folder.weights, metrics, half=request.half)
+    draw_curve(metrics, folder.curve)

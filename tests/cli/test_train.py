@@ -1,0 +1,122 @@
+"""`page4d train` and `page4d held-out`: what they write and print, and how every failure ends."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from page4d.training.config import TrainConfig
+from page4d.training.presets import PRESETS
+from page4d.weights.loading import load_network
+from page4d_cli import training_progress
+
+RUN = ("--preset", "tiny", "--device", "cpu", "--threads", "1")
+
+
+@pytest.fixture
+def trained(cli, tmp_path):
+    ended = cli("train", "--out", tmp_path / "run", *RUN, "--until-samples", 4, "--tensorboard", "--json")
+    return tmp_path / "run", ended
+
+
+def test_a_run_leaves_weights_that_are_judged_by_held_out(trained, cli):
+    out, ended = trained
+    assert ended.code == 0
+    told = json.loads(ended.out)
+    assert (told["samples"], told["skipped_steps"], told["weights"]) == (4, 0, str(out / "weights.safetensors"))
+    assert "step" in ended.err
+    names = {path.name for path in out.iterdir()}
+    assert names >= {
+        "config.json",
+        "checkpoint.pt",
+        "metrics.jsonl",
+        "weights.safetensors",
+        "curve.png",
+        "tensorboard",
+    }
+    assert list((out / "tensorboard").iterdir())
+    assert TrainConfig.from_json((out / "config.json").read_text()) == PRESETS["tiny"]
+    assert load_network(out / "weights.safetensors").info.metadata["steps"] == str(told["steps"])
+    judged = cli(
+        "held-out", out / "weights.safetensors", "--scenes", 2, "--families", "arc", "--size", "42x28", "--views", 2,
+        "--json", "--quiet",
+    )  # fmt: skip
+    figures = json.loads(judged.out)["figures"]["arc"]
+    assert (judged.code, judged.err) == (0, "")
+    assert {"network", "constant depth, identity", "mean depth map, mean pose"} <= set(figures)
+    assert 0 < figures["network"]["abs_rel"] < 2
+    table = cli("held-out", out / "weights.safetensors", "--scenes", 1, "--families", "arc", "--size", "42x28", "-q")
+    assert "AbsRel" in table.out
+    assert "sideways" in table.out
+
+
+def test_ctrl_c_saves_and_resume_goes_on(cli, tmp_path, monkeypatch):
+    show = training_progress.TrainingProgress.step
+
+    def interrupt(self, report):
+        show(self, report)
+        if report.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(training_progress.TrainingProgress, "step", interrupt)
+    ended = cli("train", "--out", tmp_path, *RUN, "--until-samples", 6)
+    assert ended.code == 130
+    assert "error: interrupted after step 2, which is saved in" in ended.err
+    assert ended.err.rstrip().endswith("hint:  continue with --resume")
+    monkeypatch.undo()
+    ended = cli("train", "--out", tmp_path, "--resume", "--device", "cpu", "--quiet")
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    assert (tmp_path / "weights.safetensors").is_file()
+    refused = cli("train", "--out", tmp_path, "--resume")
+    assert refused.code == 2
+    assert "is finished: 6 samples" in refused.err
+
+
+def test_a_dry_run_prints_a_configuration_that_config_takes(cli, tmp_path):
+    shown = cli(
+        "train", "--out", tmp_path / "run", "--dry-run", "--seed", 5, "--learning-rate", 0.01, "--data", "rig"
+    )
+    (tmp_path / "config.json").write_text(shown.out)
+    config = TrainConfig.from_json(shown.out)
+    assert (config.seed, config.optimizer.learning_rate, config.sources[0].path) == (5, 0.01, "rig")
+    again = cli("train", "--out", tmp_path / "run", "--dry-run", "--config", tmp_path / "config.json")
+    assert again.out == shown.out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "found"),
+    [
+        ((), 2, "a run without an end"),
+        (("--until-samples", 0), 2, "--until-samples 0"),
+        (("--preset", "huge"), 2, "no training run is called 'huge'"),
+        (("--until-samples", 1, "--model", "huge"), 2, "no network is called 'huge'"),
+        (("--until-samples", 1, "--precision", "fp8"), 2, "no precision is called 'fp8'"),
+        (("--until-samples", 1, "--precision", "fp16"), 2, "training in fp16"),
+        (("--until-samples", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
+        (("--until-samples", 1, "--config", "missing.json"), 3, "'missing.json' cannot be read"),
+        (("--until-samples", 1, "--data", "missing"), 3, "truth 'missing' does not exist"),
+        (("--until-samples", 1, "--weights", "missing"), 4, "missing"),
+        (("--resume",), 3, "there is no checkpoint"),
+        (("--resume", "--branch", "x", "--until-samples", 1), 2, "--resume and --branch contradict each other"),
+        (("--resume", "--seed", 1), 2, "a run that is continued keeps what it learns"),
+        (("--decay-only", "--until-samples", 1), 2, "--decay-only without a run to branch off"),
+    ],
+)
+def test_mistakes_end_in_two_lines(cli, tmp_path, monkeypatch, arguments, code, found):
+    monkeypatch.chdir(tmp_path)
+    preset = () if "--preset" in arguments or "--resume" in arguments else ("--preset", "tiny")
+    ended = cli("train", "--out", tmp_path / "run", *preset, *arguments)
+    assert ended.code == code, ended.err
+    lines = ended.err.strip().splitlines()
+    assert lines[0].startswith("error: ")
+    assert found in lines[0]
+    assert lines[1].startswith("hint:  ")
+    assert len(lines) == 2
+
+
+def test_held_out_names_families_that_do_not_exist(cli):
+    ended = cli("held-out", Path("weights.safetensors"), "--families", "arc,square")
+    assert ended.code == 2
+    assert "no family is called 'square'" in ended.err

@@ -1,0 +1,286 @@
+"""A run learns, stops, resumes bit for bit, survives bad steps, branches, and says what made its weights."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from training_runs import (
+    SIZE,
+    TINY,
+    Recorder,
+    assert_equal_runs,
+    checkpoint_of,
+    never,
+    stop_after,
+    train_tiny,
+)
+
+from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
+from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.write import write_capture
+from page4d.training import step as steps
+from page4d.training.captures import CaptureSource
+from page4d.training.config import HintConfig, OptimizerConfig, OptimizerKind, Shot, SourceConfig, TrainConfig
+from page4d.training.folder import RunFolder
+from page4d.training.held_out import evaluate
+from page4d.training.judge import NETWORK, network_guessers
+from page4d.training.logs import read_metrics
+from page4d.training.plan import BatchRequest, Budget, Position, plan_step
+from page4d.training.sources import SyntheticSource
+from page4d.training.state import begin, resume
+from page4d.training.train import TrainRequest, train
+from page4d.weights.loading import load_network
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of 6 samples from beginning to end."""
+    out = tmp_path_factory.mktemp("training") / "whole"
+    train_tiny(out, 6)
+    return out
+
+
+def one_batch(config: TrainConfig = TINY):
+    plan = plan_step(config, Position())
+    return plan, [
+        SyntheticSource(config.seed).read(plan.samples(batch), plan.request, CPU) for batch in range(plan.num_batches)
+    ]
+
+
+class TestSteps:
+    @pytest.mark.parametrize("kind", OptimizerKind)
+    def test_steps_on_one_batch_lower_the_loss(self, kind):
+        config = replace(TINY, optimizer=replace(TINY.optimizer, kind=kind, warmup_steps=0))
+        state = begin(config, CPU)
+        plan, truths = one_batch(config)
+        losses = [
+            steps.take_step(state.network, state, plan, truths, torch.float32).losses["total"] for _ in range(6)
+        ]
+        assert losses[-1] < 0.95 * losses[0]
+
+    def test_blocks_that_compute_twice_have_the_same_gradients(self):
+        plan, truths = one_batch()
+        moved = []
+        for state in (begin(TINY, CPU), begin(replace(TINY, checkpoint_blocks=True), CPU)):
+            forward = steps.prepare_forward(state.network, state.config)
+            steps.take_step(forward, state, plan, truths, torch.float32)
+            moved.append(state.network.state_dict())
+        assert all(torch.equal(moved[0][name], moved[1][name]) for name in moved[0])
+
+    def test_two_batches_of_a_step_count_as_their_mean(self):
+        config = replace(TINY, accumulation=2)
+        plan, truths = one_batch(config)
+        found = steps.take_step(begin(config, CPU).network, begin(config, CPU), plan, truths, torch.float32)
+        single = [
+            steps.take_step(state.network, state, plan, [truth], torch.float32).losses["total"]
+            for truth in truths
+            for state in [begin(TINY, CPU)]
+        ]
+        assert found.losses["total"] == pytest.approx(sum(single) / 2, rel=1e-5)
+
+    def test_bf16_learns_too(self):
+        state = begin(TINY, CPU)
+        plan, truths = one_batch()
+        losses = [
+            steps.take_step(state.network, state, plan, truths, torch.bfloat16).losses["total"] for _ in range(6)
+        ]
+        assert losses[-1] < losses[0]
+        assert {value.dtype for value in state.network.parameters()} == {torch.float32}
+
+    def test_the_network_is_told_what_the_plan_says(self):
+        heard = []
+
+        def listen(_: Tensor, masks: Tensor | None, *, hints):
+            heard.append((masks is not None, hints.intrinsics is not None, hints.world_to_camera is not None))
+
+        _, (truth,) = one_batch()
+        for hints in (
+            HintConfig(intrinsics=0, cameras=0),
+            HintConfig(intrinsics=1, cameras=0),
+            HintConfig(intrinsics=0, cameras=1, masks=1),
+        ):
+            steps.predict(listen, truth, plan_step(replace(TINY, hints=hints), Position()), torch.float32)
+        assert heard == [(False, False, False), (False, True, False), (True, True, True)]
+
+
+class TestResuming:
+    def test_a_run_that_was_stopped_equals_one_that_was_not(self, whole, tmp_path):
+        out = tmp_path / "stopped"
+        with pytest.raises(InterruptedRunError) as raised:
+            train_tiny(out, 6, stop=stop_after(2))
+        assert raised.value.exit_code == 130
+        assert checkpoint_of(out).position.step == 2
+        train_tiny(out, 6, config=None, resume=True)
+        assert_equal_runs(whole, out)
+        assert RunFolder(out).weights.read_bytes() == RunFolder(whole).weights.read_bytes()
+
+    def test_a_run_that_was_killed_equals_one_that_was_not(self, whole, tmp_path, monkeypatch):
+        """The file of the last save is all that is left of it, also where it died while the rate was falling."""
+        out = tmp_path / "killed"
+        config = replace(TINY, save_every_seconds=1e-9)
+        take, taken = steps.take_step, iter(range(100))
+
+        def die(*arguments):
+            if next(taken) == 4:
+                raise KeyboardInterrupt
+            return take(*arguments)
+
+        monkeypatch.setattr("page4d.training.run.take_step", die)
+        with pytest.raises(KeyboardInterrupt):
+            train_tiny(out, 6, config=config)
+        assert checkpoint_of(out).position.decay_start == 3
+        monkeypatch.undo()
+        train_tiny(out, 6, config=None, resume=True)
+        assert_equal_runs(whole, out)
+
+    def test_a_finished_run_goes_on_from_before_its_rate_fell(self, whole, tmp_path):
+        train_tiny(tmp_path, 3)
+        with pytest.raises(UsageError, match="finished"):
+            train_tiny(tmp_path, 3, config=None, resume=True)
+        train_tiny(tmp_path, 6, config=None, resume=True)
+        assert_equal_runs(whole, tmp_path)
+        lines = read_metrics(RunFolder(tmp_path).metrics)
+        assert [line["step"] for line in lines if line["kind"] == "step"] == [*range(1, 7)]
+
+    def test_a_branch_falls_at_once_and_leaves_its_origin_alone(self, whole, tmp_path):
+        before = RunFolder(whole).checkpoint.read_bytes()
+        train_tiny(tmp_path / "branch", 2, config=None, branch=whole, decay_only=True, half=True)
+        found = checkpoint_of(tmp_path / "branch")
+        assert (found.position.first_sample, found.position.decay_start, found.position.samples) == (6, 6, 8)
+        rates = [
+            line["rate"] for line in read_metrics(RunFolder(tmp_path / "branch").metrics) if line["kind"] == "step"
+        ]
+        assert rates == pytest.approx([1, 0.5])
+        assert "branch" in found.history
+        assert RunFolder(whole).checkpoint.read_bytes() == before
+        sizes = [RunFolder(folder).weights.stat().st_size for folder in (whole, tmp_path / "branch")]
+        assert sizes[1] < 0.6 * sizes[0]  # it was written as fp16
+
+    def test_another_configuration_changes_what_is_learned_from_there_on(self, whole):
+        checkpoint = checkpoint_of(whole)
+        faster = replace(TINY, optimizer=replace(TINY.optimizer, learning_rate=0.5, weight_decay=0.1))
+        (optimizer,) = resume(checkpoint, CPU, faster).optimizers
+        assert [(group["full_lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
+            (0.5, 0.1),
+            (0.5, 0),
+        ]
+        assert optimizer.state_dict()["state"].keys() == checkpoint.optimizers[0]["state"].keys()
+        with pytest.raises(UsageError, match="muon"):
+            resume(checkpoint, CPU, replace(TINY, optimizer=OptimizerConfig(kind="muon")))
+
+    def test_a_damaged_checkpoint_is_said(self, tmp_path):
+        RunFolder(tmp_path).checkpoint.write_bytes(b"PK\x03\x04 nothing")
+        with pytest.raises(InputError, match="damaged"):
+            train_tiny(tmp_path, 6, config=None, resume=True)
+
+    def test_the_older_checkpoint_stays_if_the_new_one_cannot_be_written(self, whole, tmp_path, monkeypatch):
+        path = tmp_path / "checkpoint.pt"
+        path.write_bytes(b"older")
+
+        def full(*_):
+            raise RuntimeError("unexpected pos 64 vs 0")
+
+        monkeypatch.setattr(torch, "save", full)
+        from page4d.training.checkpoint import write_checkpoint
+
+        with pytest.raises(OutputError, match="cannot write"):
+            write_checkpoint(path, checkpoint_of(whole))
+        assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
+        assert path.read_bytes() == b"older"
+
+
+class TestWeights:
+    def test_weights_say_what_made_them_and_come_again_by_it(self, whole, tmp_path):
+        loaded = load_network(RunFolder(whole).weights)
+        about = loaded.info.metadata
+        assert (about["samples"], about["licence"]) == ("6", "Apache-2.0")
+        assert json.loads(about["curve"])["held_out"][-1][0] == 6
+        again = TrainConfig.from_json(about["training"])
+        assert "--until-samples 6 " in about["command"]
+        train_tiny(tmp_path, 6, config=again)
+        assert RunFolder(tmp_path).weights.read_bytes() == RunFolder(whole).weights.read_bytes()
+
+    def test_a_fine_tune_on_one_capture_lowers_its_error(self, whole, tmp_path):
+        folder = tmp_path / "room"
+        write_capture(SyntheticCapture(seed=3, num_views=2, num_times=2, image_size=(48, 64), spacing_deg=12), folder)
+        stage = replace(TINY.stages[0], shots=(Shot(times=1, views=2),))
+        optimizer = replace(TINY.optimizer, learning_rate=5e-3, average_decay=0.5)
+        config = replace(TINY, stages=(stage,), sources=(SourceConfig(path=str(folder)),), optimizer=optimizer)
+        train_tiny(tmp_path / "tuned", 20, config=config, weights=RunFolder(whole).weights)
+        request = BatchRequest(family=stage.families[0], num_times=1, num_views=2, image_size=SIZE)
+        truths = [CaptureSource(folder, 99).read(range(4), request, CPU)]
+
+        def error(path) -> float:
+            guesser = network_guessers(load_network(path).network, torch.float32)[NETWORK]
+            return evaluate(guesser, truths)["abs_rel"]
+
+        assert error(RunFolder(tmp_path / "tuned").weights) < 0.8 * error(RunFolder(whole).weights)
+        assert "sha256" in checkpoint_of(tmp_path / "tuned").history["from"]
+
+
+class TestBadLuck:
+    def test_a_step_without_a_finite_gradient_changes_nothing_and_is_said(self, tmp_path, monkeypatch):
+        spoil(monkeypatch, {2})
+        observer = Recorder()
+        train(TrainRequest(out=tmp_path, config=TINY, budget=Budget(samples=5), device="cpu"), observer, never)
+        assert observer.messages == ["step 2: the gradient is not finite, nothing was changed"]
+        assert [report.skipped for report in observer.steps] == [0, 0, 1, 1, 1]
+        assert all(value.isfinite().all() for value in checkpoint_of(tmp_path).network.values())
+        lines = [line for line in read_metrics(RunFolder(tmp_path).metrics) if line["kind"] == "step"]
+        assert lines[2]["losses"]["total"] is None
+
+    def test_too_many_of_them_end_the_run(self, tmp_path, monkeypatch):
+        spoil(monkeypatch, set(range(100)))
+        config = replace(TINY, optimizer=replace(TINY.optimizer, max_skipped=3))
+        with pytest.raises(UsageError, match="3 steps in a row"):
+            train_tiny(tmp_path, 9, config=config)
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"resume": True, "branch": "x"},
+            {"decay_only": True},
+            {"config": None},
+            {"budget": None},
+            {"weights": "x", "resume": True},
+        ],
+    )
+    def test_requests_that_contradict_themselves_are_refused(self, tmp_path, more):
+        with pytest.raises(UsageError):
+            TrainRequest(**{"out": tmp_path, "config": TINY, "budget": Budget(samples=1)} | more)
+
+    def test_a_folder_with_a_run_is_not_begun_again(self, whole):
+        with pytest.raises(UsageError, match="holds a run already"):
+            train_tiny(whole, 8)
+
+    def test_a_network_that_does_not_exist_is_named(self, tmp_path):
+        with pytest.raises(UsageError, match="mv-huge"):
+            train_tiny(tmp_path, 8, config=replace(TINY, model="mv-huge"))
+
+
+def spoil(monkeypatch, bad: set[int]) -> None:
+    """Make the loss of some steps infinite."""
+    whole, number = steps.losses, iter(range(1000))
+
+    def spoiled(*arguments):
+        parts = whole(*arguments)
+        if next(number) in bad:
+            parts["total"] = parts["total"] * float("inf")
+        return parts
+
+    monkeypatch.setattr(steps, "losses", spoiled)
+
+
+def test_memory_that_does_not_suffice_is_said_with_advice(tmp_path, monkeypatch):
+    def exhausted(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr("page4d.training.run.take_step", exhausted)
+    with pytest.raises(MemoryBudgetError) as raised:
+        train_tiny(tmp_path, 2)
+    assert "2.00 GiB" in raised.value.message
+    assert "images_per_batch" in raised.value.hint

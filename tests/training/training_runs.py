@@ -1,0 +1,88 @@
+"""The smallest training runs there are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from page4d.synthetic.sampler import SceneFamily
+from page4d.training.checkpoint import Checkpoint, read_checkpoint
+from page4d.training.config import EvaluationConfig, Family, OptimizerConfig, Shot, Stage, TrainConfig
+from page4d.training.folder import RunFolder
+from page4d.training.plan import Budget
+from page4d.training.progress import SilentObserver, StepReport
+from page4d.training.train import TrainOutcome, TrainRequest, train
+
+SIZE = (28, 42)
+
+TINY = TrainConfig(
+    model="mv-tiny",
+    stages=(
+        Stage(
+            sizes=(SIZE,),
+            shots=(Shot(times=1, views=2), Shot(times=2, views=1)),
+            families=(Family(name=SceneFamily.ARC), Family(name=SceneFamily.SINGLE)),
+            images_per_batch=2,
+        ),
+    ),
+    optimizer=OptimizerConfig(warmup_steps=2, average_decay=0.9),
+    evaluation=EvaluationConfig(
+        scenes=1, times=1, views=2, image_size=SIZE, families=(SceneFamily.ARC,), every_steps=0
+    ),
+    save_every_seconds=0,
+    decay_fraction=0.5,
+    log_every_steps=1,
+)
+"""One sample a step."""
+
+
+def never() -> None:
+    """Never stop."""
+
+
+def train_tiny(
+    out: Path, samples: int, *, config: TrainConfig | None = TINY, stop: Callable[[], int | None] = never, **more: Any
+) -> TrainOutcome:
+    more = {"device": "cpu", "half": False, **more}
+    request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
+    return train(request, SilentObserver(), stop)
+
+
+def checkpoint_of(out: Path) -> Checkpoint:
+    return read_checkpoint(RunFolder(out).checkpoint)
+
+
+def stop_after(calls: int) -> Callable[[], int | None]:
+    """Stop as a signal would, when asked for the nth time; it is asked once a step and later."""
+    asked = iter(range(10**6))
+    return lambda: 2 if next(asked) >= calls else None
+
+
+def assert_equal_runs(first: Path, second: Path) -> None:
+    """Compare everything that a run has learned, bit for bit."""
+    one, two = checkpoint_of(first), checkpoint_of(second)
+    for part in ("network", "average"):
+        for name, value in getattr(one, part).items():
+            assert torch.equal(value, getattr(two, part)[name]), (part, name)
+    for mine, other in zip(one.optimizers, two.optimizers, strict=True):
+        for key, state in mine["state"].items():
+            assert all(
+                torch.equal(torch.as_tensor(v), torch.as_tensor(other["state"][key][n])) for n, v in state.items()
+            )
+    assert replace(one.position, seconds=0.0) == replace(two.position, seconds=0.0)
+
+
+class Recorder(SilentObserver):
+    """Keeps what it is shown."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepReport] = []
+        self.messages: list[str] = []
+
+    def step(self, report: StepReport) -> None:
+        self.steps.append(report)
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
