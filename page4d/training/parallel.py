@@ -47,18 +47,29 @@ class Team:
         for value, mean in zip(moving, means, strict=True):
             value.grad = mean.view_as(value)
 
-    def agree(self, seconds: float, stop: bool, device: torch.device) -> tuple[float, bool]:
-        """Return the first process's clock, and whether any process wants to stop."""
+    def agree(self, clock: tuple[float, float], stop: bool, device: torch.device) -> tuple[tuple[float, float], bool]:
+        """Return the first process's time and speed, and whether any process wants to stop."""
         if self.size == 1:
-            return seconds, stop
-        said = torch.tensor([seconds if self.leads else 0.0, float(stop)], dtype=torch.float64, device=device)
+            return clock, stop
+        mine = clock if self.leads else (0.0, 0.0)
+        said = torch.tensor([*mine, float(stop)], dtype=torch.float64, device=device)
         dist.all_reduce(said)
-        return float(said[0]), bool(said[1] > 0)
+        seconds, speed, stops = said.tolist()
+        return (seconds, speed), stops > 0
 
     def wait(self) -> None:
         """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
+
+
+def own_device(device: torch.device) -> torch.device:
+    """Return the device of this process: the GPU of its number where torchrun started several."""
+    if device.type != "cuda" or "LOCAL_RANK" not in os.environ:
+        return device
+    own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(own)
+    return own
 
 
 def is_follower() -> bool:

@@ -32,7 +32,8 @@ class Budget:
 class Position:
     """Where a run stands. Stages and the decay are fixed in samples once they begin, whatever the clock says later.
 
-    `seconds` and `first_sample` are those since the run, or the branch off another run, began.
+    `seconds` and `first_sample` are those since the run, or the branch off another run, began. `samples_per_second`
+    is 0 as long as nobody knows.
     """
 
     step: int = 0
@@ -43,6 +44,7 @@ class Position:
     decay_start: int | None = None
     decay_samples: int = 0
     skipped: int = 0
+    samples_per_second: float = 0.0
 
     def stage_at(self, sample: int) -> int:
         """Return the number of the stage that a sample belongs to."""
@@ -86,16 +88,20 @@ class StepPlan:
         return range(first, first + self.batch_size)
 
 
-def advance(position: Position, config: TrainConfig, budget: Budget, samples_per_second: float) -> Position:
-    """Begin the next stage, and the decay, if the run has come so far."""
+def advance(position: Position, config: TrainConfig, budget: Budget) -> Position:
+    """Begin the next stage, and the decay, if the run has come so far.
+
+    The decay waits until its length is known: that of a number of seconds follows from the speed.
+    """
     done = _fraction_done(position, budget)
     starts = position.stage_starts
     while len(starts) < len(config.stages) and _has_begun(config.stages[len(starts)], position, done):
         starts = (*starts, position.samples)
     position = replace(position, stage_starts=starts)
     if position.decay_start is None and _decays(config, position, done):
-        remaining = _remaining_samples(position, budget, samples_per_second)
-        return replace(position, decay_start=position.samples, decay_samples=max(1, remaining))
+        remaining = _remaining_samples(position, budget)
+        if remaining is not None:
+            return replace(position, decay_start=position.samples, decay_samples=max(1, remaining))
     return position
 
 
@@ -159,13 +165,14 @@ def _fraction_done(position: Position, budget: Budget) -> float:
     return max(fractions)
 
 
-def _remaining_samples(position: Position, budget: Budget, samples_per_second: float) -> int:
+def _remaining_samples(position: Position, budget: Budget) -> int | None:
+    """Return how many samples are left; None if only the clock knows and it is too early to tell."""
     remaining = []
-    if budget.seconds is not None:
-        remaining.append(round((budget.seconds - position.seconds) * samples_per_second))
+    if budget.seconds is not None and position.samples_per_second > 0:
+        remaining.append(round((budget.seconds - position.seconds) * position.samples_per_second))
     if budget.samples is not None:
         remaining.append(position.first_sample + budget.samples - position.samples)
-    return min(remaining)
+    return min(remaining, default=None)
 
 
 def _has_begun(stage: Stage, position: Position, done: float) -> bool:

@@ -42,6 +42,7 @@ _DEMO = TrainConfig(
         Stage(start=0.15, sizes=_SMALL, shots=_SHOTS, images_per_batch=16),
         Stage(start=0.7, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=16),
     ),
+    workers=1,
 )
 
 _DEMO_GPU = replace(
@@ -52,6 +53,7 @@ _DEMO_GPU = replace(
         Stage(start=0.6, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=256),
     ),
     evaluation=EvaluationConfig(scenes=32),
+    workers=0,
     precision=Precision.BF16,
 )
 

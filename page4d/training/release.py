@@ -21,7 +21,9 @@ LICENCE = "Apache-2.0"
 _CURVE_POINTS = 24
 
 
-def release_weights(state: RunState, path: Path, metrics: Sequence[Mapping[str, Any]], *, half: bool) -> None:
+def release_weights(
+    state: RunState, path: Path, metrics: Sequence[Mapping[str, Any]], *, processes: int, half: bool
+) -> None:
     """Write the averaged weights; `half` stores them as fp16. `metrics` are the lines of the run's file.
 
     Raises:
@@ -33,7 +35,7 @@ def release_weights(state: RunState, path: Path, metrics: Sequence[Mapping[str, 
         "licence": state.history.get("licence", LICENCE),
         "description": f"{state.config.model} trained on {at.samples} samples",
         "made_by": f"page4d {page4d.__version__}, torch {torch.__version__}",
-        "command": f"page4d train --config TRAINING.json --until-samples {at.samples - at.first_sample} --out RUN",
+        "command": _command(at, processes),
         "training": replayed(state.config, at).to_json(),
         "seeds": f"run {state.config.seed}; scenes of training have even seeds, held-out scenes odd ones",
         "samples": str(at.samples),
@@ -42,6 +44,13 @@ def release_weights(state: RunState, path: Path, metrics: Sequence[Mapping[str, 
         **{f"history_{name}": text for name, text in state.history.items()},
     }
     save_network(network.half() if half else network, path, metadata)
+
+
+def _command(position: Position, processes: int) -> str:
+    """Return the line that makes the weights again from the configuration under "training"."""
+    start = "page4d" if processes == 1 else f"torchrun --nproc-per-node {processes} -m page4d_cli"
+    samples = position.samples - position.first_sample
+    return f"{start} train --config TRAINING.json --until-samples {samples} --out RUN"
 
 
 def replayed(config: TrainConfig, position: Position) -> TrainConfig:

@@ -24,6 +24,9 @@ from page4d.training.step import StepResult, prepare_forward, take_step
 _RATE_WINDOW = 100
 """Steps over which the speed is measured."""
 
+_STEPS_TO_TELL = 4
+"""Steps that say too little of the speed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
@@ -86,10 +89,11 @@ class Run:
     def _next_plan(self) -> StepPlan | None:
         """Plan the next step, which may be a few ahead of the one that is trained on."""
         config, context = self.state.config, self._context
-        seconds, stop = context.team.agree(self._seconds(), context.stop(), context.device)
+        clock = (self._seconds(), self._samples_per_second())
+        (seconds, speed), stop = context.team.agree(clock, context.stop(), context.device)
         self._stopping = self._stopping or stop
-        position = replace(self._planned, seconds=seconds)
-        self._planned = position = advance(position, config, context.budget, self._samples_per_second())
+        position = replace(self._planned, seconds=seconds, samples_per_second=speed)
+        self._planned = position = advance(position, config, context.budget)
         if self._stopping or is_finished(position, context.budget):
             return None
         plan = plan_step(config, position, context.team.size)
@@ -105,7 +109,14 @@ class Run:
     def _position(self) -> Position:
         """Return where the training stands, with what the planning, which is ahead, has fixed."""
         at = self.state.position
-        return replace(self._planned, step=at.step, samples=at.samples, seconds=self._seconds(), skipped=at.skipped)
+        return replace(
+            self._planned,
+            step=at.step,
+            samples=at.samples,
+            skipped=at.skipped,
+            seconds=self._seconds(),
+            samples_per_second=self._samples_per_second(),
+        )
 
     def _after(self, plan: StepPlan, result: StepResult) -> None:
         state, config = self.state, self.state.config
@@ -182,8 +193,11 @@ class Run:
         return time.monotonic() - self._started
 
     def _samples_per_second(self) -> float:
+        """Return the speed of the last steps, or, for a start, that of the run so far; 0 where nobody knows."""
         (start, first), (end, last) = self._recent[0], self._recent[-1]
-        return (last - first) / (end - start) if end > start else 0.0
+        if len(self._recent) <= _STEPS_TO_TELL:
+            return self.state.position.samples_per_second
+        return (last - first) / (end - start)
 
     def _eta(self) -> float | None:
         """Return the seconds that are left; None where nobody knows yet."""

@@ -86,6 +86,8 @@ def resume(checkpoint: Checkpoint, device: torch.device, config: TrainConfig | N
         # Momenta are the checkpoint's; step sizes and decay the configuration's.
         optimizer.load_state_dict({**optimizer.state_dict(), "state": saved["state"]})
     state.position = checkpoint.position
+    if config != checkpoint.config:
+        state.history = {**state.history, "changed": f"another configuration from step {state.position.step} on"}
     return state
 
 

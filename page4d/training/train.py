@@ -18,7 +18,7 @@ from page4d.training.config import SYNTHETIC, TrainConfig
 from page4d.training.curve import draw_curve
 from page4d.training.folder import RunFolder
 from page4d.training.logs import Log, MetricsFile, TensorBoardLog, read_metrics
-from page4d.training.parallel import Team, open_team
+from page4d.training.parallel import Team, open_team, own_device
 from page4d.training.plan import Budget, is_finished
 from page4d.training.progress import SilentObserver, TrainObserver
 from page4d.training.release import release_weights
@@ -84,7 +84,7 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
         OutputError: if the folder cannot be written.
         InterruptedRunError: if the run was stopped; everything is saved.
     """
-    device = choose_device(request.device)
+    device = own_device(choose_device(request.device))
     folder = RunFolder(request.out)
     with ExitStack() as stack:
         team = stack.enter_context(open_team(device))
@@ -110,28 +110,32 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
             observer=observer if team.leads else SilentObserver(),
             stop=lambda: stop() is not None,
         )
-        try:
-            finished = Run(state, context).train()
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise MemoryBudgetError(f"out of memory: {error}", _LESS_MEMORY) from error
-        finally:
-            for log in context.logs:
-                log.close()
-        if not finished:
+        if not _run(state, context):
             raise InterruptedRunError(
                 f"interrupted after step {state.position.step}, which is saved in '{folder.checkpoint}'",
                 "continue with --resume",
                 stop() or 15,
             )
         if team.leads:
-            _finish(request, folder, state)
+            _finish(request, folder, state, team)
         team.wait()
     at = state.position
     return TrainOutcome(
         steps=at.step, samples=at.samples, seconds=at.seconds, skipped=at.skipped, weights=folder.weights
     )
+
+
+def _run(state: RunState, context: RunContext) -> bool:
+    """Train; return whether the end of the budget was reached."""
+    try:
+        return Run(state, context).train()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise MemoryBudgetError(f"out of memory: {error}", _LESS_MEMORY) from error
+    finally:
+        for log in context.logs:
+            log.close()
 
 
 def _start(request: TrainRequest, folder: RunFolder, device: torch.device) -> tuple[RunState, Budget]:
@@ -189,8 +193,8 @@ def _open_logs(request: TrainRequest, folder: RunFolder, state: RunState, team: 
     return logs
 
 
-def _finish(request: TrainRequest, folder: RunFolder, state: RunState) -> None:
+def _finish(request: TrainRequest, folder: RunFolder, state: RunState, team: Team) -> None:
     """Write what a finished run hands out."""
     metrics = read_metrics(folder.metrics)
-    release_weights(state, folder.weights, metrics, half=request.half)
+    release_weights(state, folder.weights, metrics, processes=team.size, half=request.half)
     draw_curve(metrics, folder.curve)

@@ -35,12 +35,12 @@ from page4d.inference.predict import NetworkPredictor
 calls = 0
 predict = NetworkPredictor.predict
 
-def counted(self, batch):
+def counted(self, batch, memory=None):
     global calls
     calls += 1
     if calls == {at}:
         {what}
-    return predict(self, batch)
+    return predict(self, batch, memory)
 
 NetworkPredictor.predict = counted
 from page4d_cli.app import main
@@ -59,11 +59,11 @@ def before_prediction(patched: pytest.MonkeyPatch, number: int, act: Callable[[]
     """Let something happen in this process before prediction `number` is made, counted from 1."""
     predict, calls = NetworkPredictor.predict, []
 
-    def counted(self, batch):
+    def counted(self, batch, memory=None):
         calls.append(batch)
         if len(calls) == number:
             act()
-        return predict(self, batch)
+        return predict(self, batch, memory)
 
     patched.setattr(NetworkPredictor, "predict", counted)
 
@@ -465,11 +465,11 @@ class TestMemory:
         """Let the network fail on chunks of more than `most` instants; return the lengths it was asked for."""
         predict, asked = NetworkPredictor.predict, []
 
-        def limited(self, batch):
+        def limited(self, batch, memory=None):
             asked.append(len(batch.times))
             if len(batch.times) > most:
                 raise error
-            return predict(self, batch)
+            return predict(self, batch, memory)
 
         monkeypatch.setattr(NetworkPredictor, "predict", limited)
         return asked

@@ -22,7 +22,8 @@ def plans(config, budget: Budget, *, speed: float = 0.0, seconds_a_step: float =
     found: list[StepPlan] = []
     position = Position()
     while True:
-        position = advance(replace(position, seconds=position.seconds + seconds_a_step), config, budget, speed)
+        clock = {"seconds": position.seconds + seconds_a_step, "samples_per_second": speed}
+        position = advance(replace(position, **clock), config, budget)
         if is_finished(position, budget):
             return found, position
         found.append(plan_step(config, position))
@@ -85,6 +86,15 @@ class TestSchedule:
         )
         replayed, _ = plans(replace(STAGED, stages=stages, decay_start_sample=22), Budget(samples=30))
         assert [replace(plan, stage=0) for plan in replayed] == [replace(plan, stage=0) for plan in by_clock]
+
+    def test_a_decay_by_the_clock_waits_until_the_speed_is_known(self):
+        config = replace(STAGED, decay_fraction=1.0)
+        waiting = advance(Position(samples=40, first_sample=40), config, Budget(seconds=100))
+        assert waiting.decay_start is None
+        measured = replace(waiting, samples=48, seconds=20, samples_per_second=0.5)
+        begun = advance(measured, config, Budget(seconds=100))
+        assert (begun.decay_start, begun.decay_samples) == (48, 40)
+        assert advance(Position(), config, Budget(samples=30)).decay_samples == 30
 
     def test_a_step_is_a_function_of_seed_and_number(self):
         found, _ = plans(STAGED, Budget(samples=80))

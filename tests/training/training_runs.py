@@ -71,7 +71,8 @@ def assert_equal_runs(first: Path, second: Path) -> None:
             assert all(
                 torch.equal(torch.as_tensor(v), torch.as_tensor(other["state"][key][n])) for n, v in state.items()
             )
-    assert replace(one.position, seconds=0.0) == replace(two.position, seconds=0.0)
+    clock = {"seconds": 0.0, "samples_per_second": 0.0}
+    assert replace(one.position, **clock) == replace(two.position, **clock)
 
 
 class Recorder(SilentObserver):
