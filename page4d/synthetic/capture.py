@@ -1,74 +1,106 @@
 """A synthetic capture: a real `Scene` whose frames are rendered when read, and the true `Predictions` for it."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
-import cv2
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
+from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.predictions import Predictions
-from page4d.scene.records import Clock, FrameReader, Image, Scene, View, ViewCamera
-from page4d.synthetic.furnish import sample_world
-from page4d.synthetic.render import Rendered, render
-from page4d.synthetic.rig import Rig, sample_rig
+from page4d.scene.records import Clock, Scene, View, ViewCamera
+from page4d.synthetic.appearance import Appearance, develop, plain_appearance, sample_appearance
+from page4d.synthetic.dice import Dice
+from page4d.synthetic.flow import Flow, exact_flow
+from page4d.synthetic.furnish import sample_plan
+from page4d.synthetic.plan import build_world
+from page4d.synthetic.render import render
+from page4d.synthetic.rig import Rig
+from page4d.synthetic.rolling import render_rolling
+from page4d.synthetic.shots import SceneFamily, Subject, build_rig, sample_shot
+from page4d.synthetic.source import RenderedSource
 from page4d.synthetic.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticCapture:
-    """A furnished room filmed by V cameras at T instants, all of it a function of these few numbers.
+    """A scene filmed by V cameras at T instants, all of it a function of these few numbers.
 
-    `image_size` is (height, width); frame i is taken at i / fps seconds. `spacing_deg` between neighbouring cameras
-    is drawn from the seed unless given. `supersample` squared rays make up a pixel's colour. The cameras' world is
-    the synthetic world itself: metres, x right, y down, z forward, the floor at y = 0.
+    `image_size` is (height, width); with `mixed_sizes` other views may have smaller or upright images. Frame i is
+    taken at i / fps seconds, its rows over `readout_s` seconds about that. `spacing_deg` between neighbouring cameras
+    and `subject` are drawn from the seed unless given. `photometric` lets cameras differ in exposure, colour, noise
+    and sharpness. `supersample` squared rays make up the colour of pixels at edges. The cameras' world is the
+    synthetic world itself: metres, x right, y down, z forward, the floor at y = 0.
 
     Raises:
         UsageError: for numbers that leave nothing to film.
     """
 
     seed: int = 0
+    family: SceneFamily = SceneFamily.ARC
+    subject: Subject | None = None
+    outdoors: bool = False
     num_views: int = 4
     num_times: int = 24
     image_size: tuple[int, int] = (240, 320)
+    mixed_sizes: bool = False
     fps: float = 12.0
     spacing_deg: float | None = None
     moving_cameras: bool = False
+    photometric: bool = False
+    readout_s: float = 0.0
     supersample: int = 1
 
     def __post_init__(self) -> None:
         smallest = min(self.num_views, self.num_times, self.supersample, *self.image_size)
-        if self.seed < 0 or smallest < 1 or not 0 < self.fps < float("inf"):
+        rates = 0 < self.fps < float("inf") and 0 <= self.readout_s < float("inf")
+        if self.seed < 0 or smallest < 1 or not rates:
             raise UsageError(
                 f"a synthetic capture of {dataclasses.asdict(self)}",
                 "give a seed of at least 0, and at least one view, frame, pixel and frame per second",
             )
+        if self.family is SceneFamily.SINGLE and self.num_views > 1:
+            raise UsageError(f"{self.num_views} views of the family 'single'", "ask for one view")
 
     @cached_property
+    def _made(self) -> tuple[World, Rig]:
+        spacing = None if self.spacing_deg is None else (self.spacing_deg, self.spacing_deg)
+        shot = sample_shot(self.seed, self.family, self.num_views, spacing, float(self.moving_cameras), self.subject)
+        plan = sample_plan(self.seed, shot, outdoor_probability=float(self.outdoors))
+        return build_world([plan]), build_rig([shot])
+
+    @property
     def world(self) -> World:
-        """The room and what is in it."""
-        return sample_world(self.seed)
+        """What is filmed, as a batch of one."""
+        return self._made[0]
 
-    @cached_property
+    @property
     def rig(self) -> Rig:
-        """The cameras around it."""
-        return sample_rig(
-            self.seed, self.num_views, self.image_size, spacing_deg=self.spacing_deg, moving=self.moving_cameras
-        )
+        """The cameras around it, as a batch of one."""
+        return self._made[1]
 
     @property
     def view_names(self) -> tuple[str, ...]:
         """Names of the views in order: cam01, cam02, ..."""
         return tuple(f"cam{view + 1:02d}" for view in range(self.num_views))
+
+    @cached_property
+    def view_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Height and width of the images of every view."""
+        height, width = self.image_size
+        less = (height * 3 // 8 * 2, width * 3 // 8 * 2)
+        choices = (
+            [self.image_size, (width, height), less, (height, less[1])] if self.mixed_sizes else [self.image_size]
+        )
+        dice = Dice(self.seed, "sizes")
+        return (self.image_size, *(dice.pick(choices) for _ in range(self.num_views - 1)))
 
     @property
     def times(self) -> NDArray[np.float64]:
@@ -77,31 +109,85 @@ class SyntheticCapture:
 
     @cached_property
     def cameras(self) -> Cameras:
-        """The true cameras [T, V] in float64, at the pixels of the videos."""
-        return self.rig.cameras(torch.from_numpy(self.times))
+        """The true cameras [T, V] in float64, at the pixels of the videos.
 
-    def rendered(self, time: int, view: int, pixels: PixelTransform | None = None) -> Rendered:
+        Raises:
+            UsageError: if views differ in size; ask for `cameras_of` a view then.
+        """
+        if len(set(self.view_sizes)) > 1:
+            raise UsageError(
+                f"{self.num_views} views of {len(set(self.view_sizes))} sizes", "take one view at a time"
+            )
+        return self.rig.cameras(torch.from_numpy(self.times)[None], self.image_size)[0]
+
+    def cameras_of(self, view: int) -> Cameras:
+        """Return the true cameras [T] of a view in float64, at the pixels of its video."""
+        return self.rig.cameras(torch.from_numpy(self.times)[None], self.view_sizes[view])[0, :, view]
+
+    @cached_property
+    def _appearance(self) -> Appearance:
+        return (
+            (sample_appearance([self.seed], self.num_views))
+            if self.photometric
+            else plain_appearance(1, self.num_views)
+        )
+
+    def rendered(self, time: int, view: int, pixels: PixelTransform | None = None) -> "Frame":
         """Render one frame, or with `pixels` the same view directly on a network's canvas."""
-        camera = self.cameras[time, view]
+        at = torch.from_numpy(self.times)[None, time : time + 1]
+        rig = Rig(**{name: value[:, view : view + 1] for name, value in vars(self.rig).items()})
         if pixels is not None:
-            camera = _on_canvas(camera, pixels)
-        return render(self.world, camera, float(self.times[time]), supersample=self.supersample)
+            seen = render(
+                self.world,
+                _on_canvas(self.cameras_of(view)[None, time : time + 1, None], pixels),
+                at,
+                supersample=self.supersample,
+            )
+        elif self.readout_s:
+            seen = render_rolling(
+                self.world, rig, at, self.view_sizes[view], self.readout_s, supersample=self.supersample
+            )
+        else:
+            seen = render(self.world, rig.cameras(at, self.view_sizes[view]), at, supersample=self.supersample)
+        look = Appearance(**{name: value[:, view : view + 1] for name, value in vars(self._appearance).items()})
+        image = develop(seen.light, look, [self.seed], first_frame=time, first_view=view)
+        return Frame(
+            image=image[0, 0, 0], **{name: getattr(seen, name)[0, 0, 0] for name in ("depth", "dynamic", "objects")}
+        )
 
     def frame(self, time: int, view: int) -> UInt8[np.ndarray, "H W 3"]:
         """Render one frame as RGB pixels."""
-        return quantize(self.rendered(time, view))
+        return quantize(self.rendered(time, view).image)
+
+    def flow(self, source: tuple[int, int], target: tuple[int, int]) -> Flow:
+        """Follow what is seen in the frame `source` (time, view) to the frame `target`.
+
+        Raises:
+            UsageError: if the shutters roll: then an image has no single instant.
+        """
+        if self.readout_s:
+            raise UsageError(f"flow between frames read out over {self.readout_s:g} s", "use a readout of 0")
+        seen = self.rendered(*source)
+        cameras = tuple(self.cameras_of(view)[time : time + 1] for time, view in (source, target))
+        times = torch.from_numpy(self.times)[None, [source[0], target[0]]]
+        return exact_flow(self.world, seen.depth[None], seen.objects[None], (cameras[0], cameras[1]), times)
 
     def scene(self) -> Scene:
         """Return the capture as a scene with true metric cameras; reading a frame renders it."""
-        cameras = self.cameras
         indices = tuple(range(self.num_times))
         views = []
         for view, name in enumerate(self.view_names):
-            poses = cameras.world_to_camera[:, view]
+            cameras = self.cameras_of(view)
+            poses = cameras.world_to_camera
             camera = ViewCamera(
-                world_to_camera=poses[0] if self.rig.is_static else poses, intrinsics=cameras.intrinsics[0, view]
+                world_to_camera=poses[0] if self.rig.is_static else poses, intrinsics=cameras.intrinsics[0]
             )
-            source = RenderedSource(capture=self, view=view)
+            source = RenderedSource(
+                label=f"{name} (rendered, seed {self.seed})",
+                size=self.view_sizes[view],
+                frame_times=self.times,
+                render=partial(self.frame, view=view),
+            )
             views.append(View(name=name, source=source, clock=Clock(), indices=indices, camera=camera))
         return Scene(
             name=f"synthetic-{self.seed}",
@@ -122,33 +208,40 @@ class SyntheticCapture:
         the network's own intrinsics, so depth is exact there too, and margins show the world instead of padding.
 
         Raises:
-            UsageError: if the range holds no instant of the capture.
+            UsageError: if the range holds no instant of the capture, or views differ in size and no `size` is given.
         """
         stop = self.num_times if stop is None else stop
         if not 0 <= start < stop <= self.num_times:
             raise UsageError(f"instants {start} to {stop} of {self.num_times}", "ask for instants of the capture")
-        sizes = [self.image_size] * self.num_views
-        whole = PixelTransform(
-            original_size=self.image_size, content_size=self.image_size, canvas_size=self.image_size
-        )
-        pixels = (whole,) * self.num_views if size is None else fit_views(sizes, size, multiple)
+        sizes = list(self.view_sizes)
+        if size is None and len(set(sizes)) > 1:
+            raise UsageError(f"views of {len(set(sizes))} sizes", "give the size of the network's images")
+        if size is None:
+            pixels = tuple(PixelTransform(original_size=one, content_size=one, canvas_size=one) for one in sizes)
+        else:
+            pixels = fit_views(sizes, size, multiple)
         frames = [
             [self.rendered(time, view, None if size is None else pixels[view]) for view in range(self.num_views)]
             for time in range(start, stop)
         ]
 
-        def joined(name: str) -> torch.Tensor:
+        def joined(name: str) -> Tensor:
             return torch.stack([torch.stack([getattr(frame, name) for frame in row]) for row in frames])[None]
 
+        own = [_on_canvas(self.cameras_of(view)[start:stop], pixels[view]) for view in range(self.num_views)]
         depth = joined("depth")
         return Predictions(
             times=torch.from_numpy(self.times[start:stop]),
             view_names=self.view_names,
             scale=Scale.METRIC,
             pixel_transforms=pixels,
-            cameras=_single_precision(_on_canvas(self.cameras[None, start:stop], pixels[0])),
-            images=torch.round(joined("images") * 255) / 255,
-            valid=torch.ones_like(depth, dtype=torch.bool),
+            cameras=Cameras(
+                world_to_camera=torch.stack([cameras.world_to_camera for cameras in own], dim=1)[None].float(),
+                intrinsics=torch.stack([cameras.intrinsics for cameras in own], dim=1)[None].float(),
+                image_size=pixels[0].canvas_size,
+            ),
+            images=torch.round(joined("image") * 255) / 255,
+            valid=depth > 0,
             depth=depth,
             depth_confidence=torch.ones_like(depth),
             dynamic=joined("dynamic").to(depth.dtype),
@@ -156,67 +249,25 @@ class SyntheticCapture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RenderedSource:
-    """Frames of one view, rendered when they are read: a `FrameSource` without a file."""
+class Frame:
+    """One rendered frame: RGB in [0, 1], z-depth in metres (0 in the sky), what moves, and object numbers.
 
-    capture: SyntheticCapture
-    view: int
+    With a rolling shutter depth and motion of a row are those of the row's own instant and camera.
+    """
 
-    @property
-    def label(self) -> str:
-        """Name for messages."""
-        return f"{self.capture.view_names[self.view]} (rendered, seed {self.capture.seed})"
-
-    @property
-    def codec(self) -> str:
-        """How the frames are stored: not at all."""
-        return "rendered"
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of every frame."""
-        return self.capture.image_size
-
-    @property
-    def frame_times(self) -> NDArray[np.float64]:
-        """Time of every frame in seconds from the first."""
-        return self.capture.times
-
-    def open(self, size: tuple[int, int] | None = None) -> AbstractContextManager[FrameReader]:
-        """Start reading from the first frame on, resized to `size` (height, width) if given."""
-        return nullcontext(_RenderedReader(capture=self.capture, view=self.view, size=size))
+    image: Float[Tensor, "3 H W"]
+    depth: Float[Tensor, "H W"]
+    dynamic: Bool[Tensor, "H W"]
+    objects: Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class _RenderedReader:
-    capture: SyntheticCapture
-    view: int
-    size: tuple[int, int] | None
-
-    def read(self, indices: Sequence[int]) -> Iterator[Image]:
-        """Yield the frames with these indices."""
-        for index in indices:
-            frame = self.capture.frame(index, self.view)
-            if self.size is None or self.size == self.capture.image_size:
-                yield frame
-            else:
-                yield np.asarray(cv2.resize(frame, self.size[::-1], interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-
-def quantize(rendered: Rendered) -> UInt8[np.ndarray, "H W 3"]:
-    """Round the RGB values of one frame to the 256 levels of a video."""
-    levels = torch.round(rendered.images * 255).to(torch.uint8)
-    return np.ascontiguousarray(levels.movedim(-3, -1).numpy())
+def quantize(image: Float[Tensor, "3 H W"]) -> UInt8[np.ndarray, "H W 3"]:
+    """Round RGB values to the 256 levels of a video."""
+    return np.ascontiguousarray(torch.round(image * 255).to(torch.uint8).movedim(-3, -1).numpy())
 
 
 def _on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
     """Carry cameras from the pixels of the video to those of a canvas."""
     return dataclasses.replace(
         cameras, intrinsics=pixels.intrinsics_to_network(cameras.intrinsics), image_size=pixels.canvas_size
-    )
-
-
-def _single_precision(cameras: Cameras) -> Cameras:
-    return dataclasses.replace(
-        cameras, world_to_camera=cameras.world_to_camera.float(), intrinsics=cameras.intrinsics.float()
     )

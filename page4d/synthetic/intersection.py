@@ -1,82 +1,101 @@
-"""Where rays meet rooms, boxes and spheres: closed forms in the object's own frame."""
+"""Where rays meet unit boxes, balls and capsules, and the walls of a room from inside: closed forms.
+
+Directions need not be unit vectors: distances are counted in lengths of the direction, and `NOWHERE` or more means no
+meeting. Vectors come as three coordinates, because sums over three neighbours in memory are slow. Nothing branches:
+choosing between two tensors costs as much as ten additions.
+"""
+
+from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from page4d.geometry.rigid import invert_rigid
-from page4d.synthetic.world import Shape, World
+from page4d.synthetic.world import Shape
+
+Coordinates = tuple[Tensor, Tensor, Tensor]
+
+NOWHERE = 1e30
+"""Distance to what a ray does not meet."""
+
+_STEEP = 1e18
+"""Largest slope that counts: what remains finite when it is multiplied with a size."""
 
 
-def nearest_hits(
-    world: World,
-    poses: Float[Tensor, "M N 4 4"],
-    origins: Float[Tensor, "M P 3"],
-    directions: Float[Tensor, "M P 3"],
-) -> tuple[Float[Tensor, "M P"], Int[Tensor, "M P"]]:
-    """Return how far along each ray the first object is, in lengths of the direction, and which object it is.
-
-    Origins may have P = 1: all rays of an image then start there.
-    """
-    to_local = invert_rigid(poses)
-    # One product of [3 N, 3] with [3, P] for all objects of an image: many small ones cost ten times as much.
-    rotations, split = to_local[:, :, :3, :3].flatten(1, 2), (len(poses), len(world.shapes), 3, -1)
-    turned = (rotations @ origins.transpose(1, 2).contiguous()).reshape(split)
-    local_origins = turned + to_local[:, :, :3, 3:]
-    local_directions = (rotations @ directions.transpose(1, 2).contiguous()).reshape(split)
-    distances = nearest_distances(world.shapes, world.half_sizes, local_origins, local_directions)
-    nearest, objects = distances.min(dim=1)
-    return nearest, objects
-
-
-def nearest_distances(
-    shapes: tuple[Shape, ...],
-    half_sizes: Float[Tensor, "M N 3"],
-    origins: Float[Tensor, "M N 3 P"],
-    directions: Float[Tensor, "M N 3 P"],
-) -> Float[Tensor, "M N P"]:
-    """Return the smallest positive t with `origin + t * direction` on each object; infinity where there is none.
-
-    Origins and directions are in each object's frame and broadcast over the P rays, which come last because sums over
-    three neighbours in memory are slow. A room is met from inside.
-    """
-    distances, start = [], 0
-    for shape, meet in ((Shape.ROOM, _leave_box), (Shape.BOX, _enter_box), (Shape.SPHERE, _enter_sphere)):
-        group = slice(start, start + shapes.count(shape))
-        distances.append(meet(half_sizes[:, group, :, None], origins[:, group], directions[:, group]))
-        start = group.stop
-    return torch.cat(distances, dim=1)
-
-
-def _slabs(half: Tensor, origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where rays enter and leave the three slabs of a box.
+def slabs(half: tuple[Tensor | float, ...], origin: Coordinates, direction: Coordinates) -> tuple[Tensor, Tensor]:
+    """Return where rays have entered all three slabs of a box of half sizes `half`, and where they leave the first.
 
     Source: Kay & Kajiya, "Ray tracing complex scenes" (1986), section 2.
     """
-    tiny = torch.finfo(direction.dtype).tiny ** 0.5
-    inverse = 1 / torch.where(direction.abs() < tiny, tiny, direction)
-    middle, reach = -origin * inverse, half * inverse.abs()
-    return middle - reach, middle + reach
+    entries, exits = [], []
+    for size, start, along in zip(half, origin, direction, strict=True):
+        inverse = along.reciprocal().clamp(-_STEEP, _STEEP)
+        middle, reach = start * inverse, inverse.abs() * size
+        entries.append(middle + reach)
+        exits.append(reach - middle)
+    entry = torch.maximum(torch.maximum(-entries[0], -entries[1]), -entries[2])
+    return entry, torch.minimum(torch.minimum(exits[0], exits[1]), exits[2])
 
 
-def _leave_box(half: Tensor, origin: Tensor, direction: Tensor) -> Tensor:
-    return _slabs(half, origin, direction)[1].amin(-2)
+def ahead(distance: Tensor, missed_by: Tensor) -> Tensor:
+    """Keep distances above zero whose rays miss by nothing."""
+    found = torch.add(distance, missed_by.clamp(min=0), alpha=NOWHERE)
+    return torch.nn.functional.threshold(found, 0.0, NOWHERE)
 
 
-def _enter_box(half: Tensor, origin: Tensor, direction: Tensor) -> Tensor:
-    near, far = _slabs(half, origin, direction)
-    entry = near.amax(-2)
-    return torch.where((entry <= far.amin(-2)) & (entry > 0), entry, torch.inf)
+def enter_box(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
+    """Return where rays that start outside enter a box from -1 to 1."""
+    entry, leave = slabs((1.0, 1.0, 1.0), origin, direction)
+    return ahead(entry, entry - leave)
 
 
-def _enter_sphere(half: Tensor, origin: Tensor, direction: Tensor) -> Tensor:
-    """Measure from the point of the ray that is closest to the centre, which keeps digits far from it.
+def enter_ball(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
+    """Return where rays that start outside enter a ball of radius 1."""
+    return ahead(*_enter_round(origin, direction))
+
+
+def enter_capsule(origin: Coordinates, direction: Coordinates, length: Tensor) -> Float[Tensor, "K P"]:
+    """Return where rays that start outside enter a capsule along y: its cylinder, or else the cap on that side.
+
+    A ray that starts above or below, or runs along y, has come into the endless cylinder behind its start, on the
+    side that it comes from.
+
+    Source: Quilez, "Ray capsule intersection" (2016), for the choice of the cap.
+    """
+    (x, y, z), (u, v, w) = origin, direction
+    reach = length - 1
+    side, missed_by = _enter_round((x, z), (u, w))
+    height = torch.addcmul(y, side, v)
+    beyond = height.abs() - reach
+    cap = enter_ball((x, y - torch.copysign(reach, height), z), direction)
+    return torch.minimum(ahead(side, torch.maximum(missed_by, beyond)), cap)
+
+
+def _enter_round(origin: tuple[Tensor, ...], direction: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Enter a ball of radius 1, or with two coordinates an endless cylinder; above zero it was missed by that much.
+
+    Distances are measured from the point of the ray that is closest to the centre, which keeps digits far from it.
 
     Source: Haines, Guenther & Akenine-Moeller, "Precision improvements for ray/sphere intersection", in Ray Tracing
     Gems (2019), chapter 7.
     """
-    squared = direction.square().sum(-2)
-    closest = -(origin * direction).sum(-2) / squared
-    room = half[..., 0, :].square() - (origin + closest[..., None, :] * direction).square().sum(-2)
-    entry = closest - (room.clamp(min=0) / squared).sqrt()
-    return torch.where((room >= 0) & (entry > 0), entry, torch.inf)
+    inverse = _dot(direction, direction).reciprocal().clamp(max=_STEEP)
+    closest = -_dot(origin, direction) * inverse
+    off = tuple(torch.addcmul(start, closest, along) for start, along in zip(origin, direction, strict=True))
+    missed_by = _dot(off, off) - 1
+    return closest - (-missed_by.clamp(max=0) * inverse).sqrt(), missed_by
+
+
+def _dot(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> Tensor:
+    total = first[0] * second[0]
+    for a, b in zip(first[1:], second[1:], strict=True):
+        total = torch.addcmul(total, a, b)
+    return total
+
+
+MEET: dict[Shape, Callable[[Coordinates, Coordinates, Tensor], Tensor]] = {
+    Shape.BOX: lambda origin, direction, _: enter_box(origin, direction),
+    Shape.ELLIPSOID: lambda origin, direction, _: enter_ball(origin, direction),
+    Shape.CAPSULE: enter_capsule,
+}
+"""How rays meet what stands in a world, in its unit frame; the last argument is the half length of capsules."""

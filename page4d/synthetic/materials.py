@@ -1,201 +1,145 @@
-"""Materials that furnish a world: natural colours, and textures as rows of numbers ready to be stacked."""
+"""Materials that dress a world: natural colours, half of them nearly grey, in textures of several scales."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import colorsys
+import math
+from typing import NamedTuple
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from page4d.synthetic.texture import Pattern, Texture
-
-Array = NDArray[np.float64]
-Random = np.random.Generator
+from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.texture import Pattern
 
 GAMMA = 2.2
 """Exponent from display values to linear light."""
 
-WOODS = ("#8a6446", "#a67c52", "#6f4e37", "#b08d68", "#7d5a3c", "#c2a27c")
-WALLS = ("#d8cfc0", "#b9c4bb", "#c9b8a8", "#a9b6bd", "#d6c7a1", "#bfb3c0", "#9fae9a", "#c7a48f")
-STONES = ("#8e8b84", "#a39e93", "#76797c", "#b3a898", "#6b6a66", "#9a8f80")
-CLOTHS = (
-    "#7f3b34",
-    "#3f5a6b",
-    "#5f6f4a",
-    "#b0803f",
-    "#6a4a5e",
-    "#37474a",
-    "#a65f45",
-    "#8c8a5c",
-    "#4a6f73",
-    "#c2a878",
-)
-PALES = ("#e6dfd0", "#d9d2c3", "#e3d6bd", "#cfd3cd")
-DARKS = ("#3b3530", "#2f3a3f", "#4a3b33", "#40443a")
+Rows = tuple[Vector, Vector, Vector]
+
+_HUES_DEG = ((18, 45), (18, 45), (18, 60), (-12, 14), (80, 140), (195, 235))
+"""Where natural hues lie; wood and earth are the most common."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Material:
-    """One texture as numbers: see `texture.Texture`; `axes` are the rows of its frame, in cells per metre."""
+class Material(NamedTuple):
+    """One texture as numbers: see `texture.Texture`. `frame` holds the cells a metre along its rows."""
 
     pattern: Pattern
-    palette: Array
-    axes: Array
-    grain: Array
+    palette: Rows
+    frame: Rows
+    grain: Vector
     strength: float
+    fine: float
     warp: float = 0.0
     bond: float = 0.0
     joint_m: float = 0.0
 
 
-def linear_color(code: str) -> Array:
-    """Turn a display colour like `#a67c52` into linear light."""
-    return np.array([int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)]) ** GAMMA
+def color(dice: Dice, low: float = 0.2, high: float = 0.85, vivid: float = 0.6) -> Vector:
+    """Draw a colour whose display brightness lies between two values, in linear light.
+
+    Half of all colours are nearly grey, the others at most `vivid`.
+    """
+    hue = dice.between(*dice.pick(_HUES_DEG)) / 360
+    saturation = dice.between(0.0, 0.14) if dice.chance(0.5) else dice.between(0.15, vivid)
+    red, green, blue = colorsys.hsv_to_rgb(hue % 1, saturation, dice.between(low, high))
+    return (red**GAMMA, green**GAMMA, blue**GAMMA)
 
 
-def floor_material(random: Random) -> Material:
-    """Draw planks, tiles, a chequered floor or a bonded stone floor, lying in x and z."""
-    across = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, 0, 0]])
-    kind = random.integers(4)
+def near(dice: Dice, base: Vector, contrast: float) -> Vector:
+    """Draw a darker or lighter neighbour of a colour."""
+    factor = math.exp(dice.sign() * dice.between(0.3, 1.0) * contrast)
+    return tuple(min(1.0, max(0.005, part * factor * dice.between(0.92, 1.08))) for part in base)  # type: ignore[return-value]
+
+
+def floor_material(dice: Dice) -> Material:
+    """Draw planks, tiles, a chequered floor, a carpet or bonded stones, lying in x and z."""
+    kind = dice.below(5)
+    ground = color(dice, 0.3, 0.75, 0.45)
     if kind == 0:
-        axes = across * np.array([[random.uniform(0.5, 0.8)], [random.uniform(5, 7)], [0]])
-        palette = _colors(random, WOODS, WOODS, DARKS)
-        return _material(Pattern.CELLS, palette, axes, (1.5, 6, 9), 0.45, bond=0.37, joint_m=0.006)
+        frame = ((dice.between(0.5, 0.9), 0.0, 0.0), (0.0, 0.0, dice.between(5, 9)), (0.0, 0.0, 0.0))
+        palette = (ground, near(dice, ground, 0.4), near(dice, ground, 1.2))
+        return Material(Pattern.CELLS, palette, frame, (0.12, 0.5, 0.8), 0.18, 0.12, bond=0.37, joint_m=0.006)
     if kind == 1:
-        axes = across * random.uniform(1.8, 2.6)
-        palette = _colors(random, STONES, STONES, PALES)
-        return _material(Pattern.CELLS, palette, axes, (4, 4, 4), 0.4, joint_m=0.015)
+        cells = dice.between(1.6, 3.5)
+        palette = (ground, near(dice, ground, 0.5), near(dice, ground, 1.0))
+        return Material(Pattern.CELLS, palette, _level(cells), (0.4, 0.4, 0.4), 0.15, 0.08, joint_m=0.015)
     if kind == 2:
-        axes = across * random.uniform(1.8, 2.6)
-        return _material(Pattern.CHECKER, _colors(random, PALES, STONES, DARKS), axes, (4, 4, 4), 0.35)
-    axes = across * np.array([[1.4], [2.8], [0]])
-    return _material(
-        Pattern.CELLS, _colors(random, STONES, WALLS, DARKS), axes, (5, 5, 5), 0.4, bond=0.5, joint_m=0.012
-    )
-
-
-def wall_material(random: Random, kind: int, normal_axis: int) -> Material:
-    """Draw plaster (0), wallpaper stripes (1), bricks (2) or panels (3) for a wall that faces along an axis."""
-    along = np.eye(3)[2 - normal_axis]
-    up = np.array([0.0, 1.0, 0.0])
-    if kind == 0:
-        palette = _colors(random, WALLS, WALLS, DARKS)
-        palette[1] = 0.65 * palette[0] + 0.35 * palette[1]
-        return _material(Pattern.PLAIN, palette, np.stack([along, up, 0 * up]), (1.3, 1.3, 1.3), 0.3)
-    if kind == 1:
-        axes = np.stack([along * random.uniform(2, 4), 0 * up, 0 * up])
-        palette = _colors(random, WALLS, PALES, DARKS)
-        return _material(Pattern.STRIPES, palette, axes, (3, 3, 3), 0.25)
-    if kind == 2:
-        axes = np.stack([along * 3.0, up * 8.0, 0 * up])
-        palette = _colors(random, ("#9a6a52", "#8a5a48", "#a88468", "#a59a8c"), WALLS, PALES)
-        palette[1] = 0.6 * palette[0] + 0.4 * palette[1]
-        return _material(Pattern.CELLS, palette, axes, (7, 7, 7), 0.4, bond=0.5, joint_m=0.014)
-    axes = np.stack([along * random.uniform(1.2, 1.8), up * random.uniform(0.9, 1.3), 0 * up])
-    palette = _colors(random, WALLS, WALLS, WOODS)
-    return _material(Pattern.CELLS, palette, axes, (3, 3, 3), 0.3, joint_m=0.03)
-
-
-def ceiling_material(random: Random) -> Material:
-    """Draw a pale ceiling with little on it."""
-    return _material(Pattern.PLAIN, _colors(random, PALES, PALES, PALES), np.eye(3), (1, 1, 1), 0.12)
-
-
-def object_material(random: Random, size: float) -> Material:
-    """Draw a texture for an object of about `size` metres: its pattern repeats a few times over it."""
-    turned = _random_rotation(random)
-    cells = random.uniform(1.6, 3.2) / size
-    grain = np.full(3, min(14.0, 3.0 / size))
-    kind = random.integers(5)
-    if kind == 0:
-        grain = np.array([1.0, 5.0, 5.0])[random.permutation(3)] * 2.5
-        palette = _colors(random, WOODS, WOODS, DARKS)
-        palette[1] = 0.6 * palette[0] + 0.4 * palette[1]
-        return _material(Pattern.STRIPES, palette, turned * cells, grain, 0.5, warp=1.5)
-    if kind == 1:
-        return _material(Pattern.CHECKER, _colors(random, PALES, CLOTHS, DARKS), turned * cells, grain, 0.4)
-    if kind == 2:
-        axes = turned * np.array([[cells], [0], [0]])
-        return _material(Pattern.STRIPES, _colors(random, CLOTHS, PALES, DARKS), axes, grain, 0.35, warp=0.6)
+        palette = (ground, near(dice, ground, 1.2), ground)
+        return Material(Pattern.CHECKER, palette, _level(dice.between(1.2, 3)), (0.4, 0.4, 0.4), 0.15, 0.1)
     if kind == 3:
-        palette = _colors(random, STONES, PALES, DARKS)
-        return _material(Pattern.MARBLE, palette, turned * cells * 0.5, grain, 0.3, warp=3.0)
-    palette = _colors(random, CLOTHS, CLOTHS, PALES)
-    return _material(Pattern.CELLS, palette, turned * cells, grain, 0.4, bond=0.5, joint_m=0.03 * size)
+        return plain_material(dice, 0.35, 0.7, 0.25)
+    frame = ((1.4, 0.0, 0.0), (0.0, 0.0, 2.8), (0.0, 0.0, 0.0))
+    palette = (ground, near(dice, ground, 0.5), near(dice, ground, 0.8))
+    return Material(Pattern.CELLS, palette, frame, (0.5, 0.5, 0.5), 0.2, 0.1, bond=0.5, joint_m=0.012)
 
 
-def wood_material(random: Random, along: int) -> Material:
-    """Draw plain wood whose grain runs along an axis of the object."""
-    grain = np.where(np.arange(3) == along, 1.2, 14.0)
-    axes = np.eye(3)[[(along + 1) % 3, along, (along + 2) % 3]] * np.array([[6.0], [0.0], [6.0]])
-    palette = _colors(random, WOODS, WOODS, DARKS)
-    palette[1] = 0.7 * palette[0] + 0.3 * palette[1]
-    return _material(Pattern.STRIPES, palette, axes, grain, 0.45, warp=2.0)
+def plain_material(dice: Dice, low: float = 0.2, high: float = 0.85, grain: float = 0.5) -> Material:
+    """Draw cloudy colour of fine and coarse grain: plaster, cloth, soil, grass."""
+    ground = color(dice, low, high, 0.45)
+    palette = (ground, near(dice, ground, dice.between(0.05, 0.45)), ground)
+    scale = grain * dice.log_between(0.6, 1.8)
+    strength, fine = dice.between(0.03, 0.2), dice.log_between(0.03, 0.2)
+    return Material(Pattern.PLAIN, palette, _level(1.0), (scale, scale, scale), strength, fine)
 
 
-def picture_material(random: Random, size: float) -> Material:
-    """Draw a lively texture for a picture on a wall."""
-    palette = _colors(random, CLOTHS, PALES, CLOTHS)
-    kinds = (Pattern.STRIPES, Pattern.CELLS, Pattern.MARBLE)
-    axes = _random_rotation(random) * random.uniform(1.5, 3.0) / size
-    return _material(kinds[random.integers(3)], palette, axes, (5, 5, 5), 0.45, warp=2.5, joint_m=0.02)
+def wall_material(dice: Dice, normal_axis: int) -> Material:
+    """Draw plaster, wallpaper stripes or dots, bricks or panels for a wall that faces along an axis."""
+    along: Vector = (0.0, 0.0, 1.0) if normal_axis == 0 else (1.0, 0.0, 0.0)
+    ground = color(dice, 0.45, 0.88, 0.4)
+    kind = dice.below(6)
+    if kind <= 1:
+        return plain_material(dice, 0.5, 0.88, 0.3)
+    if kind == 2:
+        frame = (_times(along, dice.between(2, 5)), (0.0,) * 3, (0.0,) * 3)
+        return Material(Pattern.STRIPES, (ground, near(dice, ground, 0.5), ground), frame, (0.4,) * 3, 0.12, 0.06)
+    if kind == 3:
+        ground = color(dice, 0.35, 0.7)
+        frame = (_times(along, dice.between(2.2, 4.5)), (0.0, dice.between(6, 12), 0.0), (0.0,) * 3)
+        palette = (ground, near(dice, ground, 0.6), near(dice, ground, 0.9))
+        return Material(Pattern.CELLS, palette, frame, (0.7,) * 3, 0.2, 0.15, bond=0.5, joint_m=0.014)
+    if kind == 4:
+        frame = (_times(along, dice.between(1, 1.8)), (0.0, dice.between(0.8, 1.3), 0.0), (0.0,) * 3)
+        palette = (ground, near(dice, ground, 0.3), near(dice, ground, 1.0))
+        return Material(Pattern.CELLS, palette, frame, (0.4,) * 3, 0.12, 0.08, joint_m=0.03)
+    cells = dice.between(3, 7)
+    frame = (_times(along, cells), (0.0, cells, 0.0), (0.0,) * 3)
+    return Material(Pattern.DOTS, (ground, color(dice, 0.2, 0.8), ground), frame, (0.4,) * 3, 0.12, 0.06)
 
 
-def stack_materials(materials: Sequence[Material], random: Random) -> Texture:
-    """Make the texture record of materials, each with its own place in its pattern."""
-
-    def stacked(of: Callable[[Material], object]) -> torch.Tensor:
-        return torch.from_numpy(np.stack([np.asarray(of(material)) for material in materials]))
-
-    offset = random.uniform(0.0, 8.0, (len(materials), 3))
-    flat = np.stack([np.linalg.norm(material.axes, axis=1) == 0 for material in materials])
-    offset = np.where(flat, np.floor(offset) + 0.5, offset)
-    return Texture(
-        pattern=stacked(lambda material: int(material.pattern)),
-        palette=stacked(lambda material: material.palette),
-        frame=stacked(lambda material: material.axes),
-        offset=torch.from_numpy(offset),
-        grain=stacked(lambda material: material.grain),
-        strength=stacked(lambda material: material.strength),
-        warp=stacked(lambda material: material.warp),
-        bond=stacked(lambda material: material.bond),
-        joint=stacked(lambda material: material.joint_m * np.linalg.norm(material.axes, axis=1)),
-        seed=torch.from_numpy(random.integers(0, 2**20, len(materials))),
-    )
-
-
-def _material(
-    pattern: Pattern,
-    palette: Array,
-    axes: Array,
-    grain: Sequence[float] | Array,
-    strength: float,
-    *,
-    warp: float = 0.0,
-    bond: float = 0.0,
-    joint_m: float = 0.0,
-) -> Material:
-    grain = np.asarray(grain, dtype=np.float64)
-    return Material(
-        pattern=pattern,
-        palette=palette,
-        axes=axes,
-        grain=grain,
-        strength=strength,
-        warp=warp,
-        bond=bond,
-        joint_m=joint_m,
-    )
+def object_material(dice: Dice, size: float) -> Material:
+    """Draw a texture for an object of about `size` metres: its pattern repeats a few times over it."""
+    kind = dice.below(7)
+    grain = dice.log_between(0.25, 0.8) / size
+    strength, fine = dice.between(0.04, 0.25), dice.log_between(0.03, 0.15)
+    ground = color(dice)
+    second = near(dice, ground, 1.0) if dice.chance(0.5) else color(dice)
+    palette = (ground, second, near(dice, ground, 1.2))
+    if kind <= 1:
+        return Material(Pattern.PLAIN, palette, _level(1.0), (grain,) * 3, strength, fine)
+    cells = dice.log_between(1.5, 5.0) / size
+    frame = _turned(dice, cells)
+    if kind == 2:
+        return Material(Pattern.CHECKER, palette, frame, (grain,) * 3, strength, fine)
+    if kind == 3:
+        striped = (frame[0], (0.0,) * 3, (0.0,) * 3)
+        return Material(Pattern.STRIPES, palette, striped, (grain,) * 3, strength, fine, warp=dice.between(0, 2))
+    if kind == 4:
+        return Material(Pattern.MARBLE, palette, frame, (grain,) * 3, strength, fine, warp=3.0)
+    if kind == 5:
+        return Material(Pattern.DOTS, palette, frame, (grain,) * 3, strength, fine)
+    return Material(Pattern.CELLS, palette, frame, (grain,) * 3, strength, fine, bond=0.5, joint_m=0.1 / cells)
 
 
-def _colors(random: Random, *tables: Sequence[str]) -> Array:
-    """Draw one colour from each table; a table drawn from twice gives two colours."""
-    chosen: list[str] = []
-    for table in tables:
-        chosen.append(str(random.choice([code for code in table if code not in chosen])))
-    return np.stack([linear_color(code) for code in chosen])
+def _level(cells: float) -> Rows:
+    return ((cells, 0.0, 0.0), (0.0, 0.0, cells), (0.0, 0.0, 0.0))
 
 
-def _random_rotation(random: Random) -> Array:
-    """Draw a rotation or reflection evenly: the orthogonal factor of a Gaussian matrix."""
-    return np.linalg.qr(random.normal(size=(3, 3)))[0]
+def _times(vector: Vector, factor: float) -> Vector:
+    return (vector[0] * factor, vector[1] * factor, vector[2] * factor)
+
+
+def _turned(dice: Dice, cells: float) -> Rows:
+    """Turn the rows of a frame evenly: two directions, made perpendicular, and their cross product."""
+    a, b = dice.direction(), dice.direction()
+    dot = sum(p * q for p, q in zip(a, b, strict=True))
+    c = [q - dot * p for p, q in zip(a, b, strict=True)]
+    length = math.sqrt(sum(q * q for q in c)) or 1.0
+    b = (c[0] / length, c[1] / length, c[2] / length)
+    third = (a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0])
+    return (_times(a, cells), _times(b, cells), _times(third, cells))

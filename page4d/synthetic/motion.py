@@ -13,32 +13,35 @@ from page4d.geometry.rotation import matrix_from_rotation_vector
 
 @dataclass(frozen=True, kw_only=True)
 class Motion:
-    """Where N objects are at any time; objects without swing and turn stand still.
+    """Where N objects of B worlds are at any time; objects without swing and turn stand still.
 
     The centre is `center + sum of swing[k] * sin(2 pi swing_hz[k] t + swing_phase[k])` in metres over two swings. The
-    orientation is `rotation` turned about `axis` (a unit vector of the world) by `turn_rate * t` plus `turn_swing`
-    times the sine of the first swing, in radians: a ball that swings by r * turn_swing rolls without slipping.
+    orientation is that of the rotation vector `turned`, turned further about `axis` (a unit vector of the world) by
+    `turn_rate * t` plus `turn_swing` times the sine of the first swing, in radians: a ball that swings by
+    r * turn_swing rolls without slipping.
     """
 
-    center: Float[Tensor, "*worlds N 3"]
-    rotation: Float[Tensor, "*worlds N 3 3"]
-    swing: Float[Tensor, "*worlds N 2 3"]
-    swing_hz: Float[Tensor, "*worlds N 2"]
-    swing_phase: Float[Tensor, "*worlds N 2"]
-    axis: Float[Tensor, "*worlds N 3"]
-    turn_rate: Float[Tensor, "*worlds N"]
-    turn_swing: Float[Tensor, "*worlds N"]
+    center: Float[Tensor, "B N 3"]
+    turned: Float[Tensor, "B N 3"]
+    swing: Float[Tensor, "B N 2 3"]
+    swing_hz: Float[Tensor, "B N 2"]
+    swing_phase: Float[Tensor, "B N 2"]
+    axis: Float[Tensor, "B N 3"]
+    turn_rate: Float[Tensor, "B N"]
+    turn_swing: Float[Tensor, "B N"]
 
     @property
-    def moving(self) -> Bool[Tensor, "*worlds N"]:
+    def moving(self) -> Bool[Tensor, "B N"]:
         """True for objects that move during the capture, turning on the spot included."""
         swings = ((self.swing != 0).any(-1) & (self.swing_hz != 0)).any(-1)
         turns = (self.turn_rate != 0) | ((self.turn_swing != 0) & (self.swing_hz[..., 0] != 0))
         return swings | turns
 
-    def object_to_world(self, time: Float[Tensor, "*worlds"]) -> Float[Tensor, "*worlds N 4 4"]:
-        """Return the pose of every object at `time` in seconds, one instant per world."""
-        sine = torch.sin(2 * math.pi * self.swing_hz * time[..., None, None] + self.swing_phase)
-        center = self.center + (self.swing * sine[..., None]).sum(-2)
-        angle = self.turn_rate * time[..., None] + self.turn_swing * sine[..., 0]
-        return rigid(matrix_from_rotation_vector(self.axis * angle[..., None]) @ self.rotation, center)
+    def object_to_world(self, times: Float[Tensor, "B T"]) -> Float[Tensor, "B T N 4 4"]:
+        """Return the pose of every object at `times` in seconds."""
+        instants = times[:, :, None]
+        sine = torch.sin(2 * math.pi * self.swing_hz[:, None] * instants[..., None] + self.swing_phase[:, None])
+        center = self.center[:, None] + (self.swing[:, None] * sine[..., None]).sum(-2)
+        angle = self.turn_rate[:, None] * instants + self.turn_swing[:, None] * sine[..., 0]
+        turn = matrix_from_rotation_vector(self.axis[:, None] * angle[..., None])
+        return rigid(turn @ matrix_from_rotation_vector(self.turned)[:, None], center)

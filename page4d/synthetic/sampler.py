@@ -9,14 +9,14 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
-from page4d.synthetic.next.appearance import develop, plain_appearance, sample_appearance
-from page4d.synthetic.next.dice import Dice
-from page4d.synthetic.next.flow import Flow, exact_flow
-from page4d.synthetic.next.furnish import sample_plan
-from page4d.synthetic.next.plan import build_world
-from page4d.synthetic.next.render import Rendered, render
-from page4d.synthetic.next.shots import SceneFamily, build_rig, sample_shot
-from page4d.synthetic.next.world import World
+from page4d.synthetic.appearance import develop, plain_appearance, sample_appearance
+from page4d.synthetic.dice import Dice
+from page4d.synthetic.flow import Flow, exact_flow
+from page4d.synthetic.furnish import sample_plan
+from page4d.synthetic.plan import build_world
+from page4d.synthetic.render import Rendered, render
+from page4d.synthetic.shots import SceneFamily, build_rig, sample_shot
+from page4d.synthetic.world import World
 from page4d.truth import Truth
 
 __all__ = ["Sample", "SceneFamily", "ShotRequest", "sample", "sample_truth"]
@@ -50,7 +50,9 @@ class ShotRequest:
         smallest = min(self.num_times, self.num_views, self.supersample, *self.image_size)
         low, high = self.step_s
         if smallest < 1 or not 0 < low <= high:
-            raise UsageError(f"a request for {self}", "give at least one view, instant and pixel, and a step above 0 s")
+            raise UsageError(
+                f"a request for {self}", "give at least one view, instant and pixel, and a step above 0 s"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,9 @@ class Sample:
 
     def flow(self, source: tuple[int, int], target: tuple[int, int]) -> Flow:
         """Follow what is seen at `source` (instant, view) to the image at `target`, in all scenes."""
-        return exact_flow(self.world, self.cameras, self.times, self.rendered, source, target)
+        seen, times = self.rendered, self.times[:, [source[0], target[0]]]
+        cameras = (self.cameras[:, *source], self.cameras[:, *target])
+        return exact_flow(self.world, seen.depth[:, *source], seen.objects[:, *source], cameras, times)
 
 
 def sample_truth(seeds: Sequence[int], request: ShotRequest, device: torch.device | str = "cpu") -> Truth:

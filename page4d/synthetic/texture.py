@@ -3,17 +3,16 @@
 import math
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property, lru_cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-OCTAVES = 4
-"""Scales of the noise, each twice as fine as the one before."""
+NOISE_SIZE = 64
+"""Voxels along a period of the noise."""
 
-_AXIS_FACTORS = (73856093, 19349663, 83492791)
-_MIX_FACTOR = 0x45D9F3B
-_MASK_32 = 0xFFFFFFFF
+_FACTORS = (73856093, 19349663, 83492791, 0x45D9F3B)
 
 
 class Pattern(IntEnum):
@@ -24,97 +23,145 @@ class Pattern(IntEnum):
     STRIPES = 2
     CELLS = 3
     MARBLE = 4
+    DOTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Texture:
-    """K solid textures. Texture space is `frame @ point + offset`, in cells; frame holds cells per metre.
+    """K solid textures in each of B worlds. Pattern space is `frame @ point + offset`, in cells.
 
-    `palette` has three linear RGB colours: ground, second, and joints. `grain` is the coarsest noise in cycles per
-    metre along the object's axes and `strength` how much it darkens and lightens. `warp` bends stripes and veins, in
-    cells. Row v of `CELLS` is shifted by `bond * v` (0.5: bricks), and joints are `joint` cells wide.
+    `palette` has three linear RGB colours: ground, second, and joints. The grain is noise with the spectrum of
+    natural images, whose period is 1 / `grain` metres along the object's axes; it darkens and lightens by `strength`,
+    and again by `fine` at a scale ten times finer. `warp` bends stripes and veins, in cells. Row v of `CELLS` is
+    shifted by `bond * v` (0.5: bricks), and joints are `joint` cells wide. `unit` is the length in metres of a unit
+    of the object's own frame.
     """
 
-    pattern: Int[Tensor, "*worlds K"]
-    palette: Float[Tensor, "*worlds K 3 3"]
-    frame: Float[Tensor, "*worlds K 3 3"]
-    offset: Float[Tensor, "*worlds K 3"]
-    grain: Float[Tensor, "*worlds K 3"]
-    strength: Float[Tensor, "*worlds K"]
-    warp: Float[Tensor, "*worlds K"]
-    bond: Float[Tensor, "*worlds K"]
-    joint: Float[Tensor, "*worlds K 3"]
-    seed: Int[Tensor, "*worlds K"]
+    pattern: Int[Tensor, "B K"]
+    palette: Float[Tensor, "B K 3 3"]
+    frame: Float[Tensor, "B K 3 3"]
+    offset: Float[Tensor, "B K 3"]
+    grain: Float[Tensor, "B K 3"]
+    strength: Float[Tensor, "B K"]
+    fine: Float[Tensor, "B K"]
+    warp: Float[Tensor, "B K"]
+    bond: Float[Tensor, "B K"]
+    joint: Float[Tensor, "B K 3"]
+    unit: Float[Tensor, "B K 3"]
+    seed: Int[Tensor, "B K"]
 
-    def colors(self, points: Float[Tensor, "*worlds K 3"]) -> Float[Tensor, "*worlds K 3"]:
-        """Evaluate each texture at its own point of the object's frame, in metres: linear RGB in [0, 1]."""
-        noise = fractal_noise(points * self.grain, self.seed)
-        cells = (self.frame @ points[..., None])[..., 0] + self.offset
-        bent = cells.sum(-1) + self.warp * (noise - 0.5)
-        row = torch.floor(cells[..., 1])
-        bonded = torch.cat([(cells[..., 0] + self.bond * row)[..., None], cells[..., 1:]], dim=-1)
-        weight = torch.stack(
-            [
-                _ramp(noise, 0.3, 0.7),
-                torch.floor(cells).sum(-1).remainder(2),
-                _ramp(torch.sin(2 * math.pi * bent), -0.12, 0.12),
-                lattice_values(torch.floor(bonded).long(), self.seed).to(points.dtype),
-                (1 - torch.sin(math.pi * bent).abs()) ** 5,
-            ],
-            dim=-1,
+    def colors(
+        self, which: Int[Tensor, " n"], points: Float[Tensor, "3 n"], footprint: Float[Tensor, " n"]
+    ) -> Float[Tensor, "3 n"]:
+        """Return linear RGB in [0, 1] of points in the objects' unit frames.
+
+        `which` counts textures through all worlds. Detail finer than `footprint`, the metres that a pixel covers,
+        fades to its mean.
+        """
+        table = self._table.index_select(1, which)
+        palette, frame, offset = table[0:9].reshape(3, 3, -1), table[9:18].reshape(3, 3, -1), table[18:21]
+        grain, joint, seed = table[21:24], table[24:27], table[27]
+        strength, fine, warp, bond, fineness, density = table[28:34]
+        place = torch.addcmul(0.37 * seed, points, grain)
+        coarse = noise(place)
+        detail = noise(place * 10) * (1.5 - 40 * footprint * fineness).clamp(0, 1)
+        x, y, z = points
+        cells = tuple(
+            torch.addcmul(torch.addcmul(torch.addcmul(shift, x, row[0]), y, row[1]), z, row[2])
+            for shift, row in zip(offset, frame, strict=True)
         )
-        chosen = torch.take_along_dim(weight, self.pattern[..., None], dim=-1)
-        ground, second, joints = self.palette.unbind(-2)
-        color = torch.lerp(ground, second, chosen)
-        distance = 0.5 - (bonded - torch.floor(bonded) - 0.5).abs()
-        on_joint = (_ramp(self.joint / 2 - distance, 0.0, 0.02) * (self.joint > 0)).amax(-1)
-        on_joint = on_joint * (self.pattern == Pattern.CELLS)
-        color = torch.lerp(color, joints, on_joint[..., None])
-        shade = 1 + self.strength * (2 * noise - 1)
-        return (color * shade[..., None]).clamp(0, 1)
+        weight, on_joint = _patterns(table[34:], cells, coarse + 0.3 * detail, warp, bond, joint, seed)
+        # A cell of half a pixel or less is seen as the mean of its colours.
+        clear = (2.0 - 2.5 * footprint * density).clamp(0, 1)
+        weight = torch.lerp(torch.full_like(weight, 0.5), weight, clear)
+        color = torch.lerp(palette[0], palette[1], weight)
+        color = torch.lerp(color, palette[2], on_joint * clear)
+        shade = (1 + strength * coarse + fine * detail).clamp(0.15, 2.0)
+        return torch.clamp(color * shade, 0, 1)
+
+    @cached_property
+    def _table(self) -> Float[Tensor, "40 BK"]:
+        """Put everything into rows of one table, which is looked up once; points come in units of `unit`."""
+        count = self.pattern.numel()
+        frame, grain = self.frame * self.unit[:, :, None], self.grain * self.unit
+        columns = [self.palette, frame, self.offset, grain, self.joint]
+        rows = [column.reshape(count, -1).T for column in columns]
+        fineness = self.grain.amax(-1)
+        density = self.frame.norm(dim=-1).amax(-1)
+        singles = [self.seed, self.strength, self.fine, self.warp, self.bond, fineness, density]
+        singles += [self.pattern == pattern for pattern in Pattern]
+        return torch.cat([*rows, *(single.reshape(1, -1).to(self.grain) for single in singles)])
 
 
-def fractal_noise(points: Float[Tensor, "*points 3"], seed: Int[Tensor, "*points"]) -> Float[Tensor, "*points"]:
-    """Sum `OCTAVES` value noises of halving amplitude; the result lies in [0, 1] with a mean of 0.5."""
-    total = torch.zeros_like(points[..., 0])
-    for octave in range(OCTAVES):
-        total = total + value_noise(points * 2**octave + 0.37 * octave, seed + octave) * 0.5**octave
-    return total / (2 - 0.5 ** (OCTAVES - 1))
+def _patterns(
+    drawn_as: Float[Tensor, "patterns n"],
+    cells: tuple[Tensor, ...],
+    grain: Tensor,
+    warp: Tensor,
+    bond: Tensor,
+    joint: Tensor,
+    seed: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return how much of the second colour each point has, and how much of the joints' colour."""
+    x, row, layer = (torch.floor(part) for part in cells)
+    bent = torch.addcmul(cells[0] + cells[1] + cells[2], warp, grain, value=0.25)
+    along = torch.addcmul(cells[0], bond, row)
+    first = torch.floor(along)
+    aside = [along - first - 0.5, cells[1] - row - 0.5, cells[2] - layer - 0.5]
+    drawn = lattice_values(first, row, layer, seed)
+    middle = aside[0].square() + aside[1].square() + aside[2].square()
+    plain, checker, stripes, own_cells, marble, dots = drawn_as
+    weight = plain * ramp(grain, -1.0, 1.0)
+    weight = torch.addcmul(weight, checker, (x + row + layer).remainder(2))
+    weight = torch.addcmul(weight, stripes, ramp(torch.sin(2 * math.pi * bent), -0.2, 0.2))
+    weight = torch.addcmul(weight, own_cells, drawn)
+    weight = torch.addcmul(weight, marble, (1 - torch.sin(math.pi * bent).abs()).square().square())
+    weight = torch.addcmul(weight, dots, ramp(0.02 + 0.14 * drawn - middle, -0.02, 0.02))
+    inset = [torch.add(part.abs(), width, alpha=0.5) for part, width in zip(aside, joint, strict=True)]
+    over = torch.maximum(torch.maximum(inset[0], inset[1]), inset[2])
+    return weight, ramp(over, 0.5, 0.52) * own_cells
 
 
-def value_noise(points: Float[Tensor, "*points 3"], seed: Int[Tensor, "*points"]) -> Float[Tensor, "*points"]:
-    """Interpolate random values of the integer lattice smoothly; the result lies in [0, 1].
+def noise(points: Float[Tensor, "3 n"]) -> Float[Tensor, " n"]:
+    """Look up periodic noise of unit variance, between -2.5 and 2.5, whose period is 1."""
+    volume = _noise_volume(points.device, points.dtype)
+    place = (points - torch.floor(points)) * 2 - 1
+    grid = place.T.reshape(1, 1, 1, -1, 3)
+    return torch.nn.functional.grid_sample(volume, grid, align_corners=True).reshape(-1)
 
-    Source: Perlin, "Improving noise" (2002), for the interpolant 6 t^5 - 15 t^4 + 10 t^3.
+
+@lru_cache(maxsize=4)
+def _noise_volume(device: torch.device, dtype: torch.dtype) -> Float[Tensor, "1 1 D D D"]:
+    """Shape white noise so that plane cuts have the amplitude spectrum 1 / f of natural images.
+
+    Source: Field, "Relations between the statistics of natural images and the response properties of cortical cells"
+    (1987), for the spectrum; a cut through a volume with the power f ** -3 has the power f ** -2.
     """
-    corner = torch.floor(points)
-    t = points - corner
-    x, y, z = (t * t * t * (t * (6 * t - 15) + 10)).unbind(-1)
-    cell = corner.long()
-
-    def along_x(dy: int, dz: int) -> Tensor:
-        step = cell.new_tensor([[0, dy, dz], [1, dy, dz]])
-        low, high = (lattice_values(cell + offset, seed).to(points.dtype) for offset in step)
-        return torch.lerp(low, high, x)
-
-    near, far = (torch.lerp(along_x(0, dz), along_x(1, dz), y) for dz in (0, 1))
-    return torch.lerp(near, far, z)
+    random = torch.Generator().manual_seed(0)
+    white = torch.randn(NOISE_SIZE, NOISE_SIZE, NOISE_SIZE, generator=random, dtype=torch.float64)
+    axis = torch.fft.fftfreq(NOISE_SIZE, 1 / NOISE_SIZE, dtype=torch.float64)
+    half = torch.fft.rfftfreq(NOISE_SIZE, 1 / NOISE_SIZE, dtype=torch.float64)
+    squared = axis[:, None, None] ** 2 + axis[None, :, None] ** 2 + half**2
+    gain = torch.where(squared == 0, 0.0, squared.clamp(min=1) ** -0.75)
+    volume = torch.fft.irfftn(torch.fft.rfftn(white) * gain, s=white.shape)
+    volume = (volume / volume.std()).clamp(-2.5, 2.5)
+    whole = torch.nn.functional.pad(volume[None, None], (0, 1) * 3, mode="circular")
+    return whole.to(device, dtype)
 
 
-def lattice_values(cell: Int[Tensor, "*points 3"], seed: Int[Tensor, "*points"]) -> Float[Tensor, "*points"]:
-    """Hash integer cells to float32 values in [0, 1]; the same on every device.
+def lattice_values(x: Tensor, y: Tensor, z: Tensor, seed: Tensor) -> Float[Tensor, " n"]:
+    """Hash whole numbers to values in [0, 1); the same on every device.
 
     Source: axis factors of Teschner et al., "Optimized spatial hashing" (2003); 32-bit mixing of T. Mueller.
     """
-    x, y, z = cell.unbind(-1)
-    key = (x * _AXIS_FACTORS[0]) ^ (y * _AXIS_FACTORS[1]) ^ (z * _AXIS_FACTORS[2]) ^ (seed * _MIX_FACTOR)
-    key = key & _MASK_32
+    parts = [part.int() * factor for part, factor in zip((x, y, z, seed), _FACTORS, strict=True)]
+    key = parts[0] ^ parts[1] ^ parts[2] ^ parts[3]
     for _ in range(2):
-        key = ((key ^ (key >> 16)) * _MIX_FACTOR) & _MASK_32
-    return (key >> 8).float() / 2**24
+        key = (key ^ (key >> 16)) * _FACTORS[3]
+    return ((key >> 8) & 0xFFFFFF).to(x.dtype) / 2**24
 
 
-def _ramp(value: Tensor, low: float, high: float) -> Tensor:
+def ramp(value: Tensor, low: float, high: float) -> Tensor:
     """Go smoothly from 0 at `low` to 1 at `high`."""
     t = ((value - low) / (high - low)).clamp(0, 1)
     return t * t * (3 - 2 * t)

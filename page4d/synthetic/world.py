@@ -1,119 +1,167 @@
-"""The record of a synthetic world: a room, boxes and balls, how they move, what they look like, what lights them."""
+"""The record of synthetic worlds: what stands and moves in them, what it looks like, what lights it."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from page4d.errors import ShapeError
+from page4d.geometry.rigid import invert_rigid
+from page4d.synthetic.figure import Figures
 from page4d.synthetic.motion import Motion
 from page4d.synthetic.texture import Texture
 
+Part = TypeVar("Part", "Lights", Motion, Figures, Texture)
+
 ROOM_FACES = 6
-"""Textures of the room: the walls at -x and +x, ceiling (-y), floor (+y), the walls at -z and +z."""
+"""Textures of a room: the walls at -x and +x, ceiling (-y), floor (+y), the walls at -z and +z."""
 
 
 class Shape(IntEnum):
-    """What an object is; objects of a world are in this order."""
+    """What an object is; a world with fewer objects than its neighbours is filled up with absent ones."""
 
-    ROOM = 0
-    BOX = 1
-    SPHERE = 2
+    ABSENT = 0
+    ROOM = 1
+    GROUND = 2
+    BOX = 3
+    ELLIPSOID = 4
+    CAPSULE = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lights:
-    """A lamp that casts shadows and a glow from everywhere that corners keep out; linear RGB.
+    """A lamp or sun that casts shadows, a glow from above and a fill from one side; linear RGB.
 
-    The lamp is a disc of `radius` metres: supersampled images get soft shadows.
+    The lamp's light has halved at `reach` metres. `fill` falls along `fill_to` through everything. `sky` has the
+    colours of the zenith, the horizon and the clouds.
     """
 
-    position: Float[Tensor, "*worlds 3"]
-    radius: Float[Tensor, "*worlds"]
-    color: Float[Tensor, "*worlds 3"]
-    glow: Float[Tensor, "*worlds 3"]
+    position: Float[Tensor, "B 3"]
+    reach: Float[Tensor, " B"]
+    color: Float[Tensor, "B 3"]
+    glow: Float[Tensor, "B 3"]
+    fill: Float[Tensor, "B 3"]
+    fill_to: Float[Tensor, "B 3"]
+    sky: Float[Tensor, "B 3 3"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """N objects in metres; object 0 is the room, seen from inside. Leading axes hold several worlds of one make-up.
+    """B worlds of N objects in metres. Object 0 is what is around: a room, seen from inside, or open ground.
 
-    `half_sizes` are half edge lengths; a sphere has its radius three times. Textures 0 to 5 belong to the faces of
-    the room, texture i + 5 to object i.
+    `half_size` are half edge lengths of a box; an ellipsoid has its semi-axes, a capsule lies along y with
+    (radius, half length with caps, radius). The last objects are the parts of the figures. Textures 0 to 5 belong to
+    the faces of the room (0 to the ground), texture i + 5 to object i.
 
     Raises:
-        ShapeError: if object 0 is not the only room, or the numbers of objects and textures do not belong together.
+        ShapeError: if the numbers of objects, motions and textures do not belong together.
     """
 
-    shapes: tuple[Shape, ...]
-    half_sizes: Float[Tensor, "*worlds N 3"]
+    shape: Int[Tensor, "B N"]
+    half_size: Float[Tensor, "B N 3"]
     motion: Motion
+    figures: Figures
     texture: Texture
     lights: Lights
 
     def __post_init__(self) -> None:
-        count = len(self.shapes)
-        if list(self.shapes) != sorted(self.shapes) or self.shapes.count(Shape.ROOM) != 1:
+        batch, count = self.shape.shape
+        things, parts = self.motion.center.shape[1], self.figures.half_sizes.shape[1:3].numel()
+        found = tuple(self.half_size.shape), things + parts, self.texture.pattern.shape[1]
+        if found != ((batch, count, 3), count, count - 1 + ROOM_FACES):
             raise ShapeError(
-                f"a world of shapes {[shape.name for shape in self.shapes]}", "give room, boxes, spheres"
+                f"{count} objects with sizes {found[0]}, {found[1]} motions and {found[2]} textures",
+                "give each object its own",
             )
-        found = self.half_sizes.shape[-2], self.motion.center.shape[-2], self.texture.pattern.shape[-1]
-        if found != (count, count, count - 1 + ROOM_FACES):
-            raise ShapeError(f"{count} shapes with {found} sizes, motions and textures", "give each object its own")
 
     @property
-    def batch(self) -> tuple[int, ...]:
-        """Leading axes: () for a single world."""
-        return tuple(self.half_sizes.shape[:-2])
-
-    @property
-    def moving(self) -> Bool[Tensor, "*worlds N"]:
+    def moving(self) -> Bool[Tensor, "B N"]:
         """True for objects that move during the capture."""
-        return self.motion.moving
+        return torch.cat([self.motion.moving, self.figures.moving.flatten(1)], dim=1)
 
-    def object_to_world(self, time: Float[Tensor, "*worlds"] | float) -> Float[Tensor, "*worlds N 4 4"]:
-        """Return the pose of every object at `time` in seconds."""
-        instants = torch.as_tensor(time, dtype=self.half_sizes.dtype, device=self.half_sizes.device)
-        return self.motion.object_to_world(instants.expand(self.batch))
-
-    def texture_index(self, objects: Int[Tensor, "*points"], face: Int[Tensor, "*points"]) -> Int[Tensor, "*points"]:
-        """Return which texture covers a point of an object; `face` matters for the room only."""
-        return torch.where(objects == 0, face, objects + (ROOM_FACES - 1))
+    def object_to_world(self, times: Float[Tensor, "B T"]) -> Float[Tensor, "B T N 4 4"]:
+        """Return the pose of every object at `times` in seconds."""
+        parts = self.figures.part_to_world(times).flatten(2, 3)
+        return torch.cat([self.motion.object_to_world(times), parts], dim=2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "World":
-        """Apply `change` to every tensor of the world: move it to a device, expand its axes, cast it."""
-        return dataclasses.replace(
-            self,
-            half_sizes=change(self.half_sizes),
-            motion=Motion(**{name: change(value) for name, value in vars(self.motion).items()}),
-            texture=Texture(**{name: change(value) for name, value in vars(self.texture).items()}),
-            lights=Lights(**{name: change(value) for name, value in vars(self.lights).items()}),
+        """Apply `change` to every tensor of the worlds: move them to a device, cast them, select some."""
+        return World(
+            shape=change(self.shape),
+            half_size=change(self.half_size),
+            motion=_changed(self.motion, change),
+            figures=_changed(self.figures, change),
+            texture=_changed(self.texture, change),
+            lights=_changed(self.lights, change),
         )
 
 
-def stack_worlds(worlds: Sequence[World]) -> World:
-    """Put worlds with the same shapes behind a new leading axis, to render them in one call.
+def _changed(part: Part, change: Callable[[Tensor], Tensor]) -> Part:
+    return type(part)(**{field.name: change(getattr(part, field.name)) for field in dataclasses.fields(part)})
 
-    Raises:
-        ShapeError: if their shapes differ.
+
+EDGE = 1e-3
+"""How far from the edges of a box, as a part of its size, its faces begin to count as rounded off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instants:
+    """Worlds at S instants, with every object in a frame of its own in which it has a unit size.
+
+    There a box reaches from -1 to 1, an ellipsoid is a ball of radius 1, and a capsule has the radius 1 and the half
+    length `length`. `matrix` and `offset` take world points there. Open ground is the upper face of an endless box.
     """
-    if len({world.shapes for world in worlds}) != 1:
-        raise ShapeError(f"{len(worlds)} worlds whose shapes differ", "stack worlds sampled with the same options")
-    fields = [iter(_tensors(world)) for world in worlds]
-    return worlds[0].map(lambda _: torch.stack([next(field) for field in fields]))
 
+    shape: Int[Tensor, "S N"]
+    matrix: Float[Tensor, "S N 3 3"]
+    offset: Float[Tensor, "S N 3"]
+    unit: Float[Tensor, "S N 3"]
+    length: Float[Tensor, "S N"]
+    center: Float[Tensor, "S N 3"]
+    radius: Float[Tensor, "S N"]
 
-def _tensors(world: World) -> list[Tensor]:
-    """List the tensors of a world in the order in which `map` visits them."""
-    seen: list[Tensor] = []
+    @staticmethod
+    def of(world: World, times: Float[Tensor, "B T"], dtype: torch.dtype) -> "Instants":
+        """Freeze worlds at `times`; S = B T. Spheres of `radius` about `center` hold the objects."""
+        poses = world.object_to_world(times).flatten(0, 1)
+        shape, half = (part.repeat_interleave(times.shape[1], dim=0) for part in (world.shape, world.half_size))
+        unit = torch.where((shape == Shape.CAPSULE)[..., None], half[..., :1], half)
+        to_object = invert_rigid(poses)
+        ground = (shape == Shape.GROUND)[..., None] * half.new_tensor([0.0, -1.0, 0.0])
+        parts = {
+            "matrix": to_object[..., :3, :3] / unit[..., None],
+            "offset": to_object[..., :3, 3] / unit + ground,
+            "unit": unit,
+            "length": half[..., 1] / unit[..., 1],
+            "center": poses[..., :3, 3],
+            "radius": torch.where(shape == Shape.BOX, half.square().sum(-1).sqrt(), half.amax(-1)),
+        }
+        return Instants(shape=shape, **{name: part.to(dtype) for name, part in parts.items()})
 
-    def note(tensor: Tensor) -> Tensor:
-        seen.append(tensor)
-        return tensor
+    @cached_property
+    def table(self) -> Float[Tensor, "SN 16"]:
+        """Matrix, offset, length and unit of every object in one row."""
+        parts = (self.matrix.flatten(2), self.offset, self.length[..., None], self.unit)
+        return torch.cat(parts, dim=-1).flatten(0, 1)
 
-    world.map(note)
-    return seen
+    @cached_property
+    def surface_table(self) -> Float[Tensor, "15 SN"]:
+        """Matrix, offset, core beside and along y, and side of every object in one column.
+
+        A surface point minus the nearest point of the core is a normal in the object's frame. The side is -1 where
+        the object is seen from inside.
+        """
+        shape = self.shape.flatten()
+        flat = (shape == Shape.BOX) | (shape == Shape.ROOM) | (shape == Shape.GROUND)
+        beside = torch.where(flat, 1 - EDGE, 0.0).to(self.matrix)
+        along = torch.where(shape == Shape.CAPSULE, self.length.flatten() - 1, beside)
+        beside = torch.where(shape == Shape.GROUND, torch.inf, beside)
+        side = torch.where(shape == Shape.ROOM, -1.0, 1.0).to(self.matrix)
+        last = torch.stack([beside, along, side])
+        return torch.cat([self.table[:, :12].T, last]).contiguous()

@@ -48,14 +48,15 @@ def write_capture(
     record = capture_record(capture, truth_stride=truth_stride, quality_crf=quality_crf)
     (truth / "capture.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     with ExitStack() as stack:
-        videos = []
+        videos: list[VideoFile] = []
         for name in capture.view_names:
             path = folder / f"{name}.mp4"
-            videos.append(stack.enter_context(VideoFile(path, capture.image_size, capture.fps, quality_crf)))
+            size = capture.view_sizes[len(videos)]
+            videos.append(stack.enter_context(VideoFile(path, size, capture.fps, quality_crf)))
         for time in range(capture.num_times):
             for view, name in enumerate(capture.view_names):
                 rendered = capture.rendered(time, view)
-                videos[view].add(quantize(rendered))
+                videos[view].add(quantize(rendered.image))
                 if time % truth_stride == 0:
                     millimetres = np.rint(rendered.depth.numpy() * METRIC_DEPTH_SCALE).astype(np.uint16)
                     _write_png(truth / "depth" / name / f"{time:06d}.png", millimetres)
@@ -64,15 +65,15 @@ def write_capture(
 
 
 def camera_table(capture: SyntheticCapture) -> dict[str, object]:
-    """Return the true cameras as `truth/cameras.json` holds them; a camera that moves has one matrix a frame."""
+    """Return the true cameras as `truth/cameras.json` holds them; one that moves has a matrix for each of `times`."""
     static = capture.rig.is_static
-    height, width = capture.image_size
     cameras = {}
     for view, name in enumerate(capture.view_names):
-        poses = capture.cameras.world_to_camera[:, view]
+        own = capture.cameras_of(view)
+        height, width = own.image_size
         cameras[name] = {
-            "world_to_camera": (poses[0] if static else poses).tolist(),
-            "intrinsics": capture.cameras.intrinsics[0, view].tolist(),
+            "world_to_camera": (own.world_to_camera[0] if static else own.world_to_camera).tolist(),
+            "intrinsics": own.intrinsics[0].tolist(),
             "width": width,
             "height": height,
         }
@@ -81,32 +82,46 @@ def camera_table(capture: SyntheticCapture) -> dict[str, object]:
         "OpenCV axes, world_to_camera 4x4, translation in metres, intrinsics in pixels, "
         f"top-left pixel centre ({PIXEL_CENTER}, {PIXEL_CENTER}); {rig}"
     )
-    return {"convention": convention, "pixel_center": PIXEL_CENTER, "cameras": cameras}
+    if capture.readout_s:
+        convention += (
+            f"; cameras are those of the middle row, rows are taken over {capture.readout_s:g} s from the top"
+        )
+    times = {} if static else {"times": capture.times.tolist()}
+    return {"convention": convention, "pixel_center": PIXEL_CENTER, **times, "cameras": cameras}
 
 
 def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf: int) -> dict[str, object]:
     """Return what made a folder: every option, and the command that makes it again."""
     height, width = capture.image_size
     default = SyntheticCapture()
-    words = ["page4d", "synthesize", "--seed", capture.seed, "--views", capture.num_views]
+    words: list[object] = ["page4d", "synthesize", "--seed", capture.seed, "--views", capture.num_views]
     words += ["--frames", capture.num_times, "--size", f"{width}x{height}", "--fps", f"{capture.fps:g}"]
-    if capture.spacing_deg is not None:
-        words += ["--spacing", f"{capture.spacing_deg:g}"]
-    if capture.moving_cameras:
-        words += ["--moving-cameras"]
-    if capture.supersample != default.supersample:
-        words += ["--supersample", capture.supersample]
-    if truth_stride != 1:
-        words += ["--truth-stride", truth_stride]
-    if quality_crf != QUALITY_CRF:
-        words += ["--crf", quality_crf]
+    optional = {
+        "--family": capture.family if capture.family is not default.family else None,
+        "--subject": capture.subject,
+        "--spacing": None if capture.spacing_deg is None else f"{capture.spacing_deg:g}",
+        "--readout": f"{capture.readout_s * 1000:g}" if capture.readout_s else None,
+        "--supersample": capture.supersample if capture.supersample != default.supersample else None,
+        "--truth-stride": truth_stride if truth_stride != 1 else None,
+        "--crf": quality_crf if quality_crf != QUALITY_CRF else None,
+    }
+    for word, value in optional.items():
+        words += [] if value is None else [word, value]
+    flags = {
+        "--outdoors": capture.outdoors,
+        "--mixed-sizes": capture.mixed_sizes,
+        "--moving-cameras": capture.moving_cameras,
+        "--photometric": capture.photometric,
+    }
+    words += [word for word, given in flags.items() if given]
     options = dataclasses.asdict(capture) | {"truth_stride": truth_stride, "quality_crf": quality_crf}
     return {
         "command": " ".join(map(str, [*words, "--out", "DIR"])),
         "options": options,
         "world": "metres, x right, y down, z forward, floor at y = 0",
-        "depth": "uint16 millimetres along the optical axis, 0 = none",
-        "dynamic": "255 = an object that moves during the capture",
+        "depth": "uint16 millimetres along the optical axis, 0 = sky"
+        + (", each row at its own instant" if capture.readout_s else ""),
+        "dynamic": "255 = a part of an object that moves during the capture",
     }
 
 
@@ -146,9 +161,9 @@ class VideoFile:
 
 
 def _check(capture: SyntheticCapture, truth_stride: int) -> None:
-    height, width = capture.image_size
-    if height % 2 or width % 2:
-        raise UsageError(f"a video of {width}x{height} px", "give an even width and height")
+    for height, width in capture.view_sizes:
+        if height % 2 or width % 2:
+            raise UsageError(f"a video of {width}x{height} px", "give an even width and height")
     rate = Fraction(capture.fps).limit_denominator(1001)
     if rate <= 0 or abs(float(rate) - capture.fps) > 1e-3 * capture.fps:
         raise UsageError(f"a video of {capture.fps:g} frames per second", "give a rate between 0.01 and 1000")

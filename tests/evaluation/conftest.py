@@ -6,6 +6,7 @@ import pytest
 from outputs import reconstruct_from_truth
 
 from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.shots import Subject
 from page4d.synthetic.write import write_capture
 
 
@@ -13,7 +14,9 @@ from page4d.synthetic.write import write_capture
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three views of four instants, 64x48."""
     folder = tmp_path_factory.mktemp("evaluation") / "capture"
-    write_capture(SyntheticCapture(seed=5, num_views=3, num_times=4, image_size=(48, 64), supersample=1), folder)
+    write_capture(
+        SyntheticCapture(seed=1, num_views=3, num_times=4, image_size=(48, 64), subject=Subject.PEOPLE), folder
+    )
     return folder
 
 

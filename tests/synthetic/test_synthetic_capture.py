@@ -1,17 +1,20 @@
 """A synthetic capture is a real scene with true predictions."""
 
+import dataclasses
+
 import cv2
 import numpy as np
 import pytest
 import torch
+from scenes import distance_to_surface
 
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.pixels import fit_views
-from page4d.geometry.rigid import transform_points
 from page4d.predictions import join_times
 from page4d.scene.records import FrameSource, Scene
 from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.shots import SceneFamily
 
 
 @pytest.fixture(scope="module")
@@ -83,15 +86,14 @@ def test_predictions_of_a_range_are_a_cut_of_all(capture, truth):
     assert torch.equal(joined.cameras.world_to_camera, truth.cameras.world_to_camera)
 
 
-def test_static_points_of_all_views_and_instants_lie_on_the_room(capture, truth):
-    """The floor, in the world that the docstring promises: metres, y down, floor at 0."""
+def test_points_of_all_views_and_instants_lie_in_the_room(capture, truth):
+    """The world is the one that the docstring promises: metres, y down, floor at 0."""
     points = truth.world_points()
-    half = capture.world.half_sizes[0]
     assert float(points[..., 1].max()) == pytest.approx(0.0, abs=1e-4)
-    assert float(points[..., 0].abs().max()) == pytest.approx(float(half[0]), abs=2.0)
-    assert bool((points[..., [0, 2]].abs() <= half[[0, 2]].float() + 1e-4).all())
+    center = capture.world.motion.center[0, 0].float()
+    assert bool(((points - center).abs() <= capture.world.half_size[0, 0].float() + 1e-4).all())
     on_floor = points[..., 1].abs() < 1e-4
-    assert 0.1 < float(on_floor.float().mean()) < 0.8
+    assert 0.02 < float(on_floor.float().mean()) < 0.9
 
 
 def test_a_network_size_is_rendered_exactly_at_its_own_pixels(capture):
@@ -106,12 +108,62 @@ def test_a_network_size_is_rendered_exactly_at_its_own_pixels(capture):
     expected = transforms[0].intrinsics_to_network(capture.cameras.intrinsics[2])
     assert float((truth.cameras.intrinsics[0, 0] - expected).abs().max()) < 1e-5
     points = truth.world_points()[0, 0]
-    numbers = [capture.rendered(2, view, transforms[view]).objects for view in range(3)]
-    pose = capture.world.object_to_world(float(capture.times[2]))[0]
-    room = torch.stack(numbers) == 0
-    local = transform_points(torch.linalg.inv(pose), points[room].double())
-    gap = (capture.world.half_sizes[0] - local.abs()).amin(-1)
+    objects = torch.stack([capture.rendered(2, view, transforms[view]).objects for view in range(3)])
+    gap = distance_to_surface(capture.world, points.double(), objects, torch.tensor(capture.times[2]))
     assert float(gap.abs().max()) < 1e-4
+
+
+def test_views_may_differ_in_size():
+    """Upright and smaller images in one rig: cameras, frames and the network's canvas agree for each."""
+    mixed = SyntheticCapture(seed=2, num_views=5, num_times=2, image_size=(24, 32), mixed_sizes=True, supersample=2)
+    assert mixed.view_sizes[0] == (24, 32)
+    assert {(24, 32), (32, 24)} < set(mixed.view_sizes)
+    for view in mixed.scene().views:
+        with view.source.open() as reader:
+            assert next(reader.read([1])).shape[:2] == view.source.size
+        assert float(view.camera.intrinsics[0, 2]) == view.source.size[1] / 2
+    for call in (lambda: mixed.cameras, lambda: mixed.predictions()):
+        with pytest.raises(UsageError, match="sizes"):
+            call()
+    truth = mixed.predictions(1, 2, 28, 14)
+    points = truth.world_points()[0, 0]
+    objects = torch.stack([mixed.rendered(1, view, truth.pixel_transforms[view]).objects for view in range(5)])
+    gap = distance_to_surface(mixed.world, points.double(), objects, torch.tensor(mixed.times[1]))
+    assert float(gap.abs().max()) < 1e-4
+
+
+def test_flow_leads_from_any_frame_to_any_other(capture):
+    flow = capture.flow((0, 0), (2, 1))
+    start, target = (capture.rendered(time, view) for time, view in ((0, 0), (2, 1)))
+    rows, columns = flow.visible[0].nonzero(as_tuple=True)
+    pixels = torch.stack([columns, rows], dim=-1) + 0.5 + flow.optical[0, rows, columns]
+    x, y = pixels.floor().long().unbind(-1)
+    assert float((start.objects[rows, columns] == target.objects[y, x]).double().mean()) > 0.8
+    with pytest.raises(UsageError, match="read out over"):
+        SyntheticCapture(readout_s=0.01).flow((0, 0), (1, 0))
+
+
+def test_outdoors_the_sky_is_not_valid():
+    truth = SyntheticCapture(
+        seed=1, family=SceneFamily.RING, num_views=2, num_times=1, image_size=(24, 32), outdoors=True
+    ).predictions()
+    sky = truth.depth == 0
+    assert 0.05 < float(sky.double().mean()) < 0.8
+    assert torch.equal(truth.valid, ~sky)
+
+
+def test_cameras_that_differ_change_frames_but_not_truth(capture):
+    varied = dataclasses.replace(capture, photometric=True)
+    assert torch.equal(varied.rendered(1, 1).depth, capture.rendered(1, 1).depth)
+    assert not np.array_equal(varied.frame(1, 1), capture.frame(1, 1))
+    assert np.array_equal(varied.frame(1, 1), varied.frame(1, 1))
+
+
+def test_a_rolling_shutter_bends_what_moving_cameras_see():
+    still = SyntheticCapture(seed=1, num_views=1, num_times=2, image_size=(24, 32), moving_cameras=True)
+    rolled = dataclasses.replace(still, readout_s=0.3)
+    assert not torch.equal(still.rendered(1, 0).objects, rolled.rendered(1, 0).objects)
+    assert torch.equal(still.cameras.world_to_camera, rolled.cameras.world_to_camera)
 
 
 def test_moving_cameras_have_a_pose_an_instant():
@@ -142,11 +194,18 @@ def test_more_frames_continue_the_same_capture(capture):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_views": 0}, {"num_times": 0}, {"fps": 0.0}, {"image_size": (0, 4)}, {"seed": -1}]
+    "wrong",
+    [{"num_views": 0}, {"num_times": 0}, {"fps": 0.0}, {"image_size": (0, 4)}, {"seed": -1}, {"readout_s": -0.1}],
 )
 def test_captures_of_nothing_are_refused(wrong):
     with pytest.raises(UsageError, match="synthetic capture"):
         SyntheticCapture(**wrong)
+
+
+def test_a_single_camera_is_one():
+    assert SyntheticCapture(family=SceneFamily.SINGLE, num_views=1).view_names == ("cam01",)
+    with pytest.raises(UsageError, match="4 views of the family 'single'"):
+        SyntheticCapture(family=SceneFamily.SINGLE)
 
 
 @pytest.mark.parametrize("bounds", [(-1, 2), (2, 2), (1, 5)])

@@ -1,141 +1,260 @@
-"""Worlds and rigs: the same seed, the same room; motions are rigid; things stay where cameras do not stand."""
+"""Worlds and rigs: a seed names one, motions are rigid and connected, cameras are free and see their subject."""
 
 import dataclasses
 import math
 
 import pytest
 import torch
+from scenes import SIZE, distance_from_origin
 
-from page4d.errors import ShapeError, UsageError
+from page4d.errors import UsageError
+from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.rotation import rotation_angle, rotation_defect
-from page4d.synthetic.furnish import CLEAR_RADIUS, WALL_DISTANCE, sample_world
-from page4d.synthetic.rig import sample_rig
-from page4d.synthetic.texture import fractal_noise, lattice_values, value_noise
-from page4d.synthetic.world import Shape, World, stack_worlds
+from page4d.synthetic.dice import Dice
+from page4d.synthetic.figure import Figures, Joint, Part
+from page4d.synthetic.furnish import sample_plan
+from page4d.synthetic.movers import circling_box, flying, rolling_ball, turning
+from page4d.synthetic.people import Doing, sample_person
+from page4d.synthetic.plan import Person, build_world
+from page4d.synthetic.shots import SPACING_DEG, SceneFamily, Shot, Subject, build_rig, sample_shot
+from page4d.synthetic.texture import lattice_values, noise
+from page4d.synthetic.world import Shape, World
 
-SEEDS = range(12)
+TIMES = torch.linspace(0, 9, 10, dtype=torch.float64)[None]
+
+
+def made(seed: int, family: SceneFamily = SceneFamily.ARC, outdoors: bool = False) -> tuple[Shot, World]:
+    shot = sample_shot(seed, family, 1 if family is SceneFamily.SINGLE else 4, moving_probability=0.7)
+    return shot, build_world([sample_plan(seed, shot, float(outdoors))])
 
 
 def tensors(world: World) -> list[torch.Tensor]:
-    parts = (world.motion, world.texture, world.lights)
-    return [world.half_sizes, *(value for part in parts for value in vars(part).values())]
+    seen: list[torch.Tensor] = []
+    world.map(lambda value: seen.append(value) or value)
+    return seen
 
 
 def test_a_seed_names_one_world():
-    for first, second in zip(tensors(sample_world(5)), tensors(sample_world(5)), strict=True):
+    for first, second in zip(tensors(made(5)[1]), tensors(made(5)[1]), strict=True):
         assert torch.equal(first, second)
-    assert not torch.equal(sample_world(5).half_sizes, sample_world(6).half_sizes)
-    assert not torch.equal(sample_world(5).texture.palette, sample_world(6).texture.palette)
+    assert not torch.equal(made(5)[1].texture.palette[:, :6], made(6)[1].texture.palette[:, :6])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_five_objects_move_and_their_poses_are_rigid(seed):
-    world = sample_world(seed)
-    assert int(world.moving.sum()) == 5
-    assert not bool(world.moving[0])
-    start, later = world.object_to_world(0.0), world.object_to_world(1.3)
-    assert float(rotation_defect(later[:, :3, :3]).max()) < 1e-12
-    change = (later - start).abs().amax(dim=(-1, -2))
-    assert bool((change[world.moving] > 1e-2).all())
-    assert float(change[~world.moving].max()) == 0.0
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", list(SceneFamily))
+def test_cameras_are_free_at_every_instant(seed, family):
+    """No camera is inside a thing, below the ground or outside its room, wherever it and the things move."""
+    outdoors = seed == 2
+    shot, world = made(seed, family, outdoors)
+    cameras = build_rig([shot]).cameras(TIMES, SIZE)
+    to_object = invert_rigid(world.object_to_world(TIMES))[0, :, :, None]
+    local = transform_points(to_object, cameras.centers[0, :, None])
+    gap = distance_from_origin(world.shape[0][:, None], world.half_size[0][:, None], local)
+    assert float(gap.min()) > 0.08
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_nothing_leaves_the_room_or_reaches_the_cameras(seed):
-    world = sample_world(seed)
-    inner = [i for i in range(1, len(world.shapes)) if float(world.motion.center[i, [0, 2]].norm()) < CLEAR_RADIUS]
-    for time in torch.linspace(0, 10, 41).tolist():
-        poses = world.object_to_world(time)
-        signs = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0], dtype=torch.float64)] * 3)
-        corners = transform_points(poses, signs * world.half_sizes[:, None])
-        balls = torch.tensor([shape is Shape.SPHERE for shape in world.shapes])
-        lowest = torch.where(balls, poses[:, 1, 3] + world.half_sizes[:, 1], corners[..., 1].amax(-1))
-        assert float(lowest[inner].max()) < 1e-9
-        assert float(corners[inner].abs()[..., [0, 2]].max()) < WALL_DISTANCE
-        assert float(poses[inner][:, [0, 2], 3].norm(dim=-1).max()) < CLEAR_RADIUS
+@pytest.mark.parametrize("family", list(SceneFamily))
+def test_the_subject_is_in_every_image(family):
+    for seed in range(20):
+        shot = sample_shot(seed, family, 1 if family is SceneFamily.SINGLE else 5)
+        for size in ((48, 64), (64, 48)):
+            cameras = build_rig([shot]).cameras(TIMES[:, ::4], size)
+            middle = torch.tensor(shot.stage.middle, dtype=torch.float64).expand(*cameras.centers.shape)
+            pixels, depth = project(transform_points(cameras.world_to_camera, middle), cameras.intrinsics)
+            assert float(depth.min()) > 0.3
+            share = pixels / torch.tensor([size[1], size[0]])
+            assert float(share.min()) > 0.05
+            assert float(share.max()) < 0.95
 
 
-def test_a_rolling_ball_does_not_slip():
-    world = sample_world(3)
-    motion = world.motion
-    ball = int(((motion.turn_swing != 0) & (motion.swing_hz[:, 0] != 0)).nonzero()[0])
-    first, second = world.object_to_world(0.40)[ball], world.object_to_world(0.41)[ball]
-    path = float((second - first)[:3, 3].norm())
-    turned = float(rotation_angle(first[:3, :3], second[:3, :3]))
-    assert turned * float(world.half_sizes[ball, 0]) == pytest.approx(path, rel=1e-4)
-    contact = first[:3, 3] + torch.tensor([0.0, float(world.half_sizes[ball, 1]), 0.0], dtype=torch.float64)
-    moved = transform_points(second, transform_points(invert_rigid(first), contact))
-    assert float((moved - contact).norm()) < 0.15 * path
+@pytest.mark.parametrize("family", [SceneFamily.ARC, SceneFamily.RING, SceneFamily.HANDHELD])
+def test_neighbours_stand_as_far_apart_as_the_family_says(family):
+    low, high = SPACING_DEG[family]
+    apart = []
+    for seed in range(40):
+        for given in (None, (12.0, 12.0)):
+            shot = sample_shot(seed, family, 3, given, moving_probability=0.0)
+            azimuth = [math.atan2(camera.center[2], camera.center[0]) for camera in shot.cameras]
+            gaps = [math.degrees((b - a) % math.tau) for a, b in zip(azimuth, azimuth[1:], strict=False)]
+            if given:
+                assert gaps == pytest.approx([12.0, 12.0], abs=3)
+            else:
+                apart += gaps
+    assert 0.7 * low < min(apart) < low + 0.35 * (high - low)
+    assert low + 0.65 * (high - low) < max(apart) < 1.3 * high
 
 
-def test_worlds_stack_and_only_if_they_are_made_up_alike():
-    stacked = stack_worlds([sample_world(0), sample_world(1)])
-    assert stacked.batch == (2,)
-    assert torch.equal(stacked.half_sizes[1], sample_world(1).half_sizes)
-    alone = sample_world(0)
-    other = dataclasses.replace(alone, shapes=(Shape.ROOM, *(Shape.BOX,) * (len(alone.shapes) - 1)))
-    with pytest.raises(ShapeError, match="shapes differ"):
-        stack_worlds([alone, other])
-    with pytest.raises(ShapeError, match="a world of shapes"):
-        dataclasses.replace(alone, shapes=alone.shapes[::-1])
-    with pytest.raises(ShapeError, match="sizes, motions and textures"):
-        dataclasses.replace(alone, half_sizes=alone.half_sizes[:-1])
-
-
-def test_noise_is_continuous_even_and_its_own_for_each_seed():
-    random = torch.Generator().manual_seed(0)
-    points = torch.rand(4000, 3, generator=random, dtype=torch.float64) * 20 - 10
-    seed = torch.zeros(4000, dtype=torch.int64)
-    noise = fractal_noise(points, seed)
-    assert 0 <= float(noise.min()) < 0.25
-    assert 0.75 < float(noise.max()) <= 1
-    assert float(noise.mean()) == pytest.approx(0.5, abs=0.02)
-    assert float((fractal_noise(points + 1e-6, seed) - noise).abs().max()) < 1e-4
-    assert float((fractal_noise(points, seed + 100) - noise).abs().mean()) > 0.05
-    corner = torch.tensor([[3.0, -2.0, 5.0]])
-    expected = lattice_values(corner.long(), seed[:1])
-    assert float(value_noise(corner, seed[:1])) == pytest.approx(float(expected), abs=1e-7)
-
-
-def test_a_static_rig_stands_still_on_an_arc_and_sees_the_middle():
-    rig = sample_rig(4, 5, (64, 48), spacing_deg=20.0, radius=2.6, height=1.4)
-    cameras = rig.cameras(torch.tensor([0.0, 1.0, 2.5]))
-    assert cameras.world_to_camera.shape == (3, 5, 4, 4)
-    assert cameras.world_to_camera.dtype == torch.float64
-    assert rig.is_static
-    assert torch.equal(cameras.world_to_camera[0], cameras.world_to_camera[2])
-    assert float(rotation_defect(cameras.world_to_camera[0, :, :3, :3]).max()) < 1e-12
-    centers = cameras.centers[0]
-    azimuth = torch.rad2deg(torch.atan2(centers[:, 2], centers[:, 0]))
-    gaps = (azimuth.diff() + 180).remainder(360) - 180
-    assert float((gaps - 20).abs().max()) < 4
-    assert float((centers[:, [0, 2]].norm(dim=-1) - 2.6).abs().max()) < 0.1
-    assert float((-centers[:, 1] - 1.4).abs().max()) < 0.16
-    middle = torch.tensor([0.0, -0.6, 0.0], dtype=torch.float64)
-    seen = transform_points(cameras.world_to_camera[0], middle.expand(5, 3))
-    assert bool((seen[:, 2] > 2).all())
-    assert float((seen[:, :2] / seen[:, 2:]).abs().max()) < 0.08
-    assert torch.equal(rig.intrinsics[:, :2, 2], torch.tensor([[24.0, 32.0]] * 5, dtype=torch.float64))
-
-
-def test_a_moving_rig_sways_smoothly():
-    rig = sample_rig(4, 3, moving=True)
-    assert not rig.is_static
-    centers = rig.cameras(torch.linspace(0, 2, 41)).centers
-    steps = centers.diff(dim=0).norm(dim=-1)
-    assert 0 < float(steps.max()) < 0.03
-    assert bool(((centers[-1] - centers[0]).norm(dim=-1) > 1e-3).all())
-
-
-def test_field_of_view_spans_the_longer_side():
-    for size in ((48, 64), (64, 48)):
-        focal = sample_rig(0, 1, size, field_of_view_deg=60.0).focal_px
-        assert float(focal) == pytest.approx(32 / math.tan(math.radians(30)), rel=0.031)
+def test_fields_of_view_heights_and_rolls_are_those_of_the_recipe():
+    cameras = [camera for seed in range(100) for camera in sample_shot(seed, SceneFamily.RING, 3).cameras]
+    fields = [2 * math.degrees(math.atan(0.5 / camera.focal)) for camera in cameras]
+    assert 40 <= min(fields) < 45 < 80 < max(fields) <= 85
+    assert all(0.3 < -camera.center[1] <= 3.0 for camera in cameras)
+    away = [math.hypot(camera.center[0], camera.center[2]) for camera in cameras]
+    assert 1.7 < min(away) < 2.6 < 5.0 < max(away) < 6.2
+    rolls = [abs(math.degrees(camera.roll)) for camera in cameras]
+    level, upright = (sum(test(roll) for roll in rolls) / len(rolls) for test in (lambda r: r <= 8, lambda r: r > 60))
+    assert 0.75 < level < 0.95
+    assert 0.02 < upright < 0.15
+    assert 0.3 < sum(any(camera.sway) for camera in cameras) / len(cameras) < 0.7
 
 
 def test_impossible_rigs_are_refused():
     with pytest.raises(UsageError, match="0 views"):
-        sample_rig(0, 0)
-    with pytest.raises(UsageError, match="field of view of 170"):
-        sample_rig(0, 2, field_of_view_deg=170.0)
+        sample_shot(0, SceneFamily.ARC, 0)
+    with pytest.raises(UsageError, match="2 views of the family single"):
+        sample_shot(0, SceneFamily.SINGLE, 2)
+    with pytest.raises(UsageError, match="3 views 130 to 130 degrees apart"):
+        sample_shot(0, SceneFamily.ARC, 3, (130.0, 130.0))
+    assert len(sample_shot(0, SceneFamily.RING, 8).cameras) == 8
+
+
+def test_poses_are_rigid_and_only_what_moves_changes():
+    for seed, outdoors in ((1, False), (2, True)):
+        _, world = made(seed, SceneFamily.RING, outdoors)
+        poses = world.object_to_world(TIMES)[0]
+        assert float(rotation_defect(poses[..., :3, :3]).max()) < 1e-12
+        change = (poses - poses[:1]).abs().amax(dim=(0, 2, 3))
+        present = world.shape[0] != Shape.ABSENT
+        assert torch.equal((change > 1e-9)[present], world.moving[0][present])
+        assert 3 < int(world.moving[0][present].sum()) < int(present.sum())
+
+
+@pytest.mark.parametrize("doing", list(Doing))
+def test_people_hold_together_and_stand_on_the_floor(doing):
+    person = sample_person(Dice(4, doing.name), doing, (0.4, -0.2), 0.6, 1.0)
+    figures = figures_of(person)
+    poses = figures.part_to_world(TIMES)[0, :, 0]
+    half = figures.half_sizes[0, 0]
+
+    def end(part: Part, side: float, reach: float) -> torch.Tensor:
+        """A point on the axis of a part, `reach` of its length without caps from its middle."""
+        spine = torch.zeros(3, dtype=torch.float64)
+        spine[1] = side * reach
+        return transform_points(poses[:, part], spine.expand(len(poses), 3))
+
+    height = person.height
+    for upper, lower, first, second in (
+        (Part.LEFT_UPPER_ARM, Part.LEFT_FOREARM, 0.093, 0.1),
+        (Part.RIGHT_UPPER_ARM, Part.RIGHT_FOREARM, 0.093, 0.1),
+        (Part.LEFT_THIGH, Part.LEFT_SHIN, 0.1225, 0.123),
+        (Part.RIGHT_THIGH, Part.RIGHT_SHIN, 0.1225, 0.123),
+    ):
+        gap = end(upper, 1, first * height) - end(lower, -1, second * height)
+        assert float(gap.abs().max()) < 1e-12
+        assert float(half[upper, 1]) > first * height
+    soles = []
+    for foot in (Part.LEFT_FOOT, Part.RIGHT_FOOT):
+        spine = float(half[foot, 1] - half[foot, 0])
+        soles += [end(foot, side, spine)[:, 1] + half[foot, 0] for side in (-1, 1)]
+    lowest = torch.stack(soles).amax(0)
+    assert float(lowest.abs().max()) < 1e-9
+    assert float(poses[:, Part.HEAD, 1, 3].max()) < -0.6 * height
+    moved = (poses - poses[:1]).abs().amax(dim=(0, 2, 3)) > 1e-9
+    assert torch.equal(moved, figures.moving[0, 0])
+    if doing is Doing.WALKING:
+        assert float((poses[1:, Part.PELVIS] - poses[:-1, Part.PELVIS])[..., 3].norm(dim=-1).min()) > 1e-3
+        assert (
+            float((poses[:, Part.PELVIS, :3, 3] - torch.tensor([0.4, 0, -0.2]))[:, [0, 2]].norm(dim=-1).max()) < 0.61
+        )
+    if doing is Doing.STANDING:
+        assert not bool(moved.any())
+
+
+def figures_of(person: Person) -> Figures:
+    shot, _ = made(0)
+    return build_world([sample_plan(0, shot)._replace(people=(person,))]).figures
+
+
+def test_walkers_look_where_they_go():
+    for sign in (1.0, -1.0):
+        person = sample_person(Dice(1, "walker"), Doing.WALKING, (0.0, 0.0), 0.6, 0.0)
+        figures = figures_of(person._replace(turn_rate=sign))
+        poses = figures.part_to_world(torch.tensor([[0.0, 1e-4]], dtype=torch.float64))[0, :, 0, Part.PELVIS]
+        step = (poses[1] - poses[0])[[0, 2], 3]
+        ahead = poses[0][[0, 2], 2]
+        assert float((step / step.norm()) @ ahead) > 0.999
+
+
+def test_joints_move_the_parts_beyond_them_only():
+    person = sample_person(Dice(0, "still"), Doing.STANDING, (0.0, 0.0), 0.0, 0.0)
+    still = figures_of(person)
+    for joint, moved in (
+        (Joint.LEFT_ELBOW, {Part.LEFT_FOREARM}),
+        (Joint.NOD, {Part.HEAD, Part.HAIR}),
+        (Joint.RIGHT_RAISE, {Part.RIGHT_UPPER_ARM, Part.RIGHT_FOREARM}),
+        (Joint.LEFT_KNEE, set(Part)),
+    ):
+        number = torch.zeros(len(Joint), dtype=torch.float64)
+        number[joint] = 0.5
+        swings = dataclasses.replace(still, joint_swing=number.expand(1, 1, -1), joint_hz=number.expand(1, 1, -1))
+        assert set(swings.moving[0, 0].nonzero()[:, 0].tolist()) == {int(part) for part in moved}
+
+
+@pytest.mark.parametrize("make", ["rolling", "circling", "flying", "turning"])
+def test_things_move_as_they_say(make):
+    dice = Dice(3, make)
+    thing = {
+        "rolling": lambda: rolling_ball(dice, 0.2, 0.8),
+        "circling": lambda: circling_box(dice, 0.2, 0.8),
+        "flying": lambda: flying(dice, 0.15, 0.3, 1.2),
+        "turning": lambda: turning(dice, circling_box(dice, 0.2, 0.2)),
+    }[make]()
+    shot, _ = made(0)
+    world = build_world([sample_plan(0, shot)._replace(things=(thing,), people=())])
+    assert world.moving[0].tolist() == [False, True]
+    poses = world.object_to_world(torch.linspace(0, 12, 400, dtype=torch.float64)[None])[0, :, 1]
+    reach = poses[:, [0, 2], 3].norm(dim=-1).max()
+    assert float(reach) < 0.81
+    if make == "rolling":
+        first, second = world.object_to_world(torch.tensor([[0.40, 0.41]], dtype=torch.float64))[0, :, 1]
+        path = float((second - first)[:3, 3].norm())
+        assert float(rotation_angle(first[:3, :3], second[:3, :3])) * 0.2 == pytest.approx(path, rel=1e-4)
+        contact = first[:3, 3] + torch.tensor([0.0, 0.2, 0.0], dtype=torch.float64)
+        assert float((transform_points(second @ invert_rigid(first), contact) - contact).norm()) < 0.15 * path
+    elif make == "turning":
+        assert float(reach) < 1e-9
+
+
+def test_families_show_people_and_tables_and_a_subject_can_be_chosen():
+    tables = [bool(sample_shot(seed, SceneFamily.ARC, 2).stage.table_height) for seed in range(40)]
+    assert 8 < sum(tables) < 32
+    for subject in Subject:
+        shots = [sample_shot(seed, SceneFamily.ARC, 2, subject=subject) for seed in range(5)]
+        assert all(bool(shot.stage.table_height) == (subject is Subject.TABLE) for shot in shots)
+        assert all((shot.stage.radius < 0.5) == (subject is Subject.TABLE) for shot in shots)
+
+
+def test_noise_is_even_periodic_and_continuous():
+    random = torch.Generator().manual_seed(0)
+    points = torch.rand(3, 20000, generator=random, dtype=torch.float64) * 6 - 3
+    values = noise(points)
+    assert float(values.abs().max()) <= 2.5
+    assert float(values.mean()) == pytest.approx(0, abs=0.1)
+    assert float(values.std()) == pytest.approx(0.95, abs=0.1)
+    assert float((noise(points + 1) - values).abs().max()) < 1e-9
+    assert float((noise(points + 1e-6) - values).abs().max()) < 1e-3
+    # More than half of the variance is coarser than an eighth of the period, as in natural images.
+    near = noise(points + torch.tensor([[1 / 16], [0.0], [0.0]]))
+    assert float(((near - values) ** 2).mean()) < 1.0 * float(values.var())
+
+
+def test_hashes_are_even_and_their_own_for_each_seed():
+    x, y, z = torch.meshgrid(*[torch.arange(-15.0, 15.0)] * 3, indexing="ij")
+    values = [lattice_values(x, y, z, torch.full_like(x, seed)) for seed in (0, 1)]
+    assert float(values[0].mean()) == pytest.approx(0.5, abs=0.01)
+    assert float(values[0].std()) == pytest.approx(12**-0.5, abs=0.01)
+    assert abs(float(torch.corrcoef(torch.stack([v.flatten() for v in values]))[0, 1])) < 0.03
+
+
+def test_dice_draw_what_they_promise():
+    dice = Dice(1, "test")
+    normal = torch.tensor([dice.normal() for _ in range(4000)])
+    assert float(normal.mean()) == pytest.approx(0, abs=0.06)
+    assert float(normal.std()) == pytest.approx(1, abs=0.05)
+    directions = torch.tensor([dice.direction() for _ in range(2000)])
+    assert float((directions.norm(dim=-1) - 1).abs().max()) < 1e-5
+    assert float(directions.mean(0).abs().max()) < 0.06
+    assert {dice.pick("abc") for _ in range(50)} == set("abc")
+    assert Dice(1, "test").between(0, 1) != Dice(1, "other").between(0, 1)
+    assert 2 <= min(dice.log_between(2, 8) for _ in range(100)) < 2.5

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from page4d.errors import OutputError, UsageError
+from page4d.scene.open import open_scene
 from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.shots import SceneFamily, Subject
 from page4d.synthetic.write import write_capture
 
 OPTIONS = {"seed": 3, "num_views": 2, "num_times": 5, "image_size": (96, 128), "fps": 12.0, "supersample": 2}
@@ -117,7 +119,43 @@ def test_moving_cameras_are_listed_frame_by_frame(tmp_path):
     assert "moving rig" in table["convention"]
     assert table["cameras"]["cam01"]["world_to_camera"] == capture.cameras.world_to_camera[:, 0].tolist()
     command = json.loads((tmp_path / "out/truth/capture.json").read_text())["command"]
-    assert "--spacing 15 --moving-cameras --crf 30" in command
+    assert "--spacing 15 --crf 30 --moving-cameras" in command
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mixed_sizes": True, "photometric": True, "seed": 2, "num_views": 4},
+        {"family": SceneFamily.RING, "outdoors": True, "moving_cameras": True, "readout_s": 0.02},
+        {"family": SceneFamily.SINGLE, "num_views": 1, "subject": Subject.TABLE},
+    ],
+)
+def test_written_captures_are_read_back_as_the_scenes_they_are(options, tmp_path):
+    capture = SyntheticCapture(**({"num_views": 2, "num_times": 2, "image_size": (32, 48)} | options))
+    write_capture(capture, tmp_path / "out")
+    scene = open_scene(tmp_path / "out", calibration=tmp_path / "out/truth/cameras.json")
+    assert scene.view_names == capture.view_names
+    assert np.allclose(scene.times, capture.times)
+    for number, view in enumerate(scene.views):
+        assert view.source.size == capture.view_sizes[number]
+        poses, expected = view.camera.world_to_camera, capture.cameras_of(number).world_to_camera
+        assert poses.ndim == (2 if capture.rig.is_static else 3)
+        assert np.allclose(poses, expected[0] if capture.rig.is_static else expected, atol=1e-9)
+        with view.source.open() as reader:
+            frame = next(iter(reader.read([1])))
+        assert np.abs(frame.astype(float) - capture.frame(1, number)).mean() < 12
+        mask = cv2.imread(str(tmp_path / f"out/truth/dynamic/{view.name}/000001.png"), cv2.IMREAD_UNCHANGED)
+        assert mask.shape == capture.view_sizes[number]
+    record = json.loads((tmp_path / "out/truth/capture.json").read_text())
+    again = {name: value for name, value in record["options"].items() if name not in ("truth_stride", "quality_crf")}
+    again["image_size"] = tuple(again["image_size"])
+    assert SyntheticCapture(**again) == capture
+    for word in ("--mixed-sizes", "--photometric", "--outdoors", "--moving-cameras"):
+        assert (word in record["command"]) == options.get(word[2:].replace("-", "_"), False)
+    assert ("--readout 20" in record["command"]) == ("readout_s" in options)
+    assert ("rows are taken" in json.loads((tmp_path / "out/truth/cameras.json").read_text())["convention"]) == (
+        "readout_s" in options
+    )
 
 
 def test_a_folder_with_anything_in_it_is_refused(capture, tmp_path):

@@ -46,6 +46,7 @@ class _Truth(BaseModel):
     convention: str = ""
     pixel_center: PixelCenter | None = None
     scale: Scale | None = None
+    times: list[float] = []
 
 
 class _OutputView(BaseModel):
@@ -96,16 +97,20 @@ def _read_truth(path: Path, truth: _Truth) -> Calibration:
     cameras = []
     for name, raw in truth.cameras.items():
         camera = validated(_TruthCamera, raw, path.name, name)
+        poses = torch.tensor(camera.world_to_camera, dtype=torch.float64)
         with blame(path.name, name):
             distortion = None if camera.distortion is None else camera.distortion.record()
+            if poses.ndim == 3 and truth.times and len(truth.times) != len(poses):
+                raise InputError(f"{len(poses)} poses for {len(truth.times)} times", CORRECT_THE_FILE)
         cameras.append(
             make_camera(
                 path.name,
                 name,
                 intrinsics=torch.tensor(camera.intrinsics, dtype=torch.float64),
-                world_to_camera=torch.tensor(camera.world_to_camera, dtype=torch.float64),
+                world_to_camera=poses,
                 image_size=(camera.height, camera.width),
                 distortion=distortion,
+                times=tuple(truth.times) if poses.ndim == 3 and truth.times else None,
                 pixel_center=center,
             )
         )

@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.synthetic.next.rays import Bundles, blocked, reachable
-from page4d.synthetic.next.render import Rendered
-from page4d.synthetic.next.shade import SHADOW_GAP
-from page4d.synthetic.next.world import Instants, World
+from page4d.synthetic.rays import Bundles, blocked, reachable
+from page4d.synthetic.render import FARTHEST
+from page4d.synthetic.shade import SHADOW_GAP
+from page4d.synthetic.world import Instants, World
 
 _RAYS = 64
 
@@ -21,7 +21,8 @@ class Flow:
     """Motion of everything that B images show, to other images.
 
     `scene` is the way of each point through the world in metres, `optical` that of its picture in px (x, y), to the
-    target camera's image. `visible` is True where the target shows the point: inside its image, nothing before it.
+    target camera's image. `visible` is True where the target shows the point: inside its image, nearer than the sky,
+    nothing before it.
     Where depth is not known, in the sky, flow is 0 and nothing is visible.
     """
 
@@ -32,26 +33,29 @@ class Flow:
 
 def exact_flow(
     world: World,
-    cameras: Cameras,
-    times: Float[Tensor, "B T"],
-    rendered: Rendered,
-    source: tuple[int, int],
-    target: tuple[int, int],
+    depth: Float[Tensor, "B H W"],
+    objects: Int[Tensor, "B H W"],
+    cameras: tuple[Cameras, Cameras],
+    times: Float[Tensor, "B 2"],
 ) -> Flow:
-    """Follow what is seen at `source` (instant, view) to `target`; in the precision of the rendered depth."""
-    depth, objects = rendered.depth[:, *source], rendered.objects[:, *source]
-    poses = world.object_to_world(times[:, [source[0], target[0]]])
+    """Follow what is seen with `depth` and `objects` by the first cameras [B] at the first times to the second ones.
+
+    Everything is computed in the precision of `depth`.
+    """
+    poses = world.object_to_world(times)
     batch = torch.arange(len(depth), device=depth.device)[:, None, None]
     motion = (poses[:, 1] @ invert_rigid(poses[:, 0])).to(depth.dtype)[batch, objects]
-    first, second = (_as(cameras[:, *image], depth.dtype) for image in (source, target))
+    first, second = (_as(one, depth.dtype) for one in cameras)
     points = world_points(depth, first)
     moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
     pixels, far = project(transform_points(second.world_to_camera, moved), second.intrinsics)
-    height, width = cameras.image_size
-    inside = (far > 0) & (pixels >= 0).all(-1) & (pixels[..., 0] < width) & (pixels[..., 1] < height)
+    height, width = second.image_size
+    inside = (
+        (far > 0) & (far <= FARTHEST) & (pixels >= 0).all(-1) & (pixels[..., 0] < width) & (pixels[..., 1] < height)
+    )
     known = depth > 0
-    start = pixel_grid(height, width, dtype=depth.dtype, device=depth.device)
-    frozen = Instants.of(world, times[:, target[0] : target[0] + 1], depth.dtype)
+    start = pixel_grid(*first.image_size, dtype=depth.dtype, device=depth.device)
+    frozen = Instants.of(world, times[:, 1:], depth.dtype)
     return Flow(
         scene=torch.where(known[..., None], moved - points, 0.0),
         optical=torch.where((known & (far > 0))[..., None], pixels - start, 0.0),
@@ -59,7 +63,9 @@ def exact_flow(
     )
 
 
-def _hidden(frozen: Instants, centers: Float[Tensor, "B 3"], points: Float[Tensor, "B H W 3"]) -> Bool[Tensor, "B H W"]:
+def _hidden(
+    frozen: Instants, centers: Float[Tensor, "B 3"], points: Float[Tensor, "B H W 3"]
+) -> Bool[Tensor, "B H W"]:
     """Return which points something hides from a camera of their world."""
     rows = points.flatten(1, 2)
     count = rows.shape[1]

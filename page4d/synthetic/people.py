@@ -3,11 +3,11 @@
 import math
 from enum import IntEnum
 
-from page4d.synthetic.next.dice import Dice
-from page4d.synthetic.next.figure import Joint, Part
-from page4d.synthetic.next.materials import Material, near, object_material, plain_material
-from page4d.synthetic.next.plan import Person, Swing
-from page4d.synthetic.next.texture import Pattern
+from page4d.synthetic.dice import Dice
+from page4d.synthetic.figure import Joint, Part
+from page4d.synthetic.materials import Material, near, object_material, plain_material
+from page4d.synthetic.plan import Person, Swing
+from page4d.synthetic.texture import Pattern
 
 
 class Doing(IntEnum):
@@ -52,7 +52,9 @@ def _dress(dice: Dice) -> tuple[Material, ...]:
     trousers = plain_material(dice, 0.1, 0.6, 1.5)
     tone = dice.between(0.12, 0.62)
     tint = (tone, tone * dice.between(0.58, 0.7), tone * dice.between(0.4, 0.52))
-    skin = Material(Pattern.PLAIN, (tint, near(dice, tint, 0.12), tint), ((1.0, 0.0, 0.0),) * 3, (2.0,) * 3, 0.05, 0.03)
+    skin = Material(
+        Pattern.PLAIN, (tint, near(dice, tint, 0.12), tint), ((1.0, 0.0, 0.0),) * 3, (2.0,) * 3, 0.05, 0.03
+    )
     hair, shoe = plain_material(dice, 0.06, 0.45, 3.0), plain_material(dice, 0.08, 0.7, 2.0)
     upper = skin if dice.chance(0.15) else shirt
     fore = skin if dice.chance(0.5) else upper

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.synthetic.next.dice import Dice
+from page4d.synthetic.dice import Dice
 
 BLOCK = 8
 """Side in px of the blocks that compression looks at."""
@@ -77,7 +77,12 @@ def _rig(dice: Dice, views: int) -> list[dict[str, object]]:
 
 
 def develop(
-    light: Float[Tensor, "B T V 3 H W"], appearance: Appearance, seeds: Sequence[int], first_frame: int = 0
+    light: Float[Tensor, "B T V 3 H W"],
+    appearance: Appearance,
+    seeds: Sequence[int],
+    *,
+    first_frame: int = 0,
+    first_view: int = 0,
 ) -> Float[Tensor, "B T V 3 H W"]:
     """Turn linear light into images in [0, 1]; noise is drawn from a scene's seed, frame and view."""
     of = {name: value[:, None].to(light) for name, value in vars(appearance).items() if name != "balance"}
@@ -88,7 +93,7 @@ def develop(
     light = light * gain * _falloff(light, one["vignette"])
     if bool((appearance.read_noise > 0).any()):
         deviation = one["read_noise"] + one["shot_noise"] * light.clamp(min=0).sqrt()
-        light = light + deviation * _noise(light, seeds, first_frame)
+        light = light + deviation * _noise(light, seeds, first_frame, first_view)
     image = tone_curve(light)
     image = 0.5 + (image - 0.5) * one["contrast"]
     gray = image.mean(-3, keepdim=True)
@@ -120,14 +125,15 @@ def _falloff(light: Tensor, vignette: Tensor) -> Tensor:
     return 1 - vignette * (x * x + y * y) / 2
 
 
-def _noise(light: Tensor, seeds: Sequence[int], first_frame: int) -> Tensor:
-    """Draw noise on the CPU, where a seed gives the same everywhere."""
+def _noise(light: Tensor, seeds: Sequence[int], first_frame: int, first_view: int) -> Tensor:
+    """Draw noise for each image on the CPU, where a seed gives the same everywhere."""
     _, times, views = light.shape[:3]
     grains = []
     for seed in seeds:
-        for time in range(first_frame, first_frame + times):
-            random = torch.Generator().manual_seed((seed * 1_000_003 + time) % 2**63)
-            grains.append(torch.randn(views, *light.shape[3:], generator=random))
+        for number in range(times * views):
+            frame, view = first_frame + number // views, first_view + number % views
+            random = torch.Generator("cpu").manual_seed(((seed * 1_000_003 + frame) * 64 + view) % 2**63)
+            grains.append(torch.randn(light.shape[3:], generator=random, device="cpu"))
     return torch.stack(grains).reshape(light.shape).to(light)
 
 
@@ -138,12 +144,13 @@ def _compressed(image: Tensor, step: Tensor) -> Tensor:
     """
     height, width = image.shape[-2:]
     down, right = -height % BLOCK, -width % BLOCK
-    whole = torch.nn.functional.pad(image.flatten(0, 2), (0, right, 0, down), mode="replicate").unflatten(0, image.shape[:3])
+    padded = torch.nn.functional.pad(image.flatten(0, 2), (0, right, 0, down), mode="replicate")
+    rows, columns = (height + down) // BLOCK, (width + right) // BLOCK
+    blocks = padded.reshape(*image.shape[:4], rows, BLOCK, columns, BLOCK).transpose(-2, -3)
     k = torch.arange(BLOCK, dtype=image.dtype, device=image.device)
     basis = torch.cos(math.pi / BLOCK * (k + 0.5) * k[:, None]) * (2 / BLOCK) ** 0.5
     basis[0] /= 2**0.5
-    blocks = whole.unflatten(-1, (-1, BLOCK)).unflatten(-3, (-1, BLOCK)).transpose(-2, -3)
     steps = (step[..., None, None] * (1 + k[:, None] + k)).clamp(min=1e-6)
     coded = torch.round(basis @ blocks @ basis.T / steps) * steps
-    whole = (basis.T @ coded @ basis).transpose(-2, -3).flatten(-4, -3).flatten(-2)
-    return whole[..., :height, :width].clamp(0, 1)
+    whole = (basis.T @ coded @ basis).transpose(-2, -3).reshape(*image.shape[:4], height + down, width + right)
+    return torch.clamp(whole[..., :height, :width], 0, 1)

@@ -176,9 +176,12 @@ def _parts(angle: tuple[Tensor, ...], height: Tensor, girth: Tensor) -> tuple[Te
             (shin, step(knee_at, shin, 0, _SHIN / 2)),
             (sole, step(ankle, shin, 0, 0.02, 0.04)),
         ]
-        middle, half = poses[-1][1], 0.051 * height
-        feet += [middle[..., 1] + half * sole[..., 1, 1].abs() + 0.025 * height * girth]
-    rotation, center = (torch.stack(parts, dim=-2 - dim) for parts, dim in zip(zip(*poses, strict=True), (1, 0), strict=True))
+        radius = HALF_SIZES[Part.LEFT_FOOT][0] * height * girth
+        spine = HALF_SIZES[Part.LEFT_FOOT][1] * height - radius
+        feet += [poses[-1][1][..., 1] + spine * sole[..., 1, 1].abs() + radius]
+    rotation, center = (
+        torch.stack(parts, dim=-2 - dim) for parts, dim in zip(zip(*poses, strict=True), (1, 0), strict=True)
+    )
     return rotation, center, torch.maximum(*feet)
 
 

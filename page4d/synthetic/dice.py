@@ -16,7 +16,7 @@ class Dice:
     """
 
     def __init__(self, seed: int, purpose: str) -> None:
-        self._draw = random.Random(f"{seed} {purpose}").random
+        self._draw = random.Random(f"{seed} {purpose}").random  # noqa: S311 - scenes, not secrets
 
     def between(self, low: float, high: float) -> float:
         """Draw evenly from an interval."""

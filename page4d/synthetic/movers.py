@@ -2,10 +2,10 @@
 
 import math
 
-from page4d.synthetic.next.dice import Dice, Vector
-from page4d.synthetic.next.materials import object_material
-from page4d.synthetic.next.plan import UP, Path, Thing
-from page4d.synthetic.next.world import Shape
+from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.materials import object_material
+from page4d.synthetic.plan import UP, Path, Thing
+from page4d.synthetic.world import Shape
 
 
 def rolling_ball(dice: Dice, radius: float, reach: float, floor: float = 0.0) -> Thing:
@@ -22,7 +22,9 @@ def rolling_ball(dice: Dice, radius: float, reach: float, floor: float = 0.0) ->
         axis=axis,
         turn_swing=travel / radius,
     )
-    return Thing(Shape.ELLIPSOID, (radius,) * 3, (0.0, -radius - floor, 0.0), object_material(dice, 2 * radius), path=path)
+    return Thing(
+        Shape.ELLIPSOID, (radius,) * 3, (0.0, -radius - floor, 0.0), object_material(dice, 2 * radius), path=path
+    )
 
 
 def circling_box(dice: Dice, size: float, reach: float, floor: float = 0.0) -> Thing:

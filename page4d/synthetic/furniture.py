@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 
-from page4d.synthetic.next.dice import Dice, Vector
-from page4d.synthetic.next.materials import Material, near, object_material, plain_material
-from page4d.synthetic.next.plan import Thing
-from page4d.synthetic.next.world import Shape
+from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.materials import Material, near, object_material, plain_material
+from page4d.synthetic.plan import Thing
+from page4d.synthetic.world import Shape
 
 
 def box(low: Vector, high: Vector, material: Material) -> Thing:
@@ -121,7 +121,11 @@ def boxes(dice: Dice) -> list[Thing]:
         x, y, z = (size * dice.between(0.6, 1.0) for _ in range(3))
         shift_x, shift_z = dice.between(-0.15, 0.15) * size, dice.between(-0.15, 0.15) * size
         things.append(
-            box((shift_x - x, top, shift_z - z), (shift_x + x, top + 1.4 * y, shift_z + z), object_material(dice, size * 2))
+            box(
+                (shift_x - x, top, shift_z - z),
+                (shift_x + x, top + 1.4 * y, shift_z + z),
+                object_material(dice, size * 2),
+            )
         )
         top, size = top + 1.4 * y, size * 0.75
     return things
@@ -150,7 +154,11 @@ def tree(dice: Dice) -> list[Thing]:
     things = [Thing(Shape.CAPSULE, (thick, tall / 2, thick), (0.0, -tall / 2, 0.0), bark)]
     for _ in range(1 + dice.below(3)):
         size = tall * dice.between(0.3, 0.5)
-        center = (0.4 * size * dice.between(-1, 1), -tall - 0.3 * size * dice.between(-0.5, 1.5), 0.4 * size * dice.between(-1, 1))
+        center = (
+            0.4 * size * dice.between(-1, 1),
+            -tall - 0.3 * size * dice.between(-0.5, 1.5),
+            0.4 * size * dice.between(-1, 1),
+        )
         things.append(Thing(Shape.ELLIPSOID, (size, size * dice.between(0.7, 1.2), size), center, leaf))
     return things
 
@@ -180,7 +188,15 @@ def side_table(dice: Dice) -> list[Thing]:
         tall = size * dice.between(0.8, 2.5)
         shape = dice.pick((Shape.BOX, Shape.CAPSULE, Shape.ELLIPSOID))
         half = (size, size, size) if shape is Shape.ELLIPSOID else (size * 0.7, max(tall / 2, size * 0.7), size * 0.7)
-        things.append(Thing(shape, half, (x, -height - half[1], z), object_material(dice, 2 * size), (0.0, dice.angle() if shape is Shape.BOX else 0.0, 0.0)))
+        things.append(
+            Thing(
+                shape,
+                half,
+                (x, -height - half[1], z),
+                object_material(dice, 2 * size),
+                (0.0, dice.angle() if shape is Shape.BOX else 0.0, 0.0),
+            )
+        )
     return things
 
 

@@ -2,14 +2,14 @@
 
 import math
 
-from page4d.synthetic.next.dice import Dice, Vector
-from page4d.synthetic.next.furniture import box, boxes, extent, tree
-from page4d.synthetic.next.materials import Material, color, near, object_material, plain_material
-from page4d.synthetic.next.place import Space, turned
-from page4d.synthetic.next.plan import Lighting, Thing
-from page4d.synthetic.next.shots import Shot
-from page4d.synthetic.next.texture import Pattern
-from page4d.synthetic.next.world import Shape
+from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.furniture import box, boxes, extent, tree
+from page4d.synthetic.materials import Material, color, near, object_material, plain_material
+from page4d.synthetic.place import Space, turned
+from page4d.synthetic.plan import Lighting, Thing
+from page4d.synthetic.shots import Shot
+from page4d.synthetic.texture import Pattern
+from page4d.synthetic.world import Shape
 
 SUN_DISTANCE = 150.0
 
@@ -19,8 +19,8 @@ def ground(dice: Dice) -> Thing:
     kind = dice.below(4)
     material = plain_material(dice, 0.25, 0.65, 0.12)._replace(strength=0.12, fine=0.2)
     gray = sum(material.palette[0]) / 3
-    palette = tuple(tuple(gray + 0.5 * (part - gray) for part in one) for one in material.palette)
-    material = material._replace(palette=palette)
+    first, second, third = (_toward(gray, one) for one in material.palette)
+    material = material._replace(palette=(first, second, third))
     if kind == 0:
         tone = dice.between(0.08, 0.25)
         palette = ((tone * 0.8, tone, tone * 0.4), (tone * 0.9, tone * 0.8, tone * 0.4), material.palette[2])
@@ -31,6 +31,11 @@ def ground(dice: Dice) -> Thing:
         palette = (base, near(dice, base, 0.4), near(dice, base, 0.8))
         material = Material(Pattern.CELLS, palette, frame, (0.15,) * 3, 0.2, 0.15, bond=0.5, joint_m=0.02)
     return Thing(Shape.GROUND, (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), material)
+
+
+def _toward(gray: float, tint: Vector) -> Vector:
+    """Take half of the colour out."""
+    return (0.5 * (gray + tint[0]), 0.5 * (gray + tint[1]), 0.5 * (gray + tint[2]))
 
 
 def sunlight(dice: Dice) -> Lighting:
@@ -46,7 +51,6 @@ def sunlight(dice: Dice) -> Lighting:
     bright = dice.between(0.8, 1.25)
     return Lighting(
         position=(level * math.cos(angle), -SUN_DISTANCE * math.sin(height), level * math.sin(angle)),
-        radius=1.0,
         reach=1e6,
         color=(power, power * (1 - warm), power * (1 - 2 * warm)),
         glow=(glow * 0.92, glow * 0.97, glow * 1.05),
@@ -73,8 +77,8 @@ def surroundings(dice: Dice, space: Space, shot: Shot) -> list[Thing]:
         if place is not None:
             things += turned(made, *place)
     for _ in range(dice.below(4)):
-        wide, high, angle = dice.between(15, 40), dice.between(3, 14), dice.angle()
-        away = dice.between(55, 75)
+        wide, high, angle = dice.between(8, 22), dice.between(2, 8), dice.angle()
+        away = dice.between(35, 48)
         center = (away * math.cos(angle), 0.0, away * math.sin(angle))
         hill = plain_material(dice, 0.2, 0.5, 0.03)._replace(fine=0.2)
         things.append(Thing(Shape.ELLIPSOID, (wide, high, wide), center, hill))
@@ -86,7 +90,9 @@ def _house(dice: Dice) -> list[Thing]:
     wall = color(dice, 0.4, 0.85)
     window = color(dice, 0.1, 0.4)
     rows = ((dice.between(0.25, 0.5), 0.0, dice.between(0.1, 0.2)), (0.0, dice.between(0.3, 0.45), 0.0), (0.0,) * 3)
-    panes = Material(Pattern.CELLS, (window, window, wall), rows, (0.2,) * 3, 0.12, 0.1, joint_m=dice.between(1.0, 1.8))
+    panes = Material(
+        Pattern.CELLS, (window, window, wall), rows, (0.2,) * 3, 0.12, 0.1, joint_m=dice.between(1.0, 1.8)
+    )
     front = panes if dice.chance(0.6) else object_material(dice, 3.0)
     roof = plain_material(dice, 0.15, 0.6, 0.5)
     return [

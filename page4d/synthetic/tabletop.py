@@ -2,16 +2,16 @@
 
 import math
 
-from page4d.synthetic.next.dice import Dice, Vector
-from page4d.synthetic.next.furniture import table
-from page4d.synthetic.next.materials import Material, near, object_material, plain_material
-from page4d.synthetic.next.movers import circling_box, flying, rolling_ball, turning
-from page4d.synthetic.next.people import Doing, sample_person
-from page4d.synthetic.next.place import Space, turned
-from page4d.synthetic.next.plan import Path, Person, Thing
-from page4d.synthetic.next.shots import Stage
-from page4d.synthetic.next.texture import Pattern
-from page4d.synthetic.next.world import Shape
+from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.furniture import table
+from page4d.synthetic.materials import Material, near, object_material, plain_material
+from page4d.synthetic.movers import circling_box, flying, rolling_ball, turning
+from page4d.synthetic.people import Doing, sample_person
+from page4d.synthetic.place import Space, turned
+from page4d.synthetic.plan import Path, Person, Thing
+from page4d.synthetic.shots import Stage
+from page4d.synthetic.texture import Pattern
+from page4d.synthetic.world import Shape
 
 
 def table_scene(dice: Dice, space: Space, stage: Stage) -> tuple[list[Thing], list[Person]]:
@@ -39,7 +39,10 @@ def table_scene(dice: Dice, space: Space, stage: Stage) -> tuple[list[Thing], li
 def _laid(dice: Dice, stage: Stage) -> list[Thing]:
     """Put things on the table in a ring, with one in the middle or none."""
     count = 3 + dice.below(5)
-    places = [(stage.radius * dice.between(0.5, 0.75), math.tau * i / count + dice.between(-0.15, 0.15)) for i in range(count)]
+    places = [
+        (stage.radius * dice.between(0.5, 0.75), math.tau * i / count + dice.between(-0.15, 0.15))
+        for i in range(count)
+    ]
     if dice.chance(0.6):
         places.append((0.0, 0.0))
     first, free = dice.angle(), 0.62 * stage.radius * math.sin(math.pi / count)
@@ -47,7 +50,10 @@ def _laid(dice: Dice, stage: Stage) -> list[Thing]:
     for away, angle in places:
         x, z = away * math.cos(first + angle), away * math.sin(first + angle)
         room = min(free, 0.13) if away else min(0.13, 0.2 * stage.radius)
-        things += [thing._replace(center=(thing.center[0] + x, thing.center[1], thing.center[2] + z)) for thing in _small(dice, room, stage.table_height)]
+        things += [
+            thing._replace(center=(thing.center[0] + x, thing.center[1], thing.center[2] + z))
+            for thing in _small(dice, room, stage.table_height)
+        ]
     return things
 
 
@@ -89,7 +95,9 @@ def _hand(dice: Dice, stage: Stage) -> list[Thing]:
     )
     tone = dice.between(0.15, 0.6)
     tint = (tone, tone * 0.64, tone * 0.46)
-    skin = Material(Pattern.PLAIN, (tint, near(dice, tint, 0.12), tint), ((1.0, 0.0, 0.0),) * 3, (2.0,) * 3, 0.05, 0.03)
+    skin = Material(
+        Pattern.PLAIN, (tint, near(dice, tint, 0.12), tint), ((1.0, 0.0, 0.0),) * 3, (2.0,) * 3, 0.05, 0.03
+    )
     sleeve = plain_material(dice, 0.1, 0.8, 1.5) if dice.chance(0.6) else skin
     out = (math.cos(angle), math.sin(angle))
     # A capsule lies along y: lay it down towards `out`, its far end a little higher.
@@ -104,5 +112,11 @@ def _hand(dice: Dice, stage: Stage) -> list[Thing]:
     return [
         Thing(Shape.CAPSULE, (0.036, 0.18, 0.036), forearm, sleeve, lay, path),
         Thing(Shape.ELLIPSOID, (0.05, 0.035, 0.05), hand, skin, (0.0, -angle, 0.0), path),
-        Thing(shape, half if shape is Shape.BOX else (half[0], max(half[1], half[0]), half[2]), thing, object_material(dice, 2 * size), path=path),
+        Thing(
+            shape,
+            half if shape is Shape.BOX else (half[0], max(half[1], half[0]), half[2]),
+            thing,
+            object_material(dice, 2 * size),
+            path=path,
+        ),
     ]

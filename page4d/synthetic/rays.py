@@ -7,13 +7,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from page4d.synthetic.next.intersection import MEET, Coordinates, slabs
-from page4d.synthetic.next.world import Instants, Shape
+from page4d.synthetic.intersection import MEET, NOWHERE, Coordinates, slabs
+from page4d.synthetic.world import Instants, Shape
 
 PAIRS_AT_ONCE = 2**16
 """Rays times objects in memory at once on a CPU: what its caches hold."""
 
 _SLACK = 1e-3
+
+_ENDLESS = 1e9
+"""Distances above this come from rays that missed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,7 @@ class Bundles:
 
     @cached_property
     def cone(self) -> tuple[Float[Tensor, "3 K"], Float[Tensor, " K"], Float[Tensor, " K"]]:
-        """A cone that holds all rays: its axis, the tangent of its angle, and how far along it a direction reaches."""
+        """A cone that holds all rays: its axis, the tangent of its angle, how far along it the directions reach."""
         x, y, z = self.direction
         mean = self.direction.mean(-1)
         axis = mean * mean.square().sum(0).rsqrt()
@@ -80,12 +83,14 @@ def reachable(
     return _sifted(world, bundles, Pairs(bundle=bundle, thing=thing, item=item), farthest)
 
 
-def split(world: Instants, bundles: Bundles, pairs: Pairs, parts: int, farthest: float = torch.inf) -> tuple[Bundles, Pairs]:
+def split(
+    world: Instants, bundles: Bundles, pairs: Pairs, parts: int, farthest: float = torch.inf
+) -> tuple[Bundles, Pairs]:
     """Cut every bundle into parts of neighbouring rays, and sift out what the parts cannot meet."""
     smaller = Bundles(
         instant=bundles.instant.repeat_interleave(parts),
         origin=bundles.origin.repeat_interleave(parts, dim=1),
-        direction=bundles.direction.unflatten(2, (parts, -1)).flatten(1, 2),
+        direction=bundles.direction.reshape(3, len(bundles.instant) * parts, -1),
     )
     # Pairs stay in the order of their bundles.
     sizes = torch.bincount(pairs.bundle, minlength=len(bundles.instant))
@@ -105,7 +110,9 @@ def _sifted(world: Instants, bundles: Bundles, pairs: Pairs, farthest: float) ->
     direction = _turned(matrix, axis.index_select(1, pairs.bundle))
     x, y, z = (part + shift for part, shift in zip(origin, offset, strict=True))
     far = farthest * longest.index_select(0, pairs.bundle)
-    reach = (torch.stack([x, y, z]) * unit).square().sum(0).sqrt() + world.radius.flatten().index_select(0, pairs.item)
+    reach = (torch.stack([x, y, z]) * unit).square().sum(0).sqrt() + world.radius.flatten().index_select(
+        0, pairs.item
+    )
     width = torch.minimum(reach, far) * spread.index_select(0, pairs.bundle) + _SLACK
     wide = width / unit
     entry, leave = slabs((1 + wide[0], length + wide[1], 1 + wide[2]), (x, y, z), direction)
@@ -114,13 +121,15 @@ def _sifted(world: Instants, bundles: Bundles, pairs: Pairs, farthest: float) ->
 
 def _touched(world: Instants, bundles: Bundles, farthest: float) -> Bool[Tensor, "K N"]:
     """Return the objects whose bounding spheres touch the cones of bundles, which are equally many an instant."""
-    axis, spread, longest = (part.unflatten(-1, (len(world.shape), -1)) for part in bundles.cone)
-    ray, start = axis.permute(1, 2, 0), bundles.origin.unflatten(-1, (len(world.shape), -1)).permute(1, 2, 0)
+    instants = len(world.shape)
+    axis, spread, longest = bundles.cone
+    ray, start = (part.T.reshape(instants, -1, 3) for part in (axis, bundles.origin))
+    spread, longest = (part.reshape(instants, -1, 1) for part in (spread, longest))
     center, radius = world.center.transpose(1, 2), world.radius[:, None]
     along = ray @ center - (ray * start).sum(-1, keepdim=True)
     apart = start.square().sum(-1, keepdim=True) - 2 * start @ center + world.center.square().sum(-1)[:, None]
-    limit = farthest * longest[..., None] + radius
-    wide = radius + spread[..., None] * torch.minimum(along + radius, limit)
+    limit = farthest * longest + radius
+    wide = radius + spread * torch.minimum(along + radius, limit)
     # The products of coordinates lose digits far away; the slack covers them.
     touched = apart * (1 - 1e-5) - along * along <= wide * wide + _SLACK
     touched &= (along > -radius) & (along < limit) & (world.shape >= Shape.BOX)[:, None]
@@ -128,20 +137,22 @@ def _touched(world: Instants, bundles: Bundles, farthest: float) -> Bool[Tensor,
 
 
 def nearest(world: Instants, bundles: Bundles, pairs: Pairs) -> tuple[Float[Tensor, "K P"], Int[Tensor, "K P"]]:
-    """Return how far along each ray the first object is, infinity if there is none, and which object it is."""
+    """Return how far along each ray the first object is, `NOWHERE` if there is none, and which object (or 0)."""
     best = around(world, bundles)
-    which = torch.zeros_like(best, dtype=torch.int64)
+    which = torch.zeros_like(best)
     for own, near in _meetings(world, bundles, pairs):
         # Each round updates every bundle at most once, with the next of its objects.
         for chosen in _rounds(own.bundle):
             rows, candidate = own.bundle.index_select(0, chosen), near.index_select(0, chosen)
             held = best.index_select(0, rows)
+            closer = (held - candidate).sign().clamp(min=0)
             best.index_copy_(0, rows, torch.minimum(held, candidate))
-            number = torch.where(
-                candidate < held, own.thing.index_select(0, chosen)[:, None], which.index_select(0, rows)
-            )
-            which.index_copy_(0, rows, number)
-    return best, which
+            number = own.thing.index_select(0, chosen)[:, None].to(which.dtype)
+            which.index_copy_(0, rows, torch.lerp(which.index_select(0, rows), number, closer))
+    lost = best > _ENDLESS
+    if bool(lost.any()):
+        best[lost], which[lost] = NOWHERE, 0
+    return best, which.long()
 
 
 def blocked(world: Instants, bundles: Bundles, pairs: Pairs, before: float) -> Bool[Tensor, "K P"]:
@@ -161,12 +172,12 @@ def around(world: Instants, bundles: Bundles) -> Float[Tensor, "K P"]:
     scale = world.unit[:, 0].reciprocal().index_select(0, first).T[..., None]
     start = bundles.origin[..., None] * scale + world.offset[:, 0].index_select(0, first).T[..., None]
     direction = bundles.direction * scale
-    wall = slabs((1.0, 1.0, 1.0), tuple(start), tuple(direction))[1]  # type: ignore[arg-type]
+    wall = slabs((1.0, 1.0, 1.0), (start[0], start[1], start[2]), (direction[0], direction[1], direction[2]))[1]
     outdoors = world.shape[:, 0] == Shape.GROUND
     if not bool(outdoors.any()):
         return wall
-    ground = -bundles.origin[1, :, None] / direction[1]
-    ground = torch.where(direction[1] > 0, ground, torch.inf)
+    ground = (-bundles.origin[1, :, None] / direction[1]).clamp(max=NOWHERE)
+    ground = torch.nn.functional.threshold(ground, 0.0, NOWHERE)
     return torch.where(outdoors.index_select(0, first)[:, None], ground, wall)
 
 
@@ -196,7 +207,7 @@ def _meetings(world: Instants, bundles: Bundles, pairs: Pairs) -> list[tuple[Pai
             origin = _turned(matrix, bundles.origin.index_select(1, rows))
             local = tuple((part + shift)[:, None] for part, shift in zip(origin, offset, strict=True))
             turned = _turned(matrix[..., None], bundles.direction.index_select(1, rows))
-            parts.append(meet(length[:, None], local, turned))  # type: ignore[arg-type]
+            parts.append(meet((local[0], local[1], local[2]), turned, length[:, None]))
         found.append((own, torch.cat(parts)))
     return found
 
@@ -204,9 +215,9 @@ def _meetings(world: Instants, bundles: Bundles, pairs: Pairs) -> list[tuple[Pai
 def _look_up(world: Instants, item: Int[Tensor, " L"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return matrices [3, 3, L], offsets [3, L], lengths [L] and units [3, L] of objects."""
     rows = world.table.index_select(0, item).T.contiguous()
-    return rows[:9].unflatten(0, (3, 3)), rows[9:12], rows[12], rows[13:]
+    return rows[:9].reshape(3, 3, -1), rows[9:12], rows[12], rows[13:]
 
 
-def _turned(matrix: Float[Tensor, "3 3 *K"], vector: Float[Tensor, "3 *K"]) -> Coordinates:
+def _turned(matrix: Float[Tensor, "3 3 ..."], vector: Float[Tensor, "3 ..."]) -> Coordinates:
     x, y, z = vector
     return tuple(torch.addcmul(torch.addcmul(x * r[0], y, r[1]), z, r[2]) for r in matrix)  # type: ignore[return-value]

@@ -3,9 +3,9 @@
 import math
 from typing import NamedTuple
 
-from page4d.synthetic.next.dice import Dice
-from page4d.synthetic.next.furniture import AT_WALLS, FREE_STANDING, diagonal, extent, side_table
-from page4d.synthetic.next.materials import (
+from page4d.synthetic.dice import Dice
+from page4d.synthetic.furniture import AT_WALLS, FREE_STANDING, diagonal, extent, side_table
+from page4d.synthetic.materials import (
     Material,
     floor_material,
     near,
@@ -13,10 +13,10 @@ from page4d.synthetic.next.materials import (
     plain_material,
     wall_material,
 )
-from page4d.synthetic.next.place import Space, turned
-from page4d.synthetic.next.plan import ZERO, Lighting, Thing
-from page4d.synthetic.next.shots import Shot
-from page4d.synthetic.next.world import Shape
+from page4d.synthetic.place import Space, turned
+from page4d.synthetic.plan import ZERO, Lighting, Thing
+from page4d.synthetic.shots import Shot
+from page4d.synthetic.world import Shape
 
 WALL_GAP = 0.1
 """Smallest distance in metres between where a camera may come and a wall; relief is thinner."""
@@ -40,7 +40,7 @@ def room_around(dice: Dice, shot: Shot) -> Thing:
 
 
 def room_faces(dice: Dice) -> tuple[Material, ...]:
-    """Draw materials for the walls at -x and +x, ceiling, floor, the walls at -z and +z; often the walls are alike."""
+    """Draw materials for the walls at -x and +x, ceiling, floor, and the walls at -z and +z."""
     floor, ceiling = floor_material(dice), plain_material(dice, 0.7, 0.95, 0.2)
     sides = [wall_material(dice, 0), wall_material(dice, 2)]
     alike = dice.chance(0.4)
@@ -57,7 +57,6 @@ def room_light(dice: Dice, room: Thing) -> Lighting:
     x, y, z = dice.direction()
     return Lighting(
         position=(place[0], -2 * room.half[1] + dice.between(0.15, 0.6), place[2]),
-        radius=dice.between(0.05, 0.3),
         reach=max(3.0, 1.2 * max(room.half)),
         color=(power, power * (1 - warm), power * (1 - 2 * warm)),
         glow=(glow * (1 - 0.5 * warm), glow, glow * (1 + 0.5 * warm)),

@@ -8,8 +8,8 @@ from enum import StrEnum
 import torch
 
 from page4d.errors import UsageError
-from page4d.synthetic.next.dice import Dice, Vector
-from page4d.synthetic.next.rig import Rig
+from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.rig import Rig
 
 
 class SceneFamily(StrEnum):
@@ -25,6 +25,17 @@ class SceneFamily(StrEnum):
     """One camera."""
 
 
+class Subject(StrEnum):
+    """What cameras are turned to."""
+
+    PEOPLE = "people"
+    """One to three of them."""
+    TABLE = "table"
+    """Small things on a table, filmed from 0.6 to 1.4 m."""
+
+
+STILL: Vector = (0.0, 0.0, 0.0)
+
 SPACING_DEG = {
     SceneFamily.ARC: (5.0, 45.0),
     SceneFamily.RING: (45.0, 110.0),
@@ -36,7 +47,7 @@ SPACING_DEG = {
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """What is filmed: a subject of `radius` metres about `middle`; a table's top is `table_height` high, 0 without."""
+    """What is filmed: a subject of `radius` metres about `middle`; `table_height` is 0 where there is no table."""
 
     middle: Vector
     radius: float
@@ -76,55 +87,57 @@ def sample_shot(
     num_views: int,
     spacing_deg: tuple[float, float] | None = None,
     moving_probability: float = 0.5,
+    subject: Subject | None = None,
 ) -> Shot:
     """Draw a stage and V cameras around it.
 
-    Half of the scenes outside rings are table-tops, filmed from 0.5 to 1.5 m. Fields of view are 40 to 85 degrees over
-    the longer side, each camera its own; rolls within 8 degrees, in a fifth of the rigs within 30 degrees or turned by
-    90.
+    Unless a subject is given, half of the scenes outside rings are of tables, the others of people. Fields of view
+    are 40 to 85 degrees over the longer side, in most rigs each camera's own. Cameras roll by up to 8 degrees, in a
+    tenth of the rigs by up to 30, and in another tenth most are turned by 90.
+
+    Raises:
+        UsageError: for no views, more than one single view, or angles that do not fit around the subject.
     """
     if num_views < 1 or (family is SceneFamily.SINGLE and num_views > 1):
         raise UsageError(f"{num_views} views of the family {family}", "give one view or more; single has one")
     dice = Dice(seed, "shot")
-    stage = _stage(dice, family)
+    stage = _stage(dice, family, subject)
+    widest = 360 / num_views
     low, high = spacing_deg or SPACING_DEG[family]
-    spacing = math.radians(dice.between(low, high))
-    if num_views > 1:
-        spacing = min(spacing, math.tau / num_views if num_views > 2 else math.pi)
+    if num_views > 1 and (low > widest or not 0 <= low <= high):
+        raise UsageError(
+            f"{num_views} views {low:g} to {high:g} degrees apart",
+            f"give angles of at most {widest:g} degrees, or fewer views",
+        )
+    spacing = math.radians(dice.between(low, max(low, min(high, widest))))
     distance, elevation = _distance(dice, stage, family)
     moving = family is SceneFamily.HANDHELD or dice.chance(moving_probability)
-    first = dice.angle()
-    tilt = dice.below(10)
-    focal_of_rig = dice.between(40, 85)
-    alike = dice.chance(0.3)
+    first, tilt = dice.angle(), dice.below(10)
+    shared_field = dice.between(40, 85) if dice.chance(0.3) else None
     cameras = []
     for view in range(num_views):
         azimuth = first + spacing * (view + 0.12 * dice.between(-1, 1))
         away = distance * dice.between(0.88, 1.12)
         up = elevation + dice.between(-0.12, 0.12)
-        level = away * math.cos(up)
         height = min(3.0, max(0.35, -stage.middle[1] + away * math.sin(up)))
-        center = (
-            stage.middle[0] + level * math.cos(azimuth),
-            -height,
-            stage.middle[2] + level * math.sin(azimuth),
+        level = away * math.cos(up)
+        center = (level * math.cos(azimuth), -height, level * math.sin(azimuth))
+        drawn = dice.between(40, 85) if shared_field is None else shared_field + dice.between(-2, 2)
+        field = math.radians(min(85.0, max(40.0, drawn)))
+        aim, reach = 0.22 * away * math.tan(field / 2), (0.14 if family is SceneFamily.HANDHELD else 0.09) * away
+        x, y, z = stage.middle
+        target = (x + aim * dice.between(-1, 1), y + aim * dice.between(-1, 1), z + aim * dice.between(-1, 1))
+        camera = Camera(
+            center=center,
+            target=target,
+            roll=_roll(dice, tilt),
+            focal=0.5 / math.tan(field / 2),
+            sway=_swing(dice, reach) if moving else STILL,
+            follow=_swing(dice, 0.05 * away) if moving else STILL,
+            sway_hz=dice.between(0.08, 0.3),
+            sway_phase=dice.angle(),
         )
-        field = focal_of_rig + dice.between(-2, 2) if alike else dice.between(40, 85)
-        field = math.radians(min(85.0, max(40.0, field)))
-        aim = 0.22 * away * math.tan(field / 2)
-        target = tuple(part + aim * dice.between(-1, 1) for part in stage.middle)
-        cameras.append(
-            Camera(
-                center=center,
-                target=target,  # type: ignore[arg-type]
-                roll=_roll(dice, tilt),
-                focal=0.5 / math.tan(field / 2),
-                sway=_sway(dice, away, family) if moving else (0.0, 0.0, 0.0),
-                follow=tuple(0.05 * away * dice.between(-1, 1) for _ in range(3)) if moving else (0.0, 0.0, 0.0),  # type: ignore[arg-type]
-                sway_hz=dice.between(0.08, 0.3),
-                sway_phase=dice.angle(),
-            )
-        )
+        cameras.append(camera)
     return Shot(stage=stage, cameras=tuple(cameras))
 
 
@@ -132,14 +145,17 @@ def build_rig(shots: Sequence[Shot]) -> Rig:
     """Turn the cameras of shots with equally many views into tensors."""
     names = ("center", "target", "roll", "focal", "sway", "follow", "sway_hz", "sway_phase")
     columns = {
-        name: torch.tensor([[getattr(camera, name) for camera in shot.cameras] for shot in shots], dtype=torch.float64)
+        name: torch.tensor(
+            [[getattr(camera, name) for camera in shot.cameras] for shot in shots], dtype=torch.float64
+        )
         for name in names
     }
     return Rig(**columns)
 
 
-def _stage(dice: Dice, family: SceneFamily) -> Stage:
-    if family is not SceneFamily.RING and dice.chance(0.5):
+def _stage(dice: Dice, family: SceneFamily, subject: Subject | None) -> Stage:
+    drawn = Subject.TABLE if family is not SceneFamily.RING and dice.chance(0.5) else Subject.PEOPLE
+    if (subject or drawn) is Subject.TABLE:
         height = dice.between(0.45, 0.8)
         return Stage(middle=(0.0, -height - 0.1, 0.0), radius=dice.between(0.3, 0.42), table_height=height)
     return Stage(middle=(0.0, -dice.between(0.7, 1.1), 0.0), radius=dice.between(0.9, 1.3), table_height=0.0)
@@ -161,6 +177,5 @@ def _roll(dice: Dice, tilt: int) -> float:
     return turn + math.radians(dice.between(-8, 8))
 
 
-def _sway(dice: Dice, away: float, family: SceneFamily) -> Vector:
-    reach = 0.14 * away if family is SceneFamily.HANDHELD else 0.09 * away
+def _swing(dice: Dice, reach: float) -> Vector:
     return (reach * dice.between(-1, 1), 0.5 * reach * dice.between(-1, 1), reach * dice.between(-1, 1))

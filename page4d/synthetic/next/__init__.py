@@ -1,1 +1,0 @@
-"""Temporary home of the new renderer."""

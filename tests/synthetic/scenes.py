@@ -1,0 +1,84 @@
+"""Worlds and cameras for the tests of the renderer, small and in double precision."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from page4d.geometry.camera import Cameras
+from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.synthetic.furnish import sample_plan
+from page4d.synthetic.plan import build_world
+from page4d.synthetic.render import Rendered, render
+from page4d.synthetic.shots import SceneFamily, Shot, Subject, build_rig, sample_shot
+from page4d.synthetic.world import Shape, World
+
+SIZE = (24, 32)
+EXACT = 1e-9
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a test films: a few scenes of each kind are enough, because every seed draws other shapes."""
+
+    seed: int
+    family: SceneFamily = SceneFamily.ARC
+    subject: Subject | None = None
+    outdoors: bool = False
+
+    @property
+    def shot(self) -> Shot:
+        views = 1 if self.family is SceneFamily.SINGLE else 3
+        return sample_shot(self.seed, self.family, views, None, 0.5, self.subject)
+
+    @property
+    def world(self) -> World:
+        return build_world([sample_plan(self.seed, self.shot, float(self.outdoors))])
+
+    def cameras(self, times: Tensor, size: tuple[int, int] = SIZE) -> Cameras:
+        return build_rig([self.shot]).cameras(times, size)
+
+
+ROOM = Setting(3, SceneFamily.RING)
+TABLE = Setting(1, subject=Subject.TABLE)
+GARDEN = Setting(2, SceneFamily.HANDHELD, subject=Subject.PEOPLE, outdoors=True)
+PATIO = Setting(8, SceneFamily.SINGLE, subject=Subject.TABLE, outdoors=True)
+SETTINGS = (ROOM, TABLE, GARDEN, PATIO)
+
+TIMES = torch.tensor([[0.3, 1.1]], dtype=torch.float64)
+
+
+def filmed(setting: Setting, times: Tensor = TIMES, **options: object) -> tuple[World, Cameras, Rendered]:
+    """Render a setting in double precision."""
+    world, cameras = setting.world, setting.cameras(times)
+    return world, cameras, render(world, cameras, times, **({"dtype": torch.float64} | options))
+
+
+def distance_to_surface(world: World, points: Tensor, objects: Tensor, time: Tensor) -> Tensor:
+    """Measure by implicit equations how far world points are from the surface of objects, negative inside."""
+    poses = world.object_to_world(time.reshape(1, 1))[0, 0]
+    local = transform_points(invert_rigid(poses)[objects], points)
+    return distance_from_origin(world.shape[0][objects], world.half_size[0][objects], local)
+
+
+def distance_from_origin(shape: Tensor, half: Tensor, local: Tensor) -> Tensor:
+    """Measure the same for points in the objects' own frames."""
+    box = (local.abs() - half).amax(-1)
+    ball = ((local / half).norm(dim=-1) - 1) * half.amin(-1)
+    spine = torch.zeros_like(local)
+    reach = half[..., 1] - half[..., 0]
+    spine[..., 1] = torch.maximum(torch.minimum(local[..., 1], reach), -reach)
+    distance = (local - spine).norm(dim=-1) - half[..., 0]
+    by_shape = {Shape.ROOM: -box, Shape.GROUND: -local[..., 1], Shape.BOX: box, Shape.ELLIPSOID: ball}
+    for kind, value in by_shape.items():
+        distance = torch.where(shape == kind, value, distance)
+    return torch.where(shape == Shape.ABSENT, torch.inf, distance)
+
+
+def single_rays(cameras: Cameras, pixels: Tensor) -> Cameras:
+    """Make cameras [1, 1, n] of one pixel each, whose centres are pixel coordinates of `cameras` [n]."""
+    intrinsics = cameras.intrinsics.clone()
+    intrinsics[:, :2, 2] += 0.5 - pixels
+    return Cameras(
+        world_to_camera=cameras.world_to_camera[None, None], intrinsics=intrinsics[None, None], image_size=(1, 1)
+    )

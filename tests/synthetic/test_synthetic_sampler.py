@@ -1,0 +1,182 @@
+"""The sampler: truth for training is a pure function of seeds and request, and the images are worth looking at."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from page4d.errors import UsageError
+from page4d.geometry.camera import project, world_points
+from page4d.geometry.rigid import transform_points
+from page4d.synthetic.appearance import (
+    Appearance,
+    develop,
+    plain_appearance,
+    sample_appearance,
+    tone_curve,
+)
+from page4d.synthetic.render import render
+from page4d.synthetic.sampler import SceneFamily, ShotRequest, sample, sample_truth
+
+SMALL = ShotRequest(num_times=2, num_views=2, image_size=(24, 32))
+
+
+@pytest.mark.parametrize("family", list(SceneFamily))
+def test_a_seed_gives_the_same_truth_in_any_batch(family):
+    request = dataclasses.replace(
+        SMALL, family=family, num_views=1 if family is SceneFamily.SINGLE else 2, supersample=2
+    )
+    together, alone = sample_truth([8, 3, 11], request), sample_truth([3], request)
+    assert together.images.shape == (3, 2, request.num_views, 3, 24, 32)
+    for name in ("depth", "images"):
+        difference = (getattr(together, name)[1] - getattr(alone, name)[0]).abs()
+        assert float((difference > 1e-4).double().mean()) < 1e-3
+    assert float((together.dynamic[1] != alone.dynamic[0]).double().mean()) < 1e-3
+    for name in ("world_to_camera", "intrinsics"):
+        assert torch.equal(getattr(together.cameras, name)[1], getattr(alone.cameras, name)[0])
+    assert torch.equal(together.times[1], alone.times[0])
+    assert not torch.equal(together.depth[0], together.depth[1])
+
+
+def test_truth_is_complete():
+    request = dataclasses.replace(SMALL, family=SceneFamily.RING, num_times=3, step_s=(0.1, 0.2))
+    truth = sample_truth(range(4), request)
+    assert bool(truth.valid.all())
+    assert truth.images.dtype == truth.depth.dtype == truth.cameras.intrinsics.dtype == torch.float32
+    assert 0 <= float(truth.images.min()) <= float(truth.images.max()) <= 1
+    steps = truth.times.diff(dim=1)
+    assert bool(((steps > 0.0999) & (steps < 0.2001)).all())
+    assert float((steps[:, 0] - steps[:, 1]).abs().max()) < 1e-5
+    assert 0.005 < float(truth.dynamic.double().mean()) < 0.5
+    assert truth.cameras.image_size == (24, 32)
+
+
+def test_depth_of_one_view_agrees_with_that_of_another():
+    """Most points that land inside another image are seen there, at the depth that this view says."""
+    made = sample([4, 5], dataclasses.replace(SMALL, image_size=(48, 64), spacing_deg=(8, 8), outdoor_probability=0))
+    truth, flow = made.truth, made.flow((0, 0), (0, 1))
+    points = world_points(truth.depth, truth.cameras)[:, 0, 0]
+    pixels, depth = project(
+        transform_points(truth.cameras.world_to_camera[:, 0, 1], points), truth.cameras.intrinsics[:, 0, 1]
+    )
+    seen = flow.visible
+    assert 0.3 < float(seen.double().mean()) < 1
+    batch = torch.arange(2)[:, None, None].expand_as(seen)[seen]
+    x, y = pixels[seen].floor().long().unbind(-1)
+    ratio = truth.depth[:, 0, 1][batch, y, x] / depth[seen]
+    assert float(((ratio - 1).abs() < 0.03).double().mean()) > 0.8
+
+
+def test_outdoors_there_is_sky_and_indoors_there_is_none():
+    far = dataclasses.replace(SMALL, family=SceneFamily.RING, outdoor_probability=1.0)
+    near = dataclasses.replace(far, outdoor_probability=0.0)
+    outside, inside = sample_truth(range(4), far), sample_truth(range(4), near)
+    assert 0.05 < float((outside.depth == 0).double().mean()) < 0.7
+    assert bool((inside.depth > 0).all())
+    assert float(inside.depth.max()) < 25
+
+
+def test_images_are_well_exposed_textured_and_differ():
+    images = torch.cat(
+        [
+            sample_truth(range(6), dataclasses.replace(SMALL, family=family, num_times=1)).images
+            for family in (SceneFamily.ARC, SceneFamily.RING)
+        ]
+    )[:, 0]
+    means = images.mean(dim=(2, 3, 4))
+    assert float(means.min()) > 0.12
+    assert float(means.max()) < 0.9
+    assert 0.3 < float(images.mean()) < 0.65
+    assert float((images > 0.99).double().mean()) < 0.05
+    assert float(images.std(dim=(-1, -2)).median()) > 0.06
+    spread = (images.amax(2) - images.amin(2)).mean()
+    assert 0.03 < float(spread) < 0.25
+
+
+def test_photometric_variation_changes_images_only():
+    plain, varied = (sample_truth([2, 6], dataclasses.replace(SMALL, photometric=on)) for on in (False, True))
+    assert torch.equal(plain.depth, varied.depth)
+    assert torch.equal(plain.dynamic, varied.dynamic)
+    assert torch.equal(plain.cameras.world_to_camera, varied.cameras.world_to_camera)
+    assert float((plain.images - varied.images).abs().mean()) > 0.01
+
+
+def test_nothing_is_computed_anywhere_but_where_the_worlds_are():
+    """With another default device, whatever a function makes there cannot meet the rest."""
+    made = sample([2, 6], dataclasses.replace(SMALL, family=SceneFamily.RING, outdoor_probability=0.5))
+    look = sample_appearance([2, 6], 2)
+    with torch.device("meta"):
+        rendered = render(made.world, made.cameras, made.times, supersample=2)
+        images = develop(rendered.light, look, [2, 6])
+        flow = made.flow((0, 0), (1, 1))
+    assert rendered.light.device == images.device == flow.optical.device == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"num_times": 0}, {"num_views": 0}, {"image_size": (0, 8)}, {"step_s": (0.0, 1.0)}]
+)
+def test_requests_for_nothing_are_refused(wrong):
+    with pytest.raises(UsageError, match="a request for"):
+        ShotRequest(**wrong)
+
+
+LIGHT = torch.rand(1, 2, 2, 3, 20, 28, generator=torch.Generator().manual_seed(0))
+
+
+def changed(**fields: float) -> Appearance:
+    plain = plain_appearance(1, 2)
+    return dataclasses.replace(plain, **{name: torch.full((1, 2), value) for name, value in fields.items()})
+
+
+def test_plain_cameras_only_apply_the_tone_curve():
+    assert float((develop(LIGHT, plain_appearance(1, 2), [0]) - tone_curve(LIGHT)).abs().max()) < 1e-6
+    curve = tone_curve(torch.linspace(0, 50, 200))
+    assert bool((curve.diff() > -1e-7).all())
+    assert float(tone_curve(torch.tensor(0.18))) == pytest.approx(0.46, abs=0.03)
+
+
+def test_each_trait_of_a_camera_does_what_it_says():
+    flat = torch.full_like(LIGHT, 0.3)
+    level = float(tone_curve(torch.tensor(0.3)))
+    assert float(develop(flat, changed(exposure=2.0), [0]).mean()) > level + 0.1
+    dark = develop(flat, changed(vignette=0.5), [0])
+    assert float(dark[..., 0, 0].max()) < level - 0.05
+    assert float(dark[..., 9:11, 13:15].min()) == pytest.approx(level, abs=0.01)
+    warm = dataclasses.replace(plain_appearance(1, 2), balance=torch.tensor([1.2, 1.0, 0.8]).expand(1, 2, 3))
+    red, green, blue = develop(flat, warm, [0]).mean(dim=(0, 1, 2, 4, 5)).tolist()
+    assert red > green > blue
+    sharp = develop(LIGHT, plain_appearance(1, 2), [0])
+    soft = develop(LIGHT, changed(blur=0.2), [0])
+    assert float(soft.std()) < 0.6 * float(sharp.std())
+    assert float(develop(flat, changed(blur=0.2), [0]).std()) < 1e-6
+    gray = develop(LIGHT, changed(saturation=0.0), [0])
+    assert float((gray.amax(3) - gray.amin(3)).max()) < 1e-6
+    assert float(develop(LIGHT, changed(contrast=0.5), [0]).std()) == pytest.approx(
+        0.5 * float(sharp.std()), rel=0.05
+    )
+    coded = develop(LIGHT, changed(blocks=0.05), [0])
+    assert 0.01 < float((coded - sharp).abs().mean()) < 0.15
+    assert float((develop(LIGHT, changed(blocks=1e-5), [0]) - sharp).abs().max()) < 1e-3
+
+
+def test_noise_belongs_to_a_frame_and_not_to_its_batch():
+    noisy = changed(read_noise=0.02, shot_noise=0.01)
+    flat = torch.full_like(LIGHT, 0.3)
+    images = develop(flat, noisy, [7])
+    assert float(images.std()) == pytest.approx(0.02, rel=0.5)
+    assert float((images[0, 0] - images[0, 1]).abs().mean()) > 0.01
+    one = Appearance(**{name: value[:, 1:] for name, value in vars(noisy).items()})
+    again = develop(flat[:, 1:, 1:], one, [7], first_frame=1, first_view=1)
+    assert float((again[0, 0, 0] - images[0, 1, 1]).abs().max()) < 1e-6
+    assert float((develop(flat, noisy, [8]) - images).abs().mean()) > 0.01
+
+
+def test_cameras_of_a_seed_are_drawn_once_and_differ():
+    first, second = sample_appearance([1, 2], 3), sample_appearance([2], 3)
+    assert torch.equal(first.exposure[1], second.exposure[0])
+    many = sample_appearance(range(60), 2)
+    assert 0.4 < float(many.exposure.min()) < 0.8 < 1.3 < float(many.exposure.max()) < 1.9
+    apart = (many.exposure[:, 0] - many.exposure[:, 1]).abs()
+    assert float(apart.median()) > 0.02
+    assert 0 < float((many.read_noise > 0).double().mean()) < 1
+    assert 0 < float((many.blocks > 0).double().mean()) < 1
