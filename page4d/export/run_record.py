@@ -98,12 +98,16 @@ class TransformRecord(FileModel):
 
 
 class SeamRecord(FileModel):
-    """How well a chunk fits the one before: residual in units of the scene, and what the alignment turned and scaled.
+    """How well a chunk fits the one before, and what the alignment turned and scaled.
 
-    `num_points` pixels decided it; 0 means that the cameras did. Without a shared static pixel there is no residual.
+    Medians over the static pixels of the overlap: `residual` in units of the scene, `residual_share` of the depth
+    there, `residual_px` in network pixels as the next view sees it. Without such a pixel there are none. `num_points`
+    pixels decided the alignment; 0 means that the cameras did.
     """
 
     residual: float | None
+    residual_share: float | None = None
+    residual_px: float | None = None
     rotation_deg: float
     scale_ratio: float
     num_points: Count = 0

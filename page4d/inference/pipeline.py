@@ -11,14 +11,14 @@ import torch
 from pydantic import JsonValue
 
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError
+from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError
 from page4d.export.atomic import check_can_be_made, claim_output
 from page4d.export.cameras import capture_cameras
 from page4d.export.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import choose_depth_scale
 from page4d.export.output import open_output
-from page4d.export.run_record import NetworkRecord, RunRecord, read_run, write_run
+from page4d.export.run_record import ChunkRecord, NetworkRecord, RunRecord, read_run, write_run
 from page4d.geometry.camera import Cameras
 from page4d.geometry.preprocess import Preprocess
 from page4d.geometry.similarity import Sim3
@@ -30,6 +30,7 @@ from page4d.inference.picture import write_previews
 from page4d.inference.plan import plan_run
 from page4d.inference.predict import Predictor
 from page4d.inference.report import RunInputs, chunk_record, run_record
+from page4d.inference.seams import seam_fits
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.state import (
     OWN_NAMES,
@@ -162,13 +163,16 @@ class _Run:
         begin = time.perf_counter()
         if existing is ExistingOutput.RESUME and self._is_done():
             self.journal.progress(self.inputs.scene.num_times, self.inputs.scene.num_times)
-            return read_run(self.layout)
+            finished = read_run(self.layout)
+            self._check_seams(finished.chunks)
+            return finished
         self.state = self._begin(existing)
         for notice in (*self.inputs.scene.notices, *self.inputs.plan.notices):
             self.journal.notice(notice)
         write_run(self.layout, self._record("incomplete"))
         self._reconstruct_chunks()
         self._notice_clipping()
+        self._notice_seams()
         image_sizes = tuple(transform.original_size for transform in self.inputs.plan.transforms)
         cameras = cameras_of(self.finished, self.layout.view_names, image_sizes, self.state.scale or Scale.ARBITRARY)
         files = write_capture_cameras(self.layout, cameras)
@@ -200,6 +204,7 @@ class _Run:
         if existing is ExistingOutput.RESUME and is_occupied(folder):
             earlier = check_fingerprint(folder, self.states.read_run(), fingerprint)
             self.finished = self.states.finished_chunks(earlier)
+            self._check_seams([chunk.record for chunk in self.finished])
             self.journal.continue_from(earlier.warnings, earlier.seconds)
             if self.finished and earlier.scale is not None:
                 self.world.continue_from(earlier.scale, transform_of(self.finished[-1].record))
@@ -332,6 +337,9 @@ class _Run:
 
     def _write_chunk(self, stitched: Stitched, begin: float) -> None:
         """Write the instants that a chunk completes, then its record; `begin` is when its work began."""
+        settled = self.settled if self.world.is_fixed else stitched.transform
+        record = chunk_record(stitched, settled, time.perf_counter() - begin)
+        self._check_seams([record])
         predictions = replace(stitched.predictions, scale=self.world.scale)
         if self.state.depth_scale is None:
             depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
@@ -348,9 +356,7 @@ class _Run:
         memory = self.memories[index]
         kept = None if memory is None else self.states.write_memory(index, memory)
         state = chunk_state(
-            chunk_record(
-                stitched, self.settled if self.world.is_fixed else stitched.transform, time.perf_counter() - begin
-            ),
+            record.model_copy(update={"seconds": round(time.perf_counter() - begin, 3)}),
             first,
             capture_cameras([predictions]),
             written,
@@ -360,6 +366,36 @@ class _Run:
         self.states.write_chunk(index, state)
         self.finished.append(finished_chunk(state))
         self._update()
+
+    def _check_seams(self, chunks: list[ChunkRecord]) -> None:
+        """Refuse what does not fit before it is written, if the settings say so.
+
+        Raises:
+            InputError: naming the first such seam.
+        """
+        loose = self._loose_seams(chunks) if self.settings.strict_seams else []
+        if loose:
+            raise InputError(
+                f"the chunks do not fit together at instant {loose[0].start}: {_misfit(loose[0])}",
+                "give a larger --chunk and --overlap, or the rig's cameras with --calibration; "
+                "--resume without --strict-seams goes on with a warning",
+            )
+
+    def _loose_seams(self, chunks: list[ChunkRecord]) -> list[ChunkRecord]:
+        """Return the chunks that do not fit the one before."""
+        side = max(max(transform.canvas_size) for transform in self.inputs.plan.transforms)
+        return [
+            chunk
+            for chunk in chunks
+            if chunk.seam is not None and not seam_fits(chunk.seam.residual_px, chunk.seam.residual_share, side)
+        ]
+
+    def _notice_seams(self) -> None:
+        loose = self._loose_seams([chunk.record for chunk in self.finished])
+        if loose:
+            worst = max(loose, key=lambda chunk: 0.0 if chunk.seam is None else chunk.seam.residual_share or 0.0)
+            seams = f"{len(loose)} of {len(self.finished) - 1} seams between chunks do not fit"
+            self.journal.notice(Notice(f"{seams}; the worst, at instant {worst.start}: {_misfit(worst)}"))
 
     def _notice_scale(self) -> None:
         if self.world.lacks_baseline:
@@ -374,6 +410,13 @@ class _Run:
             levels = self.state.depth_scale or 1.0
             span = f"{1 / levels:.4g} to {65535 / levels:.4g}"
             self.journal.notice(Notice(f"{clipped} depths outside {span} were clipped in the depth PNGs"))
+
+
+def _misfit(chunk: ChunkRecord) -> str:
+    """Say by how much a chunk misses the one before."""
+    assert chunk.seam is not None
+    shift, share = chunk.seam.residual_px, chunk.seam.residual_share or 0.0
+    return f"off by {share:.1%} of the depth" + ("" if shift is None else f", {shift:.1f} px")
 
 
 def _smaller(side: int, preprocess: Preprocess) -> str:

@@ -66,6 +66,8 @@ def chunk_record(stitched: Stitched, transform: Sim3, seconds: float) -> ChunkRe
         if seam is None
         else SeamRecord(
             residual=seam.residual,
+            residual_share=seam.residual_share,
+            residual_px=seam.residual_px,
             rotation_deg=seam.rotation_deg,
             scale_ratio=seam.scale_ratio,
             num_points=seam.num_points,

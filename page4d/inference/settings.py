@@ -20,6 +20,7 @@ class ReconstructSettings:
     """What a run does. `long_side` are network pixels; None leaves them to the predictor, or to `preprocess`.
 
     `chunk` instants are predicted together, neighbours share `overlap`. `poses` matters only with a calibration.
+    With `strict_seams` a chunk that does not fit the one before ends the run.
     """
 
     long_side: int | None = None
@@ -29,6 +30,7 @@ class ReconstructSettings:
     poses: Poses = Poses.INPUT
     points: PointOptions = field(default_factory=PointOptions)
     preview: bool = True
+    strict_seams: bool = False
 
     def __post_init__(self) -> None:
         if self.long_side is not None and self.long_side < 8:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor
 
 from page4d.conventions import Scale
@@ -12,31 +11,13 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras, align_points_robust
 from page4d.geometry.rigid import interpolate_rigid
-from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk
+from page4d.inference.seams import Seam, has_depth, measure_seam, static_pixels
 from page4d.predictions import Predictions, join_times
 
 MAX_CORRESPONDENCES = 20_000
 """Pixels that decide an alignment; they are spread evenly over the overlap."""
-
-MOVING = 0.5
-"""Pixels whose probability of motion is above this do not take part in an alignment."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seam:
-    """How well a chunk fits the one before, after alignment.
-
-    `residual` is the median distance of the same static pixel in both, in units of the scene; None if they share
-    none. `rotation_deg` and `scale_ratio` are what the alignment had to turn and scale. `num_points` is how many
-    pixels decided it; 0 means that the cameras did.
-    """
-
-    residual: float | None
-    rotation_deg: float
-    scale_ratio: float
-    num_points: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +45,9 @@ def stitch(
     cameras) and are only blended. The instants of an overlap are blended linearly and come out with the later chunk;
     `held` are those that an interrupted run had not yielded, in the final world.
 
+    Only neighbours overlap, so the chain of their maps is the least-squares solution for all scales and poses at
+    once: it meets every map exactly, and there is no second one to weigh against it.
+
     Raises:
         UsageError: if a chunk is shorter than two overlaps, so that a blended instant would be blended again.
     """
@@ -77,12 +61,7 @@ def stitch(
             predictions = predictions.transformed(transform)
         if held is not None:
             head = predictions.at_times(0, overlap)
-            seam = Seam(
-                residual=_residual(head, held),
-                rotation_deg=float(torch.rad2deg(rotation_angle(transform.rotation))),
-                scale_ratio=float(transform.scale),
-                num_points=num_points,
-            )
+            seam = measure_seam(held, head, transform, num_points)
             predictions = join_times([blend(held, head), predictions.at_times(overlap, predictions.num_times)])
         final = predictions.num_times if chunk.stop == num_times else predictions.num_times - overlap
         if chunk.stop < num_times and final < chunk.overlap:
@@ -103,7 +82,7 @@ def align_chunk(source: Predictions, target: Predictions) -> tuple[Sim3, int]:
     The same confident, static pixels of both decide it, robustly; where there are too few, the cameras do. A metric
     scale is not touched. Returns the map and the number of pixels.
     """
-    static = _static_pixels(source, target)
+    static = static_pixels(source, target)
     number = int(static.sum())
     with_scale = source.scale is not Scale.METRIC
     chosen = static.flatten().nonzero()[:: max(1, -(-number // MAX_CORRESPONDENCES)), 0]
@@ -141,7 +120,7 @@ def blend(first: Predictions, second: Predictions) -> Predictions:
         has_one, has_two = (known.reshape(*known.shape, *spare) for known in (known_one, known_two))
         return torch.where(has_one & has_two, mixed(one, two), torch.where(has_two, two, one))
 
-    known_one, known_two = (_has_depth(part) for part in (first, second))
+    known_one, known_two = (has_depth(part) for part in (first, second))
     steps = fade.to(first.cameras.world_to_camera.dtype)[None, :, None]
     cameras = Cameras(
         world_to_camera=interpolate_rigid(
@@ -165,23 +144,3 @@ def blend(first: Predictions, second: Predictions) -> Predictions:
         points_confidence=mixed_maps(first.points_confidence, second.points_confidence),
         dynamic=mixed_maps(first.dynamic, second.dynamic),
     )
-
-
-def _has_depth(predictions: Predictions) -> Bool[Tensor, "B T V H W"]:
-    return predictions.valid & torch.isfinite(predictions.depth) & (predictions.depth > 0)
-
-
-def _static_pixels(first: Predictions, second: Predictions) -> Bool[Tensor, "B T V H W"]:
-    static = _has_depth(first) & _has_depth(second)
-    for part in (first, second):
-        if part.dynamic is not None:
-            static = static & (part.dynamic <= MOVING)
-    return static
-
-
-def _residual(first: Predictions, second: Predictions) -> float | None:
-    static = _static_pixels(first, second)
-    if not bool(static.any()):
-        return None
-    distance = (first.world_points() - second.world_points())[static].norm(dim=-1)
-    return float(distance.median())

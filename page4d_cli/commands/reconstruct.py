@@ -102,6 +102,14 @@ def reconstruct(
     overlap: Annotated[
         int, typer.Option(min=0, help="Instants that neighbouring chunks share.", rich_help_panel=options.NETWORK)
     ] = 2,
+    strict_seams: Annotated[
+        bool,
+        typer.Option(
+            "--strict-seams",
+            help="Fail, instead of warning, where neighbouring chunks do not fit together.",
+            rich_help_panel=options.NETWORK,
+        ),
+    ] = False,
     device: Annotated[
         str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Where to compute.", rich_help_panel=options.NETWORK)
     ] = "auto",
@@ -206,6 +214,7 @@ def reconstruct(
             seed=seed,
         ),
         preview=preview,
+        strict_seams=strict_seams,
     )
     existing = pipeline.ExistingOutput.REFUSE
     if overwrite or resume:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError, WeightsError
+from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, UsageError, WeightsError
 from page4d.export.output import open_output
 from page4d.export.points import PointOptions, PointSource
 from page4d.export.run_record import NetworkRecord
@@ -271,3 +271,23 @@ def test_one_view_and_one_instant_run(tmp_path: Path):
     assert record.status == "complete"
     assert (tmp_path / "out" / "preview" / "contact_sheet.png").exists()
     assert any("no baseline" in warning for warning in record.warnings)
+
+
+def torn(start: int, predictions: Predictions) -> Predictions:
+    """Bend the depth of the chunks from instant 4 on, so that no similarity makes them fit."""
+    height = predictions.depth.shape[-2]
+    slope = torch.linspace(0.5, 2.0, height, dtype=predictions.depth.dtype)[:, None]
+    return replace(predictions, depth=predictions.depth * slope) if start >= 4 else predictions
+
+
+def test_a_seam_that_does_not_fit_is_a_warning_or_ends_a_strict_run_before_it_is_written(tmp_path: Path):
+    scene, out, strict = uncalibrated(CAPTURE.scene()), tmp_path / "out", replace(SETTINGS, strict_seams=True)
+    with pytest.raises(InputError, match=r"do not fit together at instant 4: off by \d+\.\d% of the depth") as failed:
+        reconstruct(scene, TruthPredictor(CAPTURE, torn), NETWORK, out, strict)
+    assert failed.value.exit_code == 3
+    assert len(list((out / "points").iterdir())) == 4
+    resume = ExistingOutput.RESUME
+    record = reconstruct(scene, TruthPredictor(CAPTURE, torn), NETWORK, out, SETTINGS, existing=resume)
+    assert any("seams between chunks do not fit" in warning for warning in record.warnings)
+    with pytest.raises(InputError, match="at instant 4"):
+        reconstruct(scene, TruthPredictor(CAPTURE, torn), NETWORK, out, strict, existing=resume)

@@ -5,8 +5,10 @@ import torch
 
 from page4d.conventions import Scale
 from page4d.errors import UsageError
+from page4d.geometry.registration import align_points
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk, plan_chunks
+from page4d.inference.seams import measure_seam, seam_fits
 from page4d.inference.stitch import Stitched, align_chunk, blend, stitch
 from page4d.predictions import Predictions, join_times
 from page4d.synthetic.capture import SyntheticCapture
@@ -125,3 +127,54 @@ def test_blended_instants_are_never_blended_again(truth: Predictions):
     chunks = [(chunk, truth.at_times(chunk.start, chunk.stop)) for chunk in plan]
     with pytest.raises(UsageError, match="overlap of 2"):
         list(stitch(chunks, num_times=10, overlap=2, place_first=lambda _: Sim3.identity()))
+
+
+def test_twenty_noisy_chunks_come_back_where_a_naive_chain_drifts():
+    """Every chunk has a world, a scale and noise of its own; what moves has a wrong depth."""
+    true = exact_predictions(SyntheticCapture(seed=3, num_views=2, num_times=42, image_size=(24, 32)))
+    assert true.dynamic is not None
+    plan = plan_chunks(42, 4, 2)
+    assert len(plan) == 20
+    generator = torch.Generator().manual_seed(1)
+
+    def noisy(part: Predictions) -> Predictions:
+        noise = 1 + 0.005 * torch.randn(part.depth.shape, generator=generator, dtype=torch.float64)
+        lie = 1 + torch.rand((), generator=generator, dtype=torch.float64)
+        assert part.dynamic is not None
+        return replace(part, depth=part.depth * noise * torch.where(part.dynamic > 0.5, lie, 1.0))
+
+    chunks = [
+        (chunk, noisy(true.at_times(chunk.start, chunk.stop)).transformed(random_similarity(chunk.start)))
+        for chunk in plan
+    ]
+    whole = join_times([part.predictions for part in stitched(true, chunks, overlap=2)])
+    corners = true.world_points()[true.valid]
+    size = (corners.amax(0) - corners.amin(0)).norm()
+    error = float((whole.cameras.centers - true.cameras.centers).norm(dim=-1).max() / size)
+
+    naive = [chunks[0][1].transformed(random_similarity(0).inverse())]
+    for (chunk, part), (before, _) in zip(chunks[1:], chunks, strict=False):
+        known = naive[-1].at_times(chunk.start - before.start, chunk.start - before.start + 1)
+        shared = [both.world_points().reshape(-1, 3) for both in (part.at_times(0, 1), known)]
+        naive.append(part.transformed(align_points(shared[0], shared[1])))
+    naive_error = max(
+        float((part.cameras.centers - true.cameras.centers[:, chunk.start : chunk.stop]).norm(dim=-1).max() / size)
+        for part, (chunk, _) in zip(naive, chunks, strict=True)
+    )
+    assert error < 1e-3
+    assert naive_error > 10 * error
+
+
+def test_a_seam_tells_a_shift_in_pixels_and_a_wrong_depth(truth: Predictions):
+    part = truth.at_times(0, 2)
+    same = measure_seam(part, part, Sim3.identity(), 5)
+    assert same.residual == same.residual_share == same.residual_px == 0.0
+    assert seam_fits(same.residual_px, same.residual_share, 48)
+    farther = measure_seam(part, replace(part, depth=part.depth * 1.2), Sim3.identity(), 5)
+    assert farther.residual_share is not None
+    assert farther.residual_px is not None
+    assert farther.residual_share > 0.2  # of the z-depth; along the ray it is farther
+    assert farther.residual_px > 0.48
+    assert not seam_fits(farther.residual_px, farther.residual_share, 48)
+    blind = measure_seam(part, replace(part, valid=torch.zeros_like(part.valid)), Sim3.identity(), 0)
+    assert blind.residual is blind.residual_share is blind.residual_px is None
