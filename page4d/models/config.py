@@ -257,13 +257,12 @@ def _demo() -> NetworkConfig:
         depth=4,
         num_heads=4,
         layer_scale=None,
-        mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
+        mask=MaskConfig(layers=(2, 3), streams=Streams.SINGLE, teaches_trunk=True),
         matches=MatchConfig(),
         known_cameras=True,
         ray_head=True,
         camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=3, mlp_ratio=2.0),
         depth_head=dense,
-        point_head=dense,
     )
 
 

@@ -39,7 +39,7 @@ class ShotRequest:
     num_times: int = 2
     num_views: int = 4
     image_size: tuple[int, int] = (64, 80)
-    step_s: tuple[float, float] = (0.04, 0.4)
+    step_s: tuple[float, float] = (0.1, 0.8)
     spacing_deg: tuple[float, float] | None = None
     moving_probability: float = 0.5
     outdoor_probability: float = 0.25
