@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import page4d
+from page4d.models.signs import Domain
 from page4d.training.config import TrainConfig
 from page4d.training.plan import Position
 from page4d.training.state import RunState
@@ -22,9 +23,17 @@ _CURVE_POINTS = 24
 
 
 def release_weights(
-    state: RunState, path: Path, metrics: Sequence[Mapping[str, Any]], *, processes: int, half: bool
+    state: RunState,
+    path: Path,
+    metrics: Sequence[Mapping[str, Any]],
+    *,
+    domain: Domain | None,
+    processes: int,
+    half: bool,
 ) -> None:
     """Write the averaged weights; `half` stores them as fp16. `metrics` are the lines of the run's file.
+
+    `domain`, if known, lets `reconstruct` say when it is used elsewhere.
 
     Raises:
         OutputError: if the file cannot be written.
@@ -41,6 +50,7 @@ def release_weights(
         "samples": str(at.samples),
         "steps": str(at.step),
         "curve": json.dumps(summary(metrics), sort_keys=True),
+        **({} if domain is None else {"domain": domain.to_json()}),
         **{f"history_{name}": text for name, text in state.history.items()},
     }
     save_network(network.half() if half else network, path, metadata)

@@ -11,11 +11,13 @@ import torch
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
 from page4d.export.atomic import claim_output, write_bytes_atomic
 from page4d.inference.memory import is_out_of_memory
+from page4d.models.signs import Domain
 from page4d.training import state as states
 from page4d.training.captures import CaptureSource
 from page4d.training.checkpoint import read_checkpoint
 from page4d.training.config import SYNTHETIC, TrainConfig
 from page4d.training.curve import draw_curve
+from page4d.training.domain import find_domain
 from page4d.training.folder import RunFolder
 from page4d.training.logs import Log, MetricsFile, TensorBoardLog, read_metrics
 from page4d.training.parallel import Team, open_team, own_device
@@ -117,7 +119,7 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
                 stop() or 15,
             )
         if team.leads:
-            _finish(request, folder, state, team)
+            _finish(request, folder, state, team, device)
         team.wait()
     at = state.position
     return TrainOutcome(
@@ -193,8 +195,11 @@ def _open_logs(request: TrainRequest, folder: RunFolder, state: RunState, team: 
     return logs
 
 
-def _finish(request: TrainRequest, folder: RunFolder, state: RunState, team: Team) -> None:
-    """Write what a finished run hands out."""
+def _finish(request: TrainRequest, folder: RunFolder, state: RunState, team: Team, device: torch.device) -> None:
+    """Write what a finished run hands out; captures of a user's own have no scenes held out that show a domain."""
     metrics = read_metrics(folder.metrics)
-    release_weights(state, folder.weights, metrics, processes=team.size, half=request.half)
+    domain: Domain | None = None
+    if all(source.path == SYNTHETIC for source in state.config.sources):
+        domain = find_domain(state.average.network, state.config.evaluation, device)
+    release_weights(state, folder.weights, metrics, domain=domain, processes=team.size, half=request.half)
     draw_curve(metrics, folder.curve)

@@ -18,6 +18,7 @@ from training_runs import (
 )
 
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
+from page4d.models.signs import Domain
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 from page4d.training import step as steps
@@ -199,6 +200,7 @@ class TestWeights:
         about = loaded.info.metadata
         assert (about["samples"], about["licence"]) == ("6", "Apache-2.0")
         assert json.loads(about["curve"])["held_out"][-1][0] == 6
+        assert Domain.from_json(about["domain"]).limits.keys() == {"doubt", "depth_gap"}  # what mv-tiny can say
         again = TrainConfig.from_json(about["training"])
         assert "--until-samples 6 " in about["command"]
         train_tiny(tmp_path, 6, config=again)
@@ -220,6 +222,7 @@ class TestWeights:
 
         assert error(RunFolder(tmp_path / "tuned").weights) < 0.8 * error(RunFolder(whole).weights)
         assert "sha256" in checkpoint_of(tmp_path / "tuned").history["from"]
+        assert "domain" not in load_network(RunFolder(tmp_path / "tuned").weights).info.metadata
 
 
 class TestBadLuck:
