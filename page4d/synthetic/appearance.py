@@ -138,19 +138,21 @@ def _noise(light: Tensor, seeds: Sequence[int], first_frame: int, first_view: in
 
 
 def _compressed(image: Tensor, step: Tensor) -> Tensor:
-    """Round the cosine transform of blocks, fine detail more than coarse.
+    """Round the cosine transform of blocks, fine detail more than coarse; images of step 0 stay as they are.
+
+    In double precision, so that no coefficient is rounded otherwise in another batch.
 
     Source: ITU-T T.81 (1992), A.3.3, for the transform.
     """
     height, width = image.shape[-2:]
     down, right = -height % BLOCK, -width % BLOCK
-    padded = torch.nn.functional.pad(image.flatten(0, 2), (0, right, 0, down), mode="replicate")
+    padded = torch.nn.functional.pad(image.flatten(0, 2).double(), (0, right, 0, down), mode="replicate")
     rows, columns = (height + down) // BLOCK, (width + right) // BLOCK
     blocks = padded.reshape(*image.shape[:4], rows, BLOCK, columns, BLOCK).transpose(-2, -3)
-    k = torch.arange(BLOCK, dtype=image.dtype, device=image.device)
+    k = torch.arange(BLOCK, dtype=torch.float64, device=image.device)
     basis = torch.cos(math.pi / BLOCK * (k + 0.5) * k[:, None]) * (2 / BLOCK) ** 0.5
     basis[0] /= 2**0.5
-    steps = (step[..., None, None] * (1 + k[:, None] + k)).clamp(min=1e-6)
+    steps = (step.double()[..., None, None] * (1 + k[:, None] + k)).clamp(min=1e-6)
     coded = torch.round(basis @ blocks @ basis.T / steps) * steps
     whole = (basis.T @ coded @ basis).transpose(-2, -3).reshape(*image.shape[:4], height + down, width + right)
-    return torch.clamp(whole[..., :height, :width], 0, 1)
+    return torch.where(step > 0, whole[..., :height, :width].clamp(0, 1).to(image), image)
