@@ -12,7 +12,7 @@ from page4d.models.network import NetworkOutput
 from page4d.models.rays import patch_directions
 from page4d.training.correspondences import Correspondences, true_correspondences
 from page4d.training.matching_losses import match_position_loss, match_probability_loss, reprojection_loss
-from page4d.training.targets import Targets, targets_of
+from page4d.training.targets import SceneUnit, Targets, targets_of
 from page4d.truth import Truth
 
 _LEAST = 1e-4
@@ -44,19 +44,21 @@ class LossConfig:
     reprojection: float = 0.3
     mask: float = 1.0
     moving_weight: float = 3.0
+    unit: SceneUnit = SceneUnit.MEAN_DISTANCE
+    """What depth and translations are measured in."""
 
     def __post_init__(self) -> None:
-        if min(vars(self).values()) < 0 or self.refinement > 1:
+        object.__setattr__(self, "unit", SceneUnit(self.unit))
+        if min(value for value in vars(self).values() if not isinstance(value, str)) < 0 or self.refinement > 1:
             raise UsageError(f"losses: {vars(self)}", "give no negative weights, and a refinement of at most 1")
 
 
 def losses(output: NetworkOutput, truth: Truth, config: LossConfig) -> dict[str, Tensor]:
     """Return the parts by name, unweighted, and their weighted sum as "total".
 
-    Networks of this family predict in the frame of the first camera with the scene's mean distance as unit: see
-    `targets_of`.
+    Networks of this family predict in the frame of the first camera, in a unit that the scene has: see `targets_of`.
     """
-    targets = targets_of(truth)
+    targets = targets_of(truth, config.unit)
     parts: dict[str, Tensor] = {}
     if output.pose_encoding_iterations:
         parts |= camera_losses(output.pose_encoding_iterations, targets.pose_encoding, config.refinement)

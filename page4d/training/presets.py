@@ -11,6 +11,8 @@ from page4d.training.config import (
     Stage,
     TrainConfig,
 )
+from page4d.training.losses import LossConfig
+from page4d.training.targets import SceneUnit
 from page4d.weights.placement import Precision
 
 _SMALL = ((64, 80), (80, 64), (72, 72))
@@ -24,15 +26,19 @@ _NEAR = (
 
 _FIRST_SHOTS = (Shot(times=1, views=2, weight=1), Shot(times=1, views=4, weight=2), Shot(times=2, views=2, weight=1))
 _SHOTS = (
-    Shot(times=1, views=1, weight=0.5),
-    Shot(times=4, views=1, weight=0.5),
-    Shot(times=1, views=4, weight=1.5),
+    Shot(times=1, views=1, weight=0.3),
+    Shot(times=1, views=2, weight=1),
+    Shot(times=1, views=3, weight=1),
+    Shot(times=1, views=4, weight=3),
+    Shot(times=1, views=6, weight=0.5),
     Shot(times=2, views=2, weight=1),
-    Shot(times=2, views=4, weight=3),
-    Shot(times=4, views=2, weight=1),
-    Shot(times=4, views=4, weight=1.5),
-    Shot(times=2, views=6, weight=1),
+    Shot(times=2, views=4, weight=1.5),
+    Shot(times=4, views=1, weight=0.2),
+    Shot(times=4, views=2, weight=0.3),
+    Shot(times=4, views=4, weight=0.3),
 )
+"""Mostly one instant: another scene teaches more than another moment of the same."""
+
 _LONG_SHOTS = (*_SHOTS, Shot(times=8, views=2, weight=0.5), Shot(times=3, views=5, weight=0.5))
 
 _DEMO = TrainConfig(
@@ -42,6 +48,7 @@ _DEMO = TrainConfig(
         Stage(start=0.15, sizes=_SMALL, shots=_SHOTS, images_per_batch=16),
         Stage(start=0.7, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=16),
     ),
+    loss=LossConfig(confidence=0.4, unit=SceneUnit.TYPICAL_DEPTH),
     workers=1,
 )
 

@@ -1,6 +1,7 @@
 """What a network should have said: truth in the world and the unit in which networks are trained."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,9 +15,20 @@ from page4d.truth import Truth
 _LEAST_UNIT = 1e-6
 
 
+class SceneUnit(StrEnum):
+    """The length that networks call 1 in a scene whose scale images cannot tell."""
+
+    MEAN_DISTANCE = "mean-distance"
+    """Mean distance of all known points from the first camera, as VGGT has it."""
+
+    TYPICAL_DEPTH = "typical-depth"
+    """Geometric mean of all known depths, which open ground far away does not move: errors of log-depth then leave
+    nothing to guess of the scale."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Truth in the frame of the first camera, with the mean distance of its known points from there as the unit."""
+    """Truth in the frame of the first camera and in the unit of training."""
 
     cameras: Cameras
     pose_encoding: Float[Tensor, "B T V 9"]
@@ -29,7 +41,7 @@ class Targets:
     """Length that became 1."""
 
 
-def targets_of(truth: Truth) -> Targets:
+def targets_of(truth: Truth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE) -> Targets:
     """Bring truth to the world and unit of training, in float32.
 
     A scene without a known depth keeps its unit.
@@ -42,8 +54,10 @@ def targets_of(truth: Truth) -> Targets:
     intrinsics = truth.cameras.intrinsics.to(torch.float64)
     lifted = unproject(truth.depth, intrinsics.to(truth.depth.dtype))
     points = transform_points(invert_rigid(relative).to(lifted.dtype), lifted)
-    count = known.sum(dim=(1, 2, 3, 4)).clamp(min=1)
-    unit = (points.norm(dim=-1) * known).sum(dim=(1, 2, 3, 4)) / count
+    if scene_unit is SceneUnit.MEAN_DISTANCE:
+        unit = _mean(points.norm(dim=-1), known)
+    else:
+        unit = _mean(torch.where(known, truth.depth, 1).log(), known).exp()
     unit = torch.where(unit > _LEAST_UNIT, unit, 1)
     scaled = relative.clone()
     scaled[..., :3, 3] = relative[..., :3, 3] / unit.to(relative.dtype)[:, None, None, None]
@@ -57,3 +71,7 @@ def targets_of(truth: Truth) -> Targets:
         dynamic=truth.dynamic,
         unit=unit,
     )
+
+
+def _mean(values: Float[Tensor, "B T V H W"], known: Bool[Tensor, "B T V H W"]) -> Float[Tensor, " B"]:
+    return (values * known).sum(dim=(1, 2, 3, 4)) / known.sum(dim=(1, 2, 3, 4)).clamp(min=1)

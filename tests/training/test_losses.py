@@ -19,7 +19,7 @@ from page4d.synthetic.capture import SyntheticCapture
 from page4d.training.correspondences import bilinear_weights, true_correspondences
 from page4d.training.losses import LossConfig, losses, mask_loss, weighed_by_confidence
 from page4d.training.matching_losses import centered
-from page4d.training.targets import Targets, targets_of
+from page4d.training.targets import SceneUnit, Targets, targets_of
 from page4d.truth import Truth
 
 PATCH = 8
@@ -76,6 +76,7 @@ def test_the_truth_costs_nothing(truth: Truth) -> None:
         "refinement",
         "confidence",
         "moving_weight",
+        "unit",
     } | {"total"}
     for name, value in parts.items():
         if name not in ("match_probability", "mask", "total"):  # positions between patches and edges cost entropy
@@ -173,6 +174,18 @@ def test_neither_the_world_nor_the_unit_of_the_truth_matters(truth: Truth, targe
         torch.testing.assert_close(getattr(other, name), getattr(targets, name), rtol=1e-4, atol=1e-4)
     known = targets.points.norm(dim=-1)[targets.known]
     torch.testing.assert_close(known.mean(), torch.tensor(1.0))
+
+
+def test_ground_far_away_does_not_move_the_typical_depth(truth: Truth) -> None:
+    near = targets_of(truth, SceneUnit.TYPICAL_DEPTH)
+    torch.testing.assert_close(near.depth[near.known].log().mean(), torch.tensor(0.0), rtol=0, atol=1e-5)
+    depth = truth.depth.clone()
+    depth[..., :2, :] = 1000.0  # a twenty-fourth of every image
+    far = replace(truth, depth=depth)
+    assert targets_of(far, SceneUnit.TYPICAL_DEPTH).unit < 1.4 * near.unit
+    assert targets_of(far).unit > 5 * targets_of(truth).unit
+    known = torch.zeros_like(truth.valid)
+    assert targets_of(replace(truth, valid=known), SceneUnit.TYPICAL_DEPTH).unit == 1
 
 
 def test_points_reproject_to_their_pixels(truth: Truth, targets: Targets) -> None:
