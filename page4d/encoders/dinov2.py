@@ -6,13 +6,13 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from page4d.encoders.base import PatchTokens
 from page4d.errors import UsageError
 from page4d.layers.block import INIT_STD, Block, BlockConfig, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.feed_forward import FeedForwardKind
+from page4d.layers.positions import resample_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +84,8 @@ class DinoV2(nn.Module):
             nn.init.trunc_normal_(table, std=INIT_STD)
 
     def position_table(self, grid: tuple[int, int]) -> Float[Tensor, "one P1 C"]:
-        """Resample the table to a grid of (rows, columns), the class token's entry first.
-
-        Bicubic with antialiasing, whose kernel differs from the plain one also when enlarging, in at least float32.
-        """
-        if grid == (self.table_side, self.table_side):
-            return self.pos_embed
-        table = self.pos_embed.to(torch.promote_types(self.pos_embed.dtype, torch.float32))
-        square = table[:, 1:].reshape(1, self.table_side, self.table_side, -1).permute(0, 3, 1, 2)
-        resampled = functional.interpolate(square, size=grid, mode="bicubic", align_corners=False, antialias=True)
-        return torch.cat([table[:, :1], resampled.flatten(2).transpose(1, 2)], dim=1)
+        """Resample the table to a grid of (rows, columns), the class token's entry first."""
+        return resample_positions(self.pos_embed, (self.table_side, self.table_side), grid, num_special=1)
 
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F N C"]:
         """Return the tokens that enter the first block: class, registers (without position), patches."""

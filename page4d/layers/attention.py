@@ -19,6 +19,10 @@ Neighbours = Sequence[Sequence[int]]
 """For every equal part of the tokens, the parts that it attends to."""
 
 
+PairLogits = Float[Tensor, "#batch #heads M N"]
+"""Numbers that are added to the logits of every pair of tokens; very negative ones forbid a pair."""
+
+
 class PairBias(Protocol):
     """A bias of every pair of tokens, worked out for some queries at a time."""
 
@@ -67,19 +71,55 @@ class Context:
     rope: RotaryTables | None = None
 
 
-class Attention(nn.Module):
-    """Attention with fused projections and, if `qk_norm_eps` is given, normalised queries and keys."""
+class HeadNorm(nn.Module):
+    """Divide queries or keys by their root mean square, with a learned gain a head and channel.
 
-    def __init__(self, dim: int, num_heads: int, *, qk_norm_eps: float | None = None) -> None:
+    Source: Dehghani et al. (2023), NaViT, section 2.1; Zhang & Sennrich (2019), eq. 4.
+    """
+
+    def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__()
-        if dim % num_heads:
+        self.gamma = nn.Parameter(torch.ones(num_heads, 1, head_dim))
+
+    def forward(self, heads: Float[Tensor, "batch heads N d"]) -> Float[Tensor, "batch heads N d"]:
+        """Normalise the last axis."""
+        normed: Tensor = functional.normalize(heads, dim=-1) * heads.shape[-1] ** 0.5 * self.gamma
+        return normed
+
+
+class Attention(nn.Module):
+    """Attention with fused projections and, if `qk_norm_eps` is given, normalised queries and keys.
+
+    The heads share the width of the tokens unless `head_dim` is theirs. With `qk_rms`, queries and keys have a
+    `HeadNorm` and their products are the logits, without a further factor.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        head_dim: int | None = None,
+        qkv_bias: bool = True,
+        out_bias: bool = True,
+        qk_norm_eps: float | None = None,
+        qk_rms: bool = False,
+    ) -> None:
+        super().__init__()
+        if head_dim is None and dim % num_heads:
             raise ShapeError(f"width {dim} does not divide into {num_heads} heads", "change num_heads")
         self.num_heads = num_heads
-        head_dim = dim // num_heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.q_norm = None if qk_norm_eps is None else nn.LayerNorm(head_dim, eps=qk_norm_eps)
-        self.k_norm = None if qk_norm_eps is None else nn.LayerNorm(head_dim, eps=qk_norm_eps)
-        self.proj = nn.Linear(dim, dim)
+        self.qk_rms = qk_rms
+        head_dim = head_dim or dim // num_heads
+        inner = num_heads * head_dim
+        self.qkv = nn.Linear(dim, 3 * inner, bias=qkv_bias)
+        self.q_norm: nn.Module | None = None
+        self.k_norm: nn.Module | None = None
+        if qk_rms:
+            self.q_norm, self.k_norm = HeadNorm(num_heads, head_dim), HeadNorm(num_heads, head_dim)
+        elif qk_norm_eps is not None:
+            self.q_norm, self.k_norm = (nn.LayerNorm(head_dim, eps=qk_norm_eps) for _ in range(2))
+        self.proj = nn.Linear(inner, dim, bias=out_bias)
 
     def forward(
         self,
@@ -90,27 +130,31 @@ class Attention(nn.Module):
         *,
         context: Context | None = None,
         neighbours: Neighbours | None = None,
+        pair_logits: PairLogits | None = None,
     ) -> Float[Tensor, "batch N C"]:
         """Mix the tokens; `max_queries` bounds how many queries are processed at once, with the same result.
 
         With `context` the keys are its tokens only. With `neighbours` equal parts of the tokens attend to some.
+        `pair_logits` are added to the logits of all tokens; they are not for neighbours.
         """
         if context is None:
             query, key, value = self._project(tokens, slice(None))
             key_rope = rope
         else:
-            dim = tokens.shape[-1]
-            (query,) = self._project(tokens, slice(0, dim))
-            key, value = self._project(context.tokens, slice(dim, None))
+            inner = self.proj.in_features
+            (query,) = self._project(tokens, slice(0, inner))
+            key, value = self._project(context.tokens, slice(inner, None))
             key_rope = context.rope
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
+        if self.qk_rms:
+            query = query * query.shape[-1] ** 0.5  # `attend` divides by it
         query = query if rope is None else rope.rotate(query)
         key = key if key_rope is None else key_rope.rotate(key)
         # Norms and rotary tables are float32 islands under autocast: back to the precision of the projections.
         query, key = query.to(value.dtype), key.to(value.dtype)
         if neighbours is None:
-            heads = attend(query, key, value, bias, max_queries)
+            heads = attend(query, key, value, bias, max_queries, pair_logits)
         else:
             heads = attend_parts(query, key, value, neighbours, bias, max_queries)
         mixed: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
@@ -121,7 +165,8 @@ class Attention(nn.Module):
         if channels == slice(None):
             projected = self.qkv(tokens)
         else:
-            projected = functional.linear(tokens, self.qkv.weight[channels], self.qkv.bias[channels])
+            bias = None if self.qkv.bias is None else self.qkv.bias[channels]
+            projected = functional.linear(tokens, self.qkv.weight[channels], bias)
         parts = torch.unflatten(projected, -1, (-1, self.num_heads, self.proj.in_features // self.num_heads))
         return parts.permute(2, 0, 3, 1, 4).unbind(0)
 
@@ -132,11 +177,12 @@ def attend(
     value: Float[Tensor, "batch heads N d"],
     bias: LogitsBias | None = None,
     max_queries: int | None = None,
+    pair_logits: PairLogits | None = None,
 ) -> Float[Tensor, "batch heads M d"]:
     """Compute scaled dot-product attention under a bias; only `bias.pairs` builds logits, of `max_queries` at once.
 
     A key bias without gradient is a broadcast additive mask. Any other bias becomes extra channels of queries and
-    keys: fused kernels have no gradient for masks.
+    keys: fused kernels have no gradient for masks. `pair_logits` are logits of few tokens, that may be learned.
     """
     head_dim, num_queries = query.shape[-1], query.shape[2]
     mask = None
@@ -151,6 +197,9 @@ def attend(
         if bias is not None and bias.pairs is not None:
             pairs = bias.pairs.rows(start, stop)[:, None].to(query.dtype)
             part_mask = pairs if mask is None else pairs + mask
+        if pair_logits is not None:
+            added = pair_logits[:, :, start:stop].to(query.dtype)
+            part_mask = added if part_mask is None else added + part_mask
         parts.append(
             functional.scaled_dot_product_attention(
                 query[:, :, start:stop], key, value, attn_mask=part_mask, scale=head_dim**-0.5

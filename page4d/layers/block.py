@@ -1,13 +1,14 @@
 """The pre-norm transformer block that every network of page4d is made of."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from page4d.layers.attention import Attention, Context, LogitsBias, Neighbours
-from page4d.layers.feed_forward import FEED_FORWARDS, FeedForwardKind
+from page4d.layers.feed_forward import FEED_FORWARDS, FeedForward, FeedForwardKind
 from page4d.layers.rope import RotaryTables
 
 INIT_STD = 0.02
@@ -92,6 +93,36 @@ class Block(nn.Module):
         tokens = tokens + self.drop_path(self.ls1(mixed))
         parts = [self.mlp(self.norm2(part)) for part in torch.split(tokens, max_queries or tokens.shape[1], dim=1)]
         refined: Tensor = self.drop_path(self.ls2(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)))
+        return tokens + refined
+
+
+class MixerBlock(nn.Module):
+    """A pre-norm block around any module that mixes tokens, whether they stand in a row or on a grid.
+
+    Without `norm_bias` the norms have gains only.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        mixer: nn.Module,
+        *,
+        hidden_dim: int,
+        norm_eps: float = 1e-5,
+        norm_bias: bool = True,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim, eps=norm_eps, bias=norm_bias)
+        self.attn = mixer
+        self.norm2 = nn.LayerNorm(dim, eps=norm_eps, bias=norm_bias)
+        self.mlp = FeedForward(dim, hidden_dim)
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, tokens: Float[Tensor, "batch *N C"], **options: Any) -> Float[Tensor, "batch *N C"]:
+        """Transform the tokens; options go to the mixer."""
+        tokens = tokens + self.drop_path(self.attn(self.norm1(tokens), **options))
+        refined: Tensor = self.drop_path(self.mlp(self.norm2(tokens)))
         return tokens + refined
 
 

@@ -6,18 +6,49 @@ from torch import Tensor, nn
 from page4d.errors import ShapeError
 
 
-def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
-    """Return the rows and columns of patches of an image.
+def patch_grid(height: int, width: int, patch_size: int, patch_width: int | None = None) -> tuple[int, int]:
+    """Return the rows and columns of patches of an image; patches are square unless `patch_width` is theirs.
 
     Raises:
-        ShapeError: if a side is not a positive multiple of the patch size.
+        ShapeError: if a side is not a positive multiple of that of a patch.
     """
-    if height % patch_size or width % patch_size or height < patch_size or width < patch_size:
+    across = patch_width or patch_size
+    if height % patch_size or width % across or height < patch_size or width < across:
+        square = across == patch_size
         raise ShapeError(
-            f"images of {width} x {height} px do not divide into patches of {patch_size} px",
-            f"resize both sides to multiples of {patch_size}",
+            f"images of {width} x {height} px do not divide into patches of "
+            + (f"{patch_size} px" if square else f"{across} x {patch_size} px"),
+            f"resize both sides to multiples of {patch_size}" if square else "resize both sides to multiples",
         )
-    return height // patch_size, width // patch_size
+    return height // patch_size, width // across
+
+
+def cut_patches(
+    maps: Float[Tensor, "F rows columns C"], patch: tuple[int, int]
+) -> Float[Tensor, "F rows2 columns2 patch_dim"]:
+    """Turn every patch (height, width) into one vector: its rows behind each other, channels next to each other."""
+    frames, rows, columns, channels = maps.shape
+    height, width = patch
+    cut = maps.reshape(frames, rows // height, height, columns // width, width, channels)
+    return cut.transpose(2, 3).reshape(frames, rows // height, columns // width, height * width * channels)
+
+
+class NormedPatchEmbed(nn.Module):
+    """A linear layer of cut patches between two norms; without `norm_bias` they have gains only.
+
+    Source: Kumar et al. (2023), "Dual PatchNorm".
+    """
+
+    def __init__(self, patch_dim: int, dim: int, *, norm_bias: bool = True) -> None:
+        super().__init__()
+        self.patch_norm = nn.LayerNorm(patch_dim, bias=norm_bias)
+        self.proj = nn.Linear(patch_dim, dim)
+        self.norm = nn.LayerNorm(dim, bias=norm_bias)
+
+    def forward(self, patches: Float[Tensor, "*batch patch_dim"]) -> Float[Tensor, "*batch C"]:
+        """Embed patches by themselves."""
+        tokens: Tensor = self.norm(self.proj(self.patch_norm(patches)))
+        return tokens
 
 
 class PatchEmbed(nn.Module):

@@ -167,3 +167,28 @@ def test_chunks_of_queries_do_not_change_the_module(normed: bool) -> None:
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(ShapeError, match="width 10 does not divide into 4 heads"):
         Attention(10, 4)
+
+
+@pytest.mark.parametrize("max_queries", [None, 4])
+@pytest.mark.parametrize("shape", [(2, 4, 9, 9), (1, 4, 9, 9), (2, 1, 9, 9)])
+def test_logits_of_pairs_are_added_and_learned(shape: tuple[int, ...], max_queries: int | None) -> None:
+    query, key, value = heads()
+    added = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    out = attend(query, key, value, CASES["key"], max_queries, added)
+    logits = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5 + KEY[:, None, None, :] + added
+    torch.testing.assert_close(out, logits.softmax(dim=-1) @ value, **EXACT)
+    (gradient,) = torch.autograd.grad(out.square().sum(), added)
+    assert gradient.any()
+
+
+def test_normalised_by_their_mean_square_queries_and_keys_forget_their_length() -> None:
+    torch.manual_seed(0)
+    layer = Attention(8, 2, head_dim=6, qkv_bias=False, out_bias=False, qk_rms=True).double()
+    tokens = torch.randn(2, 5, 8, dtype=torch.float64)
+    query, key, value = layer.qkv(tokens).unflatten(-1, (3, 2, 6)).permute(2, 0, 3, 1, 4)
+    with torch.no_grad():
+        layer.q_norm.gamma.normal_()
+    length = 6**0.5
+    query, key = (length * part / part.norm(dim=-1, keepdim=True) for part in (query * 7, key))
+    mixed = (query * layer.q_norm.gamma @ key.mT).softmax(-1) @ value
+    torch.testing.assert_close(layer(tokens), layer.proj(mixed.transpose(1, 2).flatten(2)), **EXACT)

@@ -1,0 +1,191 @@
+"""The vision transformer: recorded numbers, published sizes, the specification's self-check."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.encoders.vit import PatchEmbedding, Pooling, ViT, ViTConfig
+from page4d.errors import ShapeError, UsageError
+from tests.encoders.recorded import Recorded, assert_recorded, load_recorded, pair, translated
+
+RULES = (
+    (r"cls_token", "cls_token"),
+    (r"pos_embedding", "pos_embed"),
+    (r"to_patch_embedding\.1\.(.*)", r"patches.embed.patch_norm.\1"),
+    (r"to_patch_embedding\.2\.(.*)", r"patches.embed.proj.\1"),
+    (r"to_patch_embedding\.3\.(.*)", r"patches.embed.norm.\1"),
+    (r"transformer\.layers\.(\d+)\.0\.norm\.(.*)", r"blocks.\1.norm1.\2"),
+    (r"transformer\.layers\.(\d+)\.0\.to_qkv\.(.*)", r"blocks.\1.attn.qkv.\2"),
+    (r"transformer\.layers\.(\d+)\.0\.to_out\.0\.(.*)", r"blocks.\1.attn.proj.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.net\.0\.(.*)", r"blocks.\1.norm2.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.net\.1\.(.*)", r"blocks.\1.mlp.fc1.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.net\.4\.(.*)", r"blocks.\1.mlp.fc2.\2"),
+    (r"transformer\.norm\.(.*)", r"norm.\1"),
+    (r"mlp_head\.(.*)", r"head.\1"),
+)
+SMALL = ViTConfig(
+    image_size=32,
+    patch_size=8,
+    embed_dim=64,
+    depth=2,
+    num_heads=4,
+    norm_eps=1e-5,
+    patch_embedding=PatchEmbedding.NORMED,
+    num_classes=10,
+)
+"""The configuration of the specification."""
+
+
+def recorded_vit(recorded: Recorded) -> ViT:
+    given = recorded.config
+    (height, width), (patch, patch_width) = pair(given["image_size"]), pair(given["patch_size"])
+    pooling = Pooling.CLASS if given["pool"] == "cls" else Pooling.MEAN
+    if recorded.meta.get("variant") == "document_era" and pooling is Pooling.MEAN:
+        pooling = Pooling.MEAN_WITH_CLASS
+    config = ViTConfig(
+        image_size=height,
+        image_width=width,
+        patch_size=patch,
+        patch_width=patch_width,
+        embed_dim=given["dim"],
+        depth=given["depth"],
+        num_heads=given["heads"],
+        head_dim=given["dim_head"],
+        mlp_ratio=given["mlp_dim"] / given["dim"],
+        qkv_bias=False,
+        norm_eps=1e-5,
+        patch_embedding=PatchEmbedding.DUAL_NORMED,
+        pooling=pooling,
+        num_classes=given["num_classes"],
+    )
+    weights = translated(recorded.part("weights/"), RULES)
+    if pooling is Pooling.MEAN:
+        assert weights.pop("cls_token").numel() == 0
+    network = ViT(config)
+    for index in range(config.depth):  # public code leaves out the projection of a single head of full width
+        weights.setdefault(f"blocks.{index}.attn.proj.weight", torch.eye(config.embed_dim))
+        weights.setdefault(f"blocks.{index}.attn.proj.bias", torch.zeros(config.embed_dim))
+    network.load_state_dict(weights)
+    return network.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["vit_cls_a", "vit_cls_b", "vit_mean_a", "vit_docmean_a"])
+def test_recorded_numbers(name: str) -> None:
+    recorded = load_recorded(name)
+    network, images = recorded_vit(recorded), recorded["input/images"]
+    assert_recorded(network.patches(images), recorded["mid/patch_embedding"])
+    tokens = network.embed(images)
+    assert_recorded(tokens, recorded["mid/tokens_in"])
+    block = network.blocks[0]
+    attended = block.attn(block.norm1(tokens))
+    assert_recorded(attended, recorded["mid/block0_attn_out"])
+    assert_recorded(block.mlp(block.norm2(tokens + attended)), recorded["mid/block0_ff_out"])
+    assert_recorded(network.transform(tokens), recorded["mid/transformer_out"])
+    assert_recorded(network.forward_features(images), recorded["mid/pooled"])
+    assert_recorded(network.classify(images), recorded["output/logits"])
+    special = network.config.num_special
+    assert torch.equal(network(images).tokens, network.transform(tokens)[:, special:])
+
+
+def cubic(offset: np.ndarray) -> np.ndarray:
+    """Keys' kernel with a = -0.5."""
+    distance = np.abs(offset)
+    near = 1.5 * distance**3 - 2.5 * distance**2 + 1
+    far = -0.5 * distance**3 + 2.5 * distance**2 - 4 * distance + 2
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
+
+
+def resampling_matrix(old: int, new: int) -> np.ndarray:
+    centres = (np.arange(new) + 0.5) * old / new - 0.5
+    weights = cubic((centres[:, None] - np.arange(old)[None, :]) / max(old / new, 1))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("grid", [(24, 24), (10, 31)])
+def test_a_position_table_moves_to_another_size_by_the_cubic_kernel(grid: tuple[int, int]) -> None:
+    """14 x 14 patches of 224 px become 24 x 24 of 384 px, the class token's entry stays."""
+    network = ViT(ViTConfig(embed_dim=8, depth=0, num_heads=1)).double()
+    ours = network.position_table(grid)[0].detach().numpy()
+    old = network.pos_embed[0].detach().numpy()
+    rows, columns = (resampling_matrix(14, side) for side in grid)
+    expected = np.einsum("ri,cj,ijk->rck", rows, columns, old[1:].reshape(14, 14, 8))
+    np.testing.assert_allclose(ours[1:], expected.reshape(-1, 8), rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(ours[0], old[0])
+    assert network.position_table((14, 14)) is network.pos_embed
+
+
+def test_fresh_weights_are_truncated_normals_of_deviation_0_02_and_norms_the_identity() -> None:
+    network = ViT(SMALL)
+    for name, value in network.named_parameters():
+        if "norm" in name:
+            assert torch.equal(value, torch.full_like(value, float(name.endswith("weight"))))
+        elif name.endswith("bias") and "patches" not in name:
+            assert not value.any()
+        elif "patches" not in name:
+            assert value.detach().std().item() == pytest.approx(0.02, rel=0.3)
+
+
+def test_the_quick_self_check_of_the_specification() -> None:
+    """Images in, logits (2, 10) out, and one step of training lowers the loss."""
+    network = ViT(SMALL)
+    images, classes = torch.randn(2, 3, 32, 32), torch.tensor([3, 7])
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+
+    def loss() -> Tensor:
+        logits = network.classify(images)
+        assert logits.shape == (2, 10)
+        return functional.cross_entropy(logits, classes)
+
+    before = loss()
+    assert before.item() == pytest.approx(np.log(10), abs=0.5)
+    before.backward()
+    assert [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()] == []
+    optimizer.step()
+    assert loss() < before
+    assert network.forward_features(images).shape == (2, 64)
+
+
+def test_branches_are_left_out_more_often_in_later_blocks_and_only_while_training() -> None:
+    network = ViT(ViTConfig(image_size=16, patch_size=8, embed_dim=8, depth=4, num_heads=2, drop_path=0.3))
+    assert [block.drop_path.probability for block in network.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3])
+    images = torch.randn(8, 3, 16, 16)
+    assert not torch.equal(network(images).tokens, network(images).tokens)
+    assert torch.equal(network.eval()(images).tokens, network(images).tokens)
+
+
+def test_images_of_another_size_and_shape_are_encoded_by_themselves() -> None:
+    network = ViT(SMALL).double().eval()
+    images = torch.randn(3, 3, 16, 40, dtype=torch.float64)
+    together = network(images)
+    assert together.grid == (2, 5)
+    assert together.tokens.shape == (3, 10, 64)
+    torch.testing.assert_close(network(images[1:2]).tokens, together.tokens[1:2], rtol=0, atol=1e-12)
+
+
+def test_without_classes_there_is_no_head() -> None:
+    network = ViT(ViTConfig(image_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=2))
+    assert not any(isinstance(part, nn.Linear) and part.out_features == 10 for part in network.modules())
+    with pytest.raises(UsageError, match="no classes"):
+        network.classify(torch.rand(1, 3, 16, 16))
+    with pytest.raises(ShapeError, match="patches of 8 px"):
+        network(torch.rand(1, 3, 16, 20))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image_size": 30},
+        {"embed_dim": 66},
+        {"num_classes": 0},
+        {"depth": -1},
+        {"drop_path": 1.0},
+        {"patch_width": 4},
+        {"num_heads": 0},
+    ],
+)
+def test_contradictions_are_refused(change: dict) -> None:
+    with pytest.raises(UsageError) as caught:
+        ViTConfig(**{**vars(SMALL), **change})
+    assert caught.value.hint
