@@ -1,0 +1,122 @@
+"""Attention inside the windows of a map: as they lie, or shifted by half a window and aware of offsets."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.layers.attention import Attention
+from page4d.layers.block import INIT_STD
+
+_FORBIDDEN = -100.0
+"""Added to the logits of tokens that do not belong together."""
+
+
+def partition_windows(maps: Float[Tensor, "F rows columns C"], window: int) -> Float[Tensor, "FW N C"]:
+    """Cut maps whose sides are multiples of the window into windows: image by image, row by row."""
+    frames, rows, columns, channels = maps.shape
+    cut = maps.reshape(frames, rows // window, window, columns // window, window, channels)
+    return cut.transpose(2, 3).reshape(-1, window * window, channels)
+
+
+def merge_windows(
+    windows: Float[Tensor, "FW N C"], window: int, grid: tuple[int, int]
+) -> Float[Tensor, "F rows columns C"]:
+    """Undo `partition_windows` for maps of these rows and columns."""
+    rows, columns = grid
+    cut = windows.reshape(-1, rows // window, columns // window, window, window, windows.shape[-1])
+    return cut.transpose(2, 3).reshape(-1, rows, columns, windows.shape[-1])
+
+
+def pad_to_multiple(maps: Float[Tensor, "F rows columns C"], multiple: int) -> Float[Tensor, "F rows2 columns2 C"]:
+    """Append rows and columns of zeros until both sides are multiples."""
+    rows, columns = maps.shape[1:3]
+    if rows % multiple == 0 and columns % multiple == 0:
+        return maps
+    return functional.pad(maps, (0, 0, 0, -columns % multiple, 0, -rows % multiple))
+
+
+def offset_index(window: int, covered: int | None = None) -> Int[Tensor, "N N"]:
+    """Return for every pair (query, key) of a window's tokens the row of a table of offsets between them.
+
+    The table belongs to windows of side `covered`, if that is larger.
+
+    Source: Liu et al. (2021), Swin, section 3.2.
+    """
+    covered = covered or window
+    places = torch.cartesian_prod(torch.arange(window), torch.arange(window)).reshape(-1, 2)
+    offsets = places[:, None] - places[None, :] + covered - 1
+    return offsets[..., 0] * (2 * covered - 1) + offsets[..., 1]
+
+
+def shifted_mask(
+    grid: tuple[int, int], window: int, shift: int, device: torch.device | str = "cpu"
+) -> Float[Tensor, "W N N"]:
+    """Return 0 for tokens of a rolled map that are neighbours in the image too, and -100 for others.
+
+    A map that was rolled by `shift` has its first rows and columns behind its last ones, in the same windows.
+
+    Source: Liu et al. (2021), Swin, figure 4.
+    """
+    regions = []
+    for side in grid:
+        place = torch.arange(side, device=device)
+        regions.append((place >= side - window).long() + (place >= side - shift).long())
+    labels = (3 * regions[0][:, None] + regions[1])[None, :, :, None]
+    tokens = partition_windows(labels, window)[..., 0]
+    return torch.where(tokens[:, :, None] == tokens[:, None, :], 0.0, _FORBIDDEN)
+
+
+class WindowAttention(nn.Module):
+    """Attention inside windows that tile the map from its first corner.
+
+    Where the tiles stick out, the map is continued with zeros, which are attended to like tokens.
+    """
+
+    def __init__(
+        self, dim: int, num_heads: int, window: int, *, head_dim: int | None = None, qkv_bias: bool = True
+    ) -> None:
+        super().__init__()
+        self.window = window
+        self.inside = Attention(dim, num_heads, head_dim=head_dim, qkv_bias=qkv_bias)
+
+    def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
+        """Mix the tokens of every window."""
+        rows, columns = maps.shape[1:3]
+        padded = pad_to_multiple(maps, self.window)
+        mixed = self.inside(partition_windows(padded, self.window))
+        return merge_windows(mixed, self.window, (padded.shape[1], padded.shape[2]))[:, :rows, :columns]
+
+
+class ShiftedWindowAttention(nn.Module):
+    """Attention inside windows with a learned bias for every offset of two tokens, and optionally a shift.
+
+    A map that is no larger than a window in one direction has windows of its shorter side and no shift. A window that
+    is smaller than `window` uses the middle of the table.
+
+    Source: Liu et al. (2021), Swin, section 3.2; zeros beyond the map as in the public timm code (reference facts).
+    """
+
+    def __init__(self, dim: int, num_heads: int, window: int, *, shift: int = 0, qkv_bias: bool = True) -> None:
+        super().__init__()
+        self.window, self.shift = window, shift
+        self.inside = Attention(dim, num_heads, qkv_bias=qkv_bias)
+        self.offset_table = nn.Parameter(torch.empty((2 * window - 1) ** 2, num_heads))
+        nn.init.trunc_normal_(self.offset_table, std=INIT_STD)
+
+    def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
+        """Mix the tokens of every window."""
+        frames, rows, columns = maps.shape[:3]
+        small = min(rows, columns) <= self.window
+        window = min(rows, columns) if small else self.window
+        shift = 0 if small else self.shift
+        padded = pad_to_multiple(maps.roll((-shift, -shift), dims=(1, 2)) if shift else maps, window)
+        grid = (padded.shape[1], padded.shape[2])
+        index = offset_index(window, self.window).to(maps.device)
+        logits = self.offset_table[index].permute(2, 0, 1)[None]
+        if shift:
+            mask = shifted_mask(grid, window, shift, maps.device)
+            logits = (logits + mask[:, None].to(logits.dtype)).repeat(frames, 1, 1, 1)
+        mixed = self.inside(partition_windows(padded, window), pair_logits=logits)
+        merged = merge_windows(mixed, window, grid)[:, :rows, :columns]
+        return merged.roll((shift, shift), dims=(1, 2)) if shift else merged
