@@ -1,0 +1,210 @@
+"""Separable attention: recorded numbers, groups against a mask, summaries of maps of any size."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.encoders.twins import PositionGenerator, SummaryAttention, Twins, TwinsConfig, TwinsDesign
+from page4d.errors import ShapeError, UsageError
+from page4d.layers.window import WindowAttention
+from tests.encoders.recorded import Recorded, assert_recorded, channels_last, load_recorded
+
+SMALL = TwinsConfig(
+    image_size=32,
+    patches=(2, 2),
+    dims=(8, 16),
+    depths=(2, 4),
+    num_heads=(2, 4),
+    windows=(4, 3),
+    reductions=(4, 2),
+)
+
+
+def document_weights(recorded: Recorded, config: TwinsConfig) -> dict[str, Tensor]:
+    """Turn 1 x 1 convolutions into linear layers, and separate projections into fused ones."""
+    theirs = recorded.part("weights/")
+    ours = {}
+
+    def take(name: str) -> Tensor:
+        value = theirs.pop(name)
+        return value.reshape(-1) if name.endswith((".g", ".b", "bias")) else value
+
+    def norm(target: str, source: str) -> None:
+        ours[f"{target}.weight"], ours[f"{target}.bias"] = take(f"{source}.g"), take(f"{source}.b")
+
+    def linear(target: str, source: str) -> None:
+        ours[f"{target}.weight"] = take(f"{source}.weight").flatten(1)
+        ours[f"{target}.bias"] = take(f"{source}.bias")
+
+    def feed_forward(target: str, source: str) -> None:
+        norm(f"{target}.norm2", f"{source}.net.0")
+        linear(f"{target}.mlp.fc1", f"{source}.net.1")
+        linear(f"{target}.mlp.fc2", f"{source}.net.4")
+
+    for stage, side in enumerate(config.patches):
+        patches = f"stages.{stage}.patches.embed"
+        norm(f"{patches}.patch_norm", f"layers.{stage}.0.proj.0")
+        linear(f"{patches}.proj", f"layers.{stage}.0.proj.1")
+        norm(f"{patches}.norm", f"layers.{stage}.0.proj.2")
+        for name in ("patch_norm.weight", "patch_norm.bias", "proj.weight"):
+            ours[f"{patches}.{name}"] = channels_last(ours[f"{patches}.{name}"], (side, side))
+        ours[f"stages.{stage}.positions.proj.weight"] = theirs.pop(f"layers.{stage}.2.proj.fn.weight")
+        ours[f"stages.{stage}.positions.proj.bias"] = take(f"layers.{stage}.2.proj.fn.bias")
+        number = 0
+        local = config.is_local(stage, 0)
+        pairs = config.depths[stage] // (2 if local else 1)
+        for source in [f"layers.{stage}.1.layers.0", *(f"layers.{stage}.3.layers.{i}" for i in range(pairs - 1))]:
+            if local:
+                block = f"stages.{stage}.blocks.{number}"
+                norm(f"{block}.norm1", f"{source}.0.fn.norm")
+                parts = [take(f"{source}.0.fn.{part}.weight").flatten(1) for part in ("to_q", "to_kv")]
+                ours[f"{block}.attn.inside.qkv.weight"] = torch.cat(parts)
+                linear(f"{block}.attn.inside.proj", f"{source}.0.fn.to_out.0")
+                feed_forward(block, f"{source}.1.fn")
+                number += 1
+            block = f"stages.{stage}.blocks.{number}"
+            norm(f"{block}.norm1", f"{source}.2.fn.norm")
+            ours[f"{block}.attn.q.weight"] = take(f"{source}.2.fn.to_q.weight").flatten(1)
+            ours[f"{block}.attn.kv.weight"] = take(f"{source}.2.fn.to_kv.weight").permute(0, 2, 3, 1).flatten(1)
+            linear(f"{block}.attn.proj", f"{source}.2.fn.to_out.0")
+            feed_forward(block, f"{source}.3.fn")
+            number += 1
+    ours["head.weight"], ours["head.bias"] = theirs.pop("layers.6.weight"), theirs.pop("layers.6.bias")
+    assert not theirs
+    return ours
+
+
+def recorded_twins(recorded: Recorded) -> Twins:
+    given = recorded.config
+    stages = range(1, 5)
+    config = TwinsConfig(
+        image_size=recorded.meta["image_hw"][0],
+        patches=tuple(given[f"s{i}_patch_size"] for i in stages),
+        dims=tuple(given[f"s{i}_emb_dim"] for i in stages),
+        depths=tuple((1 + given[f"s{i}_depth"]) * (2 if i < 4 else 1) for i in stages),
+        num_heads=(recorded.meta["heads"],) * 4,
+        head_dim=recorded.meta["dim_head"],
+        windows=tuple(given[f"s{i}_local_patch_size"] for i in stages),
+        reductions=tuple(given[f"s{i}_global_k"] for i in stages),
+        position_kernel=given["peg_kernel_size"],
+        norm_eps=1e-5,
+        design=TwinsDesign.DOCUMENT,
+        num_classes=given["num_classes"],
+    )
+    network = Twins(config)
+    network.load_state_dict(document_weights(recorded, config))
+    return network.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", ["twins_svt_a", "twins_svt_b"])
+def test_recorded_numbers(name: str) -> None:
+    recorded = load_recorded(name)
+    network, images = recorded_twins(recorded), recorded["input/images"]
+
+    def agrees(maps: Tensor, reference: str) -> None:
+        assert_recorded(maps.movedim(-1, 1), recorded[f"mid/{reference}"])
+
+    stage = network.stages[0]
+    maps = stage.patches(images.movedim(1, -1))
+    for block, names in zip(stage.blocks, (("lsa", "ff1"), ("gsa", "ff2")), strict=False):
+        maps = maps + block.attn(block.norm1(maps))
+        agrees(maps, f"stage0_{names[0]}_residual")
+        maps = maps + block.mlp(block.norm2(maps))
+        agrees(maps, f"stage0_{names[1]}_residual")
+    maps = images.movedim(1, -1)
+    for number, stage in enumerate(network.stages):
+        agrees(stage.patches(maps), f"stage{number}_patch_embedding")
+        seen = []
+        handle = stage.positions.register_forward_hook(lambda *seen_by_hook: seen.append(seen_by_hook[2]))  # noqa: B023
+        maps = stage(maps)
+        handle.remove()
+        agrees(seen[0], f"stage{number}_peg")
+        agrees(maps, f"stage{number}_out")
+    assert_recorded(network.forward_features(images), recorded["mid/pooled"])
+    assert_recorded(network.classify(images), recorded["output/logits"])
+
+
+def test_attention_in_groups_equals_dense_attention_under_the_block_mask() -> None:
+    grid, window = (6, 9), 3
+    layer = WindowAttention(8, 2, window, head_dim=6, qkv_bias=False).double()
+    maps = torch.randn(2, *grid, 8, dtype=torch.float64)
+    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    group = ((rows // window) * 100 + columns // window).flatten()
+    mask = torch.where(group[:, None] == group[None, :], 0.0, -torch.inf).double()[None, None]
+    dense = layer.inside(maps.flatten(1, 2), pair_logits=mask)
+    torch.testing.assert_close(layer(maps).flatten(1, 2), dense, rtol=0, atol=1e-13)
+
+
+def test_groups_that_stick_out_see_zeros() -> None:
+    layer = WindowAttention(8, 2, 4).double()
+    maps = torch.randn(1, 6, 5, 8, dtype=torch.float64)
+    padded = torch.zeros(1, 8, 8, 8, dtype=torch.float64)
+    padded[:, :6, :5] = maps
+    torch.testing.assert_close(layer(maps), layer(padded)[:, :6, :5], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("design", list(TwinsDesign))
+def test_every_whole_square_has_a_key_and_a_small_map_one(design: TwinsDesign) -> None:
+    layer = SummaryAttention(TwinsConfig(**{**vars(SMALL), "design": design}), 0).double()
+    for grid, keys in (((8, 12), 6), ((9, 7), 2), ((2, 3), 1)):
+        maps = torch.randn(2, *grid, 8, dtype=torch.float64)
+        assert layer.summarised(maps).shape[1] == keys
+        assert layer(maps).shape == maps.shape
+
+
+def test_keys_are_shared_by_all_tokens() -> None:
+    """Equal tokens everywhere attend equally: a change in one square is seen by all of them alike."""
+    layer = SummaryAttention(SMALL, 0).double()
+    maps = torch.randn(1, 1, 1, 8, dtype=torch.float64).expand(1, 8, 8, 8).clone()
+    maps[0, 1, 6] += 1
+    out = layer(maps)[0].flatten(0, 1)
+    same = torch.ones(64, dtype=torch.bool)
+    same[8 + 6] = False
+    torch.testing.assert_close(out[same], out[:1].expand(63, -1), rtol=0, atol=1e-13)
+
+
+def test_generated_positions_tell_the_border_from_the_middle() -> None:
+    layer = PositionGenerator(4, 3)
+    maps = torch.ones(1, 5, 5, 4)
+    out = layer(maps)[0]
+    torch.testing.assert_close(out[1, 1], out[3, 2])
+    assert (out[0, 0] - out[2, 2]).abs().max() > 1e-3
+
+
+def test_the_published_design_generates_positions_after_the_first_block() -> None:
+    network = Twins(SMALL)
+    assert [type(block.attn).__name__ for block in network.stages[1].blocks] == [
+        "WindowAttention",
+        "SummaryAttention",
+    ] * 2
+    order = []
+    for index, block in enumerate(network.stages[0].blocks):
+        block.register_forward_hook(lambda *_, index=index: order.append(index))
+    network.stages[0].positions.register_forward_hook(lambda *_: order.append("positions"))
+    network(torch.rand(1, 3, 16, 24))
+    assert order == [0, "positions", 1]
+
+
+@pytest.mark.parametrize("level", [None, 0])
+def test_tokens_are_of_the_level_named(level: int | None) -> None:
+    config = TwinsConfig(**{**vars(SMALL), "level": level})
+    encoded = Twins(config)(torch.rand(2, 3, 20, 12))
+    assert [part.grid for part in encoded.pyramid] == [(10, 6), (5, 3)]
+    assert encoded.grid == ((5, 3) if level is None else (10, 6))
+    assert encoded.tokens.shape[-1] == config.embed_dim == (16 if level is None else 8)
+    assert config.patch_size == (4 if level is None else 2)
+
+
+def test_sizes_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ShapeError, match="patches of 4 px"):
+        Twins(SMALL)(torch.rand(1, 3, 18, 16))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"dims": (8,)}, {"num_heads": (3, 4)}, {"level": 5}, {"position_kernel": 2}, {"windows": (0, 3)}],
+)
+def test_contradictions_are_refused(change: dict) -> None:
+    with pytest.raises(UsageError) as caught:
+        TwinsConfig(**{**vars(SMALL), **change})
+    assert caught.value.hint
