@@ -103,8 +103,8 @@ class NaViT(nn.Module):
         self.config = config
         dim, (rows, columns) = config.embed_dim, config.table_grid
         self.patches = NormedPatchEmbed(3 * config.patch_size**2, dim, norm_bias=False)
-        self.row_embed = nn.Parameter(torch.empty(rows, dim))
-        self.column_embed = nn.Parameter(torch.empty(columns, dim))
+        self.row_embed = nn.Parameter(torch.empty(1, rows, dim))
+        self.column_embed = nn.Parameter(torch.empty(1, columns, dim))
         self.blocks = nn.ModuleList(
             MixerBlock(
                 dim,
@@ -150,7 +150,7 @@ class NaViT(nn.Module):
     ) -> Float[Tensor, "S N C"]:
         """Return the tokens that enter the first block."""
         rows, columns = positions.unbind(-1)
-        tokens: Tensor = self.patches(patches) + self.row_embed[rows] + self.column_embed[columns]
+        tokens: Tensor = self.patches(patches) + self.row_embed[0, rows] + self.column_embed[0, columns]
         return tokens
 
     def transform(self, tokens: Float[Tensor, "S N C"], packing: Packing | None = None) -> Float[Tensor, "S N C"]:

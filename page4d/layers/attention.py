@@ -79,7 +79,7 @@ class HeadNorm(nn.Module):
 
     def __init__(self, num_heads: int, head_dim: int) -> None:
         super().__init__()
-        self.gamma = nn.Parameter(torch.ones(num_heads, 1, head_dim))
+        self.gamma = nn.Parameter(torch.ones(1, num_heads, 1, head_dim))
 
     def forward(self, heads: Float[Tensor, "batch heads N d"]) -> Float[Tensor, "batch heads N d"]:
         """Normalise the last axis."""

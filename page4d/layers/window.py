@@ -101,7 +101,7 @@ class ShiftedWindowAttention(nn.Module):
         super().__init__()
         self.window, self.shift = window, shift
         self.inside = Attention(dim, num_heads, qkv_bias=qkv_bias)
-        self.offset_table = nn.Parameter(torch.empty((2 * window - 1) ** 2, num_heads))
+        self.offset_table = nn.Parameter(torch.empty(1, (2 * window - 1) ** 2, num_heads))
         nn.init.trunc_normal_(self.offset_table, std=INIT_STD)
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
@@ -113,7 +113,7 @@ class ShiftedWindowAttention(nn.Module):
         padded = pad_to_multiple(maps.roll((-shift, -shift), dims=(1, 2)) if shift else maps, window)
         grid = (padded.shape[1], padded.shape[2])
         index = offset_index(window, self.window).to(maps.device)
-        logits = self.offset_table[index].permute(2, 0, 1)[None]
+        logits = self.offset_table[:, index].permute(0, 3, 1, 2)
         if shift:
             mask = shifted_mask(grid, window, shift, maps.device)
             logits = (logits + mask[:, None].to(logits.dtype)).repeat(frames, 1, 1, 1)

@@ -37,8 +37,8 @@ def recorded_navit(recorded: Recorded) -> NaViT:
         "patches.proj.weight": channels_last(theirs.pop("to_patch_embedding.1.weight"), (patch, patch)),
         "patches.proj.bias": theirs.pop("to_patch_embedding.1.bias"),
         "patches.norm.weight": theirs.pop("to_patch_embedding.2.gamma"),
-        "row_embed": theirs.pop("pos_embed_height"),
-        "column_embed": theirs.pop("pos_embed_width"),
+        "row_embed": theirs.pop("pos_embed_height")[None],
+        "column_embed": theirs.pop("pos_embed_width")[None],
         "norm.weight": theirs.pop("transformer.norm.gamma"),
         "pool.query": theirs.pop("attn_pool_queries"),
         "head.0.weight": theirs.pop("mlp_head.0.gamma"),
@@ -51,7 +51,7 @@ def recorded_navit(recorded: Recorded) -> NaViT:
             [theirs.pop(f"{source}.{part}.weight") for part in ("to_q", "to_kv")]
         )
         for part in ("q_norm", "k_norm"):
-            ours[f"{target}.{part}.gamma"] = theirs.pop(f"{source}.{part}.gamma")
+            ours[f"{target}.{part}.gamma"] = theirs.pop(f"{source}.{part}.gamma")[None]
         ours[f"{target}.proj.weight"] = theirs.pop(f"{source}.to_out.0.weight")
 
     attention("pool.norm", "pool.attn", "attn_pool")

@@ -50,7 +50,8 @@ def recorded_swin(recorded: Recorded) -> Swin:
     )
     network = Swin(config)
     rules = TIMM if recorded.meta["reference"] == "timm" else MICROSOFT
-    network.load_state_dict(translated(recorded.part("weights/"), rules))
+    weights = translated(recorded.part("weights/"), rules)
+    network.load_state_dict({name: value[None] if "table" in name else value for name, value in weights.items()})
     return network.eval().requires_grad_(False)
 
 
@@ -109,7 +110,7 @@ def test_shifted_windows_equal_brute_force_over_true_neighbours(grid: tuple[int,
     query, key, value = layer.inside.qkv(maps[0]).unflatten(-1, (3, heads, width)).unbind(2)
     expected = torch.empty(*grid, heads, width, dtype=torch.float64)
     places = [(row, column) for row in range(grid[0]) for column in range(grid[1])]
-    table = layer.offset_table.unflatten(0, (2 * window - 1, 2 * window - 1))
+    table = layer.offset_table[0].unflatten(0, (2 * window - 1, 2 * window - 1))
     for place in places:
         group = true_group(*place, window, shift)
         near = [other for other in places if true_group(*other, window, shift) == group]
@@ -130,7 +131,7 @@ def test_a_map_no_larger_than_a_window_has_one_window_and_the_middle_of_the_tabl
     layer = ShiftedWindowAttention(8, 2, 5, shift=2).double().requires_grad_(False)
     smaller = ShiftedWindowAttention(8, 2, 3).double().requires_grad_(False)
     smaller.inside.load_state_dict(layer.inside.state_dict())
-    smaller.offset_table.copy_(layer.offset_table.reshape(9, 9, 2)[2:7, 2:7].flatten(0, 1))
+    smaller.offset_table.copy_(layer.offset_table.reshape(1, 9, 9, 2)[:, 2:7, 2:7].flatten(1, 2))
     maps = torch.randn(2, 3, 3, 8, dtype=torch.float64)
     torch.testing.assert_close(layer(maps), smaller(maps), rtol=0, atol=1e-14)
 

@@ -1,0 +1,40 @@
+"""Encoders of published sizes by name, as classifiers of 1,000 classes; in a network they have no head."""
+
+from dataclasses import replace
+
+from page4d.encoders.navit import NaViTConfig
+from page4d.encoders.swin import SwinConfig
+from page4d.encoders.twins import TwinsConfig
+from page4d.encoders.vit import ViTConfig
+
+ClassifierConfig = ViTConfig | SwinConfig | TwinsConfig | NaViTConfig
+"""An encoder that may have a head."""
+
+_CLASSES = 1000
+
+ENCODER_PRESETS: dict[str, ClassifierConfig] = {
+    "vit-s16": ViTConfig(embed_dim=384, num_heads=6, num_classes=_CLASSES),
+    "vit-b16": ViTConfig(num_classes=_CLASSES),
+    "vit-b32": ViTConfig(patch_size=32, num_classes=_CLASSES),
+    "vit-l16": ViTConfig(embed_dim=1024, depth=24, num_heads=16, num_classes=_CLASSES),
+    "vit-h14": ViTConfig(patch_size=14, embed_dim=1280, depth=32, num_heads=16, num_classes=_CLASSES),
+    "swin-t": SwinConfig(num_classes=_CLASSES),
+    "swin-s": SwinConfig(depths=(2, 2, 18, 2), num_classes=_CLASSES),
+    "swin-b": SwinConfig(dim=128, depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), num_classes=_CLASSES),
+    "twins-svt-s": TwinsConfig(num_classes=_CLASSES),
+    "twins-svt-b": TwinsConfig(
+        dims=(96, 192, 384, 768), depths=(2, 2, 18, 2), num_heads=(3, 6, 12, 24), num_classes=_CLASSES
+    ),
+    "twins-svt-l": TwinsConfig(
+        dims=(128, 256, 512, 1024), depths=(2, 2, 18, 2), num_heads=(4, 8, 16, 32), num_classes=_CLASSES
+    ),
+    "navit": NaViTConfig(num_classes=_CLASSES),
+}
+"""Sizes of the papers; `navit` has that of ViT-B/16 and positions for images of up to 512 x 512 px."""
+
+
+def without_head(config: ClassifierConfig, level: int | None = None) -> ClassifierConfig:
+    """Return the encoder for use in a network; that of a pyramid may fuse its stages from `level` on."""
+    if level is not None and isinstance(config, SwinConfig | TwinsConfig):
+        return replace(config, num_classes=None, level=level)
+    return replace(config, num_classes=None)
