@@ -8,7 +8,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from page4d.encoders.build import EncoderConfig
 from page4d.encoders.dinov2 import DinoV2Config
+from page4d.encoders.presets import ENCODER_PRESETS, ClassifierConfig, without_head
 from page4d.encoders.stem import StemConfig
+from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
 from page4d.layers.rope import DEFAULT_BASE
 from page4d.models.epipolar import EpipolarConfig
@@ -168,6 +170,11 @@ class NetworkConfig:
             raise UsageError("network: a camera head without a camera token", "set camera_token to true")
 
     def _check_inputs(self) -> None:
+        encoder = self.encoder
+        if isinstance(encoder, ClassifierConfig) and encoder.num_classes is not None:
+            raise UsageError(f"network: an encoder with {encoder.num_classes} classes", "set num_classes to null")
+        if isinstance(encoder, ViTConfig) and encoder.patch[0] != encoder.patch[1]:
+            raise UsageError(f"network: patches of {encoder.patch[1]} x {encoder.patch[0]} px", "use square patches")
         if self.ray_head and not self.dense_layers:
             raise UsageError("network: a ray head without a dense head", "set ray_head to false or add a dense head")
         fine = self.encoder.fine_dim if isinstance(self.encoder, StemConfig) else 0
@@ -248,6 +255,13 @@ def _small() -> NetworkConfig:
     )
 
 
+def _small_with(encoder: str) -> NetworkConfig:
+    """Return the small network on an encoder of published size, whose patches are made, or fused, to be 16 px."""
+    chosen = without_head(ENCODER_PRESETS[encoder], level=2)
+    camera_head = CameraHeadConfig(trunk_depth=2, num_heads=8)
+    return replace(_small(), encoder=chosen, num_heads=chosen.embed_dim // 64, camera_head=camera_head)
+
+
 def _demo() -> NetworkConfig:
     dense = DPTHeadConfig(
         layers=(0, 1, 2, 3), features=32, out_channels=(32, 48, 64, 96), hidden=32, fine_dim=_DEMO_ENCODER.fine_dim
@@ -304,13 +318,17 @@ PRESETS: dict[str, NetworkConfig] = {
     "mv-tiny": _tiny(),
     "mv-small": _small(),
     "mv-demo": _demo(),
+    "mv-vit": _small_with("vit-s16"),
+    "mv-swin": _small_with("swin-t"),
+    "mv-twins": _small_with("twins-svt-s"),
+    "mv-navit": _small_with("navit"),
     "mv-large": _large(),
     "vggt": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
     "page4d": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
     "page4d-mask": replace(_large(), schedule=FRAME_GLOBAL, mask=_PAGE4D_MASK),
     "pi3": _pi3(),
 }
-"""Networks by name: for tests, for a laptop's CPU, as specified, and the public networks.
+"""Networks by name: for tests, for a laptop's CPU, on other encoders, as specified, and the public networks.
 
 PAGE-4D has two checkpoints: one that runs without its mask, when it is VGGT with other weights, and one with it.
 """

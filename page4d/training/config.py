@@ -7,6 +7,7 @@ from enum import StrEnum
 from pydantic import TypeAdapter, ValidationError
 
 from page4d.errors import UsageError
+from page4d.models.config import PRESETS, NetworkConfig
 from page4d.synthetic.sampler import SceneFamily
 from page4d.training.losses import LossConfig
 from page4d.weights.placement import Precision
@@ -203,15 +204,15 @@ class EvaluationConfig:
 class TrainConfig:
     """Everything that decides what a run learns; the same record and seed give the same weights on one machine.
 
-    `model` names a preset of the network; weights to start from, if any, are given to the run and bring their own
-    configuration. `decay_fraction` is the part of the budget at its end over which the rate falls to `final_rate` of
-    its height; `decay_start_sample`, if given, says in samples where that begins. `workers` processes render ahead;
-    0 renders in between.
+    `model` names a preset of the network, or is one; weights to start from, if any, are given to the run and bring
+    their own configuration. `decay_fraction` is the part of the budget at its end over which the rate falls to
+    `final_rate` of its height; `decay_start_sample`, if given, says in samples where that begins. `workers` processes
+    render ahead; 0 renders in between.
     """
 
     __pydantic_config__ = _STRICT
 
-    model: str
+    model: str | NetworkConfig
     seed: int = 0
     stages: tuple[Stage, ...]
     sources: tuple[SourceConfig, ...] = (SourceConfig(),)
@@ -250,6 +251,23 @@ class TrainConfig:
                 f"save_every_seconds {self.save_every_seconds:g}",
                 "give at least 1 batch, 1 step, and no negative number",
             )
+
+    @property
+    def model_name(self) -> str:
+        """Return what the network is called."""
+        return self.model if isinstance(self.model, str) else f"a network on {self.model.encoder.kind}"
+
+    def network(self) -> NetworkConfig:
+        """Return what the network is.
+
+        Raises:
+            UsageError: if no preset has that name.
+        """
+        if isinstance(self.model, NetworkConfig):
+            return self.model
+        if self.model not in PRESETS:
+            raise UsageError(f"no network is called '{self.model}'", f"choose from {', '.join(PRESETS)}")
+        return PRESETS[self.model]
 
     def to_json(self, indent: int | None = None) -> str:
         """Write the record as JSON with sorted keys, on one line unless `indent` is given; equal records alike."""

@@ -42,7 +42,7 @@ def release_weights(
     at = state.position
     metadata = {
         "licence": state.history.get("licence", LICENCE),
-        "description": f"{state.config.model} trained on {at.samples} samples",
+        "description": f"{state.config.model_name} trained on {at.samples} samples",
         "made_by": f"page4d {page4d.__version__}, torch {torch.__version__}",
         "command": _command(at, processes),
         "training": replayed(state.config, at).to_json(),

@@ -8,7 +8,6 @@ import torch
 from torch.optim import Optimizer
 
 from page4d.errors import UsageError
-from page4d.models.config import PRESETS
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.training.average import WeightAverage
 from page4d.training.checkpoint import Checkpoint
@@ -49,11 +48,9 @@ def begin(config: TrainConfig, device: torch.device) -> RunState:
     Raises:
         UsageError: if the configuration names no network.
     """
-    if config.model not in PRESETS:
-        raise UsageError(f"no network is called '{config.model}'", f"choose from {', '.join(PRESETS)}")
     torch.manual_seed(config.seed)
-    network = build_network(PRESETS[config.model]).to(device)
-    return _new(config, network, {"from": f"fresh weights of {config.model}, seed {config.seed}"})
+    network = build_network(config.network()).to(device)
+    return _new(config, network, {"from": f"fresh weights of {config.model_name}, seed {config.seed}"})
 
 
 def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) -> RunState:

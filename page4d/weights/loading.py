@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from page4d.errors import WeightsError
-from page4d.layers.block import Block
+from page4d.layers.block import Block, MixerBlock
 from page4d.models.config import NetworkConfig
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.limits import NO_LIMITS, ForwardLimits
@@ -109,7 +109,7 @@ def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:
     """Yield layers of encoder and trunk that automatic casting always runs in half precision."""
     for part in ("encoder", "aggregator"):
         for block in network.get_submodule(part).modules():
-            if isinstance(block, Block):
+            if isinstance(block, Block | MixerBlock):
                 yield from (module for module in block.modules() if isinstance(module, nn.Linear))
 
 

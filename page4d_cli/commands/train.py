@@ -10,6 +10,7 @@ from page4d_cli.interrupts import noticed_stop
 from page4d_cli.training_progress import observed_training
 
 if TYPE_CHECKING:
+    from page4d.models.config import NetworkConfig
     from page4d.training.config import TrainConfig
     from page4d.training.plan import Budget
     from page4d.weights.placement import Precision
@@ -29,7 +30,8 @@ def train(
         typer.Option(metavar="FILE", help="Configuration as JSON, instead of a preset.", rich_help_panel=LEARNING),
     ] = None,
     model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Preset of the network.", rich_help_panel=LEARNING)
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="Preset of the network, or a JSON file.", rich_help_panel=LEARNING),
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Start from these weights.", rich_help_panel=LEARNING)
@@ -108,7 +110,7 @@ def train(
     from page4d.training.train import TrainRequest
     from page4d.training.train import train as run_training
 
-    asked = {"model": model, "seed": seed, "decay_fraction": decay_fraction}
+    asked = {"model": None if model is None else _network(model), "seed": seed, "decay_fraction": decay_fraction}
     continues = resume or branch is not None
     chosen = _configuration(preset, config, asked, learning_rate, data, continues=continues)
     if dry_run and chosen is not None:
@@ -149,6 +151,15 @@ def train(
         console.print_text(f"trained on {outcome.samples:,} samples in {outcome.steps:,} steps: {outcome.weights}")
 
 
+def _network(model: str) -> "str | NetworkConfig":
+    """Return the name of a preset, or what a JSON file says."""
+    from page4d.models.config import NetworkConfig
+
+    if not model.endswith(".json"):
+        return model
+    return NetworkConfig.from_json(_text(Path(model), "give a network as JSON, or the name of a preset"))
+
+
 def _configuration(
     preset: str,
     path: Path | None,
@@ -184,16 +195,18 @@ def _configuration(
 
 
 def _read(path: Path) -> "TrainConfig":
-    from page4d.errors import InputError
     from page4d.training.config import TrainConfig
 
+    return TrainConfig.from_json(_text(path, "give a configuration as --dry-run prints it"))
+
+
+def _text(path: Path, hint: str) -> str:
+    from page4d.errors import InputError
+
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"'{path}' cannot be read: {error}", "give a configuration as --dry-run prints it"
-        ) from error
-    return TrainConfig.from_json(text)
+        raise InputError(f"'{path}' cannot be read: {error}", hint) from error
 
 
 def _budget(seconds: float | None, samples: int | None) -> "Budget | None":

@@ -2,10 +2,13 @@
 
 import json
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from page4d.encoders.vit import ViTConfig
+from page4d.models.config import PRESETS as NETWORKS
 from page4d.training.config import TrainConfig
 from page4d.training.presets import PRESETS
 from page4d.weights.loading import load_network
@@ -51,6 +54,22 @@ def test_a_run_leaves_weights_that_are_judged_by_held_out(trained, cli):
     assert "sideways" in table.out
 
 
+def test_a_network_on_another_encoder_comes_from_a_file(cli, tmp_path):
+    encoder = ViTConfig(image_size=42, patch_size=14, embed_dim=32, depth=1, num_heads=2)
+    network = replace(NETWORKS["mv-tiny"], encoder=encoder)
+    (tmp_path / "network.json").write_text(network.to_json())
+    model = ("--model", tmp_path / "network.json")
+    ended = cli("train", "--out", tmp_path / "run", *RUN, *model, "--until-samples", 4, "--quiet")
+    assert (ended.code, ended.err) == (0, "")
+    loaded = load_network(tmp_path / "run" / "weights.safetensors")
+    assert loaded.config == network
+    assert loaded.info.description == "a network on vit trained on 4 samples"
+    config = TrainConfig.from_json((tmp_path / "run" / "config.json").read_text())
+    assert config == replace(PRESETS["tiny"], model=network)
+    resumed = cli("train", "--out", tmp_path / "run", "--resume", "--until-samples", 8, "--device", "cpu", "--quiet")
+    assert (resumed.code, resumed.err) == (0, "")
+
+
 def test_ctrl_c_saves_and_resume_goes_on(cli, tmp_path, monkeypatch):
     show = training_progress.TrainingProgress.step
 
@@ -92,6 +111,7 @@ def test_a_dry_run_prints_a_configuration_that_config_takes(cli, tmp_path):
         (("--until-samples", 0), 2, "--until-samples 0"),
         (("--preset", "huge"), 2, "no training run is called 'huge'"),
         (("--until-samples", 1, "--model", "huge"), 2, "no network is called 'huge'"),
+        (("--until-samples", 1, "--model", "missing.json"), 3, "'missing.json' cannot be read"),
         (("--until-samples", 1, "--precision", "fp8"), 2, "no precision is called 'fp8'"),
         (("--until-samples", 1, "--precision", "fp16"), 2, "training in fp16"),
         (("--until-samples", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
