@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -52,6 +52,11 @@ class Conversion:
     account: Account
     specs: Mapping[str, TensorSpec]
     licence: str
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the user should know."""
+        return self.blueprint.notices
 
     @property
     def num_bytes(self) -> int:
@@ -104,7 +109,21 @@ def network_shapes(config: NetworkConfig) -> dict[str, tuple[int, ...]]:
         return {name: tuple(value.shape) for name, value in build_network(config).state_dict().items()}
 
 
-def check_output(out: Path, conversion: Conversion | None = None, *, overwrite: bool = False) -> None:
+class Planned(Protocol):
+    """What a conversion tells before it is written."""
+
+    @property
+    def sources(self) -> Mapping[Any, TensorSource]:
+        """What is read, by what it is."""
+        ...
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors in the file."""
+        ...
+
+
+def check_output(out: Path, conversion: Planned | None = None, *, overwrite: bool = False) -> None:
     """Refuse an output that exists, cannot be loaded by its name, or does not fit on the disk.
 
     Raises:
@@ -153,7 +172,7 @@ def write_conversion(
             tensor = by_title[row.origin].read(row.source)
             if name in conversion.account.adaptations:
                 tensor = conversion.account.adaptations[name](tensor)
-        return _cast(tensor, conversion.specs[name].dtype, row.source or name)
+        return cast_tensor(tensor, conversion.specs[name].dtype, row.source or name)
 
     metadata = _metadata(conversion)
     save_tensors(out, conversion.blueprint.config, metadata, conversion.specs, read, on_written)
@@ -168,7 +187,15 @@ def report_document(conversion: Conversion, metadata: Mapping[str, str] | None =
         "to": conversion.target.value,
         "sources": {TITLES[family]: str(source.path) for family, source in conversion.sources.items()},
         "licence": conversion.licence,
-        "notices": list(conversion.blueprint.notices),
+        "notices": list(conversion.notices),
+        **account_document(account),
+        "metadata": None if metadata is None else dict(metadata),
+    }
+
+
+def account_document(account: Account) -> dict[str, Any]:
+    """Return every row of an account for machines, and what the rows add up to."""
+    return {
         "counts": {tag.value: account.count(tag) for tag in Tag},
         "rules": [
             {"from": origin, "rule": rule, "tag": tag.value, "tensors": number}
@@ -185,7 +212,6 @@ def report_document(conversion: Conversion, metadata: Mapping[str, str] | None =
             }
             for row in account.rows
         ],
-        "metadata": None if metadata is None else dict(metadata),
     }
 
 
@@ -232,7 +258,12 @@ def _check_families(recipe: Recipe, sources: Mapping[Family, TensorSource]) -> N
         raise UsageError(f"recipe {recipe} lacks the weights of {TITLES[missing[0]]}", "give them as one more source")
 
 
-def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+def cast_tensor(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+    """Return a tensor in another type.
+
+    Raises:
+        WeightsError: if it holds what is no number or does not fit the type.
+    """
     cast = tensor.to(dtype)
     if bool(torch.isfinite(cast).all()):
         return cast

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import WeightsError
 from page4d.layers.block import Block, MixerBlock
 from page4d.models.config import NetworkConfig
@@ -17,7 +18,7 @@ from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
 from page4d.weights.placement import Precision, choose_device, choose_precision
 from page4d.weights.sniff import FETCH_AGAIN
-from page4d.weights.store import WeightsInfo, describe_weights
+from page4d.weights.store import WeightsInfo, describe_encoder, describe_weights
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -89,20 +90,47 @@ def load_network(
     config, info = describe_weights(path)
     with torch.device("meta"):
         network = HalfPrecisionNetwork(config, precision) if precision in _HALVES else build_network(config)
-    expected = network.state_dict()
+    # Half precision takes a copy of everything, so that the file does not stay mapped behind a few norms.
+    tensors = _read_tensors(path, network.state_dict(), device, copied=precision in _HALVES)
+    network.load_state_dict(tensors, assign=True)
+    return LoadedNetwork(network=network.eval(), config=config, info=info)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedEncoder:
+    """An encoder in evaluation mode with what its file says about it."""
+
+    encoder: nn.Module
+    config: EncoderConfig
+    info: WeightsInfo
+
+
+def load_encoder(path: Path, device: torch.device | str = "cpu") -> LoadedEncoder:
+    """Return an encoder in float32 with what its file says about it.
+
+    Raises:
+        WeightsError: if the file is missing, damaged, of another kind or of another encoder.
+    """
+    config, info = describe_encoder(path)
+    with torch.device("meta"):
+        encoder = build_encoder(config)
+    encoder.load_state_dict(_read_tensors(path, encoder.state_dict(), device), assign=True)
+    return LoadedEncoder(encoder=encoder.eval(), config=config, info=info)
+
+
+def _read_tensors(
+    path: Path, expected: Mapping[str, Tensor], device: torch.device | str, *, copied: bool = False
+) -> dict[str, Tensor]:
+    """Read exactly the tensors that are expected, in their types."""
     try:
         with safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             _check_tensors(path, expected, shapes)
-            # Half precision takes a copy of everything, so that the file does not stay mapped behind a few norms.
-            copied = precision in _HALVES
-            tensors = {
+            return {
                 name: file.get_tensor(name).to(device, kept.dtype, copy=copied) for name, kept in expected.items()
             }
     except SafetensorError as error:
         raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
-    network.load_state_dict(tensors, assign=True)
-    return LoadedNetwork(network=network.eval(), config=config, info=info)
 
 
 def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:

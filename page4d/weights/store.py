@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from page4d.encoders.build import EncoderConfig, encoder_from_json, encoder_to_json
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.export.atomic import part_name
 from page4d.models.config import NetworkConfig
@@ -23,7 +24,12 @@ FORMAT_VERSION = 1
 _ENTRY = "page4d"
 """The one key of the file's metadata: the order of several is random, and equal networks must give equal bytes."""
 
+_ENCODER_ENTRY = "page4d-encoder"
+"""The same for an encoder alone."""
+
 _REQUIRED = ("licence", "description")
+
+_Config = TypeVar("_Config")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,13 +64,13 @@ def save_network(network: ViewTimeNetwork, path: Path, metadata: Mapping[str, st
 
 def save_tensors(
     path: Path,
-    config: NetworkConfig,
+    config: NetworkConfig | EncoderConfig,
     metadata: Mapping[str, str],
     specs: Mapping[str, TensorSpec],
     read: Callable[[str], Tensor],
     on_written: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the file of a network whose tensors are read one after the other, as `save_network` does otherwise.
+    """Write the file of a network, or encoder, whose tensors are read one after the other.
 
     Raises:
         UsageError: if a required entry of the metadata is missing or empty.
@@ -73,8 +79,12 @@ def save_tensors(
     missing = [key for key in _REQUIRED if not metadata.get(key)]
     if missing:
         raise UsageError(f"weights metadata lacks {', '.join(missing)}", "say what the weights are and their licence")
-    about = {"version": FORMAT_VERSION, "config": config.to_json(), "metadata": dict(metadata)}
-    entries = {_ENTRY: json.dumps(about, sort_keys=True)}
+    if isinstance(config, NetworkConfig):
+        entry, text = _ENTRY, config.to_json()
+    else:
+        entry, text = _ENCODER_ENTRY, encoder_to_json(config)
+    about = {"version": FORMAT_VERSION, "config": text, "metadata": dict(metadata)}
+    entries = {entry: json.dumps(about, sort_keys=True)}
     try:
         _write_atomically(path, lambda file: write_tensors(file, specs, read, entries, on_written))
     except OSError as error:
@@ -88,18 +98,36 @@ def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
     Raises:
         WeightsError: if the file is missing, damaged or of another kind.
     """
+    entries = _entries(path)
+    if _ENTRY not in entries:
+        if _ENCODER_ENTRY in entries:
+            raise WeightsError(f"'{path}' holds an encoder, no whole network", "give the weights of a network")
+        raise WeightsError(
+            f"'{path}' holds tensors but no page4d network", "convert it first with page4d convert-weights"
+        )
+    return _about(path, entries[_ENTRY], NetworkConfig.from_json)
+
+
+def describe_encoder(path: Path) -> tuple[EncoderConfig, WeightsInfo]:
+    """Read what the file of an encoder says about itself, without its tensors.
+
+    Raises:
+        WeightsError: if the file is missing, damaged or of another kind.
+    """
+    entries = _entries(path)
+    if _ENCODER_ENTRY not in entries:
+        raise WeightsError(f"'{path}' holds no encoder of page4d", "convert one with page4d convert-weights")
+    return _about(path, entries[_ENCODER_ENTRY], encoder_from_json)
+
+
+def _entries(path: Path) -> dict[str, str]:
+    """Read the metadata of a safetensors file."""
     _refuse_foreign(path)
     try:
         with safe_open(path, framework="pt") as file:
-            config, metadata = _about(path, file.metadata() or {})
+            return file.metadata() or {}
     except SafetensorError as error:
         raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
-    return config, WeightsInfo(
-        path=path,
-        licence=metadata["licence"],
-        description=metadata["description"],
-        metadata=metadata,
-    )
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -111,14 +139,10 @@ def _refuse_foreign(path: Path) -> None:
         )
 
 
-def _about(path: Path, entries: Mapping[str, str]) -> tuple[NetworkConfig, dict[str, str]]:
+def _about(path: Path, text: str, read_config: Callable[[str], _Config]) -> tuple[_Config, WeightsInfo]:
     """Read what a file says about itself."""
-    if _ENTRY not in entries:
-        raise WeightsError(
-            f"'{path}' holds tensors but no page4d network", "convert it first with page4d convert-weights"
-        )
     try:
-        about = json.loads(entries[_ENTRY])
+        about = json.loads(text)
         version, config, metadata = about["version"], str(about["config"]), about["metadata"]
         described = {key: str(metadata[key]) for key in (*_REQUIRED, *metadata)}
     except (ValueError, KeyError, TypeError) as error:
@@ -128,9 +152,13 @@ def _about(path: Path, entries: Mapping[str, str]) -> tuple[NetworkConfig, dict[
             f"'{path}' has format version {version}, this page4d reads version {FORMAT_VERSION}", "update page4d"
         )
     try:
-        return NetworkConfig.from_json(config), described
+        record = read_config(config)
     except UsageError as error:
         raise WeightsError(f"'{path}': {error.message}", error.hint) from error
+    info = WeightsInfo(
+        path=path, licence=described["licence"], description=described["description"], metadata=described
+    )
+    return record, info
 
 
 def _write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from page4d.weights.convert import Conversion
+    from page4d.weights.encoder_conversion import EncoderConversion
     from page4d.weights.published import Settings
 
 
@@ -54,7 +55,8 @@ def convert_weights(
         list[Path],
         typer.Argument(
             metavar="SOURCE",
-            help="Weights of VGGT, PAGE-4D or Pi3: .safetensors, a folder of shards, or .pt/.bin with tensors only.",
+            help="Weights of VGGT, PAGE-4D or Pi3, or of an encoder: .safetensors, a folder of shards, or .pt/.bin "
+            "with tensors only.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="New .safetensors file, to be used with --weights.")],
@@ -120,16 +122,22 @@ def convert_weights(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Make a weights file for page4d from checkpoints of VGGT, PAGE-4D or Pi3; nothing is fetched, no code is run."""
+    """Make a weights file for page4d from checkpoints of VGGT, PAGE-4D or Pi3; nothing is fetched, no code is run.
+
+    Encoders, in a file of their own, come from timm's ViT, Swin or Twins-SVT.
+    """
     import torch
 
+    from page4d.errors import UsageError
     from page4d.weights.convert import (
+        Conversion,
         ConvertSettings,
         check_output,
         plan_conversion,
         report_document,
         write_conversion,
     )
+    from page4d.weights.encoder_conversion import encoder_document, plan_encoder, write_encoder
     from page4d.weights.recipes import Recipe, Target
 
     check_output(out, overwrite=overwrite)
@@ -154,20 +162,29 @@ def convert_weights(
         configs=_read_configs(config or []),
     )
     with stops_cleanly():
-        conversion = plan_conversion(sources, settings)
+        encoder = plan_encoder(sources, settings.dtype, licence)
+        if encoder is not None and settings != ConvertSettings(dtype=settings.dtype, licence=licence, configs={}):
+            raise UsageError(f"'{sources[0]}' is an encoder; options of networks are given", "leave them out")
+        conversion = encoder or plan_conversion(sources, settings)
         check_output(out, conversion, overwrite=overwrite)
         metadata = None
         if not dry_run:
             with _progress(conversion.num_bytes, quiet=quiet) as advance:
-                metadata = write_conversion(conversion, out, advance)
-    document = report_document(conversion, metadata)
+                if isinstance(conversion, Conversion):
+                    metadata = write_conversion(conversion, out, advance)
+                else:
+                    metadata = write_encoder(conversion, out, advance)
+    if isinstance(conversion, Conversion):
+        document, held = report_document(conversion, metadata), f"network  {conversion.target}"
+    else:
+        document, held = encoder_document(conversion, metadata), f"encoder  {conversion.recognised.family}"
     if report is not None and not dry_run:
         _write_report(report, document)
     if as_json:
         console.print_json({"out": str(out), **{key: document[key] for key in document if key != "tensors"}})
     elif not quiet:
-        _print(conversion, out, dry_run=dry_run)
-    for notice in conversion.blueprint.notices:
+        _print(conversion, out, held, dry_run=dry_run)
+    for notice in conversion.notices:
         console.error_console().print(f"[yellow]warning:[/] {notice}")
 
 
@@ -226,7 +243,7 @@ def _progress(total: int, *, quiet: bool) -> "Iterator[Callable[[int], None] | N
         yield lambda written: progress.advance(task, written)
 
 
-def _print(conversion: "Conversion", out: Path, *, dry_run: bool) -> None:
+def _print(conversion: "Conversion | EncoderConversion", out: Path, held: str, *, dry_run: bool) -> None:
     """Print how many tensors each rule moved."""
     from rich import box
     from rich.table import Table
@@ -243,8 +260,7 @@ def _print(conversion: "Conversion", out: Path, *, dry_run: bool) -> None:
     console.print_table(table)
     dropped = sum(row.target is None for row in account.rows)
     console.print_text(
-        f"network  {conversion.target}, {len(conversion.specs):,} tensors, "
-        f"{console.human_size(conversion.num_bytes)}; all accounted for"
+        f"{held}, {len(conversion.specs):,} tensors, {console.human_size(conversion.num_bytes)}; all accounted for"
     )
     console.print_text(f"sources  {account.num_used():,} tensors used, {dropped:,} dropped")
     console.print_text(f"licence  {conversion.licence}")

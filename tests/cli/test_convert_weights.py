@@ -11,7 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from page4d.weights import load_network
+from page4d.weights.loading import load_encoder
 from page4d.weights.stream import write_tensors
+from tests.encoders.recorded import load_recorded
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vggt_c.safetensors"
 CONFIG = GOLDEN.with_suffix(".json")
@@ -300,3 +302,18 @@ def test_a_full_disk_leaves_nothing(source, tmp_path, convert) -> None:
     assert ended.code == 5
     assert "cannot write" in ended.err
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
+
+
+def test_an_encoder_becomes_a_file_of_its_own(tmp_path, cli) -> None:
+    recorded = load_recorded("swin_clampns_a")
+    save_file(recorded.part("weights/"), tmp_path / "swin.safetensors")
+    out = tmp_path / "out.safetensors"
+    refused = cli("convert-weights", tmp_path / "swin.safetensors", "--out", out, "--to", "page4d-mv")
+    assert (refused.code, out.exists()) == (2, False)
+    assert "is an encoder; options of networks are given" in refused.err
+    ended = cli("convert-weights", tmp_path / "swin.safetensors", "--out", out)
+    assert ended.code == 0, ended.err
+    rows = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert "Swin (Microsoft) tables of offsets derived 4" in rows
+    assert "encoder Swin (Microsoft), 63 tensors, 377 kB; all accounted for" in rows
+    assert load_encoder(out).config.num_heads == (2, 4)
