@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = {
-    "page4d_cli": 7,
+    "page4d_cli": 8,
+    "page4d.pretraining": 7,
     "page4d.training": 6,
     "page4d.benchmark": 6,
     "page4d.inference": 5,

@@ -181,7 +181,7 @@ class ViT(nn.Module):
         tokens = self.patches(images)
         if self.cls_token is not None:
             tokens = torch.cat([self.cls_token.expand(len(images), -1, -1), tokens], dim=1)
-        placed: Tensor = tokens + self.position_table(self._grid(images))
+        placed: Tensor = tokens + self.position_table(self.grid_of(images))
         return placed
 
     def transform(self, tokens: Float[Tensor, "F N C"]) -> Float[Tensor, "F N C"]:
@@ -197,7 +197,7 @@ class ViT(nn.Module):
         Raises:
             ShapeError: if they are not.
         """
-        grid = self._grid(images)
+        grid = self.grid_of(images)
         return PatchTokens(tokens=self.transform(self.embed(images))[:, self.config.num_special :], grid=grid)
 
     def forward_features(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F C"]:
@@ -213,5 +213,10 @@ class ViT(nn.Module):
         """
         return apply_head(self.head, self.forward_features(images))
 
-    def _grid(self, images: Tensor) -> tuple[int, int]:
+    def grid_of(self, images: Tensor) -> tuple[int, int]:
+        """Return the rows and columns of patches of images.
+
+        Raises:
+            ShapeError: if image sides are not multiples of those of a patch.
+        """
         return patch_grid(images.shape[-2], images.shape[-1], *self.config.patch)

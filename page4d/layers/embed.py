@@ -33,6 +33,16 @@ def cut_patches(
     return cut.transpose(2, 3).reshape(frames, rows // height, columns // width, height * width * channels)
 
 
+def join_patches(
+    patches: Float[Tensor, "F rows columns patch_dim"], patch: tuple[int, int]
+) -> Float[Tensor, "F rows2 columns2 C"]:
+    """Undo `cut_patches`."""
+    frames, rows, columns, _ = patches.shape
+    height, width = patch
+    cut = patches.reshape(frames, rows, columns, height, width, -1)
+    return cut.transpose(2, 3).reshape(frames, rows * height, columns * width, -1)
+
+
 class NormedPatchEmbed(nn.Module):
     """A linear layer of cut patches between two norms; without `norm_bias` they have gains only.
 

@@ -9,8 +9,28 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
+from page4d.encoders.vit import PatchEmbedding, Pooling, ViTConfig
+
 INSIDE = Path(__file__).parents[1] / "golden" / "encoders"
 SHARED = Path(__file__).parents[3] / "shared" / "golden" / "encoders"
+
+
+VIT_RULES = (
+    (r"cls_token", "cls_token"),
+    (r"pos_embedding", "pos_embed"),
+    (r"to_patch_embedding\.1\.(.*)", r"patches.embed.patch_norm.\1"),
+    (r"to_patch_embedding\.2\.(.*)", r"patches.embed.proj.\1"),
+    (r"to_patch_embedding\.3\.(.*)", r"patches.embed.norm.\1"),
+    (r"transformer\.layers\.(\d+)\.0\.norm\.(.*)", r"blocks.\1.norm1.\2"),
+    (r"transformer\.layers\.(\d+)\.0\.to_qkv\.(.*)", r"blocks.\1.attn.qkv.\2"),
+    (r"transformer\.layers\.(\d+)\.0\.to_out\.0\.(.*)", r"blocks.\1.attn.proj.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.net\.0\.(.*)", r"blocks.\1.norm2.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.net\.1\.(.*)", r"blocks.\1.mlp.fc1.\2"),
+    (r"transformer\.layers\.(\d+)\.1\.net\.4\.(.*)", r"blocks.\1.mlp.fc2.\2"),
+    (r"transformer\.norm\.(.*)", r"norm.\1"),
+    (r"mlp_head\.(.*)", r"head.\1"),
+)
+"""Parameters of the public vision transformer."""
 
 
 @dataclass(frozen=True)
@@ -62,3 +82,25 @@ def translated(weights: dict[str, Tensor], rules: tuple[tuple[str, str], ...]) -
 def channels_last(values: Tensor, patch: tuple[int, int]) -> Tensor:
     """Reorder a last axis of (channel, row, column) as (row, column, channel)."""
     return values.unflatten(-1, (-1, *patch)).movedim(-3, -1).flatten(-3)
+
+
+def vit_config(given: dict, num_classes: int | None = None, *, document: bool = False) -> ViTConfig:
+    """Return the configuration of a public vision transformer, or of the one that the specification prints."""
+    (height, width), (patch, patch_width) = pair(given["image_size"]), pair(given["patch_size"])
+    mean = Pooling.MEAN_WITH_CLASS if document else Pooling.MEAN
+    return ViTConfig(
+        image_size=height,
+        image_width=width,
+        patch_size=patch,
+        patch_width=patch_width,
+        embed_dim=given["dim"],
+        depth=given["depth"],
+        num_heads=given["heads"],
+        head_dim=given["dim_head"],
+        mlp_ratio=given["mlp_dim"] / given["dim"],
+        qkv_bias=False,
+        norm_eps=1e-5,
+        patch_embedding=PatchEmbedding.DUAL_NORMED,
+        pooling=Pooling.CLASS if given["pool"] == "cls" else mean,
+        num_classes=num_classes,
+    )

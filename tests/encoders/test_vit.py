@@ -8,23 +8,15 @@ from torch.nn import functional
 
 from page4d.encoders.vit import PatchEmbedding, Pooling, ViT, ViTConfig
 from page4d.errors import ShapeError, UsageError
-from tests.encoders.recorded import Recorded, assert_recorded, load_recorded, pair, translated
-
-RULES = (
-    (r"cls_token", "cls_token"),
-    (r"pos_embedding", "pos_embed"),
-    (r"to_patch_embedding\.1\.(.*)", r"patches.embed.patch_norm.\1"),
-    (r"to_patch_embedding\.2\.(.*)", r"patches.embed.proj.\1"),
-    (r"to_patch_embedding\.3\.(.*)", r"patches.embed.norm.\1"),
-    (r"transformer\.layers\.(\d+)\.0\.norm\.(.*)", r"blocks.\1.norm1.\2"),
-    (r"transformer\.layers\.(\d+)\.0\.to_qkv\.(.*)", r"blocks.\1.attn.qkv.\2"),
-    (r"transformer\.layers\.(\d+)\.0\.to_out\.0\.(.*)", r"blocks.\1.attn.proj.\2"),
-    (r"transformer\.layers\.(\d+)\.1\.net\.0\.(.*)", r"blocks.\1.norm2.\2"),
-    (r"transformer\.layers\.(\d+)\.1\.net\.1\.(.*)", r"blocks.\1.mlp.fc1.\2"),
-    (r"transformer\.layers\.(\d+)\.1\.net\.4\.(.*)", r"blocks.\1.mlp.fc2.\2"),
-    (r"transformer\.norm\.(.*)", r"norm.\1"),
-    (r"mlp_head\.(.*)", r"head.\1"),
+from tests.encoders.recorded import (
+    VIT_RULES,
+    Recorded,
+    assert_recorded,
+    load_recorded,
+    translated,
+    vit_config,
 )
+
 SMALL = ViTConfig(
     image_size=32,
     patch_size=8,
@@ -39,29 +31,10 @@ SMALL = ViTConfig(
 
 
 def recorded_vit(recorded: Recorded) -> ViT:
-    given = recorded.config
-    (height, width), (patch, patch_width) = pair(given["image_size"]), pair(given["patch_size"])
-    pooling = Pooling.CLASS if given["pool"] == "cls" else Pooling.MEAN
-    if recorded.meta.get("variant") == "document_era" and pooling is Pooling.MEAN:
-        pooling = Pooling.MEAN_WITH_CLASS
-    config = ViTConfig(
-        image_size=height,
-        image_width=width,
-        patch_size=patch,
-        patch_width=patch_width,
-        embed_dim=given["dim"],
-        depth=given["depth"],
-        num_heads=given["heads"],
-        head_dim=given["dim_head"],
-        mlp_ratio=given["mlp_dim"] / given["dim"],
-        qkv_bias=False,
-        norm_eps=1e-5,
-        patch_embedding=PatchEmbedding.DUAL_NORMED,
-        pooling=pooling,
-        num_classes=given["num_classes"],
-    )
-    weights = translated(recorded.part("weights/"), RULES)
-    if pooling is Pooling.MEAN:
+    document = recorded.meta.get("variant") == "document_era"
+    config = vit_config(recorded.config, num_classes=recorded.config["num_classes"], document=document)
+    weights = translated(recorded.part("weights/"), VIT_RULES)
+    if config.pooling is Pooling.MEAN:
         assert weights.pop("cls_token").numel() == 0
     network = ViT(config)
     for index in range(config.depth):  # public code leaves out the projection of a single head of full width

@@ -1,0 +1,1 @@
+"""Learning of encoders from images alone, without truth."""

@@ -1,0 +1,162 @@
+"""The masked autoencoder: recorded numbers, and what the loss and the encoder see."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.encoders.vit import Pooling, ViTConfig
+from page4d.errors import ShapeError, UsageError
+from page4d.layers.embed import cut_patches, join_patches
+from page4d.pretraining.mae import MAEConfig, MaskedAutoencoder, draw_masking
+from tests.encoders.recorded import VIT_RULES, Recorded, assert_recorded, load_recorded, translated, vit_config
+
+SMALL = MAEConfig(
+    encoder=ViTConfig(image_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2, pooling=Pooling.MEAN),
+    decoder_dim=16,
+    decoder_depth=1,
+    decoder_heads=2,
+)
+TRANSFORMER = [rule for rule in VIT_RULES if "transformer" in rule[0]]
+RULES = (
+    *((rf"encoder\.{theirs}", f"encoder.{ours}") for theirs, ours in VIT_RULES),
+    *((theirs.replace("transformer", "decoder"), ours) for theirs, ours in TRANSFORMER),
+    (r"decoder_pos_emb\.weight", "positions"),
+    (r"enc_to_dec\.(.*)", r"to_decoder.\1"),
+    (r"(mask_token|to_pixels\..*)", r"\1"),
+)
+
+
+def recorded_mae(recorded: Recorded) -> MaskedAutoencoder:
+    given = recorded.config
+    config = MAEConfig(
+        encoder=vit_config(given["encoder"]),
+        masked_share=given["masking_ratio"],
+        normalise_patches=False,
+        decoder_dim=given["decoder_dim"],
+        decoder_depth=given["decoder_depth"],
+        decoder_heads=given["decoder_heads"],
+        decoder_head_dim=given["decoder_dim_head"],
+    )
+    weights = translated(recorded.part("weights/"), RULES)
+    weights = {name: value for name, value in weights.items() if "head" not in name and value.numel()}
+    rows, columns = config.encoder.table_grid
+    weights["positions"] = weights["positions"][None, : rows * columns]  # a last entry was never used
+    weights["mask_token"] = weights["mask_token"][None, None]
+    network = MaskedAutoencoder(config)
+    network.load_state_dict(weights)
+    return network
+
+
+@pytest.mark.parametrize("name", ["mae_a", "mae_b"])
+def test_recorded_numbers(name: str) -> None:
+    recorded = load_recorded(name)
+    network, images = recorded_mae(recorded), recorded["input/images"]
+    painted = network(images, recorded["input/noise"])
+    assert torch.equal(painted.masking.masked, recorded["output/masked_indices"])
+    assert torch.equal(painted.masking.visible, recorded["output/unmasked_indices"])
+    assert_recorded(network.cut(images), recorded["mid/patches"])
+    encoded = network.encode(images, painted.masking)
+    assert_recorded(encoded, recorded["mid/encoder_out"])
+    assert_recorded(network.to_decoder(encoded), recorded["mid/enc_to_dec_out"])
+    assert_recorded(painted.pixels, recorded["output/pred_pixels"])
+    assert_recorded(painted.loss[None], recorded["output/loss"])
+    painted.loss.backward()
+    assert_recorded(network.mask_token.grad[0, 0], recorded["output/grad_mask_token"])
+    assert_recorded(network.to_pixels.weight.grad, recorded["output/grad_to_pixels_weight"])
+    assert_recorded(network.encoder.pos_embed.grad, recorded["output/grad_encoder_pos_embedding"])
+
+
+@pytest.fixture
+def network() -> MaskedAutoencoder:
+    torch.manual_seed(0)
+    return MaskedAutoencoder(SMALL).double()
+
+
+def images_of(*size: int) -> Tensor:
+    return torch.rand(3, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def test_three_quarters_are_hidden_and_every_patch_is_either_hidden_or_seen() -> None:
+    masking = draw_masking(torch.rand(4, 28), 0.75)
+    assert (masking.masked.shape, masking.visible.shape) == ((4, 21), (4, 7))
+    together = torch.cat([masking.masked, masking.visible], dim=1).sort(dim=1).values
+    assert torch.equal(together, torch.arange(28).expand(4, -1))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_loss_does_not_see_visible_patches_nor_the_encoder_hidden_ones(normalise: bool) -> None:
+    network = MaskedAutoencoder(replace(SMALL, normalise_patches=normalise)).double()
+    images, noise = images_of(32, 32), torch.rand(3, 16, dtype=torch.float64)
+    masking = network(images, noise).masking
+    encoded = network.encode(images, masking)
+    shown = network.hidden(images, masking, colour=7.0)
+    torch.testing.assert_close(network.encode(shown, masking), encoded, rtol=0, atol=1e-13)
+    pixels = network.paint(encoded, masking, (4, 4))
+    target = network.normalised(network.cut(images)).gather(1, masking.masked[..., None].expand(-1, -1, 192))
+    assert network(images, noise).loss.item() == pytest.approx((pixels - target).square().mean().item())
+
+
+def test_the_gradient_of_the_targets_reaches_hidden_patches_only(network: MaskedAutoencoder) -> None:
+    images, noise = images_of(32, 32), torch.rand(3, 16, dtype=torch.float64)
+    painted = network(images, noise)
+    moved = network.cut(images).requires_grad_()
+    target = network.normalised(moved).gather(1, painted.masking.masked[..., None].expand(-1, -1, 192))
+    (gradient,) = torch.autograd.grad((painted.pixels.detach() - target).square().mean(), moved)
+    seen = gradient.abs().sum(-1).gather(1, painted.masking.visible)
+    assert not seen.any()
+    assert gradient.any()
+
+
+def test_painting_follows_the_patches_not_their_random_order(network: MaskedAutoencoder) -> None:
+    """The same patches hidden, drawn in another order, get the same pixels."""
+    images = images_of(32, 32)[:1]
+    first = network(images, torch.arange(16.0, dtype=torch.float64)[None])
+    order = [*reversed(range(12)), *range(15, 11, -1)]
+    noise = torch.empty(1, 16, dtype=torch.float64)
+    noise[0, order] = torch.arange(16.0, dtype=torch.float64)
+    second = network(images, noise)
+    torch.testing.assert_close(second.pixels.flip(1), first.pixels, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (16, 40)])
+def test_a_step_lowers_the_loss_and_every_parameter_learns(network: MaskedAutoencoder, size: tuple) -> None:
+    images = images_of(*size)
+    noise = torch.rand(3, size[0] * size[1] // 64, dtype=torch.float64)
+    before = network(images, noise).loss
+    before.backward()
+    assert [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()] == []
+    torch.optim.AdamW(network.parameters(), lr=1e-3).step()
+    assert network(images, noise).loss < before
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_picture_of_a_perfect_painter_is_the_image(normalise: bool) -> None:
+    network = MaskedAutoencoder(replace(SMALL, normalise_patches=normalise)).double()
+    images = images_of(24, 40)
+    painted = network(images)
+    target = network.normalised(network.cut(images)).gather(1, painted.masking.masked[..., None].expand(-1, -1, 192))
+    torch.testing.assert_close(network.picture(images, replace(painted, pixels=target)), images, rtol=0, atol=1e-12)
+    hidden = network.hidden(images, painted.masking, colour=-1.0)
+    assert (hidden == -1).double().mean().item() == pytest.approx(int(0.75 * 15) / 15)
+    assert torch.equal(hidden[hidden != -1], images[hidden != -1])
+
+
+def test_cut_and_join_undo_each_other() -> None:
+    maps = torch.rand(2, 12, 20, 3)
+    assert torch.equal(join_patches(cut_patches(maps, (4, 5)), (4, 5)), maps)
+
+
+def test_what_cannot_be_is_refused(network: MaskedAutoencoder) -> None:
+    with pytest.raises(ShapeError, match="patches of 8 px"):
+        network(images_of(32, 36))
+    for change in (
+        {"masked_share": 0.0},
+        {"masked_share": 0.01},
+        {"decoder_depth": 0},
+        {"encoder": replace(SMALL.encoder, num_classes=3)},
+    ):
+        with pytest.raises(UsageError) as caught:
+            replace(SMALL, **change)
+        assert caught.value.hint
