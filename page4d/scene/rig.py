@@ -1,8 +1,10 @@
 """Bring a calibration to the views of a scene: who is who, at which image size, at which instant."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -132,15 +134,25 @@ def _poses_at(camera: CalibratedCamera, request: RigRequest, file: Path) -> Tens
         return poses
     if camera.times is not None:
         return _interpolate(camera, np.asarray(camera.times), request.frame_times, file)
-    frames = camera.frames or ()
-    if not isinstance(request.source, ImageFolderSource):
+    if isinstance(request.source, ImageFolderSource) and camera.frames is not None:
+        return _poses_by_name(camera, camera.frames, request.source, request.indices, file)
+    places = _places_in_video(camera)
+    num_frames = len(request.source.frame_times)
+    if places is None or len(places) != num_frames:
+        counted = "numbered without a gap, " if places is None else ""
+        counts = f"{len(poses)} poses, {request.source.label} has {num_frames} frames"
         raise InputError(
-            f"{file.name}: camera {camera.name} has {len(poses)} poses by file name, but {request.source.label} is a "
-            "video: which frame each belongs to is not stated",
-            "extract the frames into an image folder, or give poses by time in a cameras.json",
+            f"{file.name}: camera {camera.name} has {counts}: which frame each belongs to is not stated",
+            f"give one pose a frame, {counted}or poses by time in a cameras.json",
         )
+    return poses[[places[index] for index in request.indices]]
+
+
+def _poses_by_name(
+    camera: CalibratedCamera, frames: tuple[str, ...], source: ImageFolderSource, indices: tuple[int, ...], file: Path
+) -> Tensor:
     places = {name: place for place, name in enumerate(frames)}
-    stems = [request.source.files[index].stem for index in request.indices]
+    stems = [source.files[index].stem for index in indices]
     missing = [stem for stem in stems if stem not in places]
     if missing:
         count = f"{len(missing)} of {len(stems)} frames, first {missing[0]}"
@@ -148,7 +160,17 @@ def _poses_at(camera: CalibratedCamera, request: RigRequest, file: Path) -> Tens
             f"{file.name}: camera {camera.name} has no pose for {count}",
             "choose frames that have one with --frames and --stride",
         )
-    return poses[[places[stem] for stem in stems]]
+    return camera.world_to_camera[[places[stem] for stem in stems]]
+
+
+def _places_in_video(camera: CalibratedCamera) -> list[int] | None:
+    """Return which pose belongs to each frame counted from the first, or None where the names do not count frames."""
+    if camera.frames is None:
+        return list(range(len(camera.world_to_camera)))
+    numbers = [re.search(r"(\d+)$", name) for name in camera.frames]
+    counted = sorted((int(number[1]), place) for place, number in enumerate(numbers) if number is not None)
+    steps = {after - before for (before, _), (after, _) in pairwise(counted)}
+    return [place for _, place in counted] if len(counted) == len(numbers) and steps <= {1} else None
 
 
 def _interpolate(

@@ -209,10 +209,26 @@ def test_a_moving_camera_follows_file_names(tmp_path: Path) -> None:
         open_scene(tmp_path / "rig", calibration=tmp_path / "transforms.json", image_fps=30)
 
 
-def test_poses_by_file_name_do_not_fit_a_video(folder: Path, tmp_path: Path) -> None:
-    frame_poses(tmp_path / "transforms.json", [0, 1, 2])
-    with pytest.raises(InputError, match=r"camera a has 3 poses by file name, but a\.mp4 is a video"):
-        open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",))
+def test_as_many_poses_as_a_video_has_frames_belong_to_them_in_order(folder: Path, tmp_path: Path) -> None:
+    numbers = [4, 3, 5, 6, 8, 7]
+    poses = frame_poses(tmp_path / "transforms.json", numbers)
+    by_name = open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",), frames=(1, 6), stride=2)
+    assert by_name.views[0].camera is not None
+    np.testing.assert_allclose(by_name.views[0].camera.world_to_camera, [poses[n] for n in (4, 6, 8)], atol=1e-9)
+    moving = [pose(0.1 * count) for count in range(6)]
+    camera = {"world_to_camera": moving, "intrinsics": INTRINSICS, "width": SIZE[1], "height": SIZE[0]}
+    (tmp_path / "truth.json").write_text(json.dumps({"pixel_center": 0.5, "cameras": {"a": camera}}))
+    in_order = open_scene(folder, calibration=tmp_path / "truth.json", views=("a",), frames=(2, 5))
+    assert in_order.views[0].camera is not None
+    np.testing.assert_allclose(in_order.views[0].camera.world_to_camera, moving[2:5], atol=1e-9)
+
+
+def test_poses_that_cannot_be_paired_with_a_videos_frames_are_refused(folder: Path, tmp_path: Path) -> None:
+    for numbers, hint in (([0, 1, 2], "one pose a frame"), ([0, 1, 2, 3, 4, 9], "numbered without a gap")):
+        frame_poses(tmp_path / "transforms.json", numbers)
+        with pytest.raises(InputError, match=rf"camera a has {len(numbers)} poses, a\.mp4 has 6 frames") as caught:
+            open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",))
+        assert hint in caught.value.hint
 
 
 def test_without_a_calibration_there_are_no_cameras(folder: Path) -> None:
