@@ -113,6 +113,17 @@ class SeamRecord(FileModel):
     num_points: Count = 0
 
 
+class RigFitRecord(FileModel):
+    """How a chunk fits cameras that stand still.
+
+    `motion_px` is how far each view's own cameras are from the one it has, in network pixels at its median depth and
+    without their jitter; `scale_std` the standard deviation of the chunk's scale, as a share.
+    """
+
+    motion_px: list[float]
+    scale_std: float = Field(ge=0.0)
+
+
 class ChunkRecord(FileModel):
     """Instants `start` to before `stop`, of which the first `overlap` belong to the chunk before as well."""
 
@@ -122,6 +133,30 @@ class ChunkRecord(FileModel):
     seconds: float = Field(ge=0.0)
     transform: TransformRecord | None = None
     seam: SeamRecord | None = None
+    rig: RigFitRecord | None = None
+
+
+class ViewMotionRecord(FileModel):
+    """How a view's camera changes over time: at random, and otherwise; in network pixels at its median depth."""
+
+    view: Name
+    jitter_px: float = Field(ge=0.0)
+    motion_px: float = Field(ge=0.0)
+    still: bool
+
+
+class RigRecord(FileModel):
+    """Whether each view has one camera for the whole capture, and what that was decided by.
+
+    Measured over the first `num_times` instants. A view stands still if its motion is at most `limit_px` or at most
+    its jitter.
+    """
+
+    asked: Literal["static", "moving", "auto"]
+    cameras: Literal["static", "moving"]
+    num_times: Count
+    limit_px: float = Field(ge=0.0)
+    views: list[ViewMotionRecord]
 
 
 class CountsRecord(FileModel):
@@ -147,6 +182,7 @@ class RunRecord(FileModel):
     views: list[ViewRecord] = Field(min_length=1)
     times: list[float] = Field(min_length=1)
     network: NetworkRecord
+    rig: RigRecord | None = None
     chunks: list[ChunkRecord] = Field(default_factory=list)
     counts: CountsRecord = CountsRecord()
     timings: dict[str, float] = Field(default_factory=dict)

@@ -14,8 +14,9 @@ _ITERATIONS = 100
 _NEAR = 1e-6
 """Share of the median distance below which a sample pulls no harder: a median may fall onto a sample."""
 
-_SETTLED = 1e-12
-"""Length of a step, relative to the spread, at which an iteration ends."""
+_SETTLED = 1e-9
+_ROUNDING = 1e-15
+"""A step ends an iteration if it is shorter than this share of the spread, or than that of the value itself."""
 
 
 def geometric_median(points: Float[Tensor, "*batch K D"]) -> Float[Tensor, "*batch D"]:
@@ -29,7 +30,7 @@ def geometric_median(points: Float[Tensor, "*batch K D"]) -> Float[Tensor, "*bat
         pull, spread = _pull(offset)
         step = (pull * offset).sum(-2) / pull.sum(-2)
         center = center + step
-        if bool((step.norm(dim=-1) <= _SETTLED * spread).all()):
+        if bool((step.norm(dim=-1) <= _SETTLED * spread + _ROUNDING * center.norm(dim=-1)).all()):
             break
     return center
 
@@ -45,7 +46,7 @@ def median_rotation(matrices: Float[Tensor, "*batch K 3 3"]) -> Float[Tensor, "*
         pull, spread = _pull(offset)
         step = (pull * offset).sum(-2) / pull.sum(-2)
         center = center @ matrix_from_rotation_vector(step)
-        if bool((step.norm(dim=-1) <= _SETTLED * spread).all()):
+        if bool((step.norm(dim=-1) <= _SETTLED * spread + _ROUNDING).all()):
             break
     return center
 

@@ -23,6 +23,7 @@ _NAMES_A_FILE = ("sync", "calibration", "masks", "depth")
 
 _OPTION_NAMES = {
     "long_side": "size",
+    "camera_motion": "cameras",
     "max_megapixels": "max-pixels",
     "calibration_resize": "calib-resize",
     "source": "points-from",

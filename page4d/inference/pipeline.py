@@ -30,6 +30,8 @@ from page4d.inference.picture import write_previews
 from page4d.inference.plan import plan_run
 from page4d.inference.predict import Predictor
 from page4d.inference.report import RunInputs, chunk_record, run_record
+from page4d.inference.rig import RigKeeper
+from page4d.inference.rig_report import fit_notice, rig_notice, rig_state
 from page4d.inference.seams import seam_fits
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.state import (
@@ -141,6 +143,7 @@ class _Run:
         self.layout = OutputLayout(folder, inputs.scene.view_names)
         self.states = StateFolder(self.layout)
         self.world = World(inputs.scene, settings.poses, predictor_uses_rig=inputs.predictor.uses_rig_cameras)
+        self.rig = RigKeeper(settings.camera_motion, self._place_first)
         self.finished: list[FinishedChunk] = []
         self.settled = Sim3.identity()
         self.memories: dict[int, Memory | None] = {}
@@ -173,6 +176,7 @@ class _Run:
         self._reconstruct_chunks()
         self._notice_clipping()
         self._notice_seams()
+        self._notice_rig_fit()
         image_sizes = tuple(transform.original_size for transform in self.inputs.plan.transforms)
         cameras = cameras_of(self.finished, self.layout.view_names, image_sizes, self.state.scale or Scale.ARBITRARY)
         files = write_capture_cameras(self.layout, cameras)
@@ -208,6 +212,8 @@ class _Run:
             self.journal.continue_from(earlier.warnings, earlier.seconds)
             if self.finished and earlier.scale is not None:
                 self.world.continue_from(earlier.scale, transform_of(self.finished[-1].record))
+                if earlier.rig is not None:
+                    self.rig.continue_from(earlier.rig.cameras(), self.finished[-1].record.rig)
             return earlier
         if existing is ExistingOutput.OVERWRITE and is_occupied(folder):
             check_disk(folder, inputs.plan.bytes_on_disk, self.states.listed_bytes())
@@ -241,8 +247,9 @@ class _Run:
                     self._predicted(reader),
                     num_times=total,
                     overlap=self.settings.overlap,
-                    place_first=lambda first: self.world.place_first(first, self._rig(first)),
+                    place_first=self._place_first,
                     fixed_world=self.world.is_fixed,
+                    anchor=self.rig.anchor,
                     held=self._held_back(reader) if self.finished else None,
                 )
                 begin = time.perf_counter()
@@ -257,7 +264,10 @@ class _Run:
         """Instants whose chunks are finished."""
         return self.finished[-1].stop if self.finished else 0
 
-    def _rig(self, predictions: Predictions) -> Cameras | None:
+    def _place_first(self, first: Predictions) -> Sim3:
+        return self.world.place_first(first, self._calibrated(first))
+
+    def _calibrated(self, predictions: Predictions) -> Cameras | None:
         return scene_cameras(self.inputs.scene, predictions.pixel_transforms, 0, predictions.num_times)
 
     def _held_back(self, reader: BatchReader) -> Predictions:
@@ -267,7 +277,9 @@ class _Run:
         predictions = self._predict_or_none(reader, chunk, len(self.finished) - 1)
         if predictions is None:
             raise self._out_of_memory()
-        if not self.world.is_fixed:
+        if self.rig.rig is not None:
+            predictions = self.rig.rig.hold(predictions, transform_of(last.record).scale)
+        elif not self.world.is_fixed:
             predictions = predictions.transformed(transform_of(last.record))
         return predictions.at_times(last.stop - chunk.start, chunk.length)
 
@@ -345,6 +357,8 @@ class _Run:
             depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
             self._update(depth_scale=depth_scale, scale=predictions.scale)
             self._notice_scale()
+        if not self.finished:
+            self._settle_rig(predictions)
         written, first = InstantFiles(), stitched.chunk.start
         options = InstantOptions(depth_scale=self.state.depth_scale or 1.0, points=self.settings.points)
         with self.journal.timed("write"):
@@ -366,6 +380,14 @@ class _Run:
         self.states.write_chunk(index, state)
         self.finished.append(finished_chunk(state))
         self._update()
+
+    def _settle_rig(self, first: Predictions) -> None:
+        """Record what the first chunk decided about the cameras, before any instant is written."""
+        names, size = first.view_names, first.cameras.image_size
+        rig = rig_state(self.rig, self.settings.camera_motion, names, size)
+        if rig is not None:
+            self._update(rig=rig)
+            self.journal.notice(rig_notice(rig.record))
 
     def _check_seams(self, chunks: list[ChunkRecord]) -> None:
         """Refuse what does not fit before it is written, if the settings say so.
@@ -396,6 +418,12 @@ class _Run:
             worst = max(loose, key=lambda chunk: 0.0 if chunk.seam is None else chunk.seam.residual_share or 0.0)
             seams = f"{len(loose)} of {len(self.finished) - 1} seams between chunks do not fit"
             self.journal.notice(Notice(f"{seams}; the worst, at instant {worst.start}: {_misfit(worst)}"))
+
+    def _notice_rig_fit(self) -> None:
+        side = max(max(transform.canvas_size) for transform in self.inputs.plan.transforms)
+        notice = fit_notice([chunk.record for chunk in self.finished], self.inputs.scene.view_names, side)
+        if notice is not None:
+            self.journal.notice(notice)
 
     def _notice_scale(self) -> None:
         if self.world.lacks_baseline:

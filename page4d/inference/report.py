@@ -12,6 +12,7 @@ from page4d.export.run_record import (
     ChunkRecord,
     CountsRecord,
     NetworkRecord,
+    RigFitRecord,
     RunRecord,
     SceneRecord,
     SeamRecord,
@@ -72,6 +73,9 @@ def chunk_record(stitched: Stitched, transform: Sim3, seconds: float) -> ChunkRe
             scale_ratio=seam.scale_ratio,
             num_points=seam.num_points,
         ),
+        rig=None
+        if stitched.fit is None
+        else RigFitRecord(motion_px=list(stitched.fit.motion_px), scale_std=stitched.fit.scale_std),
     )
 
 
@@ -110,6 +114,7 @@ def run_record(
         ],
         times=inputs.scene.times.tolist(),
         network=inputs.network,
+        rig=None if state.rig is None else state.rig.record,
         chunks=[chunk.record for chunk in chunks],
         counts=CountsRecord(
             clipped_depths=sum(chunk.clipped_depths for chunk in chunks),

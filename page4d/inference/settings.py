@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from page4d.errors import UsageError
 from page4d.export.points import PointOptions
 from page4d.geometry.preprocess import Preprocess
+from page4d.inference.motion import CameraMotion
 from page4d.inference.world import Poses
 from page4d.scene.open import SceneOptions
 
@@ -19,7 +20,8 @@ DEFAULT_OVERLAP = 2
 class ReconstructSettings:
     """What a run does. `long_side` are network pixels; None leaves them to the predictor, or to `preprocess`.
 
-    `chunk` instants are predicted together, neighbours share `overlap`. `poses` matters only with a calibration.
+    `chunk` instants are predicted together, neighbours share `overlap`. `poses` matters only with a calibration,
+    `camera_motion` only for predicted cameras.
     With `strict_seams` a chunk that does not fit the one before ends the run.
     """
 
@@ -28,6 +30,7 @@ class ReconstructSettings:
     chunk: int = DEFAULT_CHUNK
     overlap: int = DEFAULT_OVERLAP
     poses: Poses = Poses.INPUT
+    camera_motion: CameraMotion = CameraMotion.AUTO
     points: PointOptions = field(default_factory=PointOptions)
     preview: bool = True
     strict_seams: bool = False

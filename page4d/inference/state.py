@@ -19,7 +19,8 @@ from page4d.export.cameras import CaptureCameras
 from page4d.export.instant import InstantFiles
 from page4d.export.json_file import FileModel, Model, format_json, read_model
 from page4d.export.layout import OutputLayout
-from page4d.export.run_record import ChunkRecord, RunRecord
+from page4d.export.run_record import ChunkRecord, RigRecord, RunRecord
+from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk
 from page4d.models.hints import Memory
@@ -68,6 +69,28 @@ class FinishedChunk:
     num_points: int
 
 
+class RigState(FileModel):
+    """What was decided about the cameras: with none listed they move, else these are those of all instants.
+
+    They are at the pixels of a network image of (height, width).
+    """
+
+    record: RigRecord
+    image_size: tuple[int, int]
+    world_to_camera: list[Matrix] = Field(default_factory=list)
+    intrinsics: list[Matrix] = Field(default_factory=list)
+
+    def cameras(self) -> Cameras | None:
+        """Return the cameras [V] that stand still, or None if they move."""
+        if not self.world_to_camera:
+            return None
+        return Cameras(
+            world_to_camera=torch.tensor(self.world_to_camera, dtype=torch.float64),
+            intrinsics=torch.tensor(self.intrinsics, dtype=torch.float64),
+            image_size=self.image_size,
+        )
+
+
 class RunState(FileModel):
     """What must stay the same for a run to be continued, what was decided at its start, and what adds up."""
 
@@ -75,6 +98,7 @@ class RunState(FileModel):
     plan: list[tuple[int, int, int]]
     depth_scale: float | None = None
     scale: Scale | None = None
+    rig: RigState | None = None
     other_files: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, float] = Field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +22,31 @@ MAX_CORRESPONDENCES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
+class RigFit:
+    """How a chunk fits cameras that stand still: how far its own are from them, and how sure its scale is.
+
+    `motion_px` is in network pixels at the median depth, for each view and with the jitter left out. `scale_std` is a
+    standard deviation, as a share of the scale.
+    """
+
+    motion_px: tuple[float, ...]
+    scale_std: float
+
+
+class Placed(NamedTuple):
+    """A chunk in the world: the map that brought it there, and the number of pixels that decided it."""
+
+    predictions: Predictions
+    transform: Sim3
+    num_points: int = 0
+    fit: RigFit | None = None
+
+
+Anchor = Callable[[Predictions, Predictions | None], Placed | None]
+"""Brings a chunk to cameras that stand still, given the instants of it that are in the world; None if none do."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stitched:
     """Instants from `chunk.start` on that are final, with how their chunk was brought into the world."""
 
@@ -28,6 +54,7 @@ class Stitched:
     predictions: Predictions
     transform: Sim3
     seam: Seam | None
+    fit: RigFit | None = None
 
 
 def stitch(
@@ -37,13 +64,15 @@ def stitch(
     overlap: int,
     place_first: Callable[[Predictions], Sim3],
     fixed_world: bool = False,
+    anchor: Anchor | None = None,
     held: Predictions | None = None,
 ) -> Iterator[Stitched]:
     """Bring consecutive chunks into one world and yield every instant once, in order.
 
     `place_first` gives the world of the first chunk. With `fixed_world` the chunks share a world already (calibrated
-    cameras) and are only blended. The instants of an overlap are blended linearly and come out with the later chunk;
-    `held` are those that an interrupted run had not yielded, in the final world.
+    cameras) and are only blended. `anchor` places those of cameras that stand still. The instants of an overlap are
+    blended linearly and come out with the later chunk; `held` are those that an interrupted run had not yielded, in
+    the final world.
 
     Only neighbours overlap, so the chain of their maps is the least-squares solution for all scales and poses at
     once: it meets every map exactly, and there is no second one to weigh against it.
@@ -52,13 +81,13 @@ def stitch(
         UsageError: if a chunk is shorter than two overlaps, so that a blended instant would be blended again.
     """
     for chunk, predictions in chunks:
-        transform, seam, num_points = Sim3.identity(), None, 0
-        if held is None and not fixed_world:
-            transform = place_first(predictions)
-        elif held is not None and not fixed_world:
-            transform, num_points = align_chunk(predictions.at_times(0, overlap), held)
-        if not fixed_world:
-            predictions = predictions.transformed(transform)
+        if fixed_world:
+            placed = Placed(predictions, Sim3.identity())
+        else:
+            placed = _placed(predictions, held, place_first, anchor)
+        predictions, transform, num_points, fit = placed
+        del placed
+        seam = None
         if held is not None:
             head = predictions.at_times(0, overlap)
             seam = measure_seam(held, head, transform, num_points)
@@ -70,10 +99,29 @@ def stitch(
                 "make --chunk at least twice --overlap",
             )
         held = predictions.at_times(final, predictions.num_times).clone()
-        stitched = Stitched(chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam)
+        stitched = Stitched(
+            chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam, fit=fit
+        )
         del predictions  # one chunk is alive while the next is predicted, and this is not it
         yield stitched
         del stitched
+
+
+def _placed(
+    predictions: Predictions,
+    held: Predictions | None,
+    place_first: Callable[[Predictions], Sim3],
+    anchor: Anchor | None,
+) -> Placed:
+    """Bring a chunk into the world: onto the cameras that stand still, or else onto the chunk before."""
+    anchored = None if anchor is None else anchor(predictions, held)
+    if anchored is not None:
+        return anchored
+    if held is None:
+        transform, num_points = place_first(predictions), 0
+    else:
+        transform, num_points = align_chunk(predictions.at_times(0, held.num_times), held)
+    return Placed(predictions.transformed(transform), transform, num_points)
 
 
 def align_chunk(source: Predictions, target: Predictions) -> tuple[Sim3, int]:

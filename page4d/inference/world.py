@@ -4,6 +4,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from page4d.conventions import Scale
@@ -81,7 +82,8 @@ class World:
         predicted = predictions.cameras.world_to_camera.reshape(-1, 4, 4)
         known = rig.world_to_camera.reshape(-1, 4, 4).to(predicted)
         is_first = self._last_scale is None
-        if (is_first or self.scale_is_known) and _has_baseline(predictions):
+        depth = predictions.depth[predictions.valid & (predictions.depth > 0)]
+        if (is_first or self.scale_is_known) and has_baseline(predictions.cameras.centers.reshape(-1, 3), depth):
             try:
                 transform = align_cameras(predicted, known)
             except DegenerateGeometryError:
@@ -97,9 +99,7 @@ class World:
         return Sim3(scale=self._last_scale, rotation=rigid.rotation, translation=rigid.translation)
 
 
-def _has_baseline(predictions: Predictions) -> bool:
-    """Tell whether the predicted cameras stand apart by more than a thousandth of what they look at."""
-    centers = predictions.cameras.centers.reshape(-1, 3)
+def has_baseline(centers: Float[Tensor, "K 3"], depth: Float[Tensor, " N"]) -> bool:
+    """Tell whether cameras stand apart by more than a thousandth of what they look at."""
     spread = (centers - centers.mean(0)).norm(dim=-1).max()
-    depth = predictions.depth[predictions.valid & (predictions.depth > 0)]
     return depth.numel() == 0 or float(spread) > _SMALLEST_BASELINE * float(depth.median())

@@ -23,6 +23,14 @@ class PosesOption(StrEnum):
     PREDICTED = "predicted"
 
 
+class CamerasOption(StrEnum):
+    """Whether each view has one camera for the whole capture."""
+
+    STATIC = "static"
+    MOVING = "moving"
+    AUTO = "auto"
+
+
 class PointsOption(StrEnum):
     """Which prediction the clouds come from."""
 
@@ -70,6 +78,13 @@ def reconstruct(
         PosesOption,
         typer.Option(help="With a calibration: whose cameras the result has.", rich_help_panel=options.RIG),
     ] = PosesOption.INPUT,
+    cameras: Annotated[
+        CamerasOption,
+        typer.Option(
+            help="Predicted cameras: static gives a view one for the whole capture, auto does if they stand still.",
+            rich_help_panel=options.RIG,
+        ),
+    ] = CamerasOption.AUTO,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Weights (.safetensors).", rich_help_panel=options.NETWORK)
     ] = None,
@@ -170,6 +185,7 @@ def reconstruct(
     from page4d.export.points import EdgeFilter, PointOptions, PointSource
     from page4d.geometry.preprocess import Preprocess
     from page4d.inference import pipeline
+    from page4d.inference.motion import CameraMotion
     from page4d.inference.plan import plan_run
     from page4d.inference.settings import ReconstructSettings, describe_settings
     from page4d.inference.world import Poses
@@ -204,6 +220,7 @@ def reconstruct(
         chunk=chunk,
         overlap=overlap,
         poses=Poses(poses),
+        camera_motion=CameraMotion(cameras),
         points=PointOptions(
             source=PointSource(points_from),
             min_confidence=min_confidence,
@@ -293,6 +310,8 @@ def _report(record: "RunRecord", out: Path, look_at: Path) -> None:
     table.add_row("views", console.cell(", ".join(view.name for view in record.views)))
     network = " - ".join(part for part in (record.network.name, record.network.notice) if part)
     table.add_row("network", console.cell(network))
+    if record.rig is not None:
+        table.add_row("cameras", "static, one a view" if record.rig.cameras == "static" else "moving")
     metric = record.unit == "metre"
     table.add_row("lengths", "metres" if metric else "in an arbitrary unit")
     table.add_row("points", f"{record.counts.points:,}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import torch
 
@@ -26,6 +27,7 @@ def random_similarity(seed: int, *, scale: bool = True) -> Sim3:
     )
 
 
+@cache
 def exact_predictions(capture: SyntheticCapture, scale: Scale = Scale.ARBITRARY) -> Predictions:
     """Return the truth of a whole capture with float64 cameras, as a perfect network would give it."""
     truth = capture.predictions()
