@@ -166,6 +166,20 @@ class CountsRecord(FileModel):
     points: Count = 0
 
 
+class DistanceRecord(FileModel):
+    """The known distance between two cameras that made lengths metres.
+
+    `predicted` is the median of the network's distances over the first `num_times` instants, `variation` their
+    robust standard deviation as a share; averaged cameras do not vary.
+    """
+
+    views: tuple[Name, Name]
+    metres: float = Field(gt=0.0)
+    predicted: float = Field(gt=0.0)
+    variation: float = Field(ge=0.0)
+    num_times: Count
+
+
 class RunRecord(FileModel):
     """The whole of `run.json`. `depth_scale` are PNG levels per unit of depth."""
 
@@ -183,6 +197,7 @@ class RunRecord(FileModel):
     times: list[float] = Field(min_length=1)
     network: NetworkRecord
     rig: RigRecord | None = None
+    scale_from: DistanceRecord | None = None
     chunks: list[ChunkRecord] = Field(default_factory=list)
     counts: CountsRecord = CountsRecord()
     timings: dict[str, float] = Field(default_factory=dict)

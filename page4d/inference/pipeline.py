@@ -31,7 +31,8 @@ from page4d.inference.plan import plan_run
 from page4d.inference.predict import Predictor
 from page4d.inference.report import RunInputs, chunk_record, run_record
 from page4d.inference.rig import RigKeeper
-from page4d.inference.rig_report import fit_notice, rig_notice, rig_state
+from page4d.inference.rig_report import distance_notice, distance_record, fit_notice, rig_notice, rig_state
+from page4d.inference.scale import known_distance, metric_scene
 from page4d.inference.seams import seam_fits
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.state import (
@@ -90,6 +91,7 @@ def reconstruct(
         InterruptedRunError: if a signal ended the run; what is written stays and can be continued.
     """
     settings = settings or ReconstructSettings()
+    scene = metric_scene(scene, settings.scale_from)
     inputs = RunInputs(
         scene=scene,
         predictor=predictor,
@@ -142,7 +144,12 @@ class _Run:
         self.journal = journal
         self.layout = OutputLayout(folder, inputs.scene.view_names)
         self.states = StateFolder(self.layout)
-        self.world = World(inputs.scene, settings.poses, predictor_uses_rig=inputs.predictor.uses_rig_cameras)
+        self.world = World(
+            inputs.scene,
+            settings.poses,
+            predictor_uses_rig=inputs.predictor.uses_rig_cameras,
+            distance=known_distance(inputs.scene, settings.scale_from),
+        )
         self.rig = RigKeeper(settings.camera_motion, self._place_first)
         self.finished: list[FinishedChunk] = []
         self.settled = Sim3.identity()
@@ -382,7 +389,11 @@ class _Run:
         self._update()
 
     def _settle_rig(self, first: Predictions) -> None:
-        """Record what the first chunk decided about the cameras, before any instant is written."""
+        """Record what the first chunk decided about cameras and lengths, before any instant is written."""
+        if self.world.measured is not None:
+            distance = distance_record(self.world.measured)
+            self._update(scale_from=distance)
+            self.journal.notice(distance_notice(distance))
         names, size = first.view_names, first.cameras.image_size
         rig = rig_state(self.rig, self.settings.camera_motion, names, size)
         if rig is not None:

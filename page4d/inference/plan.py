@@ -8,6 +8,7 @@ from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.preprocess import Preprocess, place_views
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.predict import Predictor
+from page4d.inference.scale import known_distance
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.world import World
 from page4d.scene.records import Notice, Scene
@@ -79,6 +80,7 @@ def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) ->
     """Refuse what would fail only when the first chunk is written."""
     if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
         raise UsageError("--points-from points, but only depth is predicted here", "use --points-from depth")
+    known_distance(scene, settings.scale_from)
     if scene.num_views > MOST_VIEWS:
         raise UsageError(
             f"{scene.num_views} views; a cloud can name {MOST_VIEWS}", "choose some with --views, or split the rig"

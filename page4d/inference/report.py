@@ -115,6 +115,7 @@ def run_record(
         times=inputs.scene.times.tolist(),
         network=inputs.network,
         rig=None if state.rig is None else state.rig.record,
+        scale_from=state.scale_from,
         chunks=[chunk.record for chunk in chunks],
         counts=CountsRecord(
             clipped_depths=sum(chunk.clipped_depths for chunk in chunks),

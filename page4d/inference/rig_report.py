@@ -1,8 +1,9 @@
 """What a run says of cameras that stand still or move."""
 
-from page4d.export.run_record import ChunkRecord, RigRecord, ViewMotionRecord
+from page4d.export.run_record import ChunkRecord, DistanceRecord, RigRecord, ViewMotionRecord
 from page4d.inference.motion import STILL_SHARE, CameraMotion
 from page4d.inference.rig import RigKeeper
+from page4d.inference.scale import AGREES, MeasuredDistance
 from page4d.inference.seams import LARGEST_SHIFT
 from page4d.inference.state import RigState
 from page4d.scene.records import Level, Notice
@@ -54,6 +55,28 @@ def rig_notice(rig: RigRecord) -> Notice:
     worst = max(moving, key=lambda view: view.motion_px)
     found = f"--cameras static, but {worst.view} moves by {worst.motion_px:.2g} px (jitter {worst.jitter_px:.2g} px)"
     return Notice(f"{found} over the first {rig.num_times} instants; try --cameras auto or moving")
+
+
+def distance_record(measured: MeasuredDistance) -> DistanceRecord:
+    """Record the distance that made lengths metres."""
+    return DistanceRecord(
+        views=(measured.known.first, measured.known.second),
+        metres=measured.known.metres,
+        predicted=measured.predicted,
+        variation=measured.variation,
+        num_times=measured.num_times,
+    )
+
+
+def distance_notice(distance: DistanceRecord) -> Notice:
+    """Say where the metres come from; that a distance varies which should not is a warning."""
+    pair, count = " and ".join(distance.views), f"the first {distance.num_times} instants"
+    if distance.variation > AGREES:
+        text = (
+            f"the distance of {pair} varies by {distance.variation:.1%} over {count}: is it rigid? Its median counts"
+        )
+        return Notice(text)
+    return Notice(f"lengths are metres by the median distance of {pair} over {count}", Level.INFO)
 
 
 def fit_notice(chunks: list[ChunkRecord], view_names: tuple[str, ...], long_side: int) -> Notice | None:

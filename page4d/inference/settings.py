@@ -21,7 +21,7 @@ class ReconstructSettings:
     """What a run does. `long_side` are network pixels; None leaves them to the predictor, or to `preprocess`.
 
     `chunk` instants are predicted together, neighbours share `overlap`. `poses` matters only with a calibration,
-    `camera_motion` only for predicted cameras.
+    `camera_motion` only for predicted cameras. `scale_from` is a known distance such as `cam01-cam02=1.25m`.
     With `strict_seams` a chunk that does not fit the one before ends the run.
     """
 
@@ -31,6 +31,7 @@ class ReconstructSettings:
     overlap: int = DEFAULT_OVERLAP
     poses: Poses = Poses.INPUT
     camera_motion: CameraMotion = CameraMotion.AUTO
+    scale_from: str | None = None
     points: PointOptions = field(default_factory=PointOptions)
     preview: bool = True
     strict_seams: bool = False

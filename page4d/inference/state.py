@@ -19,7 +19,7 @@ from page4d.export.cameras import CaptureCameras
 from page4d.export.instant import InstantFiles
 from page4d.export.json_file import FileModel, Model, format_json, read_model
 from page4d.export.layout import OutputLayout
-from page4d.export.run_record import ChunkRecord, RigRecord, RunRecord
+from page4d.export.run_record import ChunkRecord, DistanceRecord, RigRecord, RunRecord
 from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk
@@ -99,6 +99,7 @@ class RunState(FileModel):
     depth_scale: float | None = None
     scale: Scale | None = None
     rig: RigState | None = None
+    scale_from: DistanceRecord | None = None
     other_files: list[str] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, float] = Field(default_factory=dict)

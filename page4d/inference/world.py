@@ -11,6 +11,7 @@ from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
+from page4d.inference.scale import KnownDistance, MeasuredDistance, measure_distance, to_metres
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 
@@ -32,12 +33,16 @@ class World:
     without a baseline of its own takes the scale of the chunk before.
     """
 
-    def __init__(self, scene: Scene, poses: Poses, *, predictor_uses_rig: bool) -> None:
-        self._scale = scene.scale
+    def __init__(
+        self, scene: Scene, poses: Poses, *, predictor_uses_rig: bool, distance: KnownDistance | None = None
+    ) -> None:
         self._has_rig = all(view.camera is not None for view in scene.views)
+        self._distance = None if self._has_rig else distance
+        self._scale = scene.scale if self._distance is None else Scale.METRIC
+        self.measured: MeasuredDistance | None = None
         self._replaces_cameras = self._has_rig and poses is Poses.INPUT and not predictor_uses_rig
         self.is_fixed = self._has_rig and (poses is Poses.INPUT or predictor_uses_rig)
-        self.scale_is_known = self._has_rig
+        self.scale_is_known = self._has_rig or self._distance is not None
         self._last_scale: Tensor | None = None
 
     @property
@@ -52,7 +57,7 @@ class World:
 
     def continue_from(self, scale: Scale, last: Sim3) -> None:
         """Take up what an interrupted run had found: what lengths mean, and how its last chunk was settled."""
-        self.scale_is_known = self._has_rig and scale is self._scale
+        self.scale_is_known = scale is self._scale
         if self.is_fixed:
             self._last_scale = last.scale
 
@@ -71,12 +76,20 @@ class World:
     def place_first(self, predictions: Predictions, rig: Cameras | None) -> Sim3:
         """Return the map that brings the first chunk into the world.
 
-        Without a rig that is the camera frame of the first view at the first instant.
+        Without a rig that is the camera frame of the first view at the first instant; a known distance between two
+        cameras makes its unit the metre.
+
+        Raises:
+            InputError: if the two cameras of the known distance are predicted at one point.
         """
         if rig is not None and self._has_rig:
             return self._onto_rig(predictions, rig)
+        scale = torch.ones((), dtype=torch.float64)
+        if self._distance is not None:
+            self.measured = measure_distance(predictions, self._distance)
+            scale = to_metres(self.measured)
         first = predictions.cameras.world_to_camera[0, 0, 0].to(torch.float64)
-        return Sim3(scale=torch.ones((), dtype=torch.float64), rotation=first[:3, :3], translation=first[:3, 3])
+        return Sim3(scale=scale, rotation=first[:3, :3], translation=scale * first[:3, 3])
 
     def _onto_rig(self, predictions: Predictions, rig: Cameras) -> Sim3:
         predicted = predictions.cameras.world_to_camera.reshape(-1, 4, 4)

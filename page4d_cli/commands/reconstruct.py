@@ -85,6 +85,14 @@ def reconstruct(
             rich_help_panel=options.RIG,
         ),
     ] = CamerasOption.AUTO,
+    scale_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A-B=1.25m",
+            help="Metres by the known distance between the cameras of views A and B (m, cm, mm, ft).",
+            rich_help_panel=options.RIG,
+        ),
+    ] = None,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Weights (.safetensors).", rich_help_panel=options.NETWORK)
     ] = None,
@@ -221,6 +229,7 @@ def reconstruct(
         overlap=overlap,
         poses=Poses(poses),
         camera_motion=CameraMotion(cameras),
+        scale_from=scale_from,
         points=PointOptions(
             source=PointSource(points_from),
             min_confidence=min_confidence,

@@ -1,0 +1,156 @@
+"""Metres from one known distance between two cameras."""
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from page4d.conventions import Scale
+from page4d.errors import InputError, UsageError
+from page4d.geometry.rigid import camera_centers
+from page4d.inference.seams import has_depth
+from page4d.predictions import Predictions
+from page4d.scene.records import Scene, ViewCamera
+
+METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
+"""Metres in each unit that a distance may be given in."""
+
+AGREES = 0.02
+"""Share by which a known distance may differ from a metric calibration, or vary over time between rigid cameras."""
+
+_SMALLEST_SHARE = 1e-3
+"""Cameras closer together than this share of what they look at coincide."""
+
+_FORM = "give it as view1-view2=1.25m; units are m, cm, mm and ft"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownDistance:
+    """How far apart the cameras of two views stand."""
+
+    first: str
+    second: str
+    metres: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredDistance:
+    """A known distance as it was predicted: the median over `num_times` instants, and how it varies, as a share."""
+
+    known: KnownDistance
+    predicted: float
+    variation: float
+    num_times: int
+
+
+def known_distance(scene: Scene, text: str | None) -> KnownDistance | None:
+    """Read what `--scale-from` says, such as `cam01-cam02=1.25m`.
+
+    Raises:
+        UsageError: if it is not of that form, names a view that is not there, or contradicts a metric calibration.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(?P<pair>.+)=\s*(?P<number>[^\s=]+?)\s*(?P<unit>mm|cm|m|ft)", text.strip())
+    if match is None:
+        raise UsageError(f"--scale-from '{text}' is not a pair of views and a distance", _FORM)
+    first, second = _pair(match["pair"].strip(), scene.view_names)
+    try:
+        metres = float(match["number"]) * METRES[match["unit"]]
+    except ValueError:
+        raise UsageError(f"--scale-from: '{match['number']}' is not a number", _FORM) from None
+    if not 0 < metres < math.inf:
+        raise UsageError(f"--scale-from: a distance of {match['number']} {match['unit']}", "give a positive number")
+    known = KnownDistance(first=first, second=second, metres=metres)
+    if scene.scale is Scale.METRIC and _is_calibrated(scene):
+        _check_agrees(scene, known)
+    return known
+
+
+def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
+    """Split at the dash between two names, which may have dashes of their own."""
+    cuts = [(text[:place], text[place + 1 :]) for place, character in enumerate(text) if character == "-"]
+    pairs = [(first, second) for first, second in cuts if first in names and second in names]
+    if len(pairs) != 1:
+        raise UsageError(f"--scale-from names '{text}', the views are {', '.join(names)}", _FORM)
+    if pairs[0][0] == pairs[0][1]:
+        raise UsageError(f"--scale-from names '{pairs[0][0]}' twice", "name two views")
+    return pairs[0]
+
+
+def _is_calibrated(scene: Scene) -> bool:
+    return all(view.camera is not None for view in scene.views)
+
+
+def _calibrated(scene: Scene, known: KnownDistance) -> float:
+    """Return the distance in the calibration's unit: the median over time, should cameras move."""
+    by_name = {view.name: view.camera for view in scene.views}
+    first, second = by_name[known.first], by_name[known.second]
+    assert first is not None
+    assert second is not None
+    apart = camera_centers(first.world_to_camera) - camera_centers(second.world_to_camera)
+    return float(apart.norm(dim=-1).reshape(-1).quantile(0.5))
+
+
+def _check_agrees(scene: Scene, known: KnownDistance) -> None:
+    found = _calibrated(scene, known)
+    if abs(found - known.metres) > AGREES * known.metres:
+        raise UsageError(
+            f"--scale-from: {known.first} and {known.second} are {known.metres:.4g} m apart, "
+            f"but {found:.4g} m in {scene.calibration}",
+            "leave it out, or correct the calibration or its --calibration-unit",
+        )
+
+
+def metric_scene(scene: Scene, text: str | None) -> Scene:
+    """Bring a calibration of unknown unit to metres by a known distance; other scenes come back as they are.
+
+    Raises:
+        UsageError: as `known_distance`, or if the two calibrated cameras stand at one point.
+    """
+    known = known_distance(scene, text)
+    if known is None or scene.scale is Scale.METRIC or not _is_calibrated(scene):
+        return scene
+    found = _calibrated(scene, known)
+    if found == 0:
+        raise UsageError(f"{known.first} and {known.second} stand at one point in {scene.calibration}", _FORM)
+    factor = known.metres / found
+    views = tuple(
+        replace(view, camera=None if view.camera is None else _scaled(view.camera, factor)) for view in scene.views
+    )
+    return replace(scene, views=views, scale=Scale.METRIC, depth_levels=scene.depth_levels / factor)
+
+
+def _scaled(camera: ViewCamera, factor: float) -> ViewCamera:
+    poses = camera.world_to_camera.clone()
+    poses[..., :3, 3] *= factor
+    return replace(camera, world_to_camera=poses)
+
+
+def measure_distance(predictions: Predictions, known: KnownDistance) -> MeasuredDistance:
+    """Measure a known distance between the predicted cameras of a chunk.
+
+    Raises:
+        InputError: if they stand at one point.
+    """
+    first, second = (predictions.view_names.index(name) for name in (known.first, known.second))
+    centers = predictions.cameras.centers[0].double()
+    apart: Tensor = (centers[:, first] - centers[:, second]).norm(dim=-1)
+    predicted = apart.quantile(0.5)
+    depth = predictions.depth[has_depth(predictions)]
+    if float(predicted) <= (_SMALLEST_SHARE * float(depth.median()) if depth.numel() else 0.0):
+        raise InputError(
+            f"the predicted cameras of {known.first} and {known.second} coincide, so their distance gives no scale",
+            "name two views farther apart with --scale-from",
+        )
+    variation = 1.4826 * float((apart / predicted - 1).abs().quantile(0.5))
+    return MeasuredDistance(
+        known=known, predicted=float(predicted), variation=variation, num_times=predictions.num_times
+    )
+
+
+def to_metres(measured: MeasuredDistance) -> Tensor:
+    """Return the metres in a unit of length of the prediction."""
+    return torch.tensor(measured.known.metres / measured.predicted, dtype=torch.float64)
