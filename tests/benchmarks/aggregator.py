@@ -39,8 +39,8 @@ from page4d.models.config import (  # noqa: E402
     Streams,
 )
 from page4d.models.limits import ForwardLimits  # noqa: E402
+from page4d.models.live_bytes import LiveBytes  # noqa: E402
 from page4d.models.schedule import FRAME_GLOBAL  # noqa: E402
-from tests.models.live_bytes import LiveBytes  # noqa: E402
 from tests.models.naive_twin import naive_trunk  # noqa: E402
 
 VIEWS = 4
