@@ -107,12 +107,14 @@ def print_error(message: str, hint: str) -> None:
 
 
 def print_notice(notice: "Notice", verbosity: Verbosity) -> None:
-    """Print a warning always, and what is merely good to know if `verbose`."""
+    """Print a warning always, what takes a while unless `quiet`, and what is merely good to know if `verbose`."""
     from page4d.scene.records import Level
 
     console = error_console()
     if notice.level is Level.WARNING:
         console.print("[yellow]warning:[/] ", end="")
+        console.print(visible(notice.text), markup=False)
+    elif notice.level is Level.STEP and not verbosity.quiet:
         console.print(visible(notice.text), markup=False)
     elif verbosity.verbose and not verbosity.quiet:
         console.print(f"info: {visible(notice.text)}", markup=False)

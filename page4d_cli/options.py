@@ -71,6 +71,15 @@ def parse_frames(text: str | None) -> tuple[int | None, int | None]:
     return start, stop
 
 
+def parse_chunk(text: str) -> int | None:
+    """Read a number of instants; `auto` leaves it to the plan."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"'{text}' is neither auto nor a number from 1 on", param_hint="'--chunk'")
+    return int(text)
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Read `WxH` into (height, width)."""
     width, _, height = text.partition("x")

@@ -181,7 +181,10 @@ class DistanceRecord(FileModel):
 
 
 class RunRecord(FileModel):
-    """The whole of `run.json`. `depth_scale` are PNG levels per unit of depth."""
+    """The whole of `run.json`. `depth_scale` are PNG levels per unit of depth.
+
+    Peaks of memory are those of a GPU's allocator, elsewhere of the process; the predicted one is that of the plan.
+    """
 
     page4d: str = page4d.__version__
     status: Literal["complete", "incomplete"]
@@ -201,6 +204,7 @@ class RunRecord(FileModel):
     chunks: list[ChunkRecord] = Field(default_factory=list)
     counts: CountsRecord = CountsRecord()
     timings: dict[str, float] = Field(default_factory=dict)
+    predicted_peak_memory_bytes: Count | None = None
     peak_memory_bytes: Count | None = None
     device: str = "cpu"
     precision: str = "fp32"

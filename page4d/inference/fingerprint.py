@@ -18,7 +18,7 @@ from page4d.inference.state import RunState
 from page4d.scene.records import Scene
 
 _EDGE_BYTES = 1 << 20
-_WITHOUT_EFFECT = ("preview", "strict_seams", "max_frames", "max_megapixels")
+_WITHOUT_EFFECT = ("preview", "strict_seams", "memory_bytes", "max_frames", "max_megapixels")
 _NAMES_A_FILE = ("sync", "calibration", "masks", "depth")
 
 _OPTION_NAMES = {

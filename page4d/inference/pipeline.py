@@ -87,16 +87,16 @@ def reconstruct(
         UsageError: if the folder holds another result, or the inputs themselves.
         InputError: if a frame cannot be decoded.
         OutputError: if the folder cannot be written.
-        MemoryBudgetError: if not even the smallest chunk fits in memory.
+        MemoryBudgetError: if not even the smallest chunk fits in memory, or in the memory that the settings allow.
         InterruptedRunError: if a signal ended the run; what is written stays and can be continued.
     """
-    settings = settings or ReconstructSettings()
+    settings, observer = settings or ReconstructSettings(), observer or SilentObserver()
     scene = metric_scene(scene, settings.scale_from)
     inputs = RunInputs(
         scene=scene,
         predictor=predictor,
         network=network,
-        plan=plan_run(scene, settings, predictor),
+        plan=plan_run(scene, settings, predictor, network, observer.notice),
         command=command or {},
         seed=settings.points.seed,
     )
@@ -104,7 +104,7 @@ def reconstruct(
     _check_apart(scene, Path(out))
     with claim_output(Path(out)) as folder:
         check_target(folder, existing)  # once more: it may have been finished by another process meanwhile
-        return _Run(inputs, settings, folder, Journal(observer or SilentObserver())).execute(existing)
+        return _Run(inputs, settings, folder, Journal(observer)).execute(existing)
 
 
 def check_target(out: Path, existing: ExistingOutput) -> None:

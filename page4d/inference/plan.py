@@ -1,17 +1,22 @@
 """What a run will do, worked out before a frame is decoded."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from page4d.errors import UsageError
 from page4d.export.points import MOST_VIEWS, PointSource
+from page4d.export.run_record import NetworkRecord
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.preprocess import Preprocess, place_views
 from page4d.inference.chunks import Chunk, plan_chunks
-from page4d.inference.predict import Predictor
+from page4d.inference.forecast import Forecast, MemoryLimit, choose_length
+from page4d.inference.memory import usable_bytes, used_bytes
+from page4d.inference.predict import NetworkPredictor, Predictor
+from page4d.inference.probe import network_cost
 from page4d.inference.scale import known_distance
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.world import World
-from page4d.scene.records import Notice, Scene
+from page4d.scene.records import MaskMeaning, Notice, Scene
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21
@@ -22,20 +27,29 @@ _VISIBLE_STRETCH = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Image sizes, chunks and an upper estimate of the bytes of points and maps on disk."""
+    """Image sizes, chunks, what they are expected to take, and at most so many bytes of points and maps on disk."""
 
     long_side: int
     transforms: tuple[PixelTransform, ...]
     chunks: tuple[Chunk, ...]
+    forecast: Forecast
+    memory_limit: MemoryLimit
     bytes_on_disk: int
     notices: tuple[Notice, ...] = ()
 
 
-def plan_run(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> RunPlan:
-    """Work out network sizes and chunks.
+def plan_run(
+    scene: Scene,
+    settings: ReconstructSettings,
+    predictor: Predictor,
+    network: NetworkRecord,
+    tell: Callable[[Notice], None] = lambda _: None,
+) -> RunPlan:
+    """Work out network sizes and chunks; `tell` hears if that takes a while.
 
     Raises:
         UsageError: if the settings do not fit the scene or the predictor.
+        MemoryBudgetError: if the memory that the user allows does not suffice.
     """
     _check(scene, settings, predictor)
     sizes = [view.source.size for view in scene.views]
@@ -44,7 +58,13 @@ def plan_run(scene: Scene, settings: ReconstructSettings, predictor: Predictor) 
     transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
     pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
     points = settings.points.max_points or pixels
-    chunks = plan_chunks(scene.num_times, settings.chunk, settings.overlap)
+    forecast = _forecast(scene, transforms[0].canvas_size, predictor, network, tell)
+    limit = MemoryLimit(
+        num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
+    )
+    least = max(1, 2 * settings.overlap)
+    length, warnings = choose_length(forecast, limit, settings.chunk, least, scene.num_times)
+    chunks = plan_chunks(scene.num_times, length, settings.overlap)
     world = World(scene, settings.poses, predictor_uses_rig=predictor.uses_rig_cameras)
     if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed:
         raise UsageError(
@@ -55,9 +75,28 @@ def plan_run(scene: Scene, settings: ReconstructSettings, predictor: Predictor) 
         long_side=long_side if settings.preprocess is Preprocess.NATIVE else max(transforms[0].canvas_size),
         transforms=transforms,
         chunks=chunks,
+        forecast=forecast,
+        memory_limit=limit,
         bytes_on_disk=scene.num_times * (pixels * _MAP_BYTES + min(points, pixels) * _POINT_BYTES),
-        notices=_losses(scene, transforms, settings.preprocess),
+        notices=(*_losses(scene, transforms, settings.preprocess), *warnings),
     )
+
+
+def _forecast(
+    scene: Scene,
+    size: tuple[int, int],
+    predictor: Predictor,
+    network: NetworkRecord,
+    tell: Callable[[Notice], None],
+) -> Forecast:
+    """Find out what a chunk takes; a network is measured the first time that a device sees it."""
+    cost = None
+    if isinstance(predictor, NetworkPredictor):
+        masks = any(view.mask is not None for view in scene.views) and scene.mask_meaning is MaskMeaning.DYNAMIC
+        cameras = predictor.tells_cameras and all(view.camera is not None for view in scene.views)
+        cost = network_cost(predictor, network.sha256, masks=masks, cameras=cameras, tell=tell)
+    used = used_bytes(predictor.device)
+    return Forecast(views=scene.num_views, size=size, device=predictor.device, used_bytes=used, cost=cost)
 
 
 def _losses(scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess) -> tuple[Notice, ...]:

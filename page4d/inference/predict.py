@@ -95,7 +95,13 @@ class NetworkPredictor:
         return self.network.config.point_head is not None
 
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
-        """Predict cameras, depth, points, confidence and motion at network pixels.
+        """Predict cameras, depth, points, confidence and motion at network pixels."""
+        output = self.run(batch, memory)
+        kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
+        return Predicted(_predictions(batch, output), kept)
+
+    def run(self, batch: FrameBatch, memory: Memory | None = None) -> NetworkOutput:
+        """Return what the network itself says, on its device.
 
         A network without a mask head cannot use external masks; they still say what moves in the result.
         """
@@ -103,9 +109,10 @@ class NetworkPredictor:
         external = batch.dynamic.to(self.device) if batch.dynamic is not None and takes_masks else None
         reduced = self.precision is not torch.float32
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
-            output = self.network(batch.images.to(self.device), mask_ext=external, hints=self._hints(batch, memory))
-        kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
-        return Predicted(_predictions(batch, output), kept)
+            output: NetworkOutput = self.network(
+                batch.images.to(self.device), mask_ext=external, hints=self._hints(batch, memory)
+            )
+        return output
 
     def _hints(self, batch: FrameBatch, memory: Memory | None) -> Hints:
         """Return what is known besides the images, on the device."""

@@ -122,6 +122,9 @@ def run_record(
             points=sum(chunk.num_points for chunk in chunks),
         ),
         timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
+        predicted_peak_memory_bytes=inputs.plan.forecast.peak_bytes(
+            max(stop - start for start, stop, _ in state.plan)
+        ),
         peak_memory_bytes=peak_bytes(inputs.device),
         device=str(inputs.device),
         precision=inputs.precision,

@@ -12,7 +12,6 @@ from page4d.inference.motion import CameraMotion
 from page4d.inference.world import Poses
 from page4d.scene.open import SceneOptions
 
-DEFAULT_CHUNK = 8
 DEFAULT_OVERLAP = 2
 
 
@@ -20,15 +19,18 @@ DEFAULT_OVERLAP = 2
 class ReconstructSettings:
     """What a run does. `long_side` are network pixels; None leaves them to the predictor, or to `preprocess`.
 
-    `chunk` instants are predicted together, neighbours share `overlap`. `poses` matters only with a calibration,
-    `camera_motion` only for predicted cameras. `scale_from` is a known distance such as `cam01-cam02=1.25m`.
+    `chunk` instants are predicted together, neighbours share `overlap`; without a `chunk` as many as are good and fit
+    into `memory_bytes`, or without these into what is free. A run that is continued keeps its plan. `poses` matters
+    only with a calibration, `camera_motion` only for predicted cameras. `scale_from` is a known distance such as
+    `cam01-cam02=1.25m`.
     With `strict_seams` a chunk that does not fit the one before ends the run.
     """
 
     long_side: int | None = None
     preprocess: Preprocess = Preprocess.NATIVE
-    chunk: int = DEFAULT_CHUNK
+    chunk: int | None = None
     overlap: int = DEFAULT_OVERLAP
+    memory_bytes: int | None = None
     poses: Poses = Poses.INPUT
     camera_motion: CameraMotion = CameraMotion.AUTO
     scale_from: str | None = None
@@ -44,9 +46,10 @@ class ReconstructSettings:
                 f"--size {self.long_side} with --preprocess {self.preprocess}, which has a size of its own",
                 "give one of them",
             )
-        if self.chunk < 1 or not 0 <= self.overlap <= self.chunk // 2:
+        is_short = self.chunk is not None and (self.chunk < 1 or self.overlap > self.chunk // 2)
+        if self.overlap < 0 or is_short:
             raise UsageError(
-                f"--chunk {self.chunk} with --overlap {self.overlap}",
+                f"--chunk {'auto' if self.chunk is None else self.chunk} with --overlap {self.overlap}",
                 "give a chunk of at least 1 and at least twice the overlap",
             )
 

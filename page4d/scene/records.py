@@ -26,6 +26,9 @@ class Level(StrEnum):
     """How much a notice matters."""
 
     INFO = "info"
+    STEP = "step"
+    """What takes a while, told to whoever waits."""
+
     WARNING = "warning"
 
 

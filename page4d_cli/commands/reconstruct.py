@@ -1,6 +1,7 @@
 """`page4d reconstruct`: the main job."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -120,11 +121,24 @@ def reconstruct(
         ),
     ] = PreprocessOption.NATIVE,
     chunk: Annotated[
-        int, typer.Option(min=1, help="Instants predicted together.", rich_help_panel=options.NETWORK)
-    ] = 8,
+        str,
+        typer.Option(
+            metavar="auto|N",
+            help="Instants predicted together; auto: as many as are good, 8, or fewer if memory asks for it.",
+            rich_help_panel=options.NETWORK,
+        ),
+    ] = "auto",
     overlap: Annotated[
         int, typer.Option(min=0, help="Instants that neighbouring chunks share.", rich_help_panel=options.NETWORK)
     ] = 2,
+    memory: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|SIZE",
+            help="Memory to stay within, such as 20GB: a GPU's, or the process's; auto: what is free.",
+            rich_help_panel=options.NETWORK,
+        ),
+    ] = "auto",
     strict_seams: Annotated[
         bool,
         typer.Option(
@@ -193,6 +207,7 @@ def reconstruct(
     from page4d.export.points import EdgeFilter, PointOptions, PointSource
     from page4d.geometry.preprocess import Preprocess
     from page4d.inference import pipeline
+    from page4d.inference.memory import parse_memory
     from page4d.inference.motion import CameraMotion
     from page4d.inference.plan import plan_run
     from page4d.inference.settings import ReconstructSettings, describe_settings
@@ -225,8 +240,9 @@ def reconstruct(
     settings = ReconstructSettings(
         long_side=size,
         preprocess=Preprocess(preprocess),
-        chunk=chunk,
+        chunk=options.parse_chunk(chunk),
         overlap=overlap,
+        memory_bytes=parse_memory(memory),
         poses=Poses(poses),
         camera_motion=CameraMotion(cameras),
         scale_from=scale_from,
@@ -255,7 +271,8 @@ def reconstruct(
         choice = NetworkChoice(weights, untrained, preset, device, precision, seed, tells_cameras)
         predictor, network = choose_predictor(opened, choice)
         if dry_run:
-            plan = plan_run(opened, settings, predictor)
+            tell = partial(console.print_notice, verbosity=verbosity)
+            plan = plan_run(opened, settings, predictor, network, tell)
             for notice in (*opened.notices, *plan.notices):
                 console.print_notice(notice, verbosity)
             _report_plan(opened, network, plan, out, as_json=as_json)
@@ -282,6 +299,8 @@ def reconstruct(
 def _report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     """Print what a run would do."""
     height, width = plan.transforms[0].canvas_size
+    peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
+    seconds = plan.forecast.network_seconds(plan.chunks)
     if as_json:
         console.print_json(
             {
@@ -291,6 +310,9 @@ def _report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out:
                 "views": list(scene.view_names),
                 "network_size": [width, height],
                 "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
+                "predicted_peak_memory_bytes": peak,
+                "memory_bytes": plan.memory_limit.num_bytes,
+                "predicted_network_seconds": round(seconds, 3),
                 "bytes_on_disk": plan.bytes_on_disk,
             }
         )
@@ -302,6 +324,11 @@ def _report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out:
     console.print_text(f"images   {width}x{height} px")
     overlap = max(chunk.overlap for chunk in plan.chunks)
     console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, {overlap} shared by neighbours")
+    limit, source = plan.memory_limit, plan.forecast.device
+    allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'usable'}"
+    console.print_text(f"memory   about {console.human_size(peak)} at the worst moment ({source}), {allowed}")
+    if plan.forecast.cost is not None:
+        console.print_text(f"time     about {seconds:.3g} s for the network alone")
     console.print_text(f"disk     at most {console.human_size(plan.bytes_on_disk)} in '{out}'")
 
 
@@ -330,6 +357,7 @@ def _report(record: "RunRecord", out: Path, look_at: Path) -> None:
         worst = f"worst median residual {max(known):.3g}{' m' if metric else ''}" if known else "nothing to compare"
         table.add_row("seams", f"{len(seams)}, {worst}")
     table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
-    table.add_row("peak memory", f"{console.human_size(record.peak_memory_bytes or 0)} ({record.device})")
+    peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
+    table.add_row("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}")
     table.add_row("look at", console.cell(str(look_at)))
     console.print_table(table)

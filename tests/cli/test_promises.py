@@ -82,7 +82,7 @@ def contents(out: Path) -> dict[str, bytes]:
     files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     for name in [name for name in files if name == "run.json" or name.startswith("state/")]:
         document = json.loads(files[name])
-        for key in ("timings", "peak_memory_bytes", "seconds"):
+        for key in ("timings", "predicted_peak_memory_bytes", "peak_memory_bytes", "seconds"):
             document.pop(key, None)
         for chunk in [*document.get("chunks", []), document.get("record", {})]:
             chunk.pop("seconds", None)

@@ -1,0 +1,91 @@
+"""What a forward pass costs: bytes and seconds as a formula of instants, views and image size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from page4d.export.json_file import FileModel
+from page4d.layers.embed import patch_grid
+from page4d.models.config import FullAttention, NetworkConfig
+from page4d.models.schedule import images_together
+
+_PIPELINE_BYTES = 210
+"""What a pixel of a chunk takes beside the network: its frames and those decoded ahead, its predictions, and the
+chunk before that is stitched and written meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """How much passes through a network at once; `size` is (height, width) of an image in pixels."""
+
+    times: int
+    views: int
+    size: tuple[int, int]
+
+    @property
+    def num_pixels(self) -> int:
+        """Pixels of all images."""
+        return self.times * self.views * self.size[0] * self.size[1]
+
+
+class Coefficients(FileModel):
+    """Bytes and seconds of a forward pass for each of its `quantities`; weights are not in the bytes."""
+
+    bytes: tuple[float, float, float, float]
+    seconds: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCost:
+    """The formula of one network on one device."""
+
+    config: NetworkConfig
+    coefficients: Coefficients
+
+    def num_bytes(self, extent: Extent) -> int:
+        """Return how much memory a forward pass takes beside the weights."""
+        return int(np.dot(self.coefficients.bytes, quantities(self.config, extent)))
+
+    def seconds(self, extent: Extent) -> float:
+        """Return how long a forward pass takes, roughly."""
+        return float(np.dot(self.coefficients.seconds, quantities(self.config, extent)))
+
+
+def quantities(config: NetworkConfig, extent: Extent) -> tuple[float, float, float, float]:
+    """Return what memory and time are linear in: 1, pixels, pairs of tokens in an image and in the largest attention.
+
+    Tokens that pass the trunk, the layers that are kept and the maps of the heads all go with the pixels.
+    """
+    rows, columns = patch_grid(*extent.size, config.patch_size)
+    times, views = extent.times, extent.views
+    full = config.full_attention
+    if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and views == 1):
+        times, views = 1, times * views
+    together = max(images_together(step, times, views) for step in config.schedule)
+    tokens = rows * columns + config.num_registers + config.camera_token
+    pairs = float(times * views * tokens**2)
+    return 1.0, float(extent.num_pixels), pairs, pairs * together
+
+
+def fit(
+    rows: Sequence[tuple[float, ...]], measured: Sequence[float], *, from_above: bool
+) -> tuple[float, float, float, float]:
+    """Find the coefficients that meet measurements best in proportion, none below 0.
+
+    With `from_above` they are enlarged until none of the measurements is above them.
+    """
+    from scipy.optimize import nnls
+
+    design, values = np.array(rows), np.array(measured)
+    scales = design.max(axis=0)
+    found = nnls(design / scales / values[:, None], np.ones(len(values)))[0] / scales
+    if from_above:
+        found = found * max(1.0, float((values / (design @ found)).max()))
+    first, second, third, fourth = (float(value) for value in found)
+    return first, second, third, fourth
+
+
+def pipeline_bytes(extent: Extent) -> int:
+    """Return what the run itself holds of a chunk and of the one that is written meanwhile."""
+    return extent.num_pixels * _PIPELINE_BYTES
