@@ -7,6 +7,8 @@ from torch import Tensor
 from page4d.encoders.twins import PositionGenerator, SummaryAttention, Twins, TwinsConfig, TwinsDesign
 from page4d.errors import ShapeError, UsageError
 from page4d.layers.window import WindowAttention
+from page4d.weights.encoder_families import ENCODER_KEYS, EncoderFamily
+from page4d.weights.keymap import rename
 from tests.encoders.recorded import Recorded, assert_recorded, channels_last, load_recorded
 
 SMALL = TwinsConfig(
@@ -121,6 +123,27 @@ def test_recorded_numbers(name: str) -> None:
         agrees(seen[0], f"stage{number}_peg")
         agrees(maps, f"stage{number}_out")
     assert_recorded(network.forward_features(images), recorded["mid/pooled"])
+    assert_recorded(network.classify(images), recorded["output/logits"])
+
+
+def test_recorded_numbers_of_the_published_design() -> None:
+    """Maps that neither groups nor summaries divide, and a stage whose keys are not summarised."""
+    recorded = load_recorded("twins_paper")
+    given = recorded.config
+    config = TwinsConfig(
+        patches=(given["patch_size"], 2, 2),
+        dims=tuple(given["embed_dims"]),
+        depths=tuple(given["depths"]),
+        num_heads=tuple(given["num_heads"]),
+        windows=tuple(given["wss"]),
+        reductions=tuple(given["sr_ratios"]),
+        mlp_ratio=given["mlp_ratios"][0],
+        num_classes=given["num_classes"],
+    )
+    network = Twins(config).eval().requires_grad_(False)
+    network.load_state_dict(rename(recorded.part("weights/"), ENCODER_KEYS[EncoderFamily.TWINS]))
+    images = recorded["input/images"]
+    assert_recorded(network.levels(images)[-1].flatten(1, 2), recorded["mid/norm_out"].reshape(2, -1, 32))
     assert_recorded(network.classify(images), recorded["output/logits"])
 
 
