@@ -124,6 +124,19 @@ class RigFitRecord(FileModel):
     scale_std: float = Field(ge=0.0)
 
 
+class ResidualsRecord(FileModel):
+    """How far a chunk's predicted cameras are from the calibrated ones after the best similarity, for every view.
+
+    `distance` is in units of the calibration, `focal_percent` how much longer the predicted focal length is.
+    `at_fault` names the camera that the others, aligned without it, do not agree with.
+    """
+
+    rotation_deg: list[float]
+    distance: list[float]
+    focal_percent: list[float]
+    at_fault: Name | None = None
+
+
 class ChunkRecord(FileModel):
     """Instants `start` to before `stop`, of which the first `overlap` belong to the chunk before as well."""
 
@@ -134,6 +147,7 @@ class ChunkRecord(FileModel):
     transform: TransformRecord | None = None
     seam: SeamRecord | None = None
     rig: RigFitRecord | None = None
+    calibration: ResidualsRecord | None = None
 
 
 class ViewMotionRecord(FileModel):
@@ -180,6 +194,23 @@ class DistanceRecord(FileModel):
     num_times: Count
 
 
+class CameraResidualRecord(FileModel):
+    """A view's row of the agreement: medians of its chunks, `share` of the largest distance in the calibration."""
+
+    view: Name
+    rotation_deg: float = Field(ge=0.0)
+    distance: float = Field(ge=0.0)
+    share: float | None = None
+    focal_percent: float
+
+
+class AgreementRecord(FileModel):
+    """How well the network's cameras and the calibration agree; `at_fault` is the camera that most chunks name."""
+
+    cameras: list[CameraResidualRecord]
+    at_fault: Name | None = None
+
+
 class RunRecord(FileModel):
     """The whole of `run.json`. `depth_scale` are PNG levels per unit of depth.
 
@@ -201,6 +232,7 @@ class RunRecord(FileModel):
     network: NetworkRecord
     rig: RigRecord | None = None
     scale_from: DistanceRecord | None = None
+    calibration_residuals: AgreementRecord | None = None
     chunks: list[ChunkRecord] = Field(default_factory=list)
     counts: CountsRecord = CountsRecord()
     timings: dict[str, float] = Field(default_factory=dict)

@@ -22,6 +22,7 @@ from page4d.export.run_record import ChunkRecord, NetworkRecord, RunRecord, read
 from page4d.geometry.camera import Cameras
 from page4d.geometry.preprocess import Preprocess
 from page4d.geometry.similarity import Sim3
+from page4d.inference.agreement import agreement_notice, agreement_of, residuals_record
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.fingerprint import check_fingerprint, files_of, fingerprint_of
 from page4d.inference.memory import is_out_of_memory
@@ -30,6 +31,7 @@ from page4d.inference.picture import write_previews
 from page4d.inference.plan import plan_run
 from page4d.inference.predict import Predictor
 from page4d.inference.report import RunInputs, chunk_record, run_record
+from page4d.inference.residuals import RigResiduals, compare_rigs
 from page4d.inference.rig import RigKeeper
 from page4d.inference.rig_report import distance_notice, distance_record, fit_notice, rig_notice, rig_state
 from page4d.inference.scale import known_distance, metric_scene
@@ -154,6 +156,7 @@ class _Run:
         self.finished: list[FinishedChunk] = []
         self.settled = Sim3.identity()
         self.memories: dict[int, Memory | None] = {}
+        self.residuals: dict[int, RigResiduals] = {}
 
     def execute(self, existing: ExistingOutput) -> RunRecord:
         try:
@@ -183,7 +186,7 @@ class _Run:
         self._reconstruct_chunks()
         self._notice_clipping()
         self._notice_seams()
-        self._notice_rig_fit()
+        self._notice_cameras()
         image_sizes = tuple(transform.original_size for transform in self.inputs.plan.transforms)
         cameras = cameras_of(self.finished, self.layout.view_names, image_sizes, self.state.scale or Scale.ARBITRARY)
         files = write_capture_cameras(self.layout, cameras)
@@ -321,6 +324,8 @@ class _Run:
         with self.journal.timed("predict"):
             predictions, self.memories[index] = self.inputs.predictor.predict(batch, self._memory_before(index))
             _check_finite(predictions)
+            if batch.cameras is not None and not self.inputs.predictor.uses_rig_cameras:
+                self.residuals[index] = compare_rigs(predictions.cameras[0], batch.cameras[0])
             predictions, self.settled = self.world.settle(predictions, batch.cameras)
         return predictions
 
@@ -376,8 +381,11 @@ class _Run:
         self.memories.pop(index - 1, None)
         memory = self.memories[index]
         kept = None if memory is None else self.states.write_memory(index, memory)
+        residuals = self.residuals.pop(index, None)
+        compared = None if residuals is None else residuals_record(residuals, predictions.view_names)
+        seconds = round(time.perf_counter() - begin, 3)
         state = chunk_state(
-            record.model_copy(update={"seconds": round(time.perf_counter() - begin, 3)}),
+            record.model_copy(update={"seconds": seconds, "calibration": compared}),
             first,
             capture_cameras([predictions]),
             written,
@@ -430,9 +438,13 @@ class _Run:
             seams = f"{len(loose)} of {len(self.finished) - 1} seams between chunks do not fit"
             self.journal.notice(Notice(f"{seams}; the worst, at instant {worst.start}: {_misfit(worst)}"))
 
-    def _notice_rig_fit(self) -> None:
+    def _notice_cameras(self) -> None:
         side = max(max(transform.canvas_size) for transform in self.inputs.plan.transforms)
         notice = fit_notice([chunk.record for chunk in self.finished], self.inputs.scene.view_names, side)
+        if notice is not None:
+            self.journal.notice(notice)
+        agreement = agreement_of(self.inputs.scene, [chunk.record for chunk in self.finished])
+        notice = None if agreement is None else agreement_notice(self.inputs.scene, agreement)
         if notice is not None:
             self.journal.notice(notice)
 

@@ -20,6 +20,7 @@ from page4d.export.run_record import (
     view_record,
 )
 from page4d.geometry.similarity import Sim3
+from page4d.inference.agreement import agreement_of
 from page4d.inference.memory import peak_bytes
 from page4d.inference.observe import Journal
 from page4d.inference.plan import RunPlan
@@ -116,6 +117,7 @@ def run_record(
         network=inputs.network,
         rig=None if state.rig is None else state.rig.record,
         scale_from=state.scale_from,
+        calibration_residuals=agreement_of(inputs.scene, [chunk.record for chunk in chunks]),
         chunks=[chunk.record for chunk in chunks],
         counts=CountsRecord(
             clipped_depths=sum(chunk.clipped_depths for chunk in chunks),

@@ -12,7 +12,7 @@ from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.predictor import NetworkChoice, Precision, choose_predictor
 
 if TYPE_CHECKING:
-    from page4d.export.run_record import NetworkRecord, RunRecord
+    from page4d.export.run_record import AgreementRecord, NetworkRecord, RunRecord
     from page4d.inference.plan import RunPlan
     from page4d.scene.records import Scene
 
@@ -360,4 +360,23 @@ def _report(record: "RunRecord", out: Path, look_at: Path) -> None:
     peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
     table.add_row("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}")
     table.add_row("look at", console.cell(str(look_at)))
+    console.print_table(table)
+    if record.calibration_residuals is not None:
+        _report_agreement(record.calibration_residuals, "m" if metric else "units")
+
+
+def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
+    """Print how far the network's cameras are from the calibrated ones."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, title="network and calibration differ by", title_justify="left")
+    table.add_column("view")
+    for name in ("rotation", f"centre [{unit}]", "of the rig", "focal length"):
+        table.add_column(name, justify="right")
+    for camera in agreement.cameras:
+        share = "" if camera.share is None else f"{camera.share:.1%}"
+        rotation, focal = f"{camera.rotation_deg:.2f} deg", f"{camera.focal_percent:+.1f} %"
+        fault = "  <- at fault" if camera.view == agreement.at_fault else ""
+        table.add_row(console.cell(camera.view + fault), rotation, f"{camera.distance:.3f}", share, focal)
     console.print_table(table)
