@@ -215,6 +215,7 @@ class RunRecord(FileModel):
     """The whole of `run.json`. `depth_scale` are PNG levels per unit of depth.
 
     Peaks of memory are those of a GPU's allocator, elsewhere of the process; the predicted one is that of the plan.
+    `timings` are seconds by stage; decoding (as far as it is waited for), predicting and writing overlap.
     """
 
     page4d: str = page4d.__version__

@@ -4,8 +4,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from threading import Lock
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import JsonValue
@@ -25,6 +27,7 @@ from page4d.geometry.similarity import Sim3
 from page4d.inference.agreement import agreement_notice, agreement_of, residuals_record
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.fingerprint import check_fingerprint, files_of, fingerprint_of
+from page4d.inference.handover import Handover
 from page4d.inference.memory import is_out_of_memory
 from page4d.inference.observe import Journal, Observer, SilentObserver
 from page4d.inference.picture import write_previews
@@ -137,8 +140,21 @@ def _check_apart(scene: Scene, out: Path) -> None:
             raise UsageError(f"the output would overwrite '{path}', which is read", "use another folder for --out")
 
 
+class _Chunk(NamedTuple):
+    """A predicted chunk on its way to the writers; `begin` is when its work began."""
+
+    chunk: Chunk
+    predictions: Predictions
+    rig: Cameras | None
+    begin: float
+
+
 class _Run:
-    """The state of one call of `reconstruct`; methods stand in the order in which they are first called."""
+    """The state of one call of `reconstruct`; methods stand in the order in which they are first called.
+
+    While a chunk is predicted, the frames of the next are decoded and the one before is stitched and written, each in
+    a thread of its own. World, stitching and files belong to the writing thread, the network to the one that calls.
+    """
 
     def __init__(self, inputs: RunInputs, settings: ReconstructSettings, folder: Path, journal: Journal) -> None:
         self.inputs = inputs
@@ -154,7 +170,8 @@ class _Run:
         )
         self.rig = RigKeeper(settings.camera_motion, self._place_first)
         self.finished: list[FinishedChunk] = []
-        self.settled = Sim3.identity()
+        self.settled, self.begin = Sim3.identity(), 0.0
+        self.changing = Lock()
         self.memories: dict[int, Memory | None] = {}
         self.residuals: dict[int, RigResiduals] = {}
 
@@ -236,9 +253,10 @@ class _Run:
 
     def _update(self, **changes: object) -> None:
         """Change the recorded state of the run, on disk too."""
-        tally = {"warnings": list(self.journal.warnings), "seconds": dict(self.journal.seconds)}
-        self.state = self.state.model_copy(update={**tally, **changes})
-        self.states.write_run(self.state)
+        with self.changing:
+            tally = {"warnings": list(self.journal.warnings), "seconds": dict(self.journal.seconds)}
+            self.state = self.state.model_copy(update={**tally, **changes})
+            self.states.write_run(self.state)
 
     def _record(self, status: Literal["complete", "incomplete"]) -> RunRecord:
         return run_record(self.inputs, self.layout, self.state, self.finished, self.journal, status)
@@ -253,19 +271,11 @@ class _Run:
             with open_placed_batches(
                 self.inputs.scene, self.inputs.plan.transforms, self.settings.preprocess
             ) as reader:
-                stitched = stitch(
-                    self._predicted(reader),
-                    num_times=total,
-                    overlap=self.settings.overlap,
-                    place_first=self._place_first,
-                    fixed_world=self.world.is_fixed,
-                    anchor=self.rig.anchor,
-                    held=self._held_back(reader) if self.finished else None,
-                )
-                begin = time.perf_counter()
-                for part in stitched:
-                    self._write_chunk(part, begin)
-                    begin = time.perf_counter()
+                held = self._held_back(reader) if self.finished else None
+                with Handover(partial(self._stitch_and_write, held=held)) as writing:
+                    for chunk in self._predicted(reader):
+                        writing.give(chunk)
+                        del chunk
         except OutputError as error:
             raise OutputError(f"{error.message} (after {self._num_done} of {total} frames)", error.hint) from error
 
@@ -277,6 +287,28 @@ class _Run:
     def _place_first(self, first: Predictions) -> Sim3:
         return self.world.place_first(first, self._calibrated(first))
 
+    def _stitch_and_write(self, chunks: Iterator[_Chunk], held: Predictions | None) -> None:
+        """Bring chunks into one world as they come, and write them."""
+        stitched = stitch(
+            self._settled(chunks),
+            num_times=self.inputs.scene.num_times,
+            overlap=self.settings.overlap,
+            place_first=self._place_first,
+            fixed_world=self.world.is_fixed,
+            anchor=self.rig.anchor,
+            held=held,
+        )
+        for part in stitched:
+            self._write_chunk(part)
+
+    def _settled(self, chunks: Iterator[_Chunk]) -> Iterator[tuple[Chunk, Predictions]]:
+        for chunk, predictions, rig, begin in chunks:
+            settled, self.settled = self.world.settle(predictions, rig)
+            self.begin = begin
+            del predictions
+            yield chunk, settled
+            del settled
+
     def _calibrated(self, predictions: Predictions) -> Cameras | None:
         return scene_cameras(self.inputs.scene, predictions.pixel_transforms, 0, predictions.num_times)
 
@@ -284,30 +316,31 @@ class _Run:
         """Predict the last finished chunk again for the instants that it held back: they are not on disk."""
         last = self.finished[-1]
         chunk = Chunk(last.record.start, last.record.stop, last.record.overlap)
-        predictions = self._predict_or_none(reader, chunk, len(self.finished) - 1)
-        if predictions is None:
+        predicted = self._predict_or_none(reader, chunk, len(self.finished) - 1)
+        if predicted is None:
             raise self._out_of_memory()
+        predictions, self.settled = self.world.settle(predicted.predictions, predicted.rig)
         if self.rig.rig is not None:
             predictions = self.rig.rig.hold(predictions, transform_of(last.record).scale)
         elif not self.world.is_fixed:
             predictions = predictions.transformed(transform_of(last.record))
         return predictions.at_times(last.stop - chunk.start, chunk.length)
 
-    def _predicted(self, reader: BatchReader) -> Iterator[tuple[Chunk, Predictions]]:
+    def _predicted(self, reader: BatchReader) -> Iterator[_Chunk]:
         """Predict the chunks of the plan; one that does not fit in memory is halved with all that follow."""
         index, shrinks = len(self.finished), 0
         while index < len(self.state.plan):
             chunk = plan_of(self.state)[index]
-            predictions = self._predict_or_none(reader, chunk, index)
-            if predictions is None:
+            predicted = self._predict_or_none(reader, chunk, index)
+            if predicted is None:
                 shrinks += 1
                 self._shrink(index, chunk, shrinks)
                 continue
-            yield chunk, predictions
-            del predictions
+            yield predicted
+            del predicted
             index += 1
 
-    def _predict_or_none(self, reader: BatchReader, chunk: Chunk, index: int) -> Predictions | None:
+    def _predict_or_none(self, reader: BatchReader, chunk: Chunk, index: int) -> _Chunk | None:
         try:
             return self._predict(reader, chunk, index)
         except (RuntimeError, MemoryError) as error:
@@ -318,16 +351,18 @@ class _Run:
             torch.cuda.empty_cache()
         return None
 
-    def _predict(self, reader: BatchReader, chunk: Chunk, index: int) -> Predictions:
+    def _predict(self, reader: BatchReader, chunk: Chunk, index: int) -> _Chunk:
+        begin = time.perf_counter()
         with self.journal.timed("decode"):
             batch = reader.read(chunk.start, chunk.stop)
+        if index + 1 < len(self.state.plan):
+            reader.read_ahead(plan_of(self.state)[index + 1].stop)
         with self.journal.timed("predict"):
             predictions, self.memories[index] = self.inputs.predictor.predict(batch, self._memory_before(index))
             _check_finite(predictions)
             if batch.cameras is not None and not self.inputs.predictor.uses_rig_cameras:
                 self.residuals[index] = compare_rigs(predictions.cameras[0], batch.cameras[0])
-            predictions, self.settled = self.world.settle(predictions, batch.cameras)
-        return predictions
+        return _Chunk(chunk, predictions, batch.cameras, begin)
 
     def _memory_before(self, index: int) -> Memory | None:
         """Return what the network remembers of the chunk before; a continued run finds it on disk."""
@@ -359,10 +394,10 @@ class _Run:
             f"try {_smaller(side, self.settings.preprocess)}, a smaller --overlap, or fewer --views",
         )
 
-    def _write_chunk(self, stitched: Stitched, begin: float) -> None:
-        """Write the instants that a chunk completes, then its record; `begin` is when its work began."""
+    def _write_chunk(self, stitched: Stitched) -> None:
+        """Write the instants that a chunk completes, then its record."""
         settled = self.settled if self.world.is_fixed else stitched.transform
-        record = chunk_record(stitched, settled, time.perf_counter() - begin)
+        record = chunk_record(stitched, settled, time.perf_counter() - self.begin)
         self._check_seams([record])
         predictions = replace(stitched.predictions, scale=self.world.scale)
         if self.state.depth_scale is None:
@@ -383,7 +418,7 @@ class _Run:
         kept = None if memory is None else self.states.write_memory(index, memory)
         residuals = self.residuals.pop(index, None)
         compared = None if residuals is None else residuals_record(residuals, predictions.view_names)
-        seconds = round(time.perf_counter() - begin, 3)
+        seconds = round(time.perf_counter() - self.begin, 3)
         state = chunk_state(
             record.model_copy(update={"seconds": seconds, "calibration": compared}),
             first,

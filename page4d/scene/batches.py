@@ -1,8 +1,10 @@
 """Decoded frames as a network reads them: resized without stretching, undistorted, masked, decoded once."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cv2
 import numpy as np
@@ -52,15 +54,20 @@ def open_placed_batches(
     scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess = Preprocess.NATIVE
 ) -> Iterator["BatchReader"]:
     """Open all views for one forward pass over time, each placed by its own transform."""
-    with ExitStack() as stack:
-        yield BatchReader(scene, transforms, stack, preprocess)
+    with ExitStack() as stack, ThreadPoolExecutor(1, thread_name_prefix="decode") as thread:
+        yield BatchReader(scene, transforms, stack, preprocess, thread)
 
 
 class BatchReader:
     """Reads ranges of instants in order; a decoded instant is held until a range starts behind it."""
 
     def __init__(
-        self, scene: Scene, transforms: tuple[PixelTransform, ...], stack: ExitStack, preprocess: Preprocess
+        self,
+        scene: Scene,
+        transforms: tuple[PixelTransform, ...],
+        stack: ExitStack,
+        preprocess: Preprocess,
+        thread: ThreadPoolExecutor,
     ) -> None:
         self.transforms = transforms
         self._scene = scene
@@ -68,7 +75,9 @@ class BatchReader:
         self._stack = stack
         self._views: list[_OpenView] = []
         self._start = 0
-        self._held: FrameBatch | None = None
+        self._held: list[FrameBatch] = []
+        self._thread = thread
+        self._ahead: Future[None] | None = None
 
     def read(self, start: int, stop: int) -> FrameBatch:
         """Return the instants from `start` to before `stop`; `start` must not decrease over calls.
@@ -76,18 +85,41 @@ class BatchReader:
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        held = self._held
-        held_stop = self._start + len(held.times) if held is not None else 0
-        if held is not None and start < held_stop:
-            held = _slice_times(held, start - self._start, held_stop - self._start)
-        else:
-            held, held_stop = None, start
+        self._finish_ahead()
+        self._release(start)
+        self._hold(stop)
+        parts, begin = [], self._start
+        for part in self._held:
+            parts.append(_slice_times(part, 0, max(stop - begin, 0)))
+            begin += len(part.times)
+        return _concatenate([part for part in parts if len(part.times)])
+
+    def read_ahead(self, stop: int) -> None:
+        """Begin to decode up to before `stop` while the caller does something else.
+
+        What fails is decoded once more, and fails, when it is read.
+        """
+        self._finish_ahead()
+        self._ahead = self._thread.submit(self._hold, stop)
+
+    def _finish_ahead(self) -> None:
+        if self._ahead is not None:
+            wait([self._ahead])
+            self._ahead = None
+
+    def _release(self, start: int) -> None:
+        """Forget what comes before an instant."""
+        while self._held and self._start + len(self._held[0].times) <= start:
+            self._start += len(self._held.pop(0).times)
+        if self._held:
+            self._held[0] = _slice_times(self._held[0], start - self._start, len(self._held[0].times))
+        self._start = start
+
+    def _hold(self, stop: int) -> None:
+        """Decode what is not held yet of the instants before `stop`."""
+        held_stop = self._start + sum(len(part.times) for part in self._held)
         if stop > held_stop:
-            fresh = self._decode(held_stop, stop)
-            held = fresh if held is None else _concatenate(held, fresh)
-        assert held is not None
-        self._start, self._held = start, held
-        return _slice_times(held, 0, stop - start)
+            self._held.append(self._decode(held_stop, stop))
 
     def _open_views(self) -> list["_OpenView"]:
         self._stack.close()
@@ -273,23 +305,20 @@ def _slice_times(batch: FrameBatch, start: int, stop: int) -> FrameBatch:
     )
 
 
-def _concatenate(first: FrameBatch, second: FrameBatch) -> FrameBatch:
-    def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-        return None if a is None or b is None else torch.cat([a, b], dim=1)
+def _concatenate(parts: list[FrameBatch]) -> FrameBatch:
+    if len(parts) == 1:
+        return parts[0]
 
-    cameras = None
-    if first.cameras is not None and second.cameras is not None:
-        cameras = replace(
-            first.cameras,
-            world_to_camera=torch.cat([first.cameras.world_to_camera, second.cameras.world_to_camera], dim=1),
-            intrinsics=torch.cat([first.cameras.intrinsics, second.cameras.intrinsics], dim=1),
+    def joined(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts]
+        return None if values[0] is None else torch.cat(values, dim=1)
+
+    cameras = [part.cameras for part in parts if part.cameras is not None]
+    maps: dict[str, Any] = {name: joined(name) for name in ("images", "valid", "dynamic", "depth")}
+    if cameras:
+        maps["cameras"] = replace(
+            cameras[0],
+            world_to_camera=torch.cat([camera.world_to_camera for camera in cameras], dim=1),
+            intrinsics=torch.cat([camera.intrinsics for camera in cameras], dim=1),
         )
-    return replace(
-        first,
-        times=torch.cat([first.times, second.times]),
-        images=torch.cat([first.images, second.images], dim=1),
-        valid=torch.cat([first.valid, second.valid], dim=1),
-        dynamic=both(first.dynamic, second.dynamic),
-        depth=both(first.depth, second.depth),
-        cameras=cameras,
-    )
+    return replace(parts[0], times=torch.cat([part.times for part in parts]), **maps)

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -406,7 +407,7 @@ class TestDisk:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert refused.code == 5
         assert f"error: cannot write to '{out}/" in refused.err
-        assert f"(after 2 of {FRAMES} frames)" in refused.err
+        assert re.search(rf"\(after [12] of {FRAMES} frames\)", refused.err), "the one before may be half written"
         assert "repeat with --resume" in refused.err
         assert not parts(out)
         assert chunked(out, "--resume").code == 0
