@@ -12,6 +12,7 @@ import typer
 import page4d
 from page4d.errors import MemoryBudgetError, Page4DError
 from page4d_cli import console
+from page4d_cli.commands.benchmark import benchmark
 from page4d_cli.commands.convert_weights import convert_weights
 from page4d_cli.commands.doctor import doctor
 from page4d_cli.commands.evaluate import evaluate
@@ -52,6 +53,7 @@ app.command()(synthesize)
 app.command()(evaluate)
 app.command()(train)
 app.command("held-out")(held_out)
+app.command()(benchmark)
 app.command("convert-weights")(convert_weights)
 app.command("inspect-shapes")(inspect_shapes)
 app.command()(doctor)

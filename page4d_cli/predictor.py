@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.inference.predict import Predictor
+    from page4d.inference.predict import NetworkPredictor, Predictor
     from page4d.models.network import ViewTimeNetwork
     from page4d.scene.records import Scene
 
@@ -54,6 +54,17 @@ def choose_predictor(scene: "Scene", choice: NetworkChoice) -> tuple["Predictor"
         if choice.weights is not None or choice.untrained:
             raise UsageError("--depth replaces the network, but a network is asked for too", "give one of them")
         return MeasuredDepth(scene), NetworkRecord(name="measured depth, no network", trained=True)
+    return choose_network(choice)
+
+
+def choose_network(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"]:
+    """Build a network that makes predictions, and its record.
+
+    Raises:
+        UsageError: if the options contradict each other.
+        WeightsError: if no weights are given or they cannot be used.
+        CapabilityError: if the device is not there.
+    """
     if choice.weights is not None and choice.untrained:
         raise UsageError("--weights and --untrained contradict each other", "give one of them")
     if choice.weights is not None:
@@ -65,7 +76,7 @@ def choose_predictor(scene: "Scene", choice: NetworkChoice) -> tuple["Predictor"
     return _untrained(choice)
 
 
-def _trained(choice: NetworkChoice, path: Path) -> tuple["Predictor", "NetworkRecord"]:
+def _trained(choice: NetworkChoice, path: Path) -> tuple["NetworkPredictor", "NetworkRecord"]:
     import json
 
     from page4d.export.run_record import NetworkRecord
@@ -86,7 +97,7 @@ def _trained(choice: NetworkChoice, path: Path) -> tuple["Predictor", "NetworkRe
     return _network_predictor(choice, loaded.network, device, precision), record
 
 
-def _untrained(choice: NetworkChoice) -> tuple["Predictor", "NetworkRecord"]:
+def _untrained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"]:
     import json
 
     import torch
@@ -113,7 +124,7 @@ def _untrained(choice: NetworkChoice) -> tuple["Predictor", "NetworkRecord"]:
 
 def _network_predictor(
     choice: NetworkChoice, network: "ViewTimeNetwork", device: "torch.device", precision: "torch.dtype"
-) -> "Predictor":
+) -> "NetworkPredictor":
     from page4d.inference.predict import NetworkPredictor
 
     return NetworkPredictor(network=network, device=device, precision=precision, tells_cameras=choice.tells_cameras)

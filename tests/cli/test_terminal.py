@@ -20,7 +20,7 @@ from page4d_cli.commands import doctor
 
 COMMANDS = (
     *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "held-out"),
-    *("doctor", "convert-weights", "inspect-shapes"),
+    *("doctor", "convert-weights", "inspect-shapes", "benchmark"),
 )
 HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")
 

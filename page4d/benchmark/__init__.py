@@ -1,0 +1,1 @@
+"""What networks take on a device, beside what was foretold."""

@@ -1,0 +1,49 @@
+"""`page4d benchmark`: a grid of measurements beside what was foretold."""
+
+import json
+from pathlib import Path
+
+import cv2
+import torch
+
+from page4d.inference.predict import NetworkPredictor
+
+GRID = ("benchmark", "--preset", "mv-tiny", "--times", "2,1", "--views", "2", "--sizes", "28x14,28x28")
+
+
+def test_every_point_of_the_grid_is_measured_foretold_and_drawn(cli, tmp_path: Path):
+    ended = cli(*GRID, "--json", "--plot", tmp_path / "plot.png")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)["measurements"]
+    assert [(part["size"], part["views"], part["times"]) for part in found] == [
+        (size, 2, times) for size in ([28, 14], [28, 28]) for times in (1, 2)
+    ]
+    for part in found:
+        assert abs(part["predicted_bytes"] / part["bytes"] - 1) < 0.1
+        assert abs(part["images_per_second"] * part["seconds"] - 2 * part["times"]) < 1e-6
+    picture = cv2.imread(str(tmp_path / "plot.png"))
+    assert picture.shape[2] == 3
+    assert picture.std() > 5
+
+
+def test_what_does_not_fit_is_a_row_of_the_table_and_not_the_end(cli, monkeypatch):
+    run = NetworkPredictor.run
+
+    def limited(self, batch, memory=None):
+        if len(batch.times) == 2 and batch.images.shape[-2] == 14:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return run(self, batch, memory)
+
+    cli(*GRID, "--quiet")  # what it costs is known afterwards
+    monkeypatch.setattr(NetworkPredictor, "run", limited)
+    ended = cli(*GRID, "--quiet")
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.count("out of memory") == 1
+    assert ended.out.count("28x28") == 2
+
+
+def test_sizes_that_are_no_patches_and_lists_that_are_none_are_refused(cli):
+    refused = cli("benchmark", "--preset", "mv-tiny", "--sizes", "30x28")
+    assert refused.code == 2
+    assert "images of 30x28 px do not divide into patches of 14 px" in refused.err
+    assert cli("benchmark", "--times", "1,x").code == 2
