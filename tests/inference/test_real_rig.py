@@ -1,0 +1,32 @@
+"""A real calibrated rig, where it is at hand: cameras in metres that stand still."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from page4d.export.output import open_output
+from page4d.export.run_record import NetworkRecord
+from page4d.inference.pipeline import reconstruct
+from page4d.inference.predict import MeasuredDepth
+from page4d.inference.settings import ReconstructSettings
+from page4d.scene.open import open_scene
+
+TABLETOP = Path(__file__).parents[2].parent / "shared" / "scenes" / "tabletop"
+
+
+@pytest.mark.skipif(not TABLETOP.is_dir(), reason=f"no real capture in {TABLETOP}")
+def test_a_real_rig_comes_out_in_metres_and_stands_still(tmp_path: Path):
+    truth = TABLETOP / "truth"
+    scene = open_scene(
+        TABLETOP, calibration=truth / "cameras.json", depth=truth / "depth", masks=truth / "dynamic", image_fps=30
+    )
+    settings = ReconstructSettings(long_side=64, chunk=6, overlap=2, preview=False)
+    network = NetworkRecord(name="measured depth, no network", trained=True)
+    record = reconstruct(scene, MeasuredDepth(scene), network, tmp_path, settings)
+    assert record.unit == "metre"
+    cameras = open_output(tmp_path).cameras.world_to_camera
+    for view, calibrated in enumerate(scene.views):
+        assert calibrated.camera is not None
+        assert torch.equal(cameras[:, view], calibrated.camera.world_to_camera.expand(12, 4, 4))
+    assert all(chunk.seam is not None and chunk.seam.residual < 1e-6 for chunk in record.chunks[1:])
