@@ -168,7 +168,8 @@ class SparseLayers(nn.Module):
         return state, {} if memory is None else {f"{layer}.{stream}": memory}
 
     def _weighs(self, hints: Hints) -> bool:
-        return hints.keypoints is not None and (self.lambda_kpt.requires_grad or float(self.lambda_kpt) != 0)
+        learned = self.lambda_kpt.requires_grad and torch.is_grad_enabled()
+        return hints.keypoints is not None and (learned or float(self.lambda_kpt) != 0)
 
 
 def _of_stream(memory: Memory, layer: int, stream: Stream) -> Tensor | None:

@@ -223,6 +223,19 @@ def test_the_result_replaces_the_half_across_views(lively: Callable) -> None:
     assert not torch.equal(before[3], after[3])
 
 
+@pytest.mark.parametrize(("learns", "weight", "split"), [(True, 0.0, True), (False, 0.0, False), (False, 1.0, True)])
+def test_keypoints_tell_streams_apart_only_with_a_weight(
+    lively: Callable, learns: bool, weight: float, split: bool
+) -> None:
+    """A weight of 0 that nothing is learned from leaves one stream, at the cost of one."""
+    config = SparseConfig(layers=(2,), strategy="memory", memory_tokens=4)
+    network = opened(lively(mask=MASK, sparse=config), weight=weight)
+    hints = Hints(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64))
+    with torch.set_grad_enabled(learns):
+        memory = network(images_of(), hints=hints).memory
+    assert (set(memory) == {"2.pose", "2.geometry"}) is split
+
+
 def test_the_memory_carries_over(lively: Callable) -> None:
     network = opened(lively(mask=MASK, sparse=SparseConfig(layers=(3,), strategy="memory", memory_tokens=4)))
     with torch.no_grad():
