@@ -1,12 +1,14 @@
 """The network: images of T instants and V views in; cameras, depth, points and what moves out."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.amp import is_autocast_available
 from torch.nn import functional
 
 from page4d.encoders.base import Encoder, PatchTokens
@@ -145,7 +147,7 @@ class ViewTimeNetwork(nn.Module):
                 mask_ext.to(images.dtype), self.config.patch_size, self.config.mask.external_floor
             )
         trunk: TrunkOutput = self.aggregator(patches, grid, external, limits, hints)
-        with torch.autocast(images.device.type, enabled=False):
+        with _full_precision(images.device):
             if self.frame_head is None:
                 predicted = self._by_parts(trunk, encoded, limits)
             else:
@@ -302,6 +304,11 @@ def _by_frames(head: FrameHead, trunk: TrunkOutput, grid: tuple[int, int], limit
         confidence_logits=logit,
         camera_to_world=camera_to_world,
     )
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """Switch automatic casting off on devices that have it; tensors without numbers are on one that has not."""
+    return torch.autocast(device.type, enabled=False) if is_autocast_available(device.type) else nullcontext()
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

@@ -10,7 +10,8 @@ from page4d_cli import console, options
 
 if TYPE_CHECKING:
     from page4d.models.config import NetworkConfig
-    from page4d.models.trace import Stage, Walk
+    from page4d.models.stages import Stage
+    from page4d.models.trace import Walk
 
 
 class FormatOption(StrEnum):
@@ -86,11 +87,15 @@ def _document(name: str, walk: "Walk") -> dict[str, Any]:
         "symbols": walk.symbols,
         "parameters": walk.parameters,
         "flops": walk.flops,
+        "activation_bytes": walk.activation_bytes,
+        "weight_bytes": walk.weight_bytes,
+        "peak_bytes": walk.peak_bytes,
+        "peak_in": walk.busiest,
         "stages": [
             {
                 "part": stage.part,
                 "name": stage.name,
-                "symbolic": stage.symbolic.split(),
+                "symbolic": list(stage.symbolic),
                 "shape": list(stage.shape),
                 "parameters": stage.parameters,
                 "flops": stage.flops,
@@ -105,7 +110,7 @@ def _cells(stage: "Stage") -> tuple[str, ...]:
     return (
         stage.part,
         stage.name,
-        f"[{', '.join(stage.symbolic.split())}]",
+        f"[{', '.join(stage.symbolic)}]",
         f"[{', '.join(map(str, stage.shape))}]",
         f"{stage.parameters:,}" if stage.parameters else "",
         _work(stage.flops / 1e9) if stage.flops else "",
@@ -114,36 +119,52 @@ def _cells(stage: "Stage") -> tuple[str, ...]:
 
 
 def _work(gflop: float) -> str:
-    return f"{gflop:,.1f}" if gflop >= 10 else f"{gflop:.3g}"
+    return f"{gflop:,.0f}" if gflop >= 1000 else f"{gflop:.3g}"
 
 
 def _title(name: str, walk: "Walk") -> str:
     return f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in walk.symbols.items())}"
 
 
-def _total(walk: "Walk") -> str:
-    weights = console.human_size(walk.parameters * 4)
-    return (
-        f"total    {walk.parameters:,} parameters ({weights} in fp32), {walk.flops / 1e12:,.3f} TFLOP "
-        "of linear layers, convolutions and attention; sizes are in fp32"
-    )
+def _total(walk: "Walk") -> tuple[str, ...]:
+    sizes = console.human_size(walk.activation_bytes)
+    return ("total", "", "", "", f"{walk.parameters:,}", _work(walk.flops / 1e9), sizes)
+
+
+def _memory(walk: "Walk") -> tuple[str, str]:
+    """Say how much memory a forward pass takes at once, and what for."""
+    peak, weights, computed = map(console.human_size, (walk.peak_bytes, walk.weight_bytes, walk.computed_bytes))
+    place = f", while the {walk.busiest.replace('_', ' ')} runs" if walk.busiest else ""
+    parts = f"{weights} of weights, {computed} of images and of what is computed from them"
+    return f"peak memory {peak} in fp32{place}:", parts
 
 
 def _print(name: str, walk: "Walk") -> None:
+    """Print a table that fits 80 columns: numbers below their symbols, parts as headings."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, title=console.cell(_title(name, walk)), title_justify="left")
-    for heading in _HEADINGS:
-        right = heading in ("parameters", "GFLOP", "size")
-        table.add_column(heading, justify="right" if right else "left", overflow="fold", no_wrap=right)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=console.cell(_title(name, walk)), title_justify="left", padding=(0, 1, 0, 0)
+    )
+    table.add_column("stage", overflow="fold")
+    table.add_column("symbols, shape", no_wrap=True)
+    for heading in _HEADINGS[4:]:
+        table.add_column(heading, justify="right", no_wrap=True)
     part = ""
     for stage in walk.stages:
-        first, *rest = _cells(stage)
-        table.add_row("" if first == part else first, *(console.cell(text) for text in rest))
-        part = first
+        if stage.part != part:
+            table.add_section()
+            table.add_row(stage.part.upper())
+            part = stage.part
+        _, title, symbols, shape, *numbers = _cells(stage)
+        table.add_row(console.cell(title), Text(f"{symbols}\n{shape}"), *map(console.cell, numbers))
+    table.add_section()
+    table.add_row("total", "", *map(console.cell, _total(walk)[4:]))
     console.print_table(table)
-    console.print_text(_total(walk))
+    for line in _memory(walk):
+        console.print_text(line)
 
 
 def _print_markdown(name: str, walk: "Walk") -> None:
@@ -153,5 +174,6 @@ def _print_markdown(name: str, walk: "Walk") -> None:
     console.print_text("|---|---|---|---|---:|---:|---:|")
     for stage in walk.stages:
         console.print_text(f"| {' | '.join(_cells(stage))} |".replace("*", "\\*"))
+    console.print_text(f"| {' | '.join(_total(walk))} |")
     console.print_text("")
-    console.print_text(_total(walk))
+    console.print_text(" ".join(_memory(walk)))

@@ -20,13 +20,20 @@ WALK = [
     ("encoding", "5 join", [6, 10, 32], 0),
     ("encoding", "6 group again", [1, 2, 3, 10, 32], 0),
     ("encoding", "7 camera token", [1, 2, 3, 11, 32], 64),
-    ("mask", "M_tilde, M: conv head, fused with M_ext", [1, 2, 3, 2, 3], 4_963),
-    ("mask", "M as key bias of time-attention, layers 1 to 2, 0 at special tokens", [3, 22], 0),
-    ("mask", "M as key bias of view-attention, layers 1 to 2, 0 at special tokens", [2, 33], 0),
+    ("mask", "M_tilde of the conv head", [1, 2, 3, 2, 3], 4_961),
+    ("mask", "M, fused with M_ext", [1, 2, 3, 6], 2),
+    ("mask", "M_up of time-attention, layers 1, 2", [3, 22], 0),
+    ("mask", "M_up of view-attention, layers 1, 2", [2, 33], 0),
     ("mask", "lambda of both streams", [4], 4),
     ("trunk", "time-attention (fixed v), 4 layers", [3, 22, 32], 51_328),
+    ("trunk", "time-attention: q, k, v", [3, 3, 2, 22, 16], 0),
+    ("trunk", "time-attention: inside the MLP", [3, 22, 128], 0),
+    ("trunk", "time-attention: grouped again", [1, 2, 3, 11, 32], 0),
     ("trunk", "view-attention (fixed t), 4 layers", [2, 33, 32], 51_328),
-    ("trunk", "read-out of layers 0, 1, 2, 3", [1, 2, 3, 11, 64], 0),
+    ("trunk", "view-attention: q, k, v", [3, 2, 2, 33, 16], 0),
+    ("trunk", "view-attention: inside the MLP", [2, 33, 128], 0),
+    ("trunk", "view-attention: grouped again", [1, 2, 3, 11, 32], 0),
+    ("trunk", "within and across views, kept of layers 0-3", [1, 2, 3, 11, 64], 0),
     ("heads", "pose encodings (t, quaternion, fov)", [1, 2, 3, 9], 65_874),
     ("heads", "depth", [1, 2, 3, 28, 42, 1], 49_106),
     ("heads", "points in the world", [1, 2, 3, 28, 42, 3], 49_124),
@@ -50,6 +57,8 @@ def test_the_walk_of_the_tiny_network_is_exact(cli) -> None:
         "R": 4,
         "N": 11,
         "C": 32,
+        "h": 2,
+        "d": 16,
     }
     actual = sum(value.numel() for value in build_network(PRESETS["mv-tiny"]).parameters())
     assert document["parameters"] == actual == sum(row["parameters"] for row in document["stages"])
@@ -61,8 +70,7 @@ def test_symbols_name_every_axis(cli) -> None:
     for row in document["stages"]:
         assert len(row["symbolic"]) == len(row["shape"]), row["name"]
         for symbol, number in zip(row["symbolic"], row["shape"], strict=True):
-            expression = symbol.replace("2C", "2*C")
-            assert eval(expression, {}, numbers) == number, (row["name"], symbol)
+            assert eval(symbol, {}, numbers) == number, (row["name"], symbol)
     assert numbers["B"] == 2
 
 
@@ -77,7 +85,7 @@ def test_the_large_network_has_the_parameters_and_work_of_the_design(cli) -> Non
     rows = document["by_name"]
     assert rows["3 patch tokens (DINOv2)"]["parameters"] == 304_371_712
     assert rows["3 patch tokens (DINOv2)"]["shape"] == [96, 1369, 1024]
-    assert rows["M_tilde, M: conv head, fused with M_ext"]["parameters"] == pytest.approx(4.73e6, rel=1e-3)
+    assert rows["M_tilde of the conv head"]["parameters"] == pytest.approx(4.73e6, rel=1e-3)
     time, view = rows["time-attention (fixed v), 24 layers"], rows["view-attention (fixed t), 24 layers"]
     assert (time["shape"], view["shape"]) == ([4, 32976, 1024], [24, 5496, 1024])
     assert time["parameters"] == view["parameters"] == 24 * 12_598_528
@@ -102,7 +110,8 @@ def test_a_table_and_markdown_say_the_same(cli) -> None:
         assert (ended.code, ended.err) == (0, "")
         assert "mv-tiny: B=1, T=2, V=3, H=28, W=42" in ended.out
         assert "time-attention (fixed v), 4 layers" in ended.out
-        assert "304,719 parameters" in ended.out
+        assert "304,719" in ended.out
+        assert "peak memory 2.21 MB in fp32, while the point head runs:" in ended.out
     assert "| encoding | 3 patch tokens (DINOv2) | [B\\*T\\*V, P, C] | [6, 6, 32] | 32,672 |" in markdown.out
 
 
@@ -128,15 +137,17 @@ def test_mistakes_end_in_two_lines(cli, tmp_path) -> None:
 MEASURED = """
 import resource, sys
 from page4d_cli.app import run
-code = run(["inspect-shapes", "--model", "vggt", "--times", "100", "--views", "1"])
+codes = [run(["inspect-shapes", "--model", model, "--times", times, "--views", views]) for model, times, views in (
+    ("vggt", "100", "1"), ("mv-large", "24", "4"))]
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(code, used.ru_utime + used.ru_stime, used.ru_maxrss, file=sys.stderr)
+print(sum(codes), used.ru_utime + used.ru_stime, used.ru_maxrss, "sympy" in sys.modules, file=sys.stderr)
 """
 
 
-def test_a_hundred_frames_take_seconds_and_little_memory() -> None:
+def test_the_largest_networks_take_seconds_and_little_memory() -> None:
+    """Most of the time is that of loading torch, and of its compiler if an operation is left to it by mistake."""
     ended = subprocess.run([sys.executable, "-c", MEASURED], check=True, capture_output=True, text=True)
-    code, seconds, kilobytes = ended.stderr.split()
-    assert code == "0"
-    assert float(seconds) < 10, "5 s on a machine at rest"
+    code, seconds, kilobytes, compiler = ended.stderr.split()
+    assert (code, compiler) == ("0", "False")
+    assert float(seconds) < 10, "5 s for one of them on a machine at rest"
     assert int(kilobytes) < 1_500_000

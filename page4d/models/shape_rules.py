@@ -1,0 +1,177 @@
+"""What operations of torch return when tensors have shapes but no numbers, and how much work they are."""
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_aten = torch.ops.aten
+
+
+def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return what an operation makes of tensors on the meta device; a number that is asked for is 1.
+
+    Torch knows this too, but loads its compiler for it, which takes longer than all networks together. Answered here
+    is what networks spend their time in; views and what is rare are left to torch.
+    """
+    rule = _RULES.get(function.overloadpacket)
+    if rule is not None:
+        return rule(*args, **kwargs)
+    if function._schema.is_mutable:
+        return args[0]
+    if torch.Tag.pointwise in function.tags:
+        return _pointwise(function.overloadpacket, args)
+    return function(*args, **kwargs)
+
+
+def work_of(function: Any, args: Sequence[Any], result: Any) -> int:
+    """Count multiplications and additions of matrix products, convolutions and attention; all else counts nothing."""
+    formula = _WORK.get(function.overloadpacket)
+    return 0 if formula is None else formula(result, *args)
+
+
+def _pointwise(packet: Any, args: Sequence[Any]) -> Tensor:
+    tensors = [value for value in args if isinstance(value, Tensor)]
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    if packet in _COMPARISONS:
+        dtype = torch.bool
+    elif not dtype.is_floating_point and any(isinstance(value, float) for value in args):
+        dtype = torch.get_default_dtype()
+    whole = next((tensor for tensor in tensors if tensor.shape == shape), None)
+    return tensors[0].new_empty(shape, dtype=dtype) if whole is None else _alike(whole, dtype)
+
+
+def _alike(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a tensor whose axes lie in memory in the same order: later reshapes copy when they would."""
+    steps = values.stride()
+    order = sorted(range(values.ndim), key=lambda axis: -steps[axis]) if all(steps) else range(values.ndim)
+    return torch.empty_permuted(values.shape, tuple(order), dtype=dtype or values.dtype, device="meta")
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape)
+
+
+def _attention(query: Tensor, _key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, length = query.shape[:3]
+    return _empty(query, batch, length, heads, value.shape[3]).transpose(1, 2), _empty(query, batch, length, heads)
+
+
+def _layer_norm(tokens: Tensor, normalized: Sequence[int], *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    kept = (*tokens.shape[: -len(normalized)], *(1 for _ in normalized))
+    return _empty(tokens, *tokens.shape), _empty(tokens, *kept), _empty(tokens, *kept)
+
+
+def _convolution(
+    maps: Tensor, weight: Tensor, _: Any, stride: Any, padding: Any, _dilation: Any, transposed: bool, *__: Any
+) -> Tensor:
+    sides = zip(maps.shape[2:], weight.shape[2:], stride, padding, strict=True)
+    if transposed:
+        enlarged = [(side - 1) * step - 2 * margin + kernel for side, kernel, step, margin in sides]
+        return _empty(maps, maps.shape[0], weight.shape[1], *enlarged)
+    reduced = [(side + 2 * margin - kernel) // step + 1 for side, kernel, step, margin in sides]
+    return _empty(maps, maps.shape[0], weight.shape[0], *reduced)
+
+
+def _resample(maps: Tensor, size: Sequence[int], *_: Any, **__: Any) -> Tensor:
+    return _empty(maps, *maps.shape[:2], *size)
+
+
+def _pool(maps: Tensor, kernel: Sequence[int], *_: Any) -> Tensor:
+    """Average windows that do not overlap."""
+    return _empty(maps, *maps.shape[:2], *(side // width for side, width in zip(maps.shape[2:], kernel, strict=True)))
+
+
+def _spread(maps: Tensor, factor: int) -> Tensor:
+    frames, channels, rows, columns = maps.shape
+    return _empty(maps, frames, channels // factor**2, factor * rows, factor * columns)
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+    return tensors[0].new_empty(shape, dtype=reduce(torch.promote_types, (tensor.dtype for tensor in tensors)))
+
+
+def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return _cat([tensor.unsqueeze(dim) for tensor in tensors], dim)
+
+
+def _repeat(values: Tensor, counts: Sequence[int]) -> Tensor:
+    return _empty(values, *(side * count for side, count in zip(values.shape, counts, strict=True)))
+
+
+def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    chosen = range(values.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    gone = {axis % values.ndim for axis in chosen}
+    kept = [1 if axis in gone else side for axis, side in enumerate(values.shape) if keepdim or axis not in gone]
+    return _empty(values, *kept)
+
+
+def _norm(values: Tensor, _: Any, dims: Any = None, keepdim: bool = False, **__: Any) -> Tensor:
+    return _reduce(values, dims, keepdim)
+
+
+def _index(values: Tensor, places: Sequence[Tensor | None]) -> Tensor:
+    """Index along axes that follow each other."""
+    before = next(axis for axis, place in enumerate(places) if place is not None)
+    found = np.broadcast_shapes(*(place.shape for place in places if place is not None))
+    return _empty(values, *values.shape[:before], *found, *values.shape[len(places) :])
+
+
+def _same(values: Tensor, *_: Any, **__: Any) -> Tensor:
+    return _alike(values)
+
+
+def _clone(values: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+    return _alike(values) if memory_format is torch.preserve_format else _empty(values, *values.shape)
+
+
+def _steps(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a rule for a table of numbers that is small enough to be made."""
+    return lambda *args, **kwargs: _meta(function(*args, **kwargs | {"device": "cpu"}))
+
+
+def _meta(values: Tensor) -> Tensor:
+    return torch.empty(values.shape, dtype=values.dtype, device="meta")
+
+
+_COMPARISONS = frozenset((_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isfinite))
+_RULES: dict[Any, Callable[..., Any]] = {
+    _aten._local_scalar_dense: lambda _: 1.0,
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten.addmm: lambda _, one, other, **__: _empty(one, one.shape[0], other.shape[1]),
+    _aten.mm: lambda one, other: _empty(one, one.shape[0], other.shape[1]),
+    _aten.bmm: lambda one, other: _empty(one, *one.shape[:2], other.shape[2]),
+    _aten.convolution: _convolution,
+    _aten.native_layer_norm: _layer_norm,
+    _aten.upsample_bilinear2d: _resample,
+    _aten._upsample_bicubic2d_aa: _resample,
+    _aten.avg_pool2d: _pool,
+    _aten.pixel_shuffle: _spread,
+    _aten.cat: _cat,
+    _aten.stack: _stack,
+    _aten.repeat: _repeat,
+    _aten.index: _index,
+    _aten.arange: _steps(torch.arange),
+    _aten.linspace: _steps(torch.linspace),
+    **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any), _reduce),
+    _aten.linalg_vector_norm: _norm,
+    **dict.fromkeys((_aten._log_softmax, _aten.roll, _aten.linalg_cross, _aten.zeros_like, _aten.ones_like), _same),
+    _aten.clone: _clone,
+}
+_WORK: dict[Any, Callable[..., int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value, *__: (
+        2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+    ),
+    _aten.addmm: lambda result, _, one, __: 2 * result.numel() * one.shape[-1],
+    _aten.mm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
+    _aten.bmm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
+    _aten.convolution: lambda result, maps, weight, *more: (
+        2 * (maps if more[4] else result).numel() * weight[0].numel()
+    ),
+}

@@ -1,0 +1,40 @@
+"""The walk of shapes through every full-size network as it was read and found right: `make golden` writes it anew."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from page4d.models.config import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
+from page4d.models.trace import Walk, walk_network
+
+FOLDER = Path(__file__).parents[1] / "golden" / "shapes"
+LARGE = PRESETS["mv-large"]
+CASES: dict[str, tuple[NetworkConfig, int, int]] = {
+    "specification": (replace(LARGE, sparse=SparseConfig(layers=(22, 23))), 24, 4),
+    "memory": (replace(LARGE, sparse=SparseConfig(layers=(22, 23), strategy=SparseStrategy.MEMORY)), 24, 4),
+    "vggt": (PRESETS["vggt"], 100, 1),
+    "pi3": (PRESETS["pi3"], 100, 1),
+    "mv-demo": (PRESETS["mv-demo"], 8, 4),
+}
+
+
+def written(walk: Walk) -> str:
+    lines = [", ".join(f"{symbol}={number}" for symbol, number in walk.symbols.items()), ""]
+    for stage in walk.stages:
+        axes = f"[{', '.join(stage.symbolic)}] = [{', '.join(map(str, stage.shape))}]"
+        work = f"{stage.parameters} parameters, {stage.flops} FLOP" if stage.parameters else ""
+        lines.append(f"{stage.part:<9} {stage.name:<66} {axes:<60} {work}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_golden_walk(name: str) -> None:
+    config, times, views = CASES[name]
+    side = config.encoder.image_size
+    found = written(walk_network(config, times=times, views=views, size=(side, side)))
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("PAGE4D_REGENERATE"):
+        path.write_text(found)
+    assert found == path.read_text()
