@@ -11,10 +11,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help: ## Print the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed ## Install, then reconstruct the sample into demo_out/.
-	$(BIN)/page4d reconstruct samples/room --out demo_out/measured --overwrite \
-	    --calibration samples/room/truth/cameras.json --depth samples/room/truth/depth --masks samples/room/truth/dynamic
-	$(BIN)/page4d reconstruct samples/room --out demo_out/network --overwrite --untrained --size 168 --frames 0:8
+demo: $(VENV)/.installed ## Install, reconstruct the sample into demo_out/, compare it with the truth.
+	$(BIN)/page4d reconstruct samples/room --out demo_out --overwrite
+	$(BIN)/page4d evaluate demo_out samples/room
 
 test: $(VENV)/.tested libraries ## Install with the test tools, then run the tests.
 	$(BIN)/python -m pytest

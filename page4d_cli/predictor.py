@@ -1,11 +1,11 @@
-"""Which predictor a command line asks for: weights, an untrained network, or measured depth."""
+"""Which predictor a command line asks for: a network (the bundled one if none is named), or measured depth."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page4d.errors import UsageError, WeightsError
+from page4d.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ def choose_predictor(scene: "Scene", choice: NetworkChoice) -> tuple["Predictor"
 
     Raises:
         UsageError: if the options contradict each other.
-        WeightsError: if no weights are given or they cannot be used.
+        WeightsError: if the weights cannot be used.
         CapabilityError: if the device is not there.
     """
     from page4d.export.run_record import NetworkRecord
@@ -62,39 +62,38 @@ def choose_network(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkR
 
     Raises:
         UsageError: if the options contradict each other.
-        WeightsError: if no weights are given or they cannot be used.
+        WeightsError: if the weights cannot be used.
         CapabilityError: if the device is not there.
     """
     if choice.weights is not None and choice.untrained:
         raise UsageError("--weights and --untrained contradict each other", "give one of them")
-    if choice.weights is not None:
-        return _trained(choice, choice.weights)
-    if not choice.untrained:
-        raise WeightsError(
-            "no weights are given", "pass --weights FILE, or --untrained to try everything but the values"
-        )
-    return _untrained(choice)
+    return _untrained(choice) if choice.untrained else _trained(choice)
 
 
-def _trained(choice: NetworkChoice, path: Path) -> tuple["NetworkPredictor", "NetworkRecord"]:
+def _trained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"]:
     import json
 
     from page4d.export.run_record import NetworkRecord
+    from page4d.models.signs import Domain
+    from page4d.weights.bundled import NOTICE, bundled_weights
     from page4d.weights.loading import load_network
     from page4d.weights.placement import choose_device, choose_precision
 
     device = choose_device(choice.device)
     precision = choose_precision(choice.precision, device)
-    loaded = load_network(path, device, precision)
+    loaded = load_network(choice.weights or bundled_weights(), device, precision)
     record = NetworkRecord(
         name=loaded.info.description,
         trained=True,
         config=json.loads(loaded.config.to_json()),
-        weights=path.name,
+        weights=loaded.info.path.name,
         sha256=loaded.info.sha256,
         licence=loaded.info.licence,
+        notice=NOTICE if choice.weights is None else "",
     )
-    return _network_predictor(choice, loaded.network, device, precision), record
+    domain = loaded.info.metadata.get("domain")
+    predictor = _network_predictor(choice, loaded.network, device, precision)
+    return replace(predictor, domain=None if domain is None else Domain.from_json(domain)), record
 
 
 def _untrained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"]:

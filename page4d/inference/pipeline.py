@@ -56,6 +56,7 @@ from page4d.inference.state import (
 from page4d.inference.stitch import Stitched, stitch
 from page4d.inference.world import World
 from page4d.models.hints import Memory
+from page4d.models.signs import SAID
 from page4d.predictions import Predictions
 from page4d.scene.batches import BatchReader, open_placed_batches, scene_cameras
 from page4d.scene.records import Level, Notice, Scene
@@ -358,11 +359,22 @@ class _Run:
         if index + 1 < len(self.state.plan):
             reader.read_ahead(plan_of(self.state)[index + 1].stop)
         with self.journal.timed("predict"):
-            predictions, self.memories[index] = self.inputs.predictor.predict(batch, self._memory_before(index))
+            predictions, self.memories[index], strange = self.inputs.predictor.predict(
+                batch, self._memory_before(index)
+            )
             _check_finite(predictions)
+            if index == 0 and not self.finished:
+                self._notice_strangeness(strange)
             if batch.cameras is not None and not self.inputs.predictor.uses_rig_cameras:
                 self.residuals[index] = compare_rigs(predictions.cameras[0], batch.cameras[0])
         return _Chunk(chunk, predictions, batch.cameras, begin)
+
+    def _notice_strangeness(self, strange: tuple[str, ...]) -> None:
+        """Warn if the network shows signs of being at a loss; what the first chunk shows is said of the capture."""
+        if strange:
+            reasons = ", ".join(SAID[name] for name in strange)
+            text = f"this footage is unlike what the network was trained on ({reasons}): do not trust the result"
+            self.journal.notice(Notice(text))
 
     def _memory_before(self, index: int) -> Memory | None:
         """Return what the network remembers of the chunk before; a continued run finds it on disk."""

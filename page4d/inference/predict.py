@@ -12,6 +12,7 @@ from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import Cameras
 from page4d.models.hints import Hints, Memory
 from page4d.models.network import NetworkOutput, ViewTimeNetwork
+from page4d.models.signs import Domain, signs_of
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch, Scene
 
@@ -26,6 +27,8 @@ class Predicted(NamedTuple):
 
     predictions: Predictions
     memory: Memory | None = None
+    strange: tuple[str, ...] = ()
+    """The names of `Signs` that are worse than is usual on scenes like those of its training."""
 
 
 class Predictor(Protocol):
@@ -70,7 +73,7 @@ class Predictor(Protocol):
 class NetworkPredictor:
     """Runs a network. The trunk may run at lower `precision`; heads, poses and geometry stay in float32.
 
-    With `tells_cameras` a network that can use the calibrated cameras is told them.
+    With `tells_cameras` a network that can use the calibrated cameras is told them. `domain` is where it is at home.
     """
 
     network: ViewTimeNetwork
@@ -78,6 +81,7 @@ class NetworkPredictor:
     precision: torch.dtype = torch.float32
     uses_rig_cameras: bool = False
     tells_cameras: bool = True
+    domain: Domain | None = None
 
     @property
     def multiple(self) -> int:
@@ -98,7 +102,8 @@ class NetworkPredictor:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
         output = self.run(batch, memory)
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
-        return Predicted(_predictions(batch, output), kept)
+        strange = () if self.domain is None else self.domain.beyond(signs_of(output))
+        return Predicted(_predictions(batch, output), kept, strange)
 
     def run(self, batch: FrameBatch, memory: Memory | None = None) -> NetworkOutput:
         """Return what the network itself says, on its device.

@@ -16,6 +16,7 @@ from page4d.models.config import NetworkConfig
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.weights.bundled import bundled_weights
 from page4d.weights.placement import Precision, choose_device, choose_precision
 from page4d.weights.sniff import FETCH_AGAIN
 from page4d.weights.store import WeightsInfo, describe_encoder, describe_weights
@@ -58,14 +59,16 @@ class LoadedNetwork:
     info: WeightsInfo
 
 
-def load(path: Path | str, device: str | torch.device = "auto", precision: str = Precision.AUTO) -> ViewTimeNetwork:
+def load(
+    path: Path | str | None = None, device: str | torch.device = "auto", precision: str = Precision.AUTO
+) -> ViewTimeNetwork:
     """Return the network of a file that `convert-weights` or `save_network` wrote, ready to predict.
 
     `network(images)` takes images [B, T, V, 3, H, W] in [0, 1] on the same device and returns a `NetworkOutput`. A
     plain set of S images enters as S instants of one view. No parameter keeps a gradient.
 
     Args:
-        path: the .safetensors file.
+        path: the .safetensors file; without one, the network that comes with page4d.
         device: auto, cpu, cuda or cuda:N.
         precision: of encoder and trunk: auto, fp32, bf16 or fp16.
 
@@ -75,7 +78,8 @@ def load(path: Path | str, device: str | torch.device = "auto", precision: str =
         CapabilityError: if the device is not there.
     """
     place = choose_device(device)
-    loaded = load_network(Path(path), place, choose_precision(precision, place))
+    file = bundled_weights() if path is None else Path(path)
+    loaded = load_network(file, place, choose_precision(precision, place))
     return loaded.network.requires_grad_(False)
 
 

@@ -24,7 +24,9 @@ _COLUMNS = {
 
 
 def held_out(
-    weights: Annotated[Path, typer.Argument(metavar="WEIGHTS", help="File of the network.")],
+    weights: Annotated[
+        Path | None, typer.Argument(metavar="[WEIGHTS]", help="File of the network; else the one of page4d.")
+    ] = None,
     scenes: Annotated[int, typer.Option(min=1, help="Scenes a family.")] = 200,
     families: Annotated[str, typer.Option(metavar="NAMES", help="Families of rigs.")] = "arc,ring,handheld,single",
     views: Annotated[int, typer.Option(min=1, help="Cameras of a rig.")] = 4,
@@ -43,6 +45,7 @@ def held_out(
     from page4d.synthetic.sampler import SceneFamily
     from page4d.training.held_out import FIGURES
     from page4d.training.judge import HeldOutRequest, baselines, held_out_truths, judge, network_guessers
+    from page4d.weights.bundled import bundled_weights
     from page4d.weights.loading import load_network
     from page4d.weights.placement import choose_device, choose_precision
 
@@ -58,7 +61,7 @@ def held_out(
         families=tuple(SceneFamily(name) for name in names),
     )
     target = choose_device(device)
-    loaded = load_network(weights, target)
+    loaded = load_network(weights or bundled_weights(), target)
     network = network_guessers(loaded.network, choose_precision(precision, target))
     found: dict[str, dict[str, Figures]] = {}
     for family in request.families:
@@ -69,7 +72,7 @@ def held_out(
     if as_json:
         console.print_json(
             {
-                "weights": str(weights),
+                "weights": str(loaded.info.path),
                 "sha256": loaded.info.sha256,
                 "scenes": scenes,
                 "views": views,

@@ -566,14 +566,6 @@ DECODING = (
         "reconstruct",
     ),
     Case(
-        "59 no weights",
-        write_scene,
-        ("no weights are given", "--weights FILE, or --untrained"),
-        4,
-        RECONSTRUCT[:2],
-        "reconstruct",
-    ),
-    Case(
         "59 two networks",
         write_scene,
         ("--weights and --untrained contradict",),

@@ -126,7 +126,7 @@ class TestReconstruct:
         assert (ended.code, ended.out, ended.err) == (0, "", "")
 
     def test_quiet_keeps_warnings(self, scene, tmp_path, reconstruct):
-        ended = reconstruct(scene, tmp_path / "out", "--quiet")
+        ended = reconstruct(scene, tmp_path / "out", "--quiet", "--cameras", "moving")
         assert (ended.out, ended.err) == ("", "warning: UNTRAINED NETWORK: THE VALUES ARE NOISE\n")
 
     def test_verbose_adds_what_is_good_to_know(self, scene, tmp_path, reconstruct):

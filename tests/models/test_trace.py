@@ -28,10 +28,10 @@ from page4d.models.config import (
 )
 from page4d.models.hints import Hints
 from page4d.models.limits import NO_LIMITS, ForwardLimits
+from page4d.models.live_bytes import LiveBytes
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.models.trace import Walk, walk_network
-from tests.models.live_bytes import LiveBytes
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
