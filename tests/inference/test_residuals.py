@@ -16,7 +16,7 @@ from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.test_pipeline import NETWORK, SETTINGS, spoiled
-from tests.inference.test_rig import shaken
+from tests.inference.test_static_rig import shaken
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity
 
 CAPTURE = SyntheticCapture(seed=4, num_views=4, num_times=6, image_size=(24, 32))
