@@ -63,17 +63,14 @@ def _pull(offset: Float[Tensor, "*batch K D"]) -> tuple[Float[Tensor, "*batch K 
 def median_camera(cameras: Cameras) -> Cameras:
     """Return one camera for each view [V] of K samples of each [K, V].
 
-    Orientations and centres are geometric medians, focal lengths medians of their logarithms.
+    Orientations and centres are geometric medians, intrinsics medians entry by entry.
     """
     samples = cameras.world_to_camera.transpose(0, 1)
     rotation = median_rotation(samples[..., :3, :3])
     center = geometric_median(camera_centers(samples))
-    median = cameras.intrinsics.quantile(0.5, dim=0)
-    for axis in (0, 1):
-        median[..., axis, axis] = cameras.intrinsics[..., axis, axis].log().quantile(0.5, dim=0).exp()
     return Cameras(
         world_to_camera=rigid(rotation, -(rotation @ center[..., None])[..., 0]),
-        intrinsics=median,
+        intrinsics=cameras.intrinsics.quantile(0.5, dim=0),
         image_size=cameras.image_size,
     )
 

@@ -71,7 +71,7 @@ def _image_shifts(cameras: Cameras, rig: Cameras, depth: Float[Tensor, " V"]) ->
     grid = unproject(depth[:, None, None].expand(-1, _SIDE, _SIDE), cell * rig.intrinsics).flatten(1, 2)
     placed = transform_points(invert_rigid(rig.world_to_camera), grid)
     seen = transform_points(cameras.world_to_camera, placed.expand(len(cameras.world_to_camera), *placed.shape))
-    focal = (rig.intrinsics[:, 0, 0] * rig.intrinsics[:, 1, 1]).sqrt()[:, None, None]
+    focal = rig.intrinsics[:, [0, 1], [0, 1]].abs().prod(-1).sqrt()[:, None, None]  # untrained networks say anything
     unit = torch.nn.functional.normalize
     return focal * (unit(seen, dim=-1) - unit(grid, dim=-1))
 

@@ -110,7 +110,7 @@ def test_a_stretched_view_is_named() -> None:
     wide = replace(SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(24, 40)).scene().views[0], name="b")
     both = replace(scene, views=(tall, wide))
     settings = ReconstructSettings(preprocess=Preprocess.PI3)
-    (notice,) = plan_run(both, settings, WallOnCanvas(CAPTURE)).notices
+    (notice,) = plan_run(both, settings, WallOnCanvas(CAPTURE), NETWORK).notices
     assert notice.text == "--preprocess pi3 stretches b by 2.74 along one side"
 
 
