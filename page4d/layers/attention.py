@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.errors import ShapeError
+from page4d.layers.chunks import in_chunks
 from page4d.layers.rope import RotaryTables
 
 _ALIGNMENT = 8
@@ -137,26 +138,60 @@ class Attention(nn.Module):
         With `context` the keys are its tokens only. With `neighbours` equal parts of the tokens attend to some.
         `pair_logits` are added to the logits of all tokens; they are not for neighbours.
         """
-        if context is None:
-            query, key, value = self._project(tokens, slice(None))
-            key_rope = rope
-        else:
-            inner = self.proj.in_features
-            (query,) = self._project(tokens, slice(0, inner))
-            key, value = self._project(context.tokens, slice(inner, None))
-            key_rope = context.rope
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        if self.qk_rms:
-            query = query * query.shape[-1] ** 0.5  # `attend` divides by it
-        query = query if rope is None else rope.rotate(query)
-        key = key if key_rope is None else key_rope.rotate(key)
+        source = Context(tokens=tokens, rope=rope) if context is None else context
+        at_once = max_queries or tokens.shape[1]
+        if neighbours is None and (context is not None or at_once < tokens.shape[1]):
+            return self._mix_by_queries(tokens, rope, source, bias, at_once, pair_logits)
+        query, key, value = self._project(tokens, slice(None))
+        query, key = self._positioned(query, self.q_norm, rope), self._positioned(key, self.k_norm, rope)
         # Norms and rotary tables are float32 islands under autocast: back to the precision of the projections.
         query, key = query.to(value.dtype), key.to(value.dtype)
         if neighbours is None:
-            heads = attend(query, key, value, bias, max_queries, pair_logits)
+            heads = attend(query, key, value, bias, None, pair_logits)
         else:
             heads = attend_parts(query, key, value, neighbours, bias, max_queries)
+        return self._joined(heads)
+
+    def _mix_by_queries(
+        self,
+        tokens: Tensor,
+        rope: RotaryTables | None,
+        source: Context,
+        bias: LogitsBias | None,
+        at_once: int,
+        pair_logits: PairLogits | None,
+    ) -> Float[Tensor, "batch N C"]:
+        """Keep keys and values of everything, but queries, and what becomes of them, of some tokens only."""
+        inner, num_keys = self.proj.in_features, source.tokens.shape[1]
+
+        def keys_at(rows: slice) -> Tensor:
+            (key,) = self._project(source.tokens[:, rows], slice(inner, 2 * inner))
+            positions = None if source.rope is None else source.rope.of_tokens(rows)
+            return self._positioned(key, self.k_norm, positions).to(key.dtype)
+
+        def mixed_at(rows: slice) -> Tensor:
+            (query,) = self._project(tokens[:, rows], slice(0, inner))
+            positions = None if rope is None else rope.of_tokens(rows)
+            query = self._positioned(query, self.q_norm, positions)
+            return self._joined(keys.attend(query.to(keys.value.dtype), rows))
+
+        keys = BiasedKeys.of(
+            in_chunks(keys_at, num_keys, at_once, dim=2),
+            self._project(source.tokens, slice(2 * inner, None))[0],
+            bias,
+            pair_logits,
+        )
+        return in_chunks(mixed_at, tokens.shape[1], at_once, dim=1)
+
+    def _positioned(self, heads: Tensor, norm: nn.Module | None, rope: RotaryTables | None) -> Tensor:
+        """Normalise queries or keys and turn them by their positions."""
+        if norm is not None:
+            heads = norm(heads)
+        if self.qk_rms and norm is self.q_norm:
+            heads = heads * heads.shape[-1] ** 0.5  # attention divides by it
+        return heads if rope is None else rope.rotate(heads)
+
+    def _joined(self, heads: Float[Tensor, "batch heads N d"]) -> Float[Tensor, "batch N C"]:
         mixed: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
         return mixed
 
@@ -171,6 +206,51 @@ class Attention(nn.Module):
         return parts.permute(2, 0, 3, 1, 4).unbind(0)
 
 
+@dataclass(frozen=True, kw_only=True)
+class BiasedKeys:
+    """Keys and values of a scaled dot-product attention, with the bias on its logits made part of them.
+
+    A key bias without gradient is a broadcast additive mask. Any other bias becomes extra channels of queries and
+    keys: fused kernels have no gradient for masks. Only `bias.pairs` builds logits, of the queries at hand.
+    """
+
+    key: Float[Tensor, "batch heads N wide"]
+    value: Float[Tensor, "batch heads N wide"]
+    head_dim: int
+    bias: LogitsBias | None
+    pair_logits: PairLogits | None
+
+    @classmethod
+    def of(
+        cls,
+        key: Float[Tensor, "batch heads N d"],
+        value: Float[Tensor, "batch heads N d"],
+        bias: LogitsBias | None = None,
+        pair_logits: PairLogits | None = None,
+    ) -> "BiasedKeys":
+        """Prepare keys and values once for all queries; `pair_logits` are of few tokens and may be learned."""
+        head_dim = key.shape[-1]
+        if bias is not None and not bias.is_mask:
+            key, value = fold_keys(key, value, bias)
+        return cls(key=key, value=value, head_dim=head_dim, bias=bias, pair_logits=pair_logits)
+
+    def attend(self, query: Float[Tensor, "batch heads M d"], rows: slice) -> Float[Tensor, "batch heads M d"]:
+        """Return what queries gather that stand at `rows` among all of them."""
+        masks = []
+        if self.bias is not None and self.bias.is_mask:
+            masks.append(self.bias.key[:, None, None, :])
+        elif self.bias is not None:
+            query = fold_queries(query, self.bias, rows, self.key.shape[-1])
+        if self.bias is not None and self.bias.pairs is not None:
+            masks.append(self.bias.pairs.rows(rows.start, rows.stop)[:, None])
+        if self.pair_logits is not None:
+            masks.append(self.pair_logits[:, :, rows])
+        mask = sum(masks[1:], start=masks[0]).to(query.dtype) if masks else None
+        scale = self.head_dim**-0.5
+        heads = functional.scaled_dot_product_attention(query, self.key, self.value, attn_mask=mask, scale=scale)
+        return heads[..., : self.head_dim]
+
+
 def attend(
     query: Float[Tensor, "batch heads M d"],
     key: Float[Tensor, "batch heads N d"],
@@ -179,33 +259,9 @@ def attend(
     max_queries: int | None = None,
     pair_logits: PairLogits | None = None,
 ) -> Float[Tensor, "batch heads M d"]:
-    """Compute scaled dot-product attention under a bias; only `bias.pairs` builds logits, of `max_queries` at once.
-
-    A key bias without gradient is a broadcast additive mask. Any other bias becomes extra channels of queries and
-    keys: fused kernels have no gradient for masks. `pair_logits` are logits of few tokens, that may be learned.
-    """
-    head_dim, num_queries = query.shape[-1], query.shape[2]
-    mask = None
-    if bias is not None and bias.is_mask:
-        mask = bias.key[:, None, None, :].to(query.dtype)
-    elif bias is not None:
-        query, key, value = fold_bias(query, key, value, bias)
-    parts = []
-    for start in range(0, num_queries, max_queries or num_queries):
-        stop = min(start + (max_queries or num_queries), num_queries)
-        part_mask = mask
-        if bias is not None and bias.pairs is not None:
-            pairs = bias.pairs.rows(start, stop)[:, None].to(query.dtype)
-            part_mask = pairs if mask is None else pairs + mask
-        if pair_logits is not None:
-            added = pair_logits[:, :, start:stop].to(query.dtype)
-            part_mask = added if part_mask is None else added + part_mask
-        parts.append(
-            functional.scaled_dot_product_attention(
-                query[:, :, start:stop], key, value, attn_mask=part_mask, scale=head_dim**-0.5
-            )
-        )
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=2))[..., :head_dim]
+    """Compute scaled dot-product attention under a bias, of `max_queries` queries at once."""
+    keys = BiasedKeys.of(key, value, bias, pair_logits)
+    return in_chunks(lambda rows: keys.attend(query[:, :, rows], rows), query.shape[2], max_queries, dim=2)
 
 
 def attend_parts(
@@ -245,24 +301,42 @@ def fold_bias(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Append channels to queries and keys whose product, scaled by 1/sqrt(d), is the bias.
 
-    The key factor is split into a rounded part and its remainder, so that half precision does not coarsen it. Widths
-    are padded with zeros; the caller keeps the first d channels of the result.
+    Widths are padded with zeros; the caller keeps the first d channels of the result.
     """
-    head_dim = query.shape[-1]
-    scaled = bias.key * head_dim**0.5
-    rounded = scaled.to(query.dtype)
-    remainder = (scaled - rounded).to(query.dtype)
-    row = query.new_ones(query.shape[0], query.shape[2]) if bias.row is None else bias.row.to(query.dtype)
-    query_parts = [torch.stack([row, row], dim=-1)[:, None]]
-    key_parts = [torch.stack([rounded, remainder], dim=-1)[:, None]]
-    if bias.query_factors is not None and bias.key_factors is not None:
-        query_parts.append(bias.query_factors.to(query.dtype))
-        key_parts.append((bias.key_factors * head_dim**0.5).to(query.dtype))
-    added = sum(part.shape[-1] for part in query_parts)
-    padding = -(head_dim + added) % _ALIGNMENT
+    key, value = fold_keys(key, value, bias)
+    return fold_queries(query, bias, slice(0, query.shape[2]), key.shape[-1]), key, value
 
-    def extended(tensor: Tensor, channels: Sequence[Tensor]) -> Tensor:
-        columns = [part.expand(*tensor.shape[:3], -1) for part in channels]
-        return functional.pad(torch.cat([tensor, *columns], dim=-1), (0, padding))
 
-    return extended(query, query_parts), extended(key, key_parts), functional.pad(value, (0, added + padding))
+def fold_keys(
+    key: Float[Tensor, "batch heads N d"], value: Float[Tensor, "batch heads N d"], bias: LogitsBias
+) -> tuple[Float[Tensor, "batch heads N wide"], Float[Tensor, "batch heads N wide"]]:
+    """Append the bias's factors of keys, and as many zeros to values.
+
+    The key factor is split into a rounded part and its remainder, so that half precision does not coarsen it.
+    """
+    scaled = bias.key * key.shape[-1] ** 0.5
+    rounded = scaled.to(key.dtype)
+    remainder = (scaled - rounded).to(key.dtype)
+    parts = [torch.stack([rounded, remainder], dim=-1)[:, None]]
+    if bias.key_factors is not None:
+        parts.append((bias.key_factors * key.shape[-1] ** 0.5).to(key.dtype))
+    added = sum(part.shape[-1] for part in parts)
+    wide = key.shape[-1] + added + -(key.shape[-1] + added) % _ALIGNMENT
+    return _widened(key, parts, wide), functional.pad(value, (0, wide - value.shape[-1]))
+
+
+def fold_queries(
+    query: Float[Tensor, "batch heads M d"], bias: LogitsBias, rows: slice, wide: int
+) -> Float[Tensor, "batch heads M wide"]:
+    """Append the bias's factors of the queries that stand at `rows`."""
+    row = query.new_ones(query.shape[0], query.shape[2]) if bias.row is None else bias.row[:, rows].to(query.dtype)
+    parts = [torch.stack([row, row], dim=-1)[:, None]]
+    if bias.query_factors is not None:
+        parts.append(bias.query_factors[:, :, rows].to(query.dtype))
+    return _widened(query, parts, wide)
+
+
+def _widened(heads: Tensor, parts: Sequence[Tensor], wide: int) -> Tensor:
+    """Append channels that heads share, then zeros up to a width."""
+    together = torch.cat([heads, *(part.expand(*heads.shape[:3], -1) for part in parts)], dim=-1)
+    return functional.pad(together, (0, wide - together.shape[-1]))

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from page4d.layers.attention import Attention, Context, LogitsBias, Neighbours
+from page4d.layers.chunks import in_chunks
 from page4d.layers.feed_forward import FEED_FORWARDS, FeedForward, FeedForwardKind
 from page4d.layers.rope import RotaryTables
 
@@ -91,8 +92,12 @@ class Block(nn.Module):
             context = replace(context, tokens=self.norm1(context.tokens))
         mixed = self.attn(self.norm1(tokens), rope, bias, max_queries, context=context, neighbours=neighbours)
         tokens = tokens + self.drop_path(self.ls1(mixed))
-        parts = [self.mlp(self.norm2(part)) for part in torch.split(tokens, max_queries or tokens.shape[1], dim=1)]
-        refined: Tensor = self.drop_path(self.ls2(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)))
+        drops = self.training and self.drop_path.probability > 0  # for all tokens of a sample or none
+        at_once = None if drops else max_queries
+        return in_chunks(lambda rows: self._refined(tokens[:, rows]), tokens.shape[1], at_once, dim=1)
+
+    def _refined(self, tokens: Tensor) -> Tensor:
+        refined: Tensor = self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
         return tokens + refined
 
 

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -28,7 +29,10 @@ class FeedForward(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Transform the last axis."""
-        transformed: Tensor = self.fc2(functional.gelu(self.fc1(tokens)))
+        hidden: Tensor = self.fc1(tokens)
+        # The widest tensor of a transformer: in place where nothing is to be learned, so that there is one of it.
+        hidden = functional.gelu(hidden) if hidden.requires_grad else torch.ops.aten.gelu_(hidden)
+        transformed: Tensor = self.fc2(hidden)
         return transformed
 
 

@@ -35,12 +35,26 @@ class RotaryTables:
         """Return the tables of some entries of the batch, if not all entries share them."""
         return self if self.cos.ndim == 2 else RotaryTables(cos=self.cos[chosen], sin=self.sin[chosen])
 
+    def of_tokens(self, rows: slice) -> "RotaryTables":
+        """Return the tables of tokens that follow each other."""
+        return RotaryTables(cos=self.cos[..., rows, :], sin=self.sin[..., rows, :])
+
     def rotate(self, heads: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*batch N d"]:
         """Turn queries or keys by their angles; channel i pairs with channel i + d/4 inside each half."""
-        pairs = torch.unflatten(heads, -1, (2, 2, -1))  # (row or column, first or second of the pair, frequency)
-        first, second = pairs.unbind(-2)
-        turned = torch.stack([-second, first], dim=-2).flatten(-3)
-        return heads * self.cos + turned * self.sin
+        first, second = _pairs(heads)
+        if heads.requires_grad:
+            return heads * self.cos + torch.stack([-second, first], dim=-2).flatten(-3) * self.sin
+        rotated = heads * self.cos
+        own, other = _pairs(rotated)  # in place: this is done to every query and key of every block
+        first_sine, second_sine = _pairs(self.sin)
+        own.addcmul_(second.to(rotated.dtype), first_sine, value=-1)
+        other.addcmul_(first.to(rotated.dtype), second_sine)
+        return rotated
+
+
+def _pairs(heads: Float[Tensor, "*batch N d"]) -> tuple[Float[Tensor, "*batch N 2 d4"], ...]:
+    """Return the first and the second channels of the pairs, by row or column and frequency."""
+    return torch.unflatten(heads, -1, (2, 2, -1)).unbind(-2)
 
 
 def rotary_tables(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from page4d.layers.attention import LogitsBias, Neighbours
 from page4d.layers.block import Block, BlockConfig, initialise_linears
+from page4d.layers.chunks import in_chunks
 from page4d.layers.rope import RotaryTables, rotary_tables
 from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
 from page4d.models.epipolar import EpipolarBand, epipolar_band
@@ -23,6 +24,8 @@ from page4d.models.streams import MaskBias, ReleaseBias, Stream
 from page4d.models.tokens import SpecialTokens, token_positions
 
 Biases = dict[tuple[Stream, Step], LogitsBias | None]
+Halves = dict[tuple[Stream, bool], Tensor | None]
+"""By stream and whether views exchanged, what heads read of a layer's steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +96,8 @@ class Aggregator(nn.Module):
         hints: Hints = NO_HINTS,
     ) -> TrunkOutput:
         """Put the special tokens in front and run all layers; `external` holds log-odds that a patch moves."""
-        tokens = torch.cat([self.special(*patches.shape[:3]), patches], dim=3)
-        return self.transform(tokens, grid, external, limits, hints)
+        special = self.special(*patches.shape[:3])
+        return self.transform(torch.cat([special, patches], dim=3), grid, external, limits, hints)
 
     def transform(
         self,
@@ -106,19 +109,20 @@ class Aggregator(nn.Module):
     ) -> TrunkOutput:
         """Run all layers on tokens that are complete."""
         run = self._start(tokens, grid, limits, hints)
+        del tokens  # its memory is free as soon as the first layer is done
         dynamic_logit = None
         for layer in range(self.config.depth):
-            halves: dict[tuple[Stream, bool], Tensor] = {}
+            halves: Halves = {}
             for place, step in enumerate(self.config.schedule):
                 if (layer, place) == self._mask_place():
                     dynamic_logit = self._apply_mask(run, grid, external)
                 for stream in run.states:
-                    state = self._attend(run, stream, step, layer)
-                    run.states[stream] = halves[stream, step.across_views] = state
+                    run.states[stream] = self._attend(run, stream, step, layer)
+                    halves[stream, step.across_views] = self._read(run.states[stream], stream, layer)
             if self.sparse is not None and layer in self.sparse.config.layers:
                 self._exchange(run, layer, halves)
             for stream in run.states:
-                self._keep(run, stream, layer, halves[stream, False], halves[stream, True])
+                self._keep(run, stream, layer, halves)
         assert run.camera_tokens is not None
         return TrunkOutput(
             camera_tokens=run.camera_tokens, levels=run.levels, dynamic_logit=dynamic_logit, memory=run.memory or None
@@ -194,7 +198,7 @@ class Aggregator(nn.Module):
             run.states = dict.fromkeys(streams, tokens)
         return logit
 
-    def _exchange(self, run: _Run, layer: int, halves: dict[tuple[Stream, bool], Tensor]) -> None:
+    def _exchange(self, run: _Run, layer: int, halves: Halves) -> None:
         """Run the sparse block of a layer; its result takes the place of the step across views."""
         assert self.sparse is not None
         dual = self.config.mask is not None and self.config.mask.streams is Streams.DUAL
@@ -202,8 +206,8 @@ class Aggregator(nn.Module):
             run.states = dict.fromkeys(self._streams_read(), run.states[Stream.SHARED])
             halves.update({(stream, False): halves[Stream.SHARED, False] for stream in run.states})
         for stream in run.states:
-            state, memory = self.sparse(run.states[stream], stream, layer, run.around, run.hints)
-            run.states[stream] = halves[stream, True] = state
+            run.states[stream], memory = self.sparse(run.states[stream], stream, layer, run.around, run.hints)
+            halves[stream, True] = self._read(run.states[stream], stream, layer)
             run.memory.update(memory)
 
     def _attend(self, run: _Run, stream: Stream, step: Step, layer: int) -> Tensor:
@@ -231,12 +235,21 @@ class Aggregator(nn.Module):
     def _has_prior(self, layer: int) -> bool:
         return self.config.epipolar is not None and layer in self.config.epipolar.layers
 
-    def _keep(self, run: _Run, stream: Stream, layer: int, within: Tensor, across: Tensor) -> None:
-        """Keep what heads read of a layer."""
+    def _read(self, state: Tensor, stream: Stream, layer: int) -> Tensor | None:
+        """Return what heads read of the result of a step: all tokens, the cameras' or nothing."""
         if layer in self.config.dense_layers and stream is not Stream.POSE:
-            run.levels[layer] = torch.cat([within, across], dim=-1)
+            return state
+        return state[..., :1, :].clone() if layer == self.config.depth - 1 else None
+
+    def _keep(self, run: _Run, stream: Stream, layer: int, halves: Halves) -> None:
+        """Keep what heads read of a layer."""
+        within, across = halves[stream, False], halves[stream, True]
+        if within is None or across is None:
+            return
         if layer == self.config.depth - 1 and (stream is not Stream.GEOMETRY or run.camera_tokens is None):
             run.camera_tokens = torch.cat([within[..., 0, :], across[..., 0, :]], dim=-1)
+        if layer in self.config.dense_layers and stream is not Stream.POSE:
+            run.levels[layer] = torch.cat([within, across], dim=-1)
 
     def _mask_place(self) -> tuple[int, int] | None:
         """Return the layer and the step in it before which the mask is computed."""
@@ -281,10 +294,11 @@ def _by_groups(
 ) -> Float[Tensor, "G L C"]:
     """Run a block on as many groups at once as the limit on tokens allows."""
     num_groups, length = merged.shape[:2]
-    at_once = num_groups if limits.max_tokens is None else max(1, limits.max_tokens // length)
-    parts = []
-    for start in range(0, num_groups, at_once):
-        chosen = slice(start, start + at_once)
+    at_once = None if limits.max_tokens is None else max(1, limits.max_tokens // length)
+
+    def groups(chosen: slice) -> Tensor:
         part_bias = None if bias is None else bias.of_groups(chosen)
-        parts.append(block(merged[chosen], rope.of_groups(chosen), part_bias, limits.max_queries, neighbours=reach))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+        done: Tensor = block(merged[chosen], rope.of_groups(chosen), part_bias, limits.max_queries, neighbours=reach)
+        return done
+
+    return in_chunks(groups, num_groups, at_once, dim=0)
