@@ -55,6 +55,12 @@ class MemoryBudgetError(Page4DError):
     exit_code = 7
 
 
+class BatchError(Page4DError):
+    """Scenes of a batch that failed, while others may have ended well."""
+
+    exit_code = 8
+
+
 class InterruptedRunError(Page4DError):
     """A run that a signal ended after its current file was finished."""
 

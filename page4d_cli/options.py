@@ -10,6 +10,7 @@ INPUT = "Scene"
 RIG = "Calibration"
 NETWORK = "Network"
 OUTPUT = "Output"
+BATCH = "Several scenes, several devices"
 TERMINAL = "Terminal"
 
 

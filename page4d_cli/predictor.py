@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,8 +58,9 @@ def choose_predictor(scene: "Scene", choice: NetworkChoice) -> tuple["Predictor"
     return choose_network(choice)
 
 
+@lru_cache(maxsize=1)
 def choose_network(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"]:
-    """Build a network that makes predictions, and its record.
+    """Build a network that makes predictions, and its record; the scenes of a batch share it.
 
     Raises:
         UsageError: if the options contradict each other.

@@ -11,6 +11,7 @@ FLOORS = {
     "page4d_cli": 8,
     "page4d.pretraining": 7,
     "page4d.training": 6,
+    "page4d.batch": 6,
     "page4d.benchmark": 6,
     "page4d.inference": 5,
     "page4d.weights": 5,

@@ -25,6 +25,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.preprocess import Preprocess
 from page4d.geometry.similarity import Sim3
 from page4d.inference.agreement import agreement_notice, agreement_of, residuals_record
+from page4d.inference.chunk_source import ChunkSource, OpenChunks, local_chunks
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.fingerprint import check_fingerprint, files_of, fingerprint_of
 from page4d.inference.handover import Handover
@@ -58,7 +59,7 @@ from page4d.inference.world import World
 from page4d.models.hints import Memory
 from page4d.models.signs import SAID
 from page4d.predictions import Predictions
-from page4d.scene.batches import BatchReader, open_placed_batches, scene_cameras
+from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Level, Notice, Scene
 
 MAX_SHRINKS = 3
@@ -83,11 +84,13 @@ def reconstruct(
     command: dict[str, JsonValue] | None = None,
     existing: ExistingOutput = ExistingOutput.REFUSE,
     observer: Observer | None = None,
+    open_chunks: OpenChunks = local_chunks,
 ) -> RunRecord:
     """Reconstruct a scene into an output folder and return what `run.json` records.
 
     `command` are the settings as the caller knows them, for `run.json`. A run is continued only if everything that
-    its bytes depend on is the same; one that is complete is returned as it is.
+    its bytes depend on is the same; one that is complete is returned as it is. Where chunks are predicted, as
+    `open_chunks` says, is of no influence on the bytes.
 
     Raises:
         UsageError: if the folder holds another result, or the inputs themselves.
@@ -110,7 +113,7 @@ def reconstruct(
     _check_apart(scene, Path(out))
     with claim_output(Path(out)) as folder:
         check_target(folder, existing)  # once more: it may have been finished by another process meanwhile
-        return _Run(inputs, settings, folder, Journal(observer)).execute(existing)
+        return _Run(inputs, settings, folder, Journal(observer), open_chunks).execute(existing)
 
 
 def check_target(out: Path, existing: ExistingOutput) -> None:
@@ -157,7 +160,15 @@ class _Run:
     a thread of its own. World, stitching and files belong to the writing thread, the network to the one that calls.
     """
 
-    def __init__(self, inputs: RunInputs, settings: ReconstructSettings, folder: Path, journal: Journal) -> None:
+    def __init__(
+        self,
+        inputs: RunInputs,
+        settings: ReconstructSettings,
+        folder: Path,
+        journal: Journal,
+        open_chunks: OpenChunks,
+    ) -> None:
+        self.open_chunks = open_chunks
         self.inputs = inputs
         self.settings = settings
         self.journal = journal
@@ -269,12 +280,10 @@ class _Run:
         if self._num_done == total:
             return
         try:
-            with open_placed_batches(
-                self.inputs.scene, self.inputs.plan.transforms, self.settings.preprocess
-            ) as reader:
-                held = self._held_back(reader) if self.finished else None
+            with self.open_chunks(self.inputs, self.settings, self.journal) as source:
+                held = self._held_back(source) if self.finished else None
                 with Handover(partial(self._stitch_and_write, held=held)) as writing:
-                    for chunk in self._predicted(reader):
+                    for chunk in self._predicted(source):
                         writing.give(chunk)
                         del chunk
         except OutputError as error:
@@ -313,11 +322,11 @@ class _Run:
     def _calibrated(self, predictions: Predictions) -> Cameras | None:
         return scene_cameras(self.inputs.scene, predictions.pixel_transforms, 0, predictions.num_times)
 
-    def _held_back(self, reader: BatchReader) -> Predictions:
+    def _held_back(self, source: ChunkSource) -> Predictions:
         """Predict the last finished chunk again for the instants that it held back: they are not on disk."""
         last = self.finished[-1]
         chunk = Chunk(last.record.start, last.record.stop, last.record.overlap)
-        predicted = self._predict_or_none(reader, chunk, len(self.finished) - 1)
+        predicted = self._predict_or_none(source, chunk, len(self.finished) - 1)
         if predicted is None:
             raise self._out_of_memory()
         predictions, self.settled = self.world.settle(predicted.predictions, predicted.rig)
@@ -327,12 +336,12 @@ class _Run:
             predictions = predictions.transformed(transform_of(last.record))
         return predictions.at_times(last.stop - chunk.start, chunk.length)
 
-    def _predicted(self, reader: BatchReader) -> Iterator[_Chunk]:
+    def _predicted(self, source: ChunkSource) -> Iterator[_Chunk]:
         """Predict the chunks of the plan; one that does not fit in memory is halved with all that follow."""
         index, shrinks = len(self.finished), 0
         while index < len(self.state.plan):
             chunk = plan_of(self.state)[index]
-            predicted = self._predict_or_none(reader, chunk, index)
+            predicted = self._predict_or_none(source, chunk, index)
             if predicted is None:
                 shrinks += 1
                 self._shrink(index, chunk, shrinks)
@@ -341,9 +350,9 @@ class _Run:
             del predicted
             index += 1
 
-    def _predict_or_none(self, reader: BatchReader, chunk: Chunk, index: int) -> _Chunk | None:
+    def _predict_or_none(self, source: ChunkSource, chunk: Chunk, index: int) -> _Chunk | None:
         try:
-            return self._predict(reader, chunk, index)
+            return self._predict(source, chunk, index)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -352,22 +361,17 @@ class _Run:
             torch.cuda.empty_cache()
         return None
 
-    def _predict(self, reader: BatchReader, chunk: Chunk, index: int) -> _Chunk:
+    def _predict(self, source: ChunkSource, chunk: Chunk, index: int) -> _Chunk:
         begin = time.perf_counter()
-        with self.journal.timed("decode"):
-            batch = reader.read(chunk.start, chunk.stop)
-        if index + 1 < len(self.state.plan):
-            reader.read_ahead(plan_of(self.state)[index + 1].stop)
-        with self.journal.timed("predict"):
-            predictions, self.memories[index], strange = self.inputs.predictor.predict(
-                batch, self._memory_before(index)
-            )
-            _check_finite(predictions)
-            if index == 0 and not self.finished:
-                self._notice_strangeness(strange)
-            if batch.cameras is not None and not self.inputs.predictor.uses_rig_cameras:
-                self.residuals[index] = compare_rigs(predictions.cameras[0], batch.cameras[0])
-        return _Chunk(chunk, predictions, batch.cameras, begin)
+        coming = plan_of(self.state)[index + 1 :]
+        predicted, rig = source.predict(chunk, coming, self._memory_before(index))
+        predictions, self.memories[index], strange = predicted
+        _check_finite(predictions)
+        if index == 0 and not self.finished:
+            self._notice_strangeness(strange)
+        if rig is not None and not self.inputs.predictor.uses_rig_cameras:
+            self.residuals[index] = compare_rigs(predictions.cameras[0], rig[0])
+        return _Chunk(chunk, predictions, rig, begin)
 
     def _notice_strangeness(self, strange: tuple[str, ...]) -> None:
         """Warn if the network shows signs of being at a loss; what the first chunk shows is said of the capture."""

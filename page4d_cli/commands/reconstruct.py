@@ -1,20 +1,15 @@
 """`page4d reconstruct`: the main job."""
 
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from page4d_cli import console, options
 from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.predictor import NetworkChoice, Precision, choose_predictor
-
-if TYPE_CHECKING:
-    from page4d.export.run_record import AgreementRecord, NetworkRecord, RunRecord
-    from page4d.inference.plan import RunPlan
-    from page4d.scene.records import Scene
+from page4d_cli.predictor import NetworkChoice, Precision
+from page4d_cli.scene_runs import Request, Show, plan_scene, run_batch, run_one
 
 
 class PosesOption(StrEnum):
@@ -56,8 +51,15 @@ class EdgesOption(StrEnum):
 
 
 def reconstruct(
-    scene: options.Folder,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Output folder.")],
+    scenes: Annotated[
+        list[Path], typer.Argument(metavar="SCENE...", help="Folders of synchronized videos or image folders.")
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Output folder; of several scenes one folder a scene, by its name."
+        ),
+    ],
     views: options.Views = None,
     fps: options.Fps = None,
     image_fps: options.ImageFps = None,
@@ -198,22 +200,38 @@ def reconstruct(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=options.OUTPUT)
     ] = False,
+    batch: Annotated[
+        bool,
+        typer.Option(
+            "--batch",
+            help="Treat one scene like several: its result in FOLDER/<its name>, a summary in FOLDER/batch.json.",
+            rich_help_panel=options.BATCH,
+        ),
+    ] = False,
+    distributed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ray[://HOST:PORT]",
+            help="Several scenes, or the chunks of one, on a Ray cluster; ray: this machine's, or a new one.",
+            rich_help_panel=options.BATCH,
+        ),
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Reconstruct a folder of synchronized videos: points, depth and cameras for every instant."""
+    """Reconstruct folders of synchronized videos: points, depth and cameras for every instant."""
+    from page4d.batch.jobs import SceneJob, scene_jobs
     from page4d.errors import UsageError
     from page4d.export.points import EdgeFilter, PointOptions, PointSource
     from page4d.geometry.preprocess import Preprocess
     from page4d.inference import pipeline
     from page4d.inference.memory import parse_memory
     from page4d.inference.motion import CameraMotion
-    from page4d.inference.plan import plan_run
-    from page4d.inference.settings import ReconstructSettings, describe_settings
+    from page4d.inference.settings import ReconstructSettings
     from page4d.inference.world import Poses
-    from page4d.scene.open import SceneOptions, open_scene
-    from page4d.scene.records import MaskMeaning, Notice
+    from page4d.scene.open import SceneOptions
+    from page4d.scene.records import MaskMeaning
     from page4d.scene.rig import CalibrationMatch, CalibrationResize
 
     if overwrite and resume:
@@ -262,121 +280,13 @@ def reconstruct(
     if overwrite or resume:
         existing = pipeline.ExistingOutput.OVERWRITE if overwrite else pipeline.ExistingOutput.RESUME
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
+    choice = NetworkChoice(weights, untrained, preset, device, precision, seed, poses is PosesOption.INPUT)
+    request = Request(scene_options=scene_options, settings=settings, choice=choice, existing=existing)
+    show = Show(as_json=as_json, verbosity=verbosity)
     with stops_cleanly():
-        if out.resolve() == scene.resolve():
-            raise UsageError(f"--out '{out}' is the scene itself", "give another folder, such as one below it")
-        pipeline.check_target(out, existing)
-        opened = open_scene(scene, scene_options)
-        tells_cameras = poses is PosesOption.INPUT
-        choice = NetworkChoice(weights, untrained, preset, device, precision, seed, tells_cameras)
-        predictor, network = choose_predictor(opened, choice)
-        if dry_run:
-            tell = partial(console.print_notice, verbosity=verbosity)
-            plan = plan_run(opened, settings, predictor, network, tell)
-            for notice in (*opened.notices, *plan.notices):
-                console.print_notice(notice, verbosity)
-            _report_plan(opened, network, plan, out, as_json=as_json)
-            return
-        if network.notice:
-            console.print_notice(Notice(network.notice), verbosity)
-        with console.observed_run(verbosity) as observer:
-            record = pipeline.reconstruct(
-                opened,
-                predictor,
-                network,
-                out,
-                settings,
-                command=describe_settings(scene_options, settings),
-                existing=existing,
-                observer=observer,
-            )
-    if as_json:
-        console.print_json({"out": str(out), **record.model_dump(mode="json")})
-    elif not quiet:
-        _report(record, out, out / "preview" / "contact_sheet.png" if preview else out / "points")
-
-
-def _report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: Path, *, as_json: bool) -> None:
-    """Print what a run would do."""
-    height, width = plan.transforms[0].canvas_size
-    peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
-    seconds = plan.forecast.network_seconds(plan.chunks)
-    if as_json:
-        console.print_json(
-            {
-                "out": str(out),
-                "network": network.name,
-                "num_times": scene.num_times,
-                "views": list(scene.view_names),
-                "network_size": [width, height],
-                "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
-                "predicted_peak_memory_bytes": peak,
-                "memory_bytes": plan.memory_limit.num_bytes,
-                "predicted_network_seconds": round(seconds, 3),
-                "bytes_on_disk": plan.bytes_on_disk,
-            }
-        )
-        return
-    lengths = sorted({chunk.length for chunk in plan.chunks})
-    span = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
-    console.print_text(f"scene    {scene.name}: {scene.num_times} instants of {', '.join(scene.view_names)}")
-    console.print_text(f"network  {network.name}{f', {network.notice}' if network.notice else ''}")
-    console.print_text(f"images   {width}x{height} px")
-    overlap = max(chunk.overlap for chunk in plan.chunks)
-    console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, {overlap} shared by neighbours")
-    limit, source = plan.memory_limit, plan.forecast.device
-    allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'usable'}"
-    console.print_text(f"memory   about {console.human_size(peak)} at the worst moment ({source}), {allowed}")
-    if plan.forecast.cost is not None:
-        console.print_text(f"time     about {seconds:.3g} s for the network alone")
-    console.print_text(f"disk     at most {console.human_size(plan.bytes_on_disk)} in '{out}'")
-
-
-def _report(record: "RunRecord", out: Path, look_at: Path) -> None:
-    """Print what a run wrote."""
-    from rich import box
-    from rich.table import Table
-
-    title = console.cell(f"{record.scene.name} -> {out}")
-    table = Table(box=box.SIMPLE, show_header=False, title=title, title_justify="left")
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    seconds = record.timings["total"]
-    table.add_row("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s")
-    table.add_row("views", console.cell(", ".join(view.name for view in record.views)))
-    network = " - ".join(part for part in (record.network.name, record.network.notice) if part)
-    table.add_row("network", console.cell(network))
-    if record.rig is not None:
-        table.add_row("cameras", "static, one a view" if record.rig.cameras == "static" else "moving")
-    metric = record.unit == "metre"
-    table.add_row("lengths", "metres" if metric else "in an arbitrary unit")
-    table.add_row("points", f"{record.counts.points:,}")
-    if record.chunks[1:]:
-        seams = [chunk.seam.residual for chunk in record.chunks if chunk.seam is not None]
-        known = [residual for residual in seams if residual is not None]
-        worst = f"worst median residual {max(known):.3g}{' m' if metric else ''}" if known else "nothing to compare"
-        table.add_row("seams", f"{len(seams)}, {worst}")
-    table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
-    peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
-    table.add_row("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}")
-    table.add_row("look at", console.cell(str(look_at)))
-    console.print_table(table)
-    if record.calibration_residuals is not None:
-        _report_agreement(record.calibration_residuals, "m" if metric else "units")
-
-
-def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
-    """Print how far the network's cameras are from the calibrated ones."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE, title="network and calibration differ by", title_justify="left")
-    table.add_column("view")
-    for name in ("rotation", f"centre [{unit}]", "of the rig", "focal length"):
-        table.add_column(name, justify="right")
-    for camera in agreement.cameras:
-        share = "" if camera.share is None else f"{camera.share:.1%}"
-        rotation, focal = f"{camera.rotation_deg:.2f} deg", f"{camera.focal_percent:+.1f} %"
-        fault = "  <- at fault" if camera.view == agreement.at_fault else ""
-        table.add_row(console.cell(camera.view + fault), rotation, f"{camera.distance:.3f}", share, focal)
-    console.print_table(table)
+        if len(scenes) > 1 or batch:
+            run_batch(request, scene_jobs(scenes, out), out, show, distributed, dry_run=dry_run)
+        elif dry_run:
+            plan_scene(request, SceneJob(scene=scenes[0], out=out), show)
+        else:
+            run_one(request, SceneJob(scene=scenes[0], out=out), show, distributed)

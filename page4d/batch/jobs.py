@@ -1,0 +1,51 @@
+"""What a batch consists of: scenes and where their results go."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from page4d.errors import UsageError
+from page4d.export.run_record import RunRecord
+from page4d.inference.observe import Observer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneJob:
+    """One scene of a batch and the folder of its result, below the batch's root and named after the scene."""
+
+    scene: Path
+    out: Path
+
+    @property
+    def name(self) -> str:
+        """What the scene is called in the batch: its folder."""
+        return self.out.name
+
+
+Work = Callable[[SceneJob, Observer], RunRecord]
+"""Does a job; it can be sent to another process."""
+
+
+def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
+    """Give every scene the folder `root/<name of the scene>`.
+
+    Raises:
+        UsageError: if two scenes have one name, or a result would lie in a scene.
+    """
+    by_name: dict[str, list[Path]] = defaultdict(list)
+    for scene in scenes:
+        by_name[scene.resolve().name].append(scene)
+    for name, same in by_name.items():
+        if len(same) > 1:
+            listed = ", ".join(f"'{scene}'" for scene in same)
+            raise UsageError(
+                f"{len(same)} scenes are called '{name}': {listed}", "run them with an --out of their own"
+            )
+        if not name:
+            raise UsageError(f"'{same[0]}' has no name", "give a folder below it")
+    jobs = [SceneJob(scene=same[0], out=root / name) for name, same in by_name.items()]
+    for job in jobs:
+        if job.out.resolve() == job.scene.resolve():
+            raise UsageError(f"the result of '{job.scene}' would lie in the scene itself", "give another --out")
+    return jobs

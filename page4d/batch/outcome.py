@@ -1,0 +1,101 @@
+"""How the scenes of a batch ended, as a table shows it and `batch.json` keeps it."""
+
+import time
+import traceback
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import Field
+
+import page4d
+from page4d.batch.jobs import SceneJob, Work
+from page4d.errors import InterruptedRunError, Page4DError
+from page4d.export.atomic import write_bytes_atomic
+from page4d.export.json_file import FileModel, format_json, readable
+from page4d.inference.observe import Observer
+
+BATCH_FILE = "batch.json"
+
+
+class SceneStatus(StrEnum):
+    """How a scene ended."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    NOT_BEGUN = "not begun"
+
+
+class SceneOutcome(FileModel):
+    """How one scene ended: with a result, or with the error and exit code that it would have had by itself."""
+
+    scene: str
+    out: str
+    status: SceneStatus
+    exit_code: int = 0
+    error: str = ""
+    hint: str = ""
+    trace: str = ""
+    """Of an internal error, for its report."""
+    seconds: float = 0.0
+    num_times: int | None = None
+    num_views: int | None = None
+    num_points: int | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+
+class BatchRecord(FileModel):
+    """The whole of `batch.json`, in the order of the command line."""
+
+    page4d: str = page4d.__version__
+    scenes: list[SceneOutcome]
+
+    @property
+    def num_failed(self) -> int:
+        """Scenes that have no result."""
+        return sum(scene.status is not SceneStatus.COMPLETE for scene in self.scenes)
+
+    def write(self, root: Path) -> None:
+        """Write `batch.json` below the root.
+
+        Raises:
+            OutputError: if it cannot be written.
+        """
+        root.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomic(root / BATCH_FILE, format_json(self.model_dump(mode="json")).encode())
+
+
+def not_begun(job: SceneJob) -> SceneOutcome:
+    """Return the outcome of a scene before its turn."""
+    return SceneOutcome(scene=readable(str(job.scene)), out=readable(str(job.out)), status=SceneStatus.NOT_BEGUN)
+
+
+def outcome_of(job: SceneJob, work: Work, observer: Observer) -> SceneOutcome:
+    """Do a job; every failure becomes an outcome."""
+    begin = time.perf_counter()
+    outcome = not_begun(job)
+    try:
+        record = work(job, observer)
+    except Page4DError as error:
+        stopped = isinstance(error, InterruptedRunError)
+        status = SceneStatus.INTERRUPTED if stopped else SceneStatus.FAILED
+        changes = {"exit_code": error.exit_code, "error": error.message, "hint": error.hint}
+    except Exception as error:  # a bug of ours ends its scene, not the batch
+        status = SceneStatus.FAILED
+        text = traceback.format_exception_only(error)[-1].strip()
+        changes = {
+            "exit_code": 1,
+            "error": f"internal error: {text}",
+            "hint": "this is a bug of page4d; please report it with the trace in batch.json",
+            "trace": traceback.format_exc(),
+        }
+    else:
+        status = SceneStatus.COMPLETE
+        changes = {
+            "num_times": len(record.times),
+            "num_views": len(record.views),
+            "num_points": record.counts.points,
+            "warnings": record.warnings,
+        }
+    seconds = round(time.perf_counter() - begin, 3)
+    return outcome.model_copy(update={"status": status, "seconds": seconds, **changes})

@@ -1,0 +1,128 @@
+"""What `page4d reconstruct` prints at its end: a plan, a result, or how the scenes of a batch ended."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from page4d_cli import console
+
+if TYPE_CHECKING:
+    from page4d.batch.outcome import BatchRecord
+    from page4d.export.run_record import AgreementRecord, NetworkRecord, RunRecord
+    from page4d.inference.plan import RunPlan
+    from page4d.scene.records import Scene
+
+
+def report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: Path, *, as_json: bool) -> None:
+    """Print what a run would do."""
+    height, width = plan.transforms[0].canvas_size
+    peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
+    seconds = plan.forecast.network_seconds(plan.chunks)
+    if as_json:
+        console.print_json(
+            {
+                "out": str(out),
+                "network": network.name,
+                "num_times": scene.num_times,
+                "views": list(scene.view_names),
+                "network_size": [width, height],
+                "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
+                "predicted_peak_memory_bytes": peak,
+                "memory_bytes": plan.memory_limit.num_bytes,
+                "predicted_network_seconds": round(seconds, 3),
+                "bytes_on_disk": plan.bytes_on_disk,
+            }
+        )
+        return
+    lengths = sorted({chunk.length for chunk in plan.chunks})
+    span = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
+    console.print_text(f"scene    {scene.name}: {scene.num_times} instants of {', '.join(scene.view_names)}")
+    console.print_text(f"network  {network.name}{f', {network.notice}' if network.notice else ''}")
+    console.print_text(f"images   {width}x{height} px")
+    overlap = max(chunk.overlap for chunk in plan.chunks)
+    console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, {overlap} shared by neighbours")
+    limit, source = plan.memory_limit, plan.forecast.device
+    allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'usable'}"
+    console.print_text(f"memory   about {console.human_size(peak)} at the worst moment ({source}), {allowed}")
+    if plan.forecast.cost is not None:
+        console.print_text(f"time     about {seconds:.3g} s for the network alone")
+    console.print_text(f"disk     at most {console.human_size(plan.bytes_on_disk)} in '{out}'")
+
+
+def report_run(record: "RunRecord", out: Path, look_at: Path) -> None:
+    """Print what a run wrote."""
+    from rich import box
+    from rich.table import Table
+
+    title = console.cell(f"{record.scene.name} -> {out}")
+    table = Table(box=box.SIMPLE, show_header=False, title=title, title_justify="left")
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    seconds = record.timings["total"]
+    table.add_row("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s")
+    table.add_row("views", console.cell(", ".join(view.name for view in record.views)))
+    network = " - ".join(part for part in (record.network.name, record.network.notice) if part)
+    table.add_row("network", console.cell(network))
+    if record.rig is not None:
+        table.add_row("cameras", "static, one a view" if record.rig.cameras == "static" else "moving")
+    metric = record.unit == "metre"
+    table.add_row("lengths", "metres" if metric else "in an arbitrary unit")
+    table.add_row("points", f"{record.counts.points:,}")
+    if record.chunks[1:]:
+        seams = [chunk.seam.residual for chunk in record.chunks if chunk.seam is not None]
+        known = [residual for residual in seams if residual is not None]
+        worst = f"worst median residual {max(known):.3g}{' m' if metric else ''}" if known else "nothing to compare"
+        table.add_row("seams", f"{len(seams)}, {worst}")
+    table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
+    peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
+    table.add_row("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}")
+    table.add_row("look at", console.cell(str(look_at)))
+    console.print_table(table)
+    if record.calibration_residuals is not None:
+        _report_agreement(record.calibration_residuals, "m" if metric else "units")
+
+
+def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
+    """Print how far the network's cameras are from the calibrated ones."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, title="network and calibration differ by", title_justify="left")
+    table.add_column("view")
+    for name in ("rotation", f"centre [{unit}]", "of the rig", "focal length"):
+        table.add_column(name, justify="right")
+    for camera in agreement.cameras:
+        share = "" if camera.share is None else f"{camera.share:.1%}"
+        rotation, focal = f"{camera.rotation_deg:.2f} deg", f"{camera.focal_percent:+.1f} %"
+        fault = "  <- at fault" if camera.view == agreement.at_fault else ""
+        table.add_row(console.cell(camera.view + fault), rotation, f"{camera.distance:.3f}", share, focal)
+    console.print_table(table)
+
+
+def report_batch(record: "BatchRecord") -> None:
+    """Print how the scenes of a batch ended."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    table.add_column("scene", overflow="fold")
+    table.add_column("ended")
+    for name in ("instants", "views", "points", "seconds", "warnings"):
+        table.add_column(name, justify="right")
+    table.add_column("result or error", overflow="fold")
+    colours = {"complete": "green", "failed": "red", "interrupted": "yellow"}
+    for scene in record.scenes:
+        colour = colours.get(scene.status, "dim")
+        ended = f"[{colour}]{scene.status}[/]" + (f" ({scene.exit_code})" if scene.exit_code else "")
+        numbers = [scene.num_times, scene.num_views, scene.num_points]
+        counts = ["" if number is None else f"{number:,}" for number in numbers]
+        seconds = f"{scene.seconds:.1f}" if scene.seconds else ""
+        warnings = str(len(scene.warnings)) if scene.warnings else ""
+        table.add_row(
+            console.cell(Path(scene.scene).name),
+            ended,
+            *counts,
+            seconds,
+            warnings,
+            console.cell(scene.error or scene.out),
+        )
+    console.print_table(table)

@@ -1,0 +1,70 @@
+"""`page4d reconstruct SCENE SCENE...`: the same results as one by one, and an end that a script can test."""
+
+import json
+from pathlib import Path
+
+import pytest
+from clips import write_scene
+
+CHUNKS = ("--chunk", "2", "--overlap", "1")
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """The files of a result, but for what holds times."""
+    files = (path for path in sorted(out.rglob("*")) if path.is_file())
+    return {
+        str(path.relative_to(out)): path.read_bytes()
+        for path in files
+        if path.name not in ("run.json", ".page4d.lock") and "state" not in path.parts
+    }
+
+
+@pytest.fixture
+def scenes(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    first = write_scene(tmp_path / "takes" / "one")
+    return [first, tmp_path / "takes" / "absent", write_scene(tmp_path / "takes" / "two", ("left", "right", "top"))]
+
+
+def test_a_batch_gives_each_scene_its_own_result_and_says_what_failed(scenes, tmp_path, cli, reconstruct):
+    network = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
+    root = tmp_path / "results"
+    ended = cli("reconstruct", *scenes, "--out", root, *network)
+    assert ended.code == 8
+    assert "error: absent: scene folder '" in ended.err
+    assert ended.err.endswith(
+        f"error: 1 of 3 scenes failed\nhint:  see '{root}/batch.json'; --resume tries them again\n"
+    )
+    assert ended.out.count("complete") == 2
+    assert "failed (2)" in ended.out
+    record = json.loads((root / "batch.json").read_text())
+    assert [scene["status"] for scene in record["scenes"]] == ["complete", "failed", "complete"]
+    assert [scene["num_views"] for scene in record["scenes"]] == [2, None, 3]
+    assert reconstruct(scenes[2], tmp_path / "alone").code == 0
+    assert contents(root / "two") == contents(tmp_path / "alone")
+    write_scene(scenes[1])
+    again = cli("reconstruct", *scenes, "--out", root, *network, "--resume", "--json")
+    assert again.code == 0
+    assert [scene["status"] for scene in json.loads(again.out)["scenes"]] == ["complete"] * 3
+
+
+def test_one_scene_can_be_a_batch_too(scenes, tmp_path, reconstruct):
+    ended = reconstruct(scenes[0], tmp_path / "root", "--batch", "--quiet")
+    assert (ended.code, ended.out) == (0, "")
+    assert (tmp_path / "root" / "one" / "run.json").is_file()
+
+
+def test_a_dry_run_prints_every_plan_and_writes_nothing(scenes, tmp_path, cli):
+    network = ("--untrained", "--preset", "mv-tiny", "--size", "28")
+    ended = cli("reconstruct", scenes[0], scenes[2], "--out", tmp_path / "root", *network, "--dry-run")
+    assert ended.code == 0
+    assert ended.out.count("chunks") == 2
+    assert not (tmp_path / "root").exists()
+
+
+def test_an_unknown_cluster_is_refused(scenes, tmp_path, reconstruct):
+    ended = reconstruct(scenes[0], tmp_path / "out", "--distributed", "slurm")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: --distributed 'slurm' is not known\nhint:  write ray or ray://HOST:PORT\n",
+    )
