@@ -3,22 +3,25 @@
 Every worker needs page4d, and the scenes under the same paths.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from page4d.batch.jobs import SceneJob, Work
 from page4d.batch.outcome import SceneOutcome, SceneStatus, not_begun, outcome_of
-from page4d.errors import CapabilityError, UsageError
+from page4d.errors import CapabilityError, InputError, UsageError
+from page4d.export.run_record import RunRecord
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.preprocess import Preprocess
 from page4d.inference.chunk_source import ChunkSource, PredictedChunk
 from page4d.inference.chunks import Chunk
 from page4d.inference.memory import is_out_of_memory
-from page4d.inference.observe import Journal, SilentObserver
+from page4d.inference.observe import Journal, Observer, SilentObserver
 from page4d.inference.predict import Predictor
 from page4d.inference.report import RunInputs
 from page4d.inference.settings import ReconstructSettings
@@ -96,7 +99,8 @@ def on_cluster(ray: Any, jobs: Sequence[SceneJob], work: Work, *, gpu: bool) -> 
     """Do jobs wherever there is room and return how they ended, the first to end first."""
     share = Share(threads=torch.get_num_threads(), gpu=gpu)
     task = ray.remote(max_retries=_RETRIES, **share.options())(_do)
-    pending = {task.remote(job, work, share.threads): job for job in jobs}
+    here = _Place(folder=Path.cwd(), threads=share.threads)
+    pending = {task.remote(job, work, here): job for job in jobs}
     try:
         while pending:
             (done, *_), _ = ray.wait(list(pending))
@@ -110,10 +114,32 @@ def on_cluster(ray: Any, jobs: Sequence[SceneJob], work: Work, *, gpu: bool) -> 
             ray.cancel(reference)
 
 
-def _do(job: SceneJob, work: Work, threads: int) -> SceneOutcome:
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """What of this process a worker needs to share: relative paths, and threads, on which last digits depend."""
+
+    folder: Path
+    threads: int
+
+    def take(self) -> None:
+        """Make the worker's process like the one that made this."""
+        try:
+            os.chdir(self.folder)
+        except OSError as error:
+            raise InputError(
+                f"a worker of the cluster has no folder '{self.folder}'", "give all workers the same paths"
+            ) from error
+        torch.set_num_threads(self.threads)
+
+
+def _do(job: SceneJob, work: Work, place: _Place) -> SceneOutcome:
     """Do a job on a worker."""
-    torch.set_num_threads(threads)
-    return outcome_of(job, work, SilentObserver())
+
+    def placed(job: SceneJob, observer: Observer) -> RunRecord:
+        place.take()
+        return work(job, observer)
+
+    return outcome_of(job, placed, SilentObserver())
 
 
 def _lost(job: SceneJob, error: Exception) -> SceneOutcome:
@@ -141,8 +167,9 @@ def cluster_chunks(
     share = Share(threads=torch.get_num_threads(), gpu=inputs.device.type == "cuda")
     count = min(share.fit(ray.cluster_resources()), len(inputs.plan.chunks))
     worker = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **share.options())(_ChunkWorker)
-    given = ray.put((inputs.scene, inputs.plan.transforms, settings.preprocess, make_predictor, share.threads))
-    workers = [worker.remote(given) for _ in range(count)]
+    place = _Place(folder=Path.cwd(), threads=share.threads)
+    given = (inputs.scene, inputs.plan.transforms, settings.preprocess, make_predictor, place)
+    workers = [worker.remote(*given) for _ in range(count)]
     try:
         yield _ClusterChunks(ray, workers, journal)
     finally:
@@ -203,16 +230,26 @@ class _ClusterChunks:
 class _ChunkWorker:
     """Decodes and predicts chunks in a process of the cluster."""
 
-    def __init__(self, given: tuple[Scene, tuple[PixelTransform, ...], Preprocess, MakePredictor, int]) -> None:
-        self._scene, self._transforms, self._preprocess, make_predictor, threads = given
-        torch.set_num_threads(threads)
-        self._predictor = make_predictor(self._scene)
+    def __init__(
+        self,
+        scene: Scene,
+        transforms: tuple[PixelTransform, ...],
+        preprocess: Preprocess,
+        make_predictor: MakePredictor,
+        place: _Place,
+    ) -> None:
+        self._scene, self._transforms, self._preprocess = scene, transforms, preprocess
+        self._make_predictor, self._place = make_predictor, place
+        self._predictor: Predictor | None = None
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
         self._start = 0
 
     def predict(self, chunk: Chunk, memory: Memory | None) -> PredictedChunk | Exception:
         """Predict a chunk; what does not fit in memory is returned as the exception that it is."""
+        if self._predictor is None:  # here and not above, so that its errors reach the caller as they are
+            self._place.take()
+            self._predictor = self._make_predictor(self._scene)
         try:
             batch = self._reader_at(chunk.start).read(chunk.start, chunk.stop)
             return PredictedChunk(self._predictor.predict(batch, memory), batch.cameras)

@@ -39,8 +39,9 @@ def reconstruct(*arguments: object) -> int:
 
 @pytest.mark.usefixtures("cluster")
 class TestOnTwoWorkers:
-    def test_the_chunks_of_a_scene_come_out_the_same(self, tmp_path):
-        scene = write_scene(tmp_path / "scene", frames=8)
+    def test_the_chunks_of_a_scene_come_out_the_same(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)  # workers live elsewhere
+        scene = write_scene(Path("scene"), frames=8)
         assert reconstruct(scene, "--out", tmp_path / "here", *CHUNKS) == 0
         assert reconstruct(scene, "--out", tmp_path / "there", *CHUNKS, "--distributed", "ray") == 0
         assert contents(tmp_path / "there") == contents(tmp_path / "here")
