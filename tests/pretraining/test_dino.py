@@ -1,0 +1,198 @@
+"""Self-distillation: recorded numbers, and what moves the student, the teacher and the centre."""
+
+import copy
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from page4d.encoders.vit import Pooling, ViTConfig
+from page4d.errors import UsageError
+from page4d.pretraining.dino import (
+    DINOConfig,
+    ProjectorConfig,
+    ProjectorKind,
+    SelfDistillation,
+    distillation_loss,
+    momentum_at,
+    teacher_shares,
+)
+from tests.encoders.recorded import VIT_RULES, Recorded, assert_recorded, load_recorded, translated, vit_config
+
+SMALL = DINOConfig(
+    encoder=ViTConfig(image_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=2),
+    projector=ProjectorConfig(layers=3, hidden_dim=20, bottleneck_dim=12, classes=16),
+)
+PROJECTOR = ((r"projector\.net\.7\.(.*)", r"projector.classes.\1"), (r"projector\.net\.(.*)", r"projector.hidden.\1"))
+RULES = (*((rf"net\.{theirs}", f"encoder.{ours}") for theirs, ours in VIT_RULES), *PROJECTOR)
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Recorded:
+    return load_recorded("dino_a")
+
+
+def named(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights under our names, without the head, which takes no part."""
+    return {name: value for name, value in translated(weights, RULES).items() if "head" not in name}
+
+
+@pytest.fixture
+def taught(recorded: Recorded) -> SelfDistillation:
+    """The recorded student and teacher."""
+    given = recorded.config
+    config = DINOConfig(
+        encoder=vit_config(recorded.meta["net"]),
+        projector=ProjectorConfig(
+            kind=ProjectorKind.PLAIN,
+            layers=given["projection_layers"],
+            hidden_dim=given["projection_hidden_size"],
+            classes=given["num_classes_K"],
+        ),
+        student_temperature=given["student_temp"],
+        teacher_temperature=given["teacher_temp"],
+        teacher_momentum=given["moving_average_decay"],
+        centre_momentum=given["center_moving_average_decay"],
+    )
+    network = SelfDistillation(config)
+    for part in ("student", "teacher"):
+        network.get_submodule(part).load_state_dict(named(recorded.part(f"weights/{part}.")))
+    network.centre.copy_(recorded["input/centers_before"])
+    return network
+
+
+def test_recorded_losses(recorded: Recorded) -> None:
+    teacher, centre = recorded["input/teacher_logits"], recorded["input/centers"]
+    student = recorded["input/student_logits"].clone().requires_grad_()
+    loss = distillation_loss(teacher, student, centre, 0.04, 0.9)
+    assert_recorded(teacher_shares(teacher, centre, 0.04), recorded["mid/teacher_probs"])
+    assert_recorded(loss[None], recorded["output/loss_fn"])
+    loss.backward()
+    assert_recorded(student.grad, recorded["output/loss_fn_grad_student"])
+    sharper = distillation_loss(teacher, student, centre, 0.07, 0.1)
+    assert_recorded(sharper[None], recorded["output/loss_fn_temps_0.07_0.1"])
+
+
+def test_a_class_that_the_student_holds_for_impossible_costs_what_was_recorded(recorded: Recorded) -> None:
+    """Probabilities underflow there; a larger number in the logarithm, or none, is another loss."""
+    parts = (recorded["input/teacher_logits"], recorded["input/student_logits_extreme"], recorded["input/centers"])
+    assert_recorded(distillation_loss(*parts, 0.04, 0.1)[None], recorded["output/loss_fn_extreme"])
+    assert ((parts[1] / 0.1).softmax(-1) == 0).any()
+
+
+def test_recorded_projection_and_step(recorded: Recorded, taught: SelfDistillation) -> None:
+    projector, hidden = taught.student.projector, recorded["input/hidden"]
+    assert_recorded(projector.hidden(hidden), recorded["mid/projector_before_l2"])
+    assert_recorded(projector(hidden), recorded["output/projection"])
+    crops = {name: recorded[f"input/crop_{name}"] for name in ("local_one", "local_two", "global_one", "global_two")}
+    said = [taught.student(crops["local_one"]), taught.student(crops["local_two"])]
+    shown = [taught.teacher(crops["global_one"]), taught.teacher(crops["global_two"])]
+    for ours, name in zip((*said, *shown), ("student_proj_one", "student_proj_two", "teacher_proj_one",
+                                            "teacher_proj_two"), strict=True):  # fmt: skip
+        assert_recorded(ours, recorded[f"mid/{name}"])
+    step = taught.compare(shown, said)
+    assert_recorded(step.loss[None], recorded["output/step_loss"])
+    assert_recorded(step.centre, recorded["output/last_teacher_centers"])
+    taught.follow(step.centre, done=0.0)
+    assert_recorded(taught.centre, recorded["output/teacher_centers_after_update"])
+    for name, value in named(recorded.part("output/teacher_after_ema/")).items():
+        assert_recorded(taught.teacher.get_parameter(name), value)
+
+
+@pytest.fixture
+def network() -> SelfDistillation:
+    torch.manual_seed(0)
+    network = SelfDistillation(SMALL).double()
+    with torch.no_grad():
+        network.centre.normal_()
+        for value in network.student.parameters():
+            value.add_(0.05 * torch.randn_like(value))
+    return network
+
+
+def crops(number: int, side: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(side)
+    return [torch.rand(3, 3, side, side, generator=generator, dtype=torch.float64) for _ in range(number)]
+
+
+def test_a_step_moves_the_student_only_and_lowers_the_loss(network: SelfDistillation) -> None:
+    large, small = crops(2, 32), crops(3, 16)
+    before = copy.deepcopy(network.teacher.state_dict())
+    first = network(large, small)
+    first.loss.backward()
+    assert all(value.grad is None and not value.requires_grad for value in network.teacher.parameters())
+    learned = [
+        name for name, value in network.student.named_parameters() if value.grad is None or not value.grad.any()
+    ]
+    assert learned == []
+    torch.optim.AdamW([value for value in network.parameters() if value.requires_grad], lr=1e-3).step()
+    assert network(large, small).loss < first.loss
+    assert all(torch.equal(before[name], value) for name, value in network.teacher.state_dict().items())
+
+
+@pytest.mark.parametrize("done", [0.0, 0.3, 1.0])
+def test_teacher_and_centre_follow_their_formulas(network: SelfDistillation, done: float) -> None:
+    before = copy.deepcopy(network)
+    seen = torch.randn(1, 16, dtype=torch.float64)
+    network.follow(seen, done)
+    kept = momentum_at(done, 0.996)
+    for name, value in network.teacher.named_parameters():
+        expected = kept * before.teacher.get_parameter(name) + (1 - kept) * before.student.get_parameter(name)
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-14)
+    torch.testing.assert_close(network.centre, 0.9 * before.centre + 0.1 * seen, rtol=0, atol=1e-14)
+    assert all(torch.equal(value, before.student.get_parameter(name)) for name, value in
+               network.student.named_parameters())  # fmt: skip
+
+
+def test_the_momentum_rises_to_one_on_half_a_cosine() -> None:
+    steps = [momentum_at(index / 100, 0.9) for index in range(101)]
+    assert steps == sorted(steps)
+    assert steps[0] == pytest.approx(0.9)
+    assert steps[50] == pytest.approx(0.95)
+    assert steps[-1] == 1
+    assert steps[25] == pytest.approx(1 - 0.1 * (math.cos(math.pi / 4) + 1) / 2)
+
+
+def test_every_crop_is_compared_with_every_other_large_one(network: SelfDistillation) -> None:
+    """Two large and three small crops are two times four pairs; no crop is compared with itself."""
+    large, small = crops(2, 32), crops(3, 16)
+    taught = [network.teacher(crop) for crop in large]
+    said = [network.student(crop) for crop in (*large, *small)]
+    pairs = [(i, j) for i in range(2) for j in range(5) if i != j]
+    losses = [distillation_loss(taught[i], said[j], network.centre, 0.04, 0.1) for i, j in pairs]
+    assert len(losses) == 8
+    found = network(large, small)
+    assert found.loss.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-12)
+    torch.testing.assert_close(found.centre, torch.cat(taught).mean(0, keepdim=True), rtol=0, atol=1e-14)
+
+
+def test_the_entropy_of_the_teacher_tells_both_collapses(network: SelfDistillation) -> None:
+    same = torch.zeros(4, 16, dtype=torch.float64)
+    network.centre.zero_()
+    assert network.compare([same, same], [same, same]).teacher_entropy.item() == pytest.approx(math.log(16))
+    one = same.clone()
+    one[:, 3] = 9
+    assert network.compare([one, one], [same, same]).teacher_entropy.item() == pytest.approx(0, abs=1e-6)
+
+
+def test_the_classes_of_the_paper_have_norm_one_and_its_bottleneck_no_activation() -> None:
+    projector = SelfDistillation(SMALL).double().student.projector
+    assert [type(part) for part in projector.hidden] == [nn.Linear, nn.GELU, nn.Linear]
+    assert projector(torch.randn(5, 24, dtype=torch.float64)).abs().max() <= 1
+    assert projector.hidden[-1].out_features == 12
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for change in (
+        {"encoder": replace(SMALL.encoder, num_classes=3)},
+        {"encoder": replace(SMALL.encoder, pooling=Pooling.MEAN)},
+        {"student_temperature": 0.0},
+        {"teacher_momentum": 1.5},
+    ):
+        with pytest.raises(UsageError) as caught:
+            replace(SMALL, **change)
+        assert caught.value.hint
+    with pytest.raises(UsageError, match="1 layers"):
+        ProjectorConfig(layers=1)
