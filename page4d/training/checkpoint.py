@@ -52,10 +52,19 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "history": dict(checkpoint.history),
         "budget": None if checkpoint.budget is None else asdict(checkpoint.budget),
     }
+    store(path, content)
+
+
+def store(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace the file by a new one once that is complete on disk.
+
+    Raises:
+        OutputError: if it cannot be written; the older one is then still there.
+    """
     part = part_name(path)
     try:
         with part.open("xb") as file:
-            torch.save(content, file)
+            torch.save(dict(content), file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
 from page4d.errors import UsageError
-from page4d.training.config import Family, Stage, TrainConfig
+from page4d.training.config import Family, OptimizerConfig, Stage, TrainConfig
 
 _CHOICES = 0x7061
 """Keeps the choices of steps apart from every other use of the run's seed."""
@@ -88,17 +89,69 @@ class StepPlan:
         return range(first, first + self.batch_size)
 
 
-def advance(position: Position, config: TrainConfig, budget: Budget) -> Position:
-    """Begin the next stage, and the decay, if the run has come so far.
+class Planned(Protocol):
+    """What every loop asks of the plan of a step."""
 
-    The decay waits until its length is known: that of a number of seconds follows from the speed.
-    """
-    done = _fraction_done(position, budget)
+    @property
+    def step(self) -> int:
+        """Number of the step."""
+        ...
+
+    @property
+    def first_sample(self) -> int:
+        """Number of its first sample."""
+        ...
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the step over all processes."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """Share of the full rate."""
+        ...
+
+
+class RateConfig(Protocol):
+    """What a configuration says of the rate."""
+
+    @property
+    def optimizer(self) -> OptimizerConfig:
+        """How many steps the warm-up has."""
+        ...
+
+    @property
+    def decay_fraction(self) -> float:
+        """Part of the budget, at its end, over which the rate falls."""
+        ...
+
+    @property
+    def decay_start_sample(self) -> int | None:
+        """Where that begins, if it is known in samples."""
+        ...
+
+    @property
+    def final_rate(self) -> float:
+        """Share of the full rate at the end."""
+        ...
+
+
+def advance(position: Position, config: TrainConfig, budget: Budget) -> Position:
+    """Begin the next stage, and the decay, if the run has come so far."""
+    done = fraction_done(position, budget)
     starts = position.stage_starts
     while len(starts) < len(config.stages) and _has_begun(config.stages[len(starts)], position, done):
         starts = (*starts, position.samples)
-    position = replace(position, stage_starts=starts)
-    if position.decay_start is None and _decays(config, position, done):
+    return begin_decay(replace(position, stage_starts=starts), config, budget)
+
+
+def begin_decay(position: Position, config: RateConfig, budget: Budget) -> Position:
+    """Begin the decay if the run has come so far.
+
+    It waits until its length is known: that of a number of seconds follows from the speed.
+    """
+    if position.decay_start is None and _decays(config, position, fraction_done(position, budget)):
         remaining = _remaining_samples(position, budget)
         if remaining is not None:
             return replace(position, decay_start=position.samples, decay_samples=max(1, remaining))
@@ -109,7 +162,7 @@ def is_finished(position: Position, budget: Budget) -> bool:
     """Tell whether the run has reached its end."""
     if position.decay_start is not None:
         return position.samples >= position.decay_start + position.decay_samples
-    return _fraction_done(position, budget) >= 1
+    return fraction_done(position, budget) >= 1
 
 
 def plan_step(config: TrainConfig, position: Position, num_processes: int = 1) -> StepPlan:
@@ -134,16 +187,16 @@ def plan_step(config: TrainConfig, position: Position, num_processes: int = 1) -
         tells_intrinsics=bool(told_cameras < config.hints.cameras + config.hints.intrinsics),
         tells_poses=bool(told_cameras < config.hints.cameras),
         tells_masks=bool(told_masks < config.hints.masks),
-        rate=_rate(config, position),
+        rate=rate_at(config, position),
     )
 
 
-def after(position: Position, plan: StepPlan) -> Position:
+def after(position: Position, plan: Planned) -> Position:
     """Return where the run stands after a step."""
     return replace(position, step=plan.step + 1, samples=plan.first_sample + plan.num_samples)
 
 
-def _rate(config: TrainConfig, position: Position) -> float:
+def rate_at(config: RateConfig, position: Position) -> float:
     """Warm up over steps, stay, decay linearly over samples.
 
     Source: Hu et al., "MiniCPM", 2024, section 4 (warmup-stable-decay).
@@ -156,7 +209,8 @@ def _rate(config: TrainConfig, position: Position) -> float:
     return rate
 
 
-def _fraction_done(position: Position, budget: Budget) -> float:
+def fraction_done(position: Position, budget: Budget) -> float:
+    """Return which part of the budget is used up."""
     fractions = [0.0]
     if budget.seconds is not None:
         fractions.append(position.seconds / budget.seconds)
@@ -179,7 +233,7 @@ def _has_begun(stage: Stage, position: Position, done: float) -> bool:
     return position.samples >= stage.start_sample if stage.start_sample is not None else done >= stage.start
 
 
-def _decays(config: TrainConfig, position: Position, done: float) -> bool:
+def _decays(config: RateConfig, position: Position, done: float) -> bool:
     if config.decay_start_sample is not None:
         return position.samples >= config.decay_start_sample
     return config.decay_fraction > 0 and 1 - config.decay_fraction <= done < 1

@@ -1,16 +1,13 @@
 """Train: one call from what is wanted to a folder with weights."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
-from page4d.export.atomic import claim_output, write_bytes_atomic
-from page4d.inference.memory import is_out_of_memory
+from page4d.errors import UsageError
 from page4d.models.signs import Domain
 from page4d.training import state as states
 from page4d.training.captures import CaptureSource
@@ -19,16 +16,18 @@ from page4d.training.config import SYNTHETIC, TrainConfig
 from page4d.training.curve import draw_curve
 from page4d.training.domain import find_domain
 from page4d.training.folder import RunFolder
-from page4d.training.logs import Log, MetricsFile, TensorBoardLog, read_metrics
-from page4d.training.parallel import Team, open_team, own_device
-from page4d.training.plan import Budget, is_finished
+from page4d.training.logs import read_metrics
+from page4d.training.parallel import Team, own_device
+from page4d.training.plan import Budget
 from page4d.training.progress import SilentObserver, TrainObserver
 from page4d.training.release import release_weights
 from page4d.training.run import Run, RunContext
+from page4d.training.session import check_unfinished, closing, find_resumed, interrupted, open_logs, open_session
 from page4d.training.sources import Source, SyntheticSource
 from page4d.training.state import RunState
 from page4d.weights.placement import Precision, choose_device, choose_precision
 
+_ENDS = "--until-seconds or --until-samples"
 _LESS_MEMORY = "use fewer images_per_batch with more accumulation, or checkpoint_blocks, in the configuration"
 
 
@@ -88,36 +87,28 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
     """
     device = own_device(choose_device(request.device))
     folder = RunFolder(request.out)
-    with ExitStack() as stack:
-        team = stack.enter_context(open_team(device))
-        if team.leads:
-            stack.enter_context(claim_output(folder.path))
-        if folder.checkpoint.exists() and not request.resume:
-            raise UsageError(f"'{folder.path}' holds a run already", "pass --resume, or choose another folder")
+    with open_session(folder, device, resume=request.resume) as team:
         state, budget = _start(request, folder, device)
-        if is_finished(state.position, budget):
-            raise UsageError(
-                f"the run in '{folder.path}' is finished: {state.position.samples} samples",
-                "give it more, and it goes on from before its rate fell: --until-seconds or --until-samples",
-            )
+        check_unfinished(folder, state.position, budget, _ENDS)
         team.wait()
-        context = RunContext(
-            folder=folder,
-            budget=budget,
-            device=device,
-            precision=choose_precision(state.config.precision, device),
-            team=team,
-            sources=_open_sources(state.config),
-            logs=_open_logs(request, folder, state, team),
-            observer=observer if team.leads else SilentObserver(),
-            stop=lambda: stop() is not None,
-        )
-        if not _run(state, context):
-            raise InterruptedRunError(
-                f"interrupted after step {state.position.step}, which is saved in '{folder.checkpoint}'",
-                "continue with --resume",
-                stop() or 15,
+        precision, sources = choose_precision(state.config.precision, device), _open_sources(state.config)
+        text = state.config.to_json(indent=1)
+        logs = open_logs(folder, text, state.position.step, team, tensorboard=request.tensorboard)
+        with closing(logs, _LESS_MEMORY):
+            context = RunContext(
+                folder=folder,
+                budget=budget,
+                device=device,
+                precision=precision,
+                team=team,
+                sources=sources,
+                logs=logs,
+                observer=observer if team.leads else SilentObserver(),
+                stop=lambda: stop() is not None,
             )
+            finished = Run(state, context).train()
+        if not finished:
+            raise interrupted(folder, state.position.step, stop())
         if team.leads:
             _finish(request, folder, state, team, device)
         team.wait()
@@ -125,19 +116,6 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
     return TrainOutcome(
         steps=at.step, samples=at.samples, seconds=at.seconds, skipped=at.skipped, weights=folder.weights
     )
-
-
-def _run(state: RunState, context: RunContext) -> bool:
-    """Train; return whether the end of the budget was reached."""
-    try:
-        return Run(state, context).train()
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise MemoryBudgetError(f"out of memory: {error}", _LESS_MEMORY) from error
-    finally:
-        for log in context.logs:
-            log.close()
 
 
 def _start(request: TrainRequest, folder: RunFolder, device: torch.device) -> tuple[RunState, Budget]:
@@ -161,15 +139,7 @@ def _begin(request: TrainRequest, device: torch.device) -> RunState:
 
 
 def _resume(request: TrainRequest, folder: RunFolder, device: torch.device) -> tuple[RunState, Budget]:
-    """Continue; a run whose rate has begun to fall goes back to before that if its budget is now another."""
-    stored = read_checkpoint(folder.checkpoint)
-    budget = request.budget or stored.budget
-    if budget is None:
-        raise UsageError(
-            f"'{folder.checkpoint}' does not say when the run ends", "pass --until-seconds or --until-samples"
-        )
-    if stored.position.decay_start is not None and budget != stored.budget:
-        stored = read_checkpoint(folder.stable)
+    stored, budget = find_resumed(read_checkpoint, folder, request.budget, _ENDS)
     return states.resume(stored, device, request.config), budget
 
 
@@ -183,16 +153,6 @@ def _open_sources(config: TrainConfig) -> list[Source]:
         SyntheticSource(config.seed) if source.path == SYNTHETIC else CaptureSource(Path(source.path), config.seed)
         for source in config.sources
     ]
-
-
-def _open_logs(request: TrainRequest, folder: RunFolder, state: RunState, team: Team) -> list[Log]:
-    if not team.leads:
-        return []
-    write_bytes_atomic(folder.config, (state.config.to_json(indent=1) + "\n").encode())
-    logs: list[Log] = [MetricsFile(folder.metrics, state.position.step)]
-    if request.tensorboard:
-        logs.append(TensorBoardLog(folder.tensorboard, state.position.step))
-    return logs
 
 
 def _finish(request: TrainRequest, folder: RunFolder, state: RunState, team: Team, device: torch.device) -> None:
