@@ -19,6 +19,7 @@ from page4d_cli.commands.evaluate import evaluate
 from page4d_cli.commands.held_out import held_out
 from page4d_cli.commands.inspect_scene import inspect_scene
 from page4d_cli.commands.inspect_shapes import inspect_shapes
+from page4d_cli.commands.pretrain import pretrain
 from page4d_cli.commands.reconstruct import reconstruct
 from page4d_cli.commands.synthesize import synthesize
 from page4d_cli.commands.train import train
@@ -52,6 +53,7 @@ app.command("inspect-scene")(inspect_scene)
 app.command()(synthesize)
 app.command()(evaluate)
 app.command()(train)
+app.command()(pretrain)
 app.command("held-out")(held_out)
 app.command()(benchmark)
 app.command("convert-weights")(convert_weights)

@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from page4d.weights.placement import Precision
 
 INPUT = "Scene"
 RIG = "Calibration"
@@ -87,6 +90,28 @@ def parse_size(text: str) -> tuple[int, int]:
     if not (width.isdecimal() and height.isdecimal() and int(width) > 0 and int(height) > 0):
         raise typer.BadParameter(f"'{text}' is not of the form WxH", param_hint="'--size'")
     return int(height), int(width)
+
+
+def parse_precision(name: str | None) -> "Precision | None":
+    """Read the name of an arithmetic."""
+    from page4d.errors import UsageError
+    from page4d.weights.placement import Precision
+
+    if name is None:
+        return None
+    if name not in list(Precision):
+        raise UsageError(f"no precision is called '{name}'", "choose from auto, fp32, bf16")
+    return Precision(name)
+
+
+def read_text(path: Path, hint: str) -> str:
+    """Read a file that the user names; `hint` says what it should be."""
+    from page4d.errors import InputError
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"'{path}' cannot be read: {error}", hint) from error
 
 
 Folder = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of synchronized videos or image folders.")]

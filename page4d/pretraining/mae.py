@@ -1,6 +1,7 @@
 """The masked autoencoder: most of an image's patches are hidden, and painted from the few that are seen."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -26,6 +27,7 @@ class MAEConfig:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
 
+    kind: Literal["mae"] = "mae"
     encoder: ViTConfig = field(default_factory=ViTConfig)
     masked_share: float = 0.75
     normalise_patches: bool = True

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -83,10 +84,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         InputError: if the file is missing, damaged or of another kind.
     """
     hint = "give the folder of a run of page4d train"
-    if not path.is_file():
-        raise InputError(f"there is no checkpoint '{path}'", hint)
+    content = load(path, hint)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
         if content["format"] != FORMAT:
             raise InputError(f"'{path}' has format {content['format']}, this page4d reads {FORMAT}", "update page4d")
         return Checkpoint(
@@ -99,5 +98,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
             history=content["history"],
             budget=None if content.get("budget") is None else Budget(**content["budget"]),
         )
-    except (RuntimeError, OSError, KeyError, TypeError, EOFError, ValidationError, ValueError) as error:
+    except (KeyError, TypeError, ValidationError, ValueError) as error:
         raise InputError(f"'{path}' is damaged or no checkpoint: {error}", hint) from error
+
+
+def load(path: Path, hint: str) -> dict[str, Any]:
+    """Read what `store` wrote, into the CPU's memory; nothing in the file is run.
+
+    Raises:
+        InputError: if the file is missing or damaged.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no checkpoint '{path}'", hint)
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
+        raise InputError(f"'{path}' is damaged or no checkpoint", hint) from error
+    return content

@@ -55,29 +55,43 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
         OutputError: if it cannot be written.
     """
     panels = {"loss": _loss(metrics)} | {title: _held_out(metrics, name) for name, title in _TITLES.items()}
+    _draw_panels(panels, path, _FOOTNOTE)
+
+
+def draw_losses(metrics: Sequence[Mapping[str, Any]], path: Path, titles: Mapping[str, str]) -> None:
+    """Draw some losses of a run's `metrics.jsonl` as a PNG, each under its title.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    _draw_panels({title: _loss(metrics, name) for name, title in titles.items()}, path, "over samples")
+
+
+def _draw_panels(panels: Mapping[str, Sequence[Line]], path: Path, footnote: str) -> None:
     width, height = _PANEL
-    rows = math.ceil(len(panels) / _COLUMNS)
-    picture, pen = blank(width * _COLUMNS, height * rows + 24)
+    columns = min(_COLUMNS, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    picture, pen = blank(width * columns, height * rows + 24)
     for index, (title, lines) in enumerate(panels.items()):
-        _draw_panel(pen, ((index % _COLUMNS) * width, (index // _COLUMNS) * height), title, lines)
-    pen.text((_MARGIN[0], height * rows), _FOOTNOTE, fill=FAINT, font=font(12))
+        _draw_panel(pen, ((index % columns) * width, (index // columns) * height), title, lines)
+    pen.text((_MARGIN[0], height * rows), footnote, fill=FAINT, font=font(12))
     encoded = io.BytesIO()
     picture.save(encoded, format="PNG", optimize=True)
     write_bytes_atomic(path, encoded.getvalue())
 
 
-def _loss(metrics: Sequence[Mapping[str, Any]]) -> list[Line]:
+def _loss(metrics: Sequence[Mapping[str, Any]], name: str = "total") -> list[Line]:
     points = [
-        (float(line["samples"]), float(line["losses"]["total"]))
+        (float(line["samples"]), float(line["losses"][name]))
         for line in metrics
-        if line["kind"] == "step" and line["losses"].get("total") is not None
+        if line["kind"] == "step" and line["losses"].get(name) is not None
     ]
     group = max(1, len(points) // 200)
     means = [
         tuple(math.fsum(values) / len(values) for values in zip(*points[start : start + group], strict=True))
         for start in range(0, len(points), group)
     ]
-    return [Line(name="total", points=tuple((x, y) for x, y in means), color=VIEW_COLORS[1])]
+    return [Line(name=name, points=tuple((x, y) for x, y in means), color=VIEW_COLORS[1])]
 
 
 def _held_out(metrics: Sequence[Mapping[str, Any]], figure: str) -> list[Line]:

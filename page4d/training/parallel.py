@@ -47,6 +47,14 @@ class Team:
         for value, mean in zip(moving, means, strict=True):
             value.grad = mean.view_as(value)
 
+    def average(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the mean of a tensor over all processes."""
+        if self.size == 1:
+            return values
+        together = values.clone()
+        dist.all_reduce(together)
+        return together / self.size
+
     def agree(self, clock: tuple[float, float], stop: bool, device: torch.device) -> tuple[tuple[float, float], bool]:
         """Return the first process's time and speed, and whether any process wants to stop."""
         if self.size == 1:

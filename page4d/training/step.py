@@ -1,12 +1,13 @@
 """One step: batches in, losses out, weights moved."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from page4d.layers.block import Block
@@ -47,21 +48,35 @@ def take_step(
     config = state.config
     torch.manual_seed(step_seed(config.seed, plan.step))
     set_rate(state.optimizers, plan.rate)
+    measured = (losses(predict(forward, truth, plan, precision), truth, config.loss) for truth in batches)
+    limit = config.optimizer.max_gradient_norm
+    result = descend(state.network, state.optimizers, measured, len(batches), limit, team)
+    if result.moved:
+        state.average.update(state.network, plan.step)
+    return result
+
+
+def descend(
+    network: nn.Module,
+    optimizers: Sequence[Optimizer],
+    measured: Iterable[Mapping[str, Tensor]],
+    num_batches: int,
+    max_gradient_norm: float,
+    team: Team = ALONE,
+) -> StepResult:
+    """Lower the mean over batches and processes of the loss called "total", unless its gradient is not finite."""
     parts: dict[str, list[Tensor]] = {}
-    for truth in batches:
-        measured = losses(predict(forward, truth, plan, precision), truth, config.loss)
-        (measured["total"] / len(batches)).backward()  # type: ignore[no-untyped-call]
-        for name, value in measured.items():
+    for found in measured:
+        (found["total"] / num_batches).backward()  # type: ignore[no-untyped-call]
+        for name, value in found.items():
             parts.setdefault(name, []).append(value.detach().float())
-    team.average_gradients(state.network)
-    norm = gradient_norm(state.network, config.optimizer.max_gradient_norm)
+    team.average_gradients(network)
+    norm = gradient_norm(network, max_gradient_norm)
     moved = bool(torch.isfinite(norm))
-    for optimizer in state.optimizers:
+    for optimizer in optimizers:
         if moved:
             optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-    if moved:
-        state.average.update(state.network, plan.step)
     means = torch.stack([torch.stack(values).mean() for values in parts.values()]).tolist()
     return StepResult(losses=dict(zip(parts, means, strict=True)), gradient_norm=float(norm), moved=moved)
 

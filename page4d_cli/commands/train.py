@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from page4d.models.config import NetworkConfig
     from page4d.training.config import TrainConfig
     from page4d.training.plan import Budget
-    from page4d.weights.placement import Precision
 
 LEARNING = "What is learned"
 LENGTH = "How long"
@@ -125,7 +124,7 @@ def train(
         decay_only=decay_only,
         budget=_budget(until_seconds, until_samples),
         workers=workers,
-        precision=_precision(precision),
+        precision=options.parse_precision(precision),
         device=device,
         tensorboard=tensorboard,
         half=not fp32_weights,
@@ -157,7 +156,7 @@ def _network(model: str) -> "str | NetworkConfig":
 
     if not model.endswith(".json"):
         return model
-    return NetworkConfig.from_json(_text(Path(model), "give a network as JSON, or the name of a preset"))
+    return NetworkConfig.from_json(options.read_text(Path(model), "give a network as JSON, or the name of a preset"))
 
 
 def _configuration(
@@ -197,30 +196,10 @@ def _configuration(
 def _read(path: Path) -> "TrainConfig":
     from page4d.training.config import TrainConfig
 
-    return TrainConfig.from_json(_text(path, "give a configuration as --dry-run prints it"))
-
-
-def _text(path: Path, hint: str) -> str:
-    from page4d.errors import InputError
-
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"'{path}' cannot be read: {error}", hint) from error
+    return TrainConfig.from_json(options.read_text(path, "give a configuration as --dry-run prints it"))
 
 
 def _budget(seconds: float | None, samples: int | None) -> "Budget | None":
     from page4d.training.plan import Budget
 
     return None if seconds is None and samples is None else Budget(seconds=seconds, samples=samples)
-
-
-def _precision(name: str | None) -> "Precision | None":
-    from page4d.errors import UsageError
-    from page4d.weights.placement import Precision
-
-    if name is None:
-        return None
-    if name not in list(Precision):
-        raise UsageError(f"no precision is called '{name}'", "choose from auto, fp32, bf16")
-    return Precision(name)

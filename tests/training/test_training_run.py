@@ -173,8 +173,9 @@ class TestResuming:
         with pytest.raises(UsageError, match="muon"):
             resume(checkpoint, CPU, replace(TINY, optimizer=OptimizerConfig(kind="muon")))
 
-    def test_a_damaged_checkpoint_is_said(self, tmp_path):
-        RunFolder(tmp_path).checkpoint.write_bytes(b"PK\x03\x04 nothing")
+    @pytest.mark.parametrize("content", [b"PK\x03\x04 nothing", b"nothing"])
+    def test_a_damaged_checkpoint_is_said(self, content, tmp_path):
+        RunFolder(tmp_path).checkpoint.write_bytes(content)
         with pytest.raises(InputError, match="damaged"):
             train_tiny(tmp_path, 6, config=None, resume=True)
 

@@ -1,0 +1,182 @@
+"""Single frames of many recordings: drawn by time and view, decoded in rounds, never more than a round at a time."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.errors import InputError
+from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
+from page4d.scene.open import open_scene
+from page4d.scene.records import FrameSource, Image
+
+_FEWEST_FRAMES = 8
+_NO_LIMIT = 10**9
+_DRAWS, _ORDERS = 1, 2
+"""Keep the draws of frames apart from the orders in which they come."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track:
+    """One view of a recording: which of its frames there are, and the size (height, width) they are decoded at."""
+
+    source: FrameSource
+    indices: NDArray[np.int64]
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Footage:
+    """All views of all recordings."""
+
+    tracks: tuple[Track, ...]
+
+    @property
+    def num_frames(self) -> int:
+        """Number of frames altogether."""
+        return sum(len(track.indices) for track in self.tracks)
+
+    def spread(self, count: int) -> list[Image]:
+        """Decode a few frames: of the views in turn, evenly in time."""
+        chosen = [number % len(self.tracks) for number in range(count)]
+        images: list[Image] = []
+        for number, track in enumerate(chosen):
+            indices = self.tracks[track].indices
+            images += _decode(self.tracks[track], [int(indices[(2 * number + 1) * len(indices) // (2 * count)])])
+        return images
+
+
+def open_footage(
+    folders: Sequence[Path],
+    short_side: int,
+    *,
+    allow_damaged: bool = False,
+    max_megapixels: float = DEFAULT_MAX_MEGAPIXELS,
+) -> Footage:
+    """Open folders of videos; frames are shrunk until their short side has so many pixels. Nothing is decoded yet.
+
+    Clocks do not matter here: every frame stands for itself.
+
+    Raises:
+        UsageError: if a folder does not exist or is none.
+        InputError: if one holds no videos, or all together too few frames.
+    """
+    tracks = []
+    for folder in folders:
+        scene = open_scene(
+            folder, sync="none", max_frames=_NO_LIMIT, allow_damaged=allow_damaged, max_megapixels=max_megapixels
+        )
+        for view in scene.views:
+            factor = min(1.0, short_side / min(view.source.size))
+            height, width = (max(1, round(side * factor)) for side in view.source.size)
+            indices = np.unique(np.asarray(view.indices, dtype=np.int64))
+            tracks.append(Track(source=view.source, indices=indices, size=(height, width)))
+    footage = Footage(tuple(tracks))
+    if footage.num_frames < _FEWEST_FRAMES:
+        raise InputError(
+            f"{footage.num_frames} frames in {len(footage.tracks)} views: too few to learn from",
+            f"give recordings with {_FEWEST_FRAMES} frames or more",
+        )
+    return footage
+
+
+class FramePool:
+    """Gives every sample its frame; made by `open_pool`.
+
+    A round is a number of frames that are decoded together, forward through every video, and used several times. What
+    a sample gets follows from the seed and its number alone. The next round is decoded while one is used.
+    """
+
+    def __init__(
+        self, footage: Footage, seed: int, frames: int, repeats: int, thread: ThreadPoolExecutor, closing: Event
+    ) -> None:
+        self._footage = footage
+        self._seed = seed
+        self._size = min(frames, footage.num_frames)
+        self._all_fit = self._size == footage.num_frames
+        self._repeats = repeats
+        self._thread = thread
+        self._closing = closing
+        self._round = -1
+        self._images: list[Image] = []
+        self._ahead: tuple[int, Future[list[Image]]] | None = None
+
+    def frame(self, sample: int) -> Image:
+        """Return the frame of a sample; numbers of samples should increase.
+
+        Raises:
+            InputError: if it cannot be decoded.
+        """
+        turn, place = divmod(sample, self._size)
+        number = turn // self._repeats
+        if number != self._round and not (self._all_fit and self._images):
+            self._images = self._take(number)
+        self._round = number
+        order = np.random.default_rng((self._seed, _ORDERS, turn)).permutation(len(self._images))
+        return self._images[int(order[place])]
+
+    def _take(self, number: int) -> list[Image]:
+        if self._ahead is not None and self._ahead[0] == number:
+            images = self._ahead[1].result()
+        else:
+            images = self._decode(number)
+        if not self._all_fit:
+            self._ahead = (number + 1, self._thread.submit(self._decode, number + 1))
+        return images
+
+    def _decode(self, number: int) -> list[Image]:
+        """Decode the frames of a round."""
+        images: list[Image] = []
+        for track, indices in zip(self._footage.tracks, self._draw(number), strict=True):
+            for image in _decode(track, indices):
+                if self._closing.is_set():
+                    return images
+                images.append(image)
+        return images
+
+    def _draw(self, number: int) -> list[list[int]]:
+        """Choose frames of every view, as many of each as there are, and sort them in time."""
+        random = np.random.default_rng((self._seed, _DRAWS, number))
+        lengths = [len(track.indices) for track in self._footage.tracks]
+        shares = _shares(lengths, self._size, random)
+        return [
+            sorted(int(index) for index in random.choice(track.indices, share, replace=False))
+            for track, share in zip(self._footage.tracks, shares, strict=True)
+        ]
+
+
+@contextmanager
+def open_pool(footage: Footage, seed: int, *, frames: int, repeats: int) -> Iterator[FramePool]:
+    """Give samples their frames, of which at most two rounds of `frames` are in memory."""
+    closing = Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="frames") as thread:
+        try:
+            yield FramePool(footage, seed, frames, repeats, thread, closing)
+        finally:
+            closing.set()
+            thread.shutdown(wait=True, cancel_futures=True)
+
+
+def _shares(lengths: Sequence[int], total: int, random: np.random.Generator) -> list[int]:
+    """Divide a number of frames evenly among views, none of which gives more than it has."""
+    shares = [0] * len(lengths)
+    while (left := total - sum(shares)) > 0:
+        open_ones = random.permutation([number for number, length in enumerate(lengths) if shares[number] < length])
+        for number in open_ones[:left]:
+            more = max(1, left // len(open_ones))
+            shares[number] = min(lengths[number], shares[number] + more)
+    return shares
+
+
+def _decode(track: Track, indices: Sequence[int]) -> Iterator[Image]:
+    """Decode frames in the order of time, to 8 bits."""
+    if not indices:
+        return
+    with track.source.open(track.size) as reader:
+        for image in reader.read(indices):
+            yield image if image.dtype == np.uint8 else (image >> 8).astype(np.uint8)

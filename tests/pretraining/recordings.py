@@ -1,0 +1,93 @@
+"""Small recordings as image folders, and the smallest pretraining runs there are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+
+from page4d.encoders.vit import Pooling, ViTConfig
+from page4d.pretraining.config import PretrainConfig
+from page4d.pretraining.crops import CropConfig
+from page4d.pretraining.dino import DINOConfig, ProjectorConfig
+from page4d.pretraining.mae import MAEConfig
+from page4d.pretraining.pretrain import PretrainOutcome, PretrainRequest, pretrain
+from page4d.pretraining.state import PretrainCheckpoint, read_pretraining
+from page4d.training.config import OptimizerConfig
+from page4d.training.folder import RunFolder
+from page4d.training.progress import SilentObserver
+
+ENCODER = ViTConfig(image_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, pooling=Pooling.MEAN)
+TINY_MAE = PretrainConfig(
+    method=MAEConfig(encoder=ENCODER, decoder_dim=8, decoder_depth=1, decoder_heads=2),
+    crops=CropConfig(size=16),
+    batch=3,
+    pool_frames=6,
+    repeats=2,
+    optimizer=OptimizerConfig(warmup_steps=2, average_decay=0.9),
+    decay_fraction=0.5,
+    save_every_seconds=0,
+    log_every_steps=1,
+)
+TINY_DINO = replace(
+    TINY_MAE,
+    method=DINOConfig(
+        encoder=replace(ENCODER, pooling=Pooling.CLASS),
+        projector=ProjectorConfig(layers=2, hidden_dim=8, bottleneck_dim=6, classes=8),
+        teacher_momentum=0.5,
+    ),
+    crops=CropConfig(size=16, area=(0.4, 1.0), num_large=2, small_size=8, num_small=1, recoloured=True),
+)
+
+
+def write_recording(folder: Path, frames: int = 5, views: tuple[str, ...] = ("a", "b"), side: int = 40) -> Path:
+    """Noise that is the brighter the later; views differ in tint."""
+    random = np.random.default_rng(0)
+    for number, view in enumerate(views):
+        (folder / view).mkdir(parents=True)
+        for index in range(frames):
+            pixels = random.integers(0, 100, (side, 30, 3), dtype=np.uint8) + 10 * index
+            pixels[..., number] += 80
+            cv2.imwrite(str(folder / view / f"{index:04d}.png"), pixels)
+    return folder
+
+
+def never() -> None:
+    """Never stop."""
+
+
+def run_tiny(
+    out: Path,
+    config: PretrainConfig | None,
+    steps: int | None,
+    *,
+    stop: Callable[[], int | None] = never,
+    **more: Any,
+) -> PretrainOutcome:
+    request = PretrainRequest(out=out, config=config, steps=steps, device="cpu", **more)
+    return pretrain(request, SilentObserver(), stop)
+
+
+def stop_after(calls: int) -> Callable[[], int | None]:
+    """Stop as a signal would, when asked for the nth time; it is asked once a step and later."""
+    asked = iter(range(10**6))
+    return lambda: 2 if next(asked) >= calls else None
+
+
+def checkpoint_of(out: Path) -> PretrainCheckpoint:
+    return read_pretraining(RunFolder(out).checkpoint)
+
+
+def assert_equal_runs(first: Path, second: Path) -> None:
+    """Compare everything that was learned, bit for bit."""
+    one, two = checkpoint_of(first), checkpoint_of(second)
+    for name, module in one.modules.items():
+        assert all(torch.equal(value, two.modules[name][key]) for key, value in module.items()), name
+    for mine, other in zip(one.optimizers, two.optimizers, strict=True):
+        for key, state in mine["state"].items():
+            assert all(torch.equal(value, other["state"][key][name]) for name, value in state.items())
+    clock = {"seconds": 0.0, "samples_per_second": 0.0}
+    assert replace(one.position, **clock) == replace(two.position, **clock)

@@ -1,0 +1,211 @@
+"""A pretraining run learns, stops, resumes bit for bit, and leaves an encoder, a curve and pictures."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from page4d.encoders.swin import SwinConfig
+from page4d.encoders.vit import ViTConfig
+from page4d.errors import InputError, InterruptedRunError, UsageError
+from page4d.pretraining.config import PRESETS, Method, PretrainConfig, with_encoder, with_size
+from page4d.pretraining.learners import Distiller, Taken, build_learner
+from page4d.pretraining.pictures import class_attention
+from page4d.pretraining.pretrain import PretrainRequest
+from page4d.training.folder import RunFolder
+from page4d.training.logs import read_metrics
+from page4d.training.parallel import ALONE
+from page4d.training.train import train as train_network
+from page4d.weights.loading import load_encoder
+from tests.pretraining.recordings import (
+    TINY_DINO,
+    TINY_MAE,
+    assert_equal_runs,
+    checkpoint_of,
+    run_tiny,
+    stop_after,
+    write_recording,
+)
+
+CPU = torch.device("cpu")
+METHODS = {"mae": TINY_MAE, "dino": TINY_DINO}
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    return write_recording(tmp_path_factory.mktemp("pretraining") / "scene")
+
+
+@pytest.fixture(scope="module", params=list(METHODS))
+def whole(request, scene, tmp_path_factory):
+    """A run of 6 steps from beginning to end, with its configuration."""
+    config = replace(METHODS[request.param], scenes=(str(scene),))
+    out = tmp_path_factory.mktemp("pretraining") / request.param
+    run_tiny(out, config, 6)
+    return config, out
+
+
+class TestRuns:
+    def test_a_run_that_was_stopped_equals_one_that_was_not(self, whole, tmp_path):
+        config, out = whole
+        with pytest.raises(InterruptedRunError) as raised:
+            run_tiny(tmp_path / "stopped", config, 6, stop=stop_after(2))
+        assert raised.value.exit_code == 130
+        assert checkpoint_of(tmp_path / "stopped").position.samples == 6
+        run_tiny(tmp_path / "stopped", None, None, resume=True)
+        assert_equal_runs(out, tmp_path / "stopped")
+        files = [folder / "encoder.safetensors" for folder in (out, tmp_path / "stopped")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+    def test_a_run_that_was_killed_equals_one_that_was_not(self, whole, tmp_path, monkeypatch):
+        config, out = whole
+        from page4d.pretraining.run import Pretraining
+
+        step, taken = Pretraining._step, iter(range(100))
+
+        def die(*arguments):
+            if next(taken) == 4:
+                raise KeyboardInterrupt
+            return step(*arguments)
+
+        monkeypatch.setattr(Pretraining, "_step", die)
+        with pytest.raises(KeyboardInterrupt):
+            run_tiny(tmp_path / "killed", replace(config, save_every_seconds=1e-9), 6)
+        monkeypatch.undo()
+        run_tiny(tmp_path / "killed", None, None, resume=True)
+        assert_equal_runs(out, tmp_path / "killed")
+
+    def test_a_run_says_how_it_went_and_leaves_pictures(self, whole):
+        config, out = whole
+        lines = [line for line in read_metrics(RunFolder(out).metrics) if line["kind"] == "step"]
+        assert [line["samples"] for line in lines] == [3, 6, 9, 12, 15, 18]
+        assert [line["rate"] for line in lines] == pytest.approx([0.5, 1, 1, 1, 2 / 3, 1 / 3])
+        assert ("teacher_entropy" in lines[0]["losses"]) == (config.method.kind == "dino")
+        picture = {"mae": "reconstruction.png", "dino": "attention.png"}[config.method.kind]
+        kinds = {path.name for path in out.iterdir()}
+        assert kinds >= {"config.json", "checkpoint.pt", "metrics.jsonl", "curve.png", "encoder.safetensors", picture}
+        pixels = np.asarray(Image.open(out / picture))
+        assert pixels.std() > 10
+        assert PretrainConfig.from_json((out / "config.json").read_text()) == config
+
+    def test_the_encoder_is_a_file_that_says_what_made_it_and_names_no_folder_of_the_user(self, whole, scene):
+        config, out = whole
+        loaded = load_encoder(out / "encoder.safetensors")
+        assert loaded.config == config.encoder
+        about = loaded.info.metadata
+        assert (about["steps"], about["samples"]) == ("6", "18")
+        assert json.loads(about["loss"])[-1][0] == 18
+        assert str(scene) not in json.dumps(dict(about))
+        stored = checkpoint_of(out).modules
+        name = {"mae": ("average", "encoder."), "dino": ("network", "teacher.encoder.")}[config.method.kind]
+        for key, value in loaded.encoder.state_dict().items():
+            assert torch.equal(value, stored[name[0]][name[1] + key])
+
+    def test_a_finished_run_goes_on_if_it_is_given_more(self, scene, tmp_path):
+        config = replace(TINY_MAE, scenes=(str(scene),))
+        run_tiny(tmp_path / "short", config, 4)
+        with pytest.raises(UsageError, match="finished: 12 samples"):
+            run_tiny(tmp_path / "short", None, None, resume=True)
+        run_tiny(tmp_path / "short", None, 6, resume=True)
+        run_tiny(tmp_path / "long", config, 6)
+        assert_equal_runs(tmp_path / "short", tmp_path / "long")
+
+    def test_a_run_until_a_time_ends(self, scene, tmp_path):
+        outcome = run_tiny(tmp_path / "timed", replace(TINY_MAE, scenes=(str(scene),)), None, seconds=0.2)
+        assert outcome.steps > 0
+
+    def test_bf16_learns_too(self, scene, tmp_path):
+        config = replace(TINY_DINO, scenes=(str(scene),), precision="bf16")
+        run_tiny(tmp_path, config, 2)
+        assert all(value.isfinite().all() for value in checkpoint_of(tmp_path).modules["network"].values())
+
+
+def test_a_step_without_a_finite_gradient_leaves_teacher_and_centre_alone() -> None:
+    learner = build_learner(TINY_DINO, CPU)
+    assert isinstance(learner, Distiller)
+    large = tuple(torch.randn(2, 3, 16, 16) for _ in range(2))
+    before = {name: value.clone() for name, value in learner.network.state_dict().items()}
+    with torch.no_grad():
+        learner.network.student.projector.hidden[0].bias.add_(1)
+        before["student.projector.hidden.0.bias"] += 1
+    from page4d.pretraining.crops import Crops
+
+    for moved in (False, True):
+        learner.losses(Crops(large=large, small=(), noise=torch.empty(2, 0)))
+        learner.follow(Taken(step=0, done=0.0, team=ALONE, moved=moved))
+        same = [name for name, value in learner.network.state_dict().items() if torch.equal(value, before[name])]
+        assert ("centre" in same) is not moved
+        assert ("teacher.projector.hidden.0.bias" in same) is not moved
+
+
+def test_the_class_token_shares_its_attention_among_the_patches() -> None:
+    """As brute force over every head says, and together with what it gives itself it is one."""
+    encoder = build_learner(TINY_DINO, CPU).encoder
+    images = torch.randn(2, 3, 16, 24)
+    attention = class_attention(encoder, images)
+    assert attention.shape == (2, 2, 2, 3)
+    block = encoder.blocks[0]
+    normed = block.norm1(encoder.embed(images))
+    query, key, _ = block.attn.qkv(normed).chunk(3, dim=-1)
+    for head in range(2):
+        part = slice(8 * head, 8 * head + 8)
+        shares = (query[:, :1, part] @ key[..., part].transpose(1, 2) / 8**0.5).softmax(-1)[:, 0, 1:]
+        torch.testing.assert_close(attention[:, head].flatten(1), shares, rtol=1e-5, atol=1e-6)
+    assert (attention.sum((-1, -2)) < 1).all()
+
+
+class TestRequests:
+    def test_presets_survive_json(self) -> None:
+        for config in PRESETS.values():
+            assert PretrainConfig.from_json(config.to_json()) == config
+
+    def test_another_encoder_brings_its_size_and_loses_its_head(self) -> None:
+        config = with_encoder(PRESETS[Method.DINO], ViTConfig(image_size=64, patch_size=16, num_classes=10))
+        assert (config.encoder.num_classes, config.crops.size, config.crops.small_size) == (None, 64, 32)
+        assert with_size(config, 96).crops.small_size == 48
+        with pytest.raises(UsageError, match="the encoder is a swin"):
+            with_encoder(PRESETS[Method.MAE], SwinConfig())
+        with pytest.raises(UsageError, match="crops of 50 px for patches of 16"):
+            with_size(config, 50)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"batch": 0},
+            {"precision": "fp16"},
+            {"decay_fraction": 2.0},
+            {"crops": replace(TINY_DINO.crops, recoloured=False)},
+        ],
+    )
+    def test_settings_that_contradict_are_refused(self, change) -> None:
+        with pytest.raises(UsageError) as caught:
+            replace(TINY_MAE, **change)
+        assert caught.value.hint
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"resume": True},
+            {"config": None},
+            {"config": TINY_MAE},
+            {"steps": None},
+            {"steps": 0},
+        ],
+    )
+    def test_requests_that_contradict_themselves_are_refused(self, tmp_path, more) -> None:
+        config = replace(TINY_MAE, scenes=("x",))
+        with pytest.raises(UsageError):
+            PretrainRequest(**{"out": tmp_path, "config": config, "steps": 1} | more)
+
+    def test_the_checkpoint_of_another_kind_of_run_is_refused(self, whole, tmp_path) -> None:
+        from page4d.training.train import TrainRequest
+
+        _, out = whole
+        with pytest.raises(InputError, match="pretraining 1"):
+            train_network(TrainRequest(out=out, resume=True, device="cpu"), None, lambda: None)
+        (tmp_path / "checkpoint.pt").write_bytes(b"nothing")
+        with pytest.raises(InputError, match="damaged"):
+            run_tiny(tmp_path, None, None, resume=True)
