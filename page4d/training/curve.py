@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,21 +59,23 @@ def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_losses(metrics: Sequence[Mapping[str, Any]], path: Path, titles: Mapping[str, str]) -> None:
-    """Draw some losses of a run's `metrics.jsonl` as a PNG, each under its title.
+    """Draw some losses of a run's `metrics.jsonl` as a PNG, each under its title, from its lowest value up.
 
     Raises:
         OutputError: if it cannot be written.
     """
-    _draw_panels({title: _loss(metrics, name) for name, title in titles.items()}, path, "over samples")
+    panels = {title: [replace(line, name="") for line in _loss(metrics, name)] for name, title in titles.items()}
+    _draw_panels(panels, path, "over samples", floor=math.inf)
 
 
-def _draw_panels(panels: Mapping[str, Sequence[Line]], path: Path, footnote: str) -> None:
+def _draw_panels(panels: Mapping[str, Sequence[Line]], path: Path, footnote: str, floor: float = 0.0) -> None:
+    """Draw panels whose axes reach down to `floor`, or to the lowest value if that is lower."""
     width, height = _PANEL
     columns = min(_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     picture, pen = blank(width * columns, height * rows + 24)
     for index, (title, lines) in enumerate(panels.items()):
-        _draw_panel(pen, ((index % columns) * width, (index // columns) * height), title, lines)
+        _draw_panel(pen, ((index % columns) * width, (index // columns) * height), title, lines, floor)
     pen.text((_MARGIN[0], height * rows), footnote, fill=FAINT, font=font(12))
     encoded = io.BytesIO()
     picture.save(encoded, format="PNG", optimize=True)
@@ -123,7 +125,9 @@ def _to_beat(
     return [Line(name="", points=((0.0, value), (last, value)), color=color, dashed=True) for value in values[:1]]
 
 
-def _draw_panel(pen: ImageDraw.ImageDraw, corner: tuple[int, int], title: str, lines: Sequence[Line]) -> None:
+def _draw_panel(
+    pen: ImageDraw.ImageDraw, corner: tuple[int, int], title: str, lines: Sequence[Line], floor: float
+) -> None:
     left, top = corner[0] + _MARGIN[0], corner[1] + _MARGIN[1]
     right, bottom = corner[0] + _PANEL[0] - _MARGIN[2], corner[1] + _PANEL[1] - _MARGIN[3]
     pen.text((left, corner[1] + 6), title, fill=INK, font=font(14))
@@ -132,7 +136,8 @@ def _draw_panel(pen: ImageDraw.ImageDraw, corner: tuple[int, int], title: str, l
         pen.text(((left + right) / 2, (top + bottom) / 2), "no values", fill=FAINT, font=font(12), anchor="mm")
         return
     furthest = max(max(x for x, _ in points), 1.0)
-    heights = _round_steps(min(0.0, min(y for _, y in points)), max(max(y for _, y in points), 1e-9))
+    lowest = min(floor, min(y for _, y in points))
+    heights = _round_steps(lowest, max(max(y for _, y in points), lowest + 1e-9))
     lowest, highest = heights[0], heights[-1]
 
     def at(x: float, y: float) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from page4d.training.checkpoint import Checkpoint
 from page4d.training.config import TrainConfig
 from page4d.training.optimizers import build_optimizers
 from page4d.training.plan import Budget, Position
-from page4d.weights.loading import load_network
+from page4d.weights.loading import fill_encoder, load_network
 
 
 @dataclass(kw_only=True)
@@ -42,15 +42,20 @@ class RunState:
         )
 
 
-def begin(config: TrainConfig, device: torch.device) -> RunState:
-    """Start from fresh weights, drawn from the run's seed.
+def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None) -> RunState:
+    """Start from fresh weights, drawn from the run's seed, perhaps with an encoder that has learned already.
 
     Raises:
         UsageError: if the configuration names no network.
+        WeightsError: if the file of the encoder cannot be used, or holds another encoder than the network has.
     """
     torch.manual_seed(config.seed)
-    network = build_network(config.network()).to(device)
-    return _new(config, network, {"from": f"fresh weights of {config.model_name}, seed {config.seed}"})
+    network = build_network(config.network())
+    origin = f"fresh weights of {config.model_name}, seed {config.seed}"
+    if encoder is not None:
+        info = fill_encoder(network, encoder, config.model_name)
+        origin += f"; encoder of {encoder.name}, sha256 {info.sha256} ({info.licence})"
+    return _new(config, network.to(device), {"from": origin})
 
 
 def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) -> RunState:

@@ -35,13 +35,15 @@ _LESS_MEMORY = "use fewer images_per_batch with more accumulation, or checkpoint
 class TrainRequest:
     """A run in the folder `out`: a new one of `config`, `resume`d, or a branch off the run in another folder.
 
-    A new run starts from `weights` if they are given. Whatever is None is taken as the run that is continued has it.
-    `workers` and `precision` replace those of the configuration. `half` writes the weights as fp16.
+    A new run starts from `weights` if they are given, or its encoder from `encoder_weights`. Whatever is None is that
+    of the run that is continued. `workers` and `precision` replace those of the configuration. `half` writes the
+    weights as fp16.
     """
 
     out: Path
     config: TrainConfig | None = None
     weights: Path | None = None
+    encoder_weights: Path | None = None
     resume: bool = False
     branch: Path | None = None
     decay_only: bool = False
@@ -57,6 +59,10 @@ class TrainRequest:
             raise UsageError("--resume and --branch contradict each other", "give one of them")
         if self.weights is not None and (self.resume or self.branch is not None):
             raise UsageError("--weights starts a run, but one is to be continued", "leave --weights out")
+        if self.encoder_weights is not None and self.weights is not None:
+            raise UsageError("--weights brings its own encoder", "leave --encoder-weights out")
+        if self.encoder_weights is not None and (self.resume or self.branch is not None):
+            raise UsageError("--encoder-weights start a run, but one is to be continued", "leave them out")
         if self.decay_only and self.branch is None:
             raise UsageError("--decay-only without a run to branch off", "pass --branch RUN")
         if self.config is None and not self.resume and self.branch is None:
@@ -134,7 +140,7 @@ def _begin(request: TrainRequest, device: torch.device) -> RunState:
         return states.branch(origin, device, request.config, decay_only=request.decay_only)
     assert request.config is not None
     if request.weights is None:
-        return states.begin(request.config, device)
+        return states.begin(request.config, device, request.encoder_weights)
     return states.begin_from_weights(request.config, request.weights, device)
 
 

@@ -22,7 +22,7 @@ from page4d.weights.encoder_families import (
     read_encoder,
 )
 from page4d.weights.sources import TensorSource, open_source
-from page4d.weights.store import save_tensors
+from page4d.weights.store import WeightsInfo, describe_encoder, holds_encoder, save_tensors
 from page4d.weights.stream import TensorSpec
 
 _NOTICE = "the file does not say which mean and deviation its images had; page4d subtracts those of ImageNet"
@@ -37,6 +37,7 @@ class EncoderConversion:
     account: Account
     specs: Mapping[str, TensorSpec]
     licence: str
+    description: str
     target: str = "encoder"
     notices: tuple[str, ...] = ()
 
@@ -56,12 +57,13 @@ def plan_encoder(
         UsageError: if there are more sources, or the encoder has no published size.
     """
     source = open_source(paths[0])
-    family = encoder_family(source.specs)
+    own = _read_own(paths[0])
+    family = encoder_family(source.specs) if own is None else EncoderFamily.OWN
     if family is None:
         return None
     if len(paths) > 1:
         raise UsageError(f"'{paths[0]}' is an encoder, and {len(paths)} sources are given", "give it alone")
-    recognised = read_encoder(source.specs, family, str(paths[0]))
+    recognised = read_encoder(source.specs, family, str(paths[0])) if own is None else own[0]
     with torch.device("meta"):
         encoder = build_encoder(recognised.config)
     shapes = {name: tuple(value.shape) for name, value in encoder.state_dict().items()}
@@ -70,9 +72,18 @@ def plan_encoder(
         sources={family: source},
         account=draw_account([(recognised.stage, source.specs)], shapes, {}, {}),
         specs={name: TensorSpec(shape=shape, dtype=dtype) for name, shape in shapes.items()},
-        licence=licence or ENCODER_LICENCES[family],
+        licence=licence or (ENCODER_LICENCES[family] if own is None else own[1].licence),
+        description=f"{family}, an encoder" if own is None else own[1].description,
         notices=(_NOTICE,) if family is EncoderFamily.VIT else (),
     )
+
+
+def _read_own(path: Path) -> tuple[RecognisedEncoder, WeightsInfo] | None:
+    """Return what a file that page4d wrote says about its encoder; None if it is none."""
+    if not path.is_file() or path.suffix != ".safetensors" or not holds_encoder(path):
+        return None
+    config, info = describe_encoder(path)
+    return RecognisedEncoder(family=EncoderFamily.OWN, config=config), info
 
 
 def write_encoder(
@@ -97,7 +108,7 @@ def write_encoder(
     family = conversion.recognised.family
     metadata = {
         "licence": conversion.licence,
-        "description": f"{family}, an encoder",
+        "description": conversion.description,
         "sources": json.dumps({family: source.sha256()}, sort_keys=True),
         "tensors": json.dumps({tag.value: conversion.account.count(tag) for tag in Tag}, sort_keys=True),
         "notices": "; ".join(conversion.notices),

@@ -8,7 +8,8 @@ from enum import StrEnum
 
 from torch import Tensor
 
-from page4d.encoders.presets import ENCODER_PRESETS, ClassifierConfig
+from page4d.encoders.build import EncoderConfig
+from page4d.encoders.presets import ENCODER_PRESETS
 from page4d.encoders.swin import SwinConfig
 from page4d.encoders.twins import TwinsConfig
 from page4d.encoders.vit import ViTConfig
@@ -27,6 +28,7 @@ class EncoderFamily(StrEnum):
     SWIN = "Swin (timm)"
     SWIN_MICROSOFT = "Swin (Microsoft)"
     TWINS = "Twins-SVT (timm)"
+    OWN = "page4d"
 
 
 ENCODER_LICENCES: dict[EncoderFamily, str] = {
@@ -89,8 +91,9 @@ ENCODER_KEYS: dict[EncoderFamily, KeyMap] = {
         )
     ),
     EncoderFamily.TWINS: _TWINS,
+    EncoderFamily.OWN: (Rule(pattern=r"(.*)", target=r"\1"),),
 }
-"""The published encoders into ours."""
+"""The published encoders, and ours, into ours."""
 
 
 def _with_axis(table: Tensor) -> Tensor:
@@ -111,7 +114,7 @@ class RecognisedEncoder:
     """Whose an encoder is, and its sizes."""
 
     family: EncoderFamily
-    config: ClassifierConfig
+    config: EncoderConfig
 
     @property
     def stage(self) -> Stage:

@@ -1,8 +1,9 @@
 """Build a network from its file alone, ready to be called in the arithmetic that was asked for."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -120,6 +121,42 @@ def load_encoder(path: Path, device: torch.device | str = "cpu") -> LoadedEncode
         encoder = build_encoder(config)
     encoder.load_state_dict(_read_tensors(path, encoder.state_dict(), device), assign=True)
     return LoadedEncoder(encoder=encoder.eval(), config=config, info=info)
+
+
+def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo:
+    """Fill the encoder of a network, which is called `name`, and return what the file says about its weights.
+
+    A head that the file's encoder may have is left out; how often branches are dropped in training is the network's.
+
+    Raises:
+        WeightsError: if the file is missing or damaged, or its encoder is another one than the network's.
+    """
+    loaded = load_encoder(path)
+    own = network.config.encoder
+    differences = _differences(asdict(loaded.config), asdict(own))
+    if loaded.config.kind != own.kind:
+        raise WeightsError(
+            f"'{path}' is a {loaded.config.kind}, and {name} has a {own.kind}",
+            "give --model a network with this encoder, as a JSON file",
+        )
+    if differences:
+        raise WeightsError(
+            f"'{path}' has {', '.join(f'{key} {theirs}' for key, theirs, _ in differences)} where {name} has "
+            + ", ".join(f"{ours}" for _, _, ours in differences),
+            "give --model a network with this encoder, as a JSON file",
+        )
+    tensors = loaded.encoder.state_dict()
+    encoder = network.get_submodule("encoder")
+    encoder.load_state_dict({key: value for key, value in tensors.items() if not key.startswith("head.")})
+    return loaded.info
+
+
+def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the settings in which two encoders of a kind differ, with both values."""
+    free = ("num_classes", "drop_path", "level")
+    return [
+        (key, value, ours.get(key)) for key, value in theirs.items() if key not in free and value != ours.get(key)
+    ]
 
 
 def _read_tensors(

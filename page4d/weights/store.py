@@ -108,6 +108,15 @@ def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
     return _about(path, entries[_ENTRY], NetworkConfig.from_json)
 
 
+def holds_encoder(path: Path) -> bool:
+    """Tell whether a safetensors file says that it is an encoder of page4d.
+
+    Raises:
+        WeightsError: if the file is missing or damaged.
+    """
+    return _ENCODER_ENTRY in _entries(path)
+
+
 def describe_encoder(path: Path) -> tuple[EncoderConfig, WeightsInfo]:
     """Read what the file of an encoder says about itself, without its tensors.
 

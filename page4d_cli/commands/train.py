@@ -35,6 +35,14 @@ def train(
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Start from these weights.", rich_help_panel=LEARNING)
     ] = None,
+    encoder_weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Start the encoder from this file, as pretrain and convert-weights write it.",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -119,6 +127,7 @@ def train(
         out=out,
         config=chosen,
         weights=weights,
+        encoder_weights=encoder_weights,
         resume=resume,
         branch=branch,
         decay_only=decay_only,

@@ -1,0 +1,144 @@
+"""`page4d pretrain`: what it writes and prints, what takes its encoder, and how every failure ends."""
+
+import json
+import signal
+from dataclasses import replace
+
+import pytest
+import torch
+from clips import write_scene
+
+from page4d.encoders.build import encoder_to_json
+from page4d.encoders.vit import ViTConfig
+from page4d.models.config import PRESETS as NETWORKS
+from page4d.pretraining.config import PretrainConfig
+from page4d.weights.loading import load_encoder, load_network
+from page4d_cli import training_progress
+
+ENCODER = ViTConfig(image_size=28, patch_size=14, embed_dim=32, depth=1, num_heads=2)
+RUN = ("--device", "cpu", "--threads", "1", "--batch", "2")
+
+
+@pytest.fixture
+def scene(tmp_path):
+    (tmp_path / "encoder.json").write_text(encoder_to_json(ENCODER))
+    return write_scene(tmp_path / "scene")
+
+
+@pytest.fixture
+def pretrain(cli, scene, tmp_path):
+    def call(*arguments: object):
+        return cli(
+            "pretrain", scene, "--out", tmp_path / "run", "--encoder", tmp_path / "encoder.json", *RUN, *arguments
+        )
+
+    return call
+
+
+@pytest.mark.parametrize("method", ["mae", "dino"])
+def test_videos_become_an_encoder(pretrain, tmp_path, method):
+    ended = pretrain("--method", method, "--steps", 5, "--tensorboard", "--json")
+    assert ended.code == 0, ended.err
+    told = json.loads(ended.out)
+    assert (told["steps"], told["samples"], told["skipped_steps"]) == (5, 10, 0)
+    assert "loss" in ended.err
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    picture = "reconstruction.png" if method == "mae" else "attention.png"
+    assert names >= {"encoder.safetensors", "curve.png", "metrics.jsonl", "config.json", "tensorboard", picture}
+    loaded = load_encoder(tmp_path / "run" / "encoder.safetensors")
+    assert loaded.config == ENCODER
+    assert method in loaded.info.description
+
+
+def test_ctrl_c_saves_and_resume_goes_on(pretrain, cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_progress.TrainingProgress, "step", lambda *_: signal.raise_signal(signal.SIGINT))
+    ended = pretrain("--steps", 7)
+    assert ended.code == 130
+    assert "error: interrupted after step 5, which is saved in" in ended.err
+    monkeypatch.undo()
+    ended = cli("pretrain", "--out", tmp_path / "run", "--resume", "--device", "cpu", "--quiet")
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
+    refused = cli("pretrain", "--out", tmp_path / "run", "--resume")
+    assert (refused.code, "is finished: 14 samples" in refused.err) == (2, True)
+    refused = cli("pretrain", "--out", tmp_path / "run", "--resume", "--seed", 3)
+    assert (refused.code, "keeps what it learns" in refused.err) == (2, True)
+
+
+def test_a_dry_run_prints_a_configuration_that_config_takes(pretrain, cli, tmp_path):
+    shown = pretrain("--method", "dino", "--seed", 5, "--size", 56, "--learning-rate", 0.01, "--dry-run")
+    config = PretrainConfig.from_json(shown.out)
+    assert (config.seed, config.crops.size, config.optimizer.learning_rate) == (5, 56, 0.01)
+    (tmp_path / "config.json").write_text(shown.out)
+    again = cli("pretrain", "--out", tmp_path / "run", "--dry-run", "--config", tmp_path / "config.json")
+    assert again.out == shown.out
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "found"),
+    [
+        ((), 2, "a run without an end"),
+        (("--steps", 1, "--encoder", "swin-t"), 2, "mae teaches a ViT, and the encoder is a swin"),
+        (("--steps", 1, "--encoder", "vit-huge"), 2, "no encoder is called 'vit-huge'"),
+        (("--steps", 1, "--encoder", "missing.json"), 3, "'missing.json' cannot be read"),
+        (("--steps", 1, "--size", 30), 2, "crops of 30 px for patches of 14 x 14 px"),
+        (("--steps", 1, "--precision", "fp16"), 2, "training in fp16"),
+        (("--steps", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
+        (("--until-seconds", 0), 2, "--until-seconds 0"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_leaves_nothing(pretrain, tmp_path, arguments, code, found):
+    ended = pretrain(*arguments)
+    assert (ended.code, ended.out) == (code, "")
+    assert ended.err.startswith("error: ")
+    assert found in ended.err
+    assert "hint:  " in ended.err
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_folders_that_hold_no_footage_are_said(cli, scene, tmp_path):
+    (tmp_path / "empty").mkdir()
+    cases = {
+        (tmp_path / "empty",): (3, "no videos in"),
+        (tmp_path / "nowhere",): (2, "does not exist"),
+        (tmp_path / "encoder.json",): (2, "is a file; give the folder"),
+        (write_scene(tmp_path / "short", names=("a",), frames=3),): (3, "3 frames in 1 views: too few"),
+        (): (2, "a new run without a scene"),
+        (scene, "--method", "dino", "--encoder", tmp_path / "mean.json"): (2, "pools by 'mean'"),
+        ("--resume",): (3, "there is no checkpoint"),
+    }
+    (tmp_path / "mean.json").write_text(encoder_to_json(replace(ENCODER, pooling="mean")))
+    for arguments, (code, found) in cases.items():
+        length = () if "--resume" in arguments else ("--steps", 1)
+        ended = cli("pretrain", *arguments, "--out", tmp_path / "run", "--device", "cpu", *length)
+        assert (ended.code, found in ended.err) == (code, True), ended.err
+
+
+def test_the_encoder_enters_a_network_and_convert_weights(pretrain, cli, tmp_path):
+    assert pretrain("--method", "dino", "--steps", 2, "--quiet").code == 0
+    file = tmp_path / "run" / "encoder.safetensors"
+    network = replace(NETWORKS["mv-tiny"], encoder=replace(ENCODER, drop_path=0.1))
+    (tmp_path / "network.json").write_text(network.to_json())
+    train = ("train", "--preset", "tiny", "--device", "cpu", "--threads", 1, "--until-samples", 2, "--quiet")
+    rate = ("--learning-rate", 1e-12, "--fp32-weights")
+    given = ("--model", tmp_path / "network.json", "--encoder-weights", file)
+    ended = cli(*train, "--out", tmp_path / "trained", *given, *rate)
+    assert (ended.code, ended.err) == (0, "")
+    trained = load_network(tmp_path / "trained" / "weights.safetensors")
+    for name, value in load_encoder(file).encoder.state_dict().items():
+        torch.testing.assert_close(trained.network.state_dict()[f"encoder.{name}"], value, rtol=0, atol=1e-6)
+    assert "encoder of encoder.safetensors, sha256" in trained.info.metadata["history_from"]
+    refused = cli(*train, "--out", tmp_path / "other", "--encoder-weights", file)
+    assert refused.code == 4
+    assert "is a vit, and mv-tiny has a dinov2" in refused.err
+    refused = cli(*train, "--out", tmp_path / "other", *given, "--weights", file)
+    assert (refused.code, "--weights brings its own encoder" in refused.err) == (2, True)
+    ended = cli("convert-weights", file, "--out", tmp_path / "half.safetensors", "--dtype", "fp16")
+    assert ended.code == 0, ended.err
+    assert "all accounted for" in ended.out
+    half, whole = load_encoder(tmp_path / "half.safetensors"), load_encoder(file)
+    assert half.config == whole.config
+    assert half.info.licence == whole.info.licence
+    assert half.info.description == whole.info.description
+    for name, value in whole.encoder.state_dict().items():
+        assert torch.equal(half.encoder.state_dict()[name], value.half().float())
