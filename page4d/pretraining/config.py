@@ -114,14 +114,17 @@ class PretrainConfig:
 
 _ADAPTER = TypeAdapter(PretrainConfig)
 
-_SMALL = ViTConfig(image_size=96, patch_size=8, embed_dim=128, depth=6, num_heads=4)
+_SMALL = ViTConfig(image_size=64, patch_size=8, embed_dim=96, depth=4, num_heads=3)
 
 PRESETS: dict[Method, PretrainConfig] = {
     Method.MAE: PretrainConfig(
         method=MAEConfig(
             encoder=replace(_SMALL, pooling=Pooling.MEAN), decoder_dim=64, decoder_depth=1, decoder_heads=4
         ),
-        optimizer=OptimizerConfig(betas=(0.9, 0.95), weight_decay=0.05, warmup_steps=40, average_decay=0.99),
+        crops=CropConfig(size=64),
+        optimizer=OptimizerConfig(
+            learning_rate=2e-3, betas=(0.9, 0.95), weight_decay=0.05, warmup_steps=15, average_decay=0.99
+        ),
     ),
     Method.DINO: PretrainConfig(
         method=DINOConfig(
@@ -129,10 +132,10 @@ PRESETS: dict[Method, PretrainConfig] = {
             projector=ProjectorConfig(layers=4, hidden_dim=512, bottleneck_dim=128, classes=2048),
             teacher_momentum=0.99,
         ),
-        crops=CropConfig(area=(0.4, 1.0), num_large=2, num_small=4, recoloured=True),
+        crops=CropConfig(size=64, area=(0.4, 1.0), num_large=2, small_size=32, num_small=4, recoloured=True),
         batch=32,
         optimizer=OptimizerConfig(
-            learning_rate=5e-4, betas=(0.9, 0.999), weight_decay=0.05, warmup_steps=40, max_gradient_norm=3.0
+            learning_rate=1e-3, betas=(0.9, 0.999), weight_decay=0.05, warmup_steps=30, max_gradient_norm=3.0
         ),
     ),
 }

@@ -100,8 +100,8 @@ def pretrain(
 ) -> None:
     """Teach an image encoder on unlabelled footage, for train --encoder-weights.
 
-    Leaves encoder.safetensors, curve.png, and reconstruction.png (mae) or attention.png (dino): what the class token
-    looks at. For several devices: torchrun --nproc-per-node N -m page4d_cli pretrain ...
+    Leaves encoder.safetensors, curve.png, and a picture: reconstruction.png (mae), or attention.png (dino) with what
+    the class token looks at. For several devices: torchrun --nproc-per-node N -m page4d_cli pretrain ...
     """
     import json
 
