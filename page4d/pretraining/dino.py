@@ -141,13 +141,14 @@ class _Pupil(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Distilled:
-    """What one batch says: the loss, the entropy of the teacher in nats, and the mean of its logits.
+    """What one batch says: the loss, the teacher's entropy and information in nats, and the mean of its logits.
 
-    An entropy of 0, or of the logarithm of the number of classes, is a collapse.
+    The information is how much the class tells of the image: 0 is a collapse, whether to one class or to all alike.
     """
 
     loss: Float[Tensor, ""]
     teacher_entropy: Float[Tensor, ""]
+    teacher_information: Float[Tensor, ""]
     centre: Float[Tensor, "one K"]
 
 
@@ -191,9 +192,11 @@ class SelfDistillation(nn.Module):
         ]
         logits = torch.cat(list(taught))
         shares = teacher_shares(logits, self.centre, config.teacher_temperature)
+        entropy = _entropy(shares).mean()
         return Distilled(
             loss=torch.stack(losses).mean(),
-            teacher_entropy=-torch.xlogy(shares, shares).sum(-1).mean(),
+            teacher_entropy=entropy,
+            teacher_information=_entropy(shares.mean(dim=0)) - entropy,
             centre=logits.mean(dim=0, keepdim=True),
         )
 
@@ -236,6 +239,10 @@ def momentum_at(done: float, start: float) -> float:
     Source: Grill et al. (2020), BYOL, section 3.2.
     """
     return 1 - (1 - start) * (math.cos(math.pi * min(max(done, 0.0), 1.0)) + 1) / 2
+
+
+def _entropy(shares: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
+    return -torch.xlogy(shares, shares).sum(dim=-1)
 
 
 def _each(pupil: nn.Module, crops: Sequence[Float[Tensor, "F 3 H W"]]) -> list[Float[Tensor, "F K"]]:

@@ -99,7 +99,11 @@ class Distiller:
         """Compare the crops."""
         found = self.network(crops.large, crops.small)
         self._centres.append(found.centre)
-        return {"total": found.loss, "teacher_entropy": found.teacher_entropy}
+        return {
+            "total": found.loss,
+            "teacher_entropy": found.teacher_entropy,
+            "teacher_information": found.teacher_information,
+        }
 
     def follow(self, taken: Taken) -> None:
         """Move the teacher and the centre, which is that of all processes."""

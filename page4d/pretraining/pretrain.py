@@ -1,8 +1,9 @@
 """Pretrain: one call from folders of videos to a folder with an encoder and pictures of what it has learned."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,8 +28,15 @@ ENDS = "--steps or --until-seconds"
 _LESS_MEMORY = "use a smaller --batch, or a smaller encoder"
 _CURVES = {
     "mae": {"total": "squared error of hidden patches"},
-    "dino": {"total": "cross entropy", "teacher_entropy": "entropy of the teacher, nats"},
+    "dino": {
+        "total": "cross entropy",
+        "teacher_entropy": "entropy of the teacher, nats",
+        "teacher_information": "what it tells of the image, nats",
+    },
 }
+_LEAST_INFORMATION = 0.1
+"""Nats that a teacher tells of an image, below which it has collapsed."""
+
 _DETAIL = 1.5
 """Short side of the frames in memory, in sides of a large crop."""
 
@@ -118,6 +126,7 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
             release_encoder(state, encoder_file(folder), metrics)
             draw_losses(metrics, folder.curve, _CURVES[state.config.method.kind])
             draw_pictures(state.learner, footage, state.config, folder.path)
+            _warn_of_collapse(metrics, observer)
         team.wait()
     at = state.position
     losses = [line["losses"]["total"] for line in metrics if line["kind"] == "step"]
@@ -129,6 +138,17 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
         loss=losses[-1] if losses else None,
         encoder=encoder_file(folder),
     )
+
+
+def _warn_of_collapse(metrics: Sequence[Mapping[str, Any]], observer: TrainObserver) -> None:
+    """Say it if a teacher says the same of every image."""
+    steps = [line["losses"] for line in metrics if line["kind"] == "step"]
+    told = steps[-1].get("teacher_information") if steps else None
+    if told is not None and told < _LEAST_INFORMATION:
+        observer.message(
+            f"the teacher tells images apart by {told:.2f} nats: it has collapsed, and the encoder is of little use; "
+            "try a lower --learning-rate, a larger --batch, more varied footage or --method mae"
+        )
 
 
 def _start(

@@ -168,13 +168,19 @@ def test_every_crop_is_compared_with_every_other_large_one(network: SelfDistilla
     torch.testing.assert_close(found.centre, torch.cat(taught).mean(0, keepdim=True), rtol=0, atol=1e-14)
 
 
-def test_the_entropy_of_the_teacher_tells_both_collapses(network: SelfDistillation) -> None:
+def test_entropy_and_information_of_the_teacher_tell_collapses_from_learning(network: SelfDistillation) -> None:
     same = torch.zeros(4, 16, dtype=torch.float64)
     network.centre.zero_()
-    assert network.compare([same, same], [same, same]).teacher_entropy.item() == pytest.approx(math.log(16))
+    alike = network.compare([same, same], [same, same])
+    assert alike.teacher_entropy.item() == pytest.approx(math.log(16))
+    assert alike.teacher_information.item() == pytest.approx(0, abs=1e-12)
     one = same.clone()
     one[:, 3] = 9
-    assert network.compare([one, one], [same, same]).teacher_entropy.item() == pytest.approx(0, abs=1e-6)
+    single = network.compare([one, one], [same, same])
+    assert single.teacher_entropy.item() == pytest.approx(0, abs=1e-6)
+    assert single.teacher_information.item() == pytest.approx(0, abs=1e-6)
+    apart = 9 * torch.eye(4, 16, dtype=torch.float64)
+    assert network.compare([apart, apart], [same, same]).teacher_information.item() == pytest.approx(math.log(4))
 
 
 def test_the_classes_of_the_paper_have_norm_one_and_its_bottleneck_no_activation() -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 from page4d.encoders.swin import SwinConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import InputError, InterruptedRunError, UsageError
+from page4d.pretraining import pretrain as pretraining
 from page4d.pretraining.config import PRESETS, Method, PretrainConfig, with_encoder, with_size
 from page4d.pretraining.learners import Distiller, Taken, build_learner
 from page4d.pretraining.pictures import class_attention
@@ -18,6 +19,7 @@ from page4d.pretraining.pretrain import PretrainRequest
 from page4d.training.folder import RunFolder
 from page4d.training.logs import read_metrics
 from page4d.training.parallel import ALONE
+from page4d.training.progress import SilentObserver
 from page4d.training.train import train as train_network
 from page4d.weights.loading import load_encoder
 from tests.pretraining.recordings import (
@@ -25,6 +27,7 @@ from tests.pretraining.recordings import (
     TINY_MAE,
     assert_equal_runs,
     checkpoint_of,
+    never,
     run_tiny,
     stop_after,
     write_recording,
@@ -139,6 +142,18 @@ def test_a_step_without_a_finite_gradient_leaves_teacher_and_centre_alone() -> N
         same = [name for name, value in learner.network.state_dict().items() if torch.equal(value, before[name])]
         assert ("centre" in same) is not moved
         assert ("teacher.projector.hidden.0.bias" in same) is not moved
+
+
+@pytest.mark.parametrize(("information", "said"), [(0.03, 1), (1.2, 0), (None, 0)])
+def test_a_teacher_that_says_the_same_of_every_image_is_told(information, said, scene, tmp_path, monkeypatch) -> None:
+    heard: list[str] = []
+    observer = SilentObserver()
+    monkeypatch.setattr(observer, "message", heard.append)
+    config = replace(TINY_MAE, scenes=(str(scene),))
+    losses = {"total": 1.0} if information is None else {"total": 1.0, "teacher_information": information}
+    monkeypatch.setattr(pretraining, "read_metrics", lambda _: [{"kind": "step", "samples": 1, "losses": losses}])
+    pretraining.pretrain(PretrainRequest(out=tmp_path, config=config, steps=1, device="cpu"), observer, never)
+    assert len([text for text in heard if "collapsed" in text]) == said
 
 
 def test_the_class_token_shares_its_attention_among_the_patches() -> None:
