@@ -134,7 +134,7 @@ class NaViT(nn.Module):
         patches, positions, lengths = [], [], []
         kept_share = 1.0 if noise is None else 1 - self.config.token_dropout
         for index, image in enumerate(images):
-            grid = self._grid(image)
+            grid = self.grid_of(image)
             cut = cut_patches(image.movedim(0, -1)[None], (self.config.patch_size,) * 2).flatten(0, 2)
             places = _places(grid, image.device)
             lengths.append(int(len(cut) * kept_share))
@@ -167,7 +167,7 @@ class NaViT(nn.Module):
         Raises:
             ShapeError: if they do not divide into patches, or are larger than the tables of positions.
         """
-        grid = self._grid(images)
+        grid = self.grid_of(images)
         patches = cut_patches(images.movedim(1, -1), (self.config.patch_size,) * 2).flatten(1, 2)
         tokens = self.embed(patches, _places(grid, images.device)[None])
         return PatchTokens(tokens=self.transform(tokens), grid=grid)
@@ -177,7 +177,8 @@ class NaViT(nn.Module):
         packing = self.pack(images)
         tokens = packing.unpacked(self.transform(self.embed(packing.patches, packing.positions), packing))
         return [
-            PatchTokens(tokens=part[None], grid=self._grid(image)) for image, part in zip(images, tokens, strict=True)
+            PatchTokens(tokens=part[None], grid=self.grid_of(image))
+            for image, part in zip(images, tokens, strict=True)
         ]
 
     def forward_features(
@@ -191,7 +192,7 @@ class NaViT(nn.Module):
         if self.pool is None:
             raise UsageError("this encoder has no classes and no pooling", "build it with num_classes")
         if noise is None and self.training and self.config.token_dropout > 0:
-            counts = [rows * columns for rows, columns in map(self._grid, images)]
+            counts = [rows * columns for rows, columns in map(self.grid_of, images)]
             noise = [torch.randn(count, device=images[0].device) for count in counts]
         packing = self.pack(images, noise)
         tokens = self.transform(self.embed(packing.patches, packing.positions), packing)
@@ -208,7 +209,12 @@ class NaViT(nn.Module):
         """
         return apply_head(self.head, self.forward_features(images, noise))
 
-    def _grid(self, images: Tensor) -> tuple[int, int]:
+    def grid_of(self, images: Tensor) -> tuple[int, int]:
+        """Return the rows and columns of patches of images.
+
+        Raises:
+            ShapeError: if they do not divide into patches, or are larger than the tables of positions.
+        """
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         rows, columns = self.config.table_grid
         if grid[0] > rows or grid[1] > columns:

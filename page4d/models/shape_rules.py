@@ -112,6 +112,10 @@ def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -
     return _empty(values, *kept)
 
 
+def _sort(values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    return _alike(values), _alike(values, torch.long)
+
+
 def _norm(values: Tensor, _: Any, dims: Any = None, keepdim: bool = False, **__: Any) -> Tensor:
     return _reduce(values, dims, keepdim)
 
@@ -160,7 +164,10 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.arange: _steps(torch.arange),
     _aten.linspace: _steps(torch.linspace),
     **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any), _reduce),
+    _aten.var_mean: lambda *args, **kwargs: (_reduce(*args, **kwargs), _reduce(*args, **kwargs)),
     _aten.linalg_vector_norm: _norm,
+    _aten.sort: _sort,
+    _aten.gather: lambda values, _, places, **__: _empty(values, *places.shape),
     **dict.fromkeys((_aten._log_softmax, _aten.roll, _aten.linalg_cross, _aten.zeros_like, _aten.ones_like), _same),
     _aten.clone: _clone,
 }

@@ -1,19 +1,17 @@
 """The stages of a network, named and ordered as its specification walks through them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import prod
-
-from torch import nn
 
 from page4d.encoders.stem import StemConfig
 from page4d.models.config import MaskRule
 from page4d.models.network import ViewTimeNetwork
-from page4d.models.rehearsal import Rehearsal
 from page4d.models.schedule import Step
 from page4d.models.sparse_config import SparseStrategy
+from page4d.models.walk import Book, Stage, num_parameters
 
-BYTES_A_NUMBER = 4
+_ENCODERS = {"dinov2": "DINOv2", "vit": "ViT", "swin": "Swin", "twins": "Twins-SVT", "navit": "NaViT"}
+"""How papers call the encoder of a kind of configuration."""
+
 
 _MERGED = {
     Step.FRAME: "B*T*V N",
@@ -31,66 +29,15 @@ _SEEN = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """One stage: what leaves it, axis by axis. `flops` counts a multiplication and an addition as two."""
-
-    part: str
-    name: str
-    symbolic: tuple[str, ...]
-    shape: tuple[int, ...]
-    parameters: int = 0
-    flops: int = 0
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of what leaves the stage, in float32."""
-        return prod(self.shape) * BYTES_A_NUMBER
+_NetworkBook = Book[ViewTimeNetwork]
 
 
-def number_of(axis: str, symbols: dict[str, int]) -> int:
-    """Return the length of an axis such as `1+R+P`, `B*T` or `H/2`."""
-    return sum(prod(_factor(factor, symbols) for factor in term.split("*")) for term in axis.split("+"))
-
-
-def _factor(text: str, symbols: dict[str, int]) -> int:
-    name, _, divisor = text.partition("/")
-    return (int(name) if name.isdecimal() else symbols[name]) // int(divisor or 1)
-
-
-def num_parameters(module: nn.Module) -> int:
-    """Count the parameters of a module."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def stages_of(network: ViewTimeNetwork, rehearsal: Rehearsal, symbols: dict[str, int]) -> tuple[Stage, ...]:
+def stages_of(book: _NetworkBook) -> tuple[Stage, ...]:
     """Return all stages in the order in which they run; their parameters add up to the network's."""
-    book = _Book(network=network, rehearsal=rehearsal, symbols=symbols)
     return (*_encoding(book), *_inputs(book), *_mask(book), *_trunk(book), *_sparse(book), *_heads(book))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Book:
-    """A network, what was seen of it, and the lengths of its axes."""
-
-    network: ViewTimeNetwork
-    rehearsal: Rehearsal
-    symbols: dict[str, int]
-
-    def stage(self, part: str, name: str, symbolic: str, *modules: str, parameters: int = 0) -> Stage:
-        """Return a stage with the parameters and the work of some modules."""
-        axes = tuple(symbolic.split())
-        return Stage(
-            part=part,
-            name=name,
-            symbolic=axes,
-            shape=tuple(number_of(axis, self.symbols) for axis in axes),
-            parameters=parameters + sum(num_parameters(self.network.get_submodule(module)) for module in modules),
-            flops=self.rehearsal.work(*modules),
-        )
-
-
-def _encoding(book: _Book) -> Iterator[Stage]:
+def _encoding(book: _NetworkBook) -> Iterator[Stage]:
     tokens, part = book.network.aggregator.special, "encoding"
     yield book.stage(part, "1 normalise", "B T V 3 H W")
     yield book.stage(part, "2 images as one batch", "B*T*V 3 H W")
@@ -99,7 +46,8 @@ def _encoding(book: _Book) -> Iterator[Stage]:
         rest = ("encoder.middle", "encoder.coarse", "encoder.coarse_norm", "encoder.blocks", "encoder.norm")
         yield book.stage(part, "3 patch tokens (convolutions and blocks)", "B*T*V P C", *rest)
     else:
-        yield book.stage(part, "3 patch tokens (DINOv2)", "B*T*V P C", "encoder")
+        name = _ENCODERS[book.network.config.encoder.kind]
+        yield book.stage(part, f"3 patch tokens ({name})", "B*T*V P C", "encoder")
     yield book.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
     yield book.stage(part, "5 join", "B*T*V R+P C")
     yield book.stage(part, "6 group again", "B T V R+P C")
@@ -107,7 +55,7 @@ def _encoding(book: _Book) -> Iterator[Stage]:
         yield book.stage(part, "7 camera token", "B T V 1+R+P C", parameters=tokens.camera_token.numel())
 
 
-def _inputs(book: _Book) -> Iterator[Stage]:
+def _inputs(book: _NetworkBook) -> Iterator[Stage]:
     network, part = book.network, "inputs"
     if network.matching is not None:
         yield book.stage(part, "matches in G other images", "B T V G P P", "matching")
@@ -117,7 +65,7 @@ def _inputs(book: _Book) -> Iterator[Stage]:
         yield book.stage(part, "where rays of matches meet", "B T V P C", "triangulation")
 
 
-def _mask(book: _Book) -> Iterator[Stage]:
+def _mask(book: _NetworkBook) -> Iterator[Stage]:
     mask, aggregator, part = book.network.config.mask, book.network.aggregator, "mask"
     if mask is None or aggregator.dynamic is None or aggregator.mask_bias is None:
         return
@@ -139,7 +87,7 @@ def _mask(book: _Book) -> Iterator[Stage]:
         yield book.stage(part, name, f"{scalars}", "aggregator.mask_bias")
 
 
-def _trunk(book: _Book) -> Iterator[Stage]:
+def _trunk(book: _NetworkBook) -> Iterator[Stage]:
     config, aggregator, part = book.network.config, book.network.aggregator, "trunk"
     hidden = (
         f"{config.mlp_ratio:g}*C" if config.mlp_ratio % 1 == 0 else f"{int(config.mlp_ratio * book.symbols['C'])}"
@@ -165,7 +113,7 @@ def _trunk(book: _Book) -> Iterator[Stage]:
         yield book.stage(part, name, "B T V N 2*C")
 
 
-def _sparse(book: _Book) -> Iterator[Stage]:
+def _sparse(book: _NetworkBook) -> Iterator[Stage]:
     sparse, part = book.network.config.sparse, "sparse"
     if sparse is None:
         return
@@ -179,7 +127,7 @@ def _sparse(book: _Book) -> Iterator[Stage]:
     yield book.stage(part, "grouped again", "B T V N C", "aggregator.sparse")
 
 
-def _heads(book: _Book) -> Iterator[Stage]:
+def _heads(book: _NetworkBook) -> Iterator[Stage]:
     rows = (
         ("pose encodings (t, quaternion, fov)", "B T V 9", "camera_head"),
         ("depth", "B T V H W 1", "depth_head"),

@@ -1,7 +1,5 @@
 """Walk through a network without computing it: the shape, parameters and work of every stage, at any size."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -16,40 +14,8 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.rehearsal import rehearsed, unwritten
 from page4d.models.sparse import dilated_neighbours
 from page4d.models.sparse_config import SparseStrategy
-from page4d.models.stages import BYTES_A_NUMBER, Stage, num_parameters, stages_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Walk:
-    """All stages of a network for one size of input, in float32."""
-
-    symbols: dict[str, int]
-    stages: tuple[Stage, ...]
-    parameters: int
-    computed_bytes: int
-    """The most that images, hints and everything computed from them hold at once."""
-    busiest: str
-    """The part of the network that runs when they do."""
-
-    @property
-    def flops(self) -> int:
-        """Work of linear layers, convolutions, attention and matches; norms and activations are not counted."""
-        return sum(stage.flops for stage in self.stages)
-
-    @property
-    def activation_bytes(self) -> int:
-        """Size of what leaves the stages, added up; not all of it is held at once."""
-        return sum(stage.num_bytes for stage in self.stages)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Size of the parameters."""
-        return self.parameters * BYTES_A_NUMBER
-
-    @property
-    def peak_bytes(self) -> int:
-        """The most memory that tensors hold at once, without what a kernel or the allocator takes for itself."""
-        return self.weight_bytes + self.computed_bytes
+from page4d.models.stages import stages_of
+from page4d.models.walk import Book, Walk
 
 
 def walk_network(
@@ -83,13 +49,8 @@ def walk_network(
     if together or (config.full_attention is FullAttention.ONE_VIEW and views == 1):
         times, views = 1, times * views
     symbols = _symbols(network, (batch, times, views), grid)
-    return Walk(
-        symbols=symbols,
-        stages=stages_of(network, rehearsal, symbols),
-        parameters=num_parameters(network),
-        computed_bytes=rehearsal.peak_bytes,
-        busiest=rehearsal.peak_in.partition(".")[0],
-    )
+    book = Book(network=network, rehearsal=rehearsal, symbols=symbols)
+    return book.walk(stages_of(book))
 
 
 def _hints(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) -> Hints:

@@ -1,6 +1,7 @@
 """`page4d inspect-shapes`: the walk of shapes through a network, at full size and without its weights."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +10,10 @@ import typer
 from page4d_cli import console, options
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from page4d.models.config import NetworkConfig
-    from page4d.models.stages import Stage
-    from page4d.models.trace import Walk
+    from page4d.models.walk import Stage, Walk
 
 
 class FormatOption(StrEnum):
@@ -28,32 +30,67 @@ _HEADINGS = ("stage", "what leaves it", "symbols", "shape", "parameters", "GFLOP
 def inspect_shapes(
     model: Annotated[
         str | None,
-        typer.Option(metavar="PRESET", help="A network by name, such as mv-large, vggt, pi3 (default mv-large)."),
+        typer.Option(
+            metavar="PRESET",
+            help="A network by name, such as mv-large, vggt, pi3, or an encoder: vit-b16, swin-t, twins-svt-s, "
+            "navit, mae (default mv-large).",
+        ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The network of a weights file.")] = None,
-    times: Annotated[int, typer.Option("--times", "--frames", min=1, metavar="T", help="Instants.")] = 8,
-    views: Annotated[int, typer.Option(min=1, metavar="V", help="Cameras.")] = 4,
+    times: Annotated[
+        int | None, typer.Option("--times", "--frames", min=1, metavar="T", help="Instants (default 8).")
+    ] = None,
+    views: Annotated[int | None, typer.Option(min=1, metavar="V", help="Cameras (default 4).")] = None,
     size: Annotated[
         str | None,
         typer.Option(metavar="HxW|N", help="Height and width of the network's images; N is NxN. Default: its own."),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Scenes at once.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Scenes, or an encoder's images, at once.")] = 1,
     style: Annotated[FormatOption, typer.Option("--format", help="How to print it.")] = FormatOption.TABLE,
     as_json: options.Json = False,
 ) -> None:
     """Print what shape leaves every stage of a network, with its parameters and work; nothing is computed."""
     from page4d.models.trace import walk_network
 
-    name, network = _choose(model, weights)
-    side = network.encoder.image_size
-    image_size = (side, side) if size is None else _parse_size(size)
-    walk = walk_network(network, times=times, views=views, size=image_size, batch=batch)
+    image_size = None if size is None else _parse_size(size)
+    if model is not None and model in _encoders():
+        for option, number in (("--weights", weights), ("--times", times), ("--views", views)):
+            _refuse_with_encoder(model, option, number)
+        name, walk = model, _encoders()[model](batch=batch, size=image_size)
+    else:
+        name, network = _choose(model, weights)
+        side = network.encoder.image_size
+        walk = walk_network(network, times=times or 8, views=views or 4, size=image_size or (side, side), batch=batch)
     if as_json or style is FormatOption.JSON:
         console.print_json(_document(name, walk))
     elif style is FormatOption.MARKDOWN:
         _print_markdown(name, walk)
     else:
         _print(name, walk)
+
+
+def _encoders() -> "dict[str, Callable[..., Walk]]":
+    """Return what walks through an encoder by itself, or through what pretrains it, by name."""
+    from page4d.encoders.presets import ENCODER_PRESETS
+    from page4d.models.encoder_trace import walk_encoder
+    from page4d.pretraining.trace import PRETRAINING_WALKS
+
+    return {name: partial(walk_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_WALKS
+
+
+def _refuse_with_encoder(name: str, option: str, value: object) -> None:
+    """Refuse an option that makes no sense with an encoder.
+
+    Raises:
+        UsageError: if it is given.
+    """
+    from page4d.errors import UsageError
+
+    if value is not None:
+        raise UsageError(
+            f"{option} {value}, but {name} is an encoder of single images",
+            f"leave {option} out; --batch says how many images",
+        )
 
 
 def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfig]":
@@ -68,7 +105,8 @@ def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfi
         return weights.name, describe_weights(weights)[0]
     name = model or "mv-large"
     if name not in PRESETS:
-        raise UsageError(f"no preset is called '{name}'", f"choose from {', '.join(PRESETS)}")
+        names = ", ".join((*PRESETS, *_encoders()))
+        raise UsageError(f"no preset is called '{name}'", f"choose from {names}")
     return name, PRESETS[name]
 
 
@@ -134,7 +172,7 @@ def _total(walk: "Walk") -> tuple[str, ...]:
 def _memory(walk: "Walk") -> tuple[str, str]:
     """Say how much memory a forward pass takes at once, and what for."""
     peak, weights, computed = map(console.human_size, (walk.peak_bytes, walk.weight_bytes, walk.computed_bytes))
-    place = f", while the {walk.busiest.replace('_', ' ')} runs" if walk.busiest else ""
+    place = f", reached in the {walk.busiest.replace('_', ' ')}" if walk.busiest else ""
     parts = f"{weights} of weights, {computed} of images and of what is computed from them"
     return f"peak memory {peak} in fp32{place}:", parts
 

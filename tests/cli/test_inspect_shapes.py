@@ -111,7 +111,7 @@ def test_a_table_and_markdown_say_the_same(cli) -> None:
         assert "mv-tiny: B=1, T=2, V=3, H=28, W=42" in ended.out
         assert "time-attention (fixed v), 4 layers" in ended.out
         assert "304,719" in ended.out
-        assert "peak memory 2.21 MB in fp32, while the point head runs:" in ended.out
+        assert "peak memory 2.21 MB in fp32, reached in the point head:" in ended.out
     assert "| encoding | 3 patch tokens (DINOv2) | [B\\*T\\*V, P, C] | [6, 6, 32] | 32,672 |" in markdown.out
 
 
@@ -123,6 +123,46 @@ def test_a_weights_file_has_its_own_network(cli, tmp_path) -> None:
     document = json.loads(ended.out)
     assert document["network"] == "x.safetensors"
     assert [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]] == WALK
+
+
+def test_an_encoder_is_shown_by_itself(cli) -> None:
+    document = large(cli, "vit-b16", "--batch", "3", "--size", "384")
+    assert document["parameters"] == 86_567_656
+    assert document["stages"][3]["shape"] == [3, 1 + 24 * 24, 768]
+    assert large(cli, "mae")["by_name"]["pixels of the masked patches"]["shape"] == [1, 147, 768]
+    table, markdown = (
+        cli("inspect-shapes", "--model", "swin-t"),
+        cli("inspect-shapes", "--model", "swin-t", "--format", "markdown"),
+    )
+    for ended in (table, markdown):
+        assert (ended.code, ended.err) == (0, "")
+        assert "28,288,354" in ended.out
+    assert "| stage 3 | block 1 | [B, H/32, W/32, C3] | [1, 7, 7, 768] | 7,091,928 |" in markdown.out
+
+
+@pytest.mark.parametrize("option", ["--times", "--frames", "--views", "--weights"])
+def test_an_encoder_has_no_videos(option: str, cli) -> None:
+    ended = cli("inspect-shapes", "--model", "swin-t", option, "3")
+    assert ended.code == 2
+    shown = option.replace("--frames", "--times")
+    assert ended.err.startswith(
+        f"error: {shown} 3, but swin-t is an encoder of single images\nhint:  leave {shown} out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("mv-vit", "ViT"),
+        ("mv-swin", "Swin"),
+        ("mv-twins", "Twins-SVT"),
+        ("mv-navit", "NaViT"),
+        ("mv-large", "DINOv2"),
+    ],
+)
+def test_a_network_names_its_own_encoder(model: str, name: str, cli) -> None:
+    rows = large(cli, model, "--times", "1", "--views", "2")["by_name"]
+    assert [row for row in rows if row.startswith("3 ")] == [f"3 patch tokens ({name})"]
 
 
 def test_mistakes_end_in_two_lines(cli, tmp_path) -> None:
@@ -139,6 +179,7 @@ import resource, sys
 from page4d_cli.app import run
 codes = [run(["inspect-shapes", "--model", model, "--times", times, "--views", views]) for model, times, views in (
     ("vggt", "100", "1"), ("mv-large", "24", "4"))]
+codes += [run(["inspect-shapes", "--model", model]) for model in ("swin-t", "twins-svt-s", "navit", "mae")]
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(sum(codes), used.ru_utime + used.ru_stime, used.ru_maxrss, "sympy" in sys.modules, file=sys.stderr)
 """

@@ -31,7 +31,8 @@ from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.live_bytes import LiveBytes
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
-from page4d.models.trace import Walk, walk_network
+from page4d.models.trace import walk_network
+from page4d.models.walk import Walk
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(

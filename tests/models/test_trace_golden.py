@@ -1,13 +1,19 @@
-"""The walk of shapes through every full-size network as it was read and found right: `make golden` writes it anew."""
+"""The walk of shapes through networks and encoders as it was read and found right: `make golden` writes it anew."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from page4d.encoders.presets import ENCODER_PRESETS
 from page4d.models.config import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
-from page4d.models.trace import Walk, walk_network
+from page4d.models.encoder_trace import walk_encoder
+from page4d.models.trace import walk_network
+from page4d.models.walk import Walk
+from page4d.pretraining.trace import PRETRAINING_WALKS
 
 FOLDER = Path(__file__).parents[1] / "golden" / "shapes"
 LARGE = PRESETS["mv-large"]
@@ -17,6 +23,13 @@ CASES: dict[str, tuple[NetworkConfig, int, int]] = {
     "vggt": (PRESETS["vggt"], 100, 1),
     "pi3": (PRESETS["pi3"], 100, 1),
     "mv-demo": (PRESETS["mv-demo"], 8, 4),
+}
+ENCODERS: dict[str, Callable[[], Walk]] = {
+    **{
+        name: partial(walk_encoder, ENCODER_PRESETS[name], batch=3)
+        for name in ("vit-b16", "swin-t", "twins-svt-s", "navit")
+    },
+    **{name: partial(walk, batch=3) for name, walk in PRETRAINING_WALKS.items()},
 }
 
 
@@ -29,12 +42,20 @@ def written(walk: Walk) -> str:
     return "\n".join(lines) + "\n"
 
 
+def check(name: str, walk: Walk) -> None:
+    found, path = written(walk), FOLDER / f"{name}.txt"
+    if os.environ.get("PAGE4D_REGENERATE"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
 @pytest.mark.parametrize("name", list(CASES))
 def test_golden_walk(name: str) -> None:
     config, times, views = CASES[name]
     side = config.encoder.image_size
-    found = written(walk_network(config, times=times, views=views, size=(side, side)))
-    path = FOLDER / f"{name}.txt"
-    if os.environ.get("PAGE4D_REGENERATE"):
-        path.write_text(found)
-    assert found == path.read_text()
+    check(name, walk_network(config, times=times, views=views, size=(side, side)))
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_golden_walk_of_an_encoder(name: str) -> None:
+    check(name, ENCODERS[name]())

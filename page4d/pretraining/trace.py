@@ -1,0 +1,60 @@
+"""Walk through the networks of pretraining without computing them."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import prod
+
+import torch
+
+from page4d.models.rehearsal import rehearsed, unwritten
+from page4d.models.walk import Book, Stage, Walk
+from page4d.pretraining.mae import MAEConfig, MaskedAutoencoder
+
+
+def walk_mae(config: MAEConfig, *, batch: int = 1, size: tuple[int, int] | None = None) -> Walk:
+    """Hide patches of `batch` images of `size` (height, width), or of the encoder's own, and paint them.
+
+    Raises:
+        ShapeError: if the images do not divide into patches.
+    """
+    encoder = config.encoder
+    height, width = size or (encoder.image_size, encoder.image_width or encoder.image_size)
+    with unwritten():
+        network = MaskedAutoencoder(config).eval().requires_grad_(False)
+    with rehearsed(network) as rehearsal:
+        images = torch.empty(batch, 3, height, width)
+        patches = prod(network.encoder.grid_of(images))
+        network(images, torch.empty(batch, patches))
+    masked = int(config.masked_share * patches)
+    sizes = {"B": batch, "H": height, "W": width, "P": patches, "p": encoder.patch[0], "q": encoder.patch[1]}
+    widths = {"M": masked, "K": patches - masked, "C": encoder.embed_dim, "D": config.decoder_dim}
+    book = Book(network=network, rehearsal=rehearsal, symbols=sizes | widths)
+    return book.walk((*_encoder(book), *_decoder(book)))
+
+
+def _encoder(book: Book[MaskedAutoencoder]) -> Iterator[Stage]:
+    encoder, part = book.network.encoder, "encoder"
+    yield book.stage("input", "images", "B 3 H W")
+    yield book.stage(part, "patches", "B P C", "encoder.patches")
+    if encoder.cls_token is not None:
+        yield book.stage(part, "class token, which takes no part", "1 1 C", parameters=encoder.cls_token.numel())
+    yield book.stage(part, "positions", "B P C", parameters=encoder.pos_embed.numel())
+    yield book.stage(part, "visible patches", "B K C")
+    for index in range(len(encoder.blocks)):
+        yield book.stage(part, f"block {index}", "B K C", f"encoder.blocks.{index}")
+    yield book.stage(part, "norm", "B K C", "encoder.norm")
+
+
+def _decoder(book: Book[MaskedAutoencoder]) -> Iterator[Stage]:
+    network, part = book.network, "decoder"
+    yield book.stage(part, "visible patches", "B K D", "to_decoder")
+    yield book.stage(part, "mask tokens in the others' places", "B P D", parameters=network.mask_token.numel())
+    yield book.stage(part, "positions", "B P D", parameters=network.positions.numel())
+    for index in range(len(network.blocks)):
+        yield book.stage(part, f"block {index}", "B P D", f"blocks.{index}")
+    yield book.stage(part, "norm", "B P D", "norm")
+    yield book.stage(part, "pixels of the masked patches", "B M 3*p*q", "to_pixels")
+
+
+PRETRAINING_WALKS: dict[str, Callable[..., Walk]] = {"mae": partial(walk_mae, MAEConfig())}
+"""Walks through the networks of the papers by the method's name, for a number and a size of images."""
