@@ -189,6 +189,18 @@ class TestInterrupt:
         assert not torn.exists()
         assert contents(out) == whole
 
+    def test_killed_at_twenty_random_moments_and_resumed_the_bytes_are_the_same(self, scene, tmp_path):
+        words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--quiet"]
+        command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path), "20", "5", *words]
+        happened = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=280).stdout)
+        killed_at, num_chunks = happened["chunks_at_kills"], FRAMES - 1
+        assert len(killed_at) == 20
+        assert any(0 < done < num_chunks for done in killed_at), killed_at
+        whole = contents(tmp_path / "whole")
+        assert len([name for name in whole if name.startswith("state/chunk_")]) == num_chunks
+        for number in range(happened["outputs"]):
+            assert contents(tmp_path / str(number)) == whole
+
 
 class TestResume:
     def test_a_finished_run_is_left_as_it_is(self, whole, tmp_path, chunked):

@@ -1,0 +1,67 @@
+"""Kill a command line with signal 9 at random moments and resume it, over and over.
+
+    python tests/cli/kills.py FOLDER KILLS SEED WORDS...
+
+This process loads everything once and never starts a thread; every run is a forked child of it. Outputs are made in
+FOLDER: `whole` without a kill, `0`, `1` and so on with kills. What happened is printed as JSON.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import page4d.inference.pipeline
+import page4d.scene.open  # noqa: F401
+import page4d_cli.commands.reconstruct  # noqa: F401
+from page4d_cli.app import run
+
+
+def begin(words: list[str]) -> int:
+    """Run the command line in a child and return its number."""
+    child = os.fork()
+    if child == 0:
+        code = 99
+        try:
+            code = run(words)
+        finally:
+            os._exit(code)
+    return child
+
+
+def end(child: int, after: float | None = None) -> bool:
+    """Wait for a child, or kill it after some seconds; return whether it had ended before by itself."""
+    if after is not None:
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, -signal.SIGKILL), status
+    return status == 0
+
+
+def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
+    """Kill so often, then let the last output be finished."""
+    torch.set_num_threads(1)
+    dice = random.Random(seed)
+    assert end(begin([*words, "--out", f"{folder}/whole"]))
+    number, seconds, chunks = 0, 0.0, []
+    while seconds == 0 or len(chunks) < kills:
+        out = folder / str(number)
+        started = time.perf_counter()
+        child = begin([*words, "--out", str(out), "--resume"])
+        if end(child, dice.uniform(0, seconds / 2) if seconds else None):
+            seconds = seconds or time.perf_counter() - started
+            number += 1
+        else:
+            chunks.append(len(list(out.glob("state/chunk_*.json"))))
+    assert end(begin([*words, "--out", f"{folder}/{number}", "--resume"]))
+    print(json.dumps({"chunks_at_kills": chunks, "outputs": number + 1, "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
