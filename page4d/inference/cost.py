@@ -14,6 +14,21 @@ _PIPELINE_BYTES = 210
 """What a pixel of a chunk takes beside the network: its frames and those decoded ahead, its predictions, and the
 chunk before that is stitched and written meanwhile."""
 
+_LIBRARY_BYTES = 50_000_000
+"""What libraries take when they first decode, compute and write."""
+
+_DECODER_BYTES = 10
+"""What a pixel of a video takes while it is decoded."""
+
+_PREVIEW_BYTES = 210_000_000
+"""What drawing the pictures takes, whose size does not depend on the capture."""
+
+_HEAP_SHARE = 1.28
+"""How much larger the process grows than what is in use at once: what was freed is not all of use again."""
+
+_SHARE_KEPT = 0.57
+"""How much of what chunks took stays with the process while pictures are drawn."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
@@ -86,6 +101,12 @@ def fit(
     return first, second, third, fourth
 
 
-def pipeline_bytes(extent: Extent) -> int:
-    """Return what the run itself holds of a chunk and of the one that is written meanwhile."""
-    return extent.num_pixels * _PIPELINE_BYTES
+def process_bytes(extent: Extent, network: int, source_pixels: int, *, preview: bool) -> int:
+    """Return by how much a process grows in which a network takes so many bytes for chunks of this extent.
+
+    Beside the network there are the decoders of videos with `source_pixels` in all, and what the run itself holds of
+    a chunk and of the one that is written meanwhile. The pictures are drawn afterwards.
+    """
+    chunks = _HEAP_SHARE * (network + extent.num_pixels * _PIPELINE_BYTES) + source_pixels * _DECODER_BYTES
+    drawing = _SHARE_KEPT * chunks + _PREVIEW_BYTES if preview else 0.0
+    return _LIBRARY_BYTES + int(max(chunks, drawing))

@@ -7,7 +7,7 @@ import torch
 
 from page4d.errors import MemoryBudgetError
 from page4d.inference.chunks import Chunk
-from page4d.inference.cost import Extent, NetworkCost, pipeline_bytes
+from page4d.inference.cost import Extent, NetworkCost, process_bytes
 from page4d.scene.records import Notice
 
 LONGEST_CHUNK = 8
@@ -18,7 +18,8 @@ LONGEST_CHUNK = 8
 class Forecast:
     """What chunks of a run are expected to take, beside `used_bytes` that are in use before.
 
-    `size` is (height, width) in network pixels. Without `cost` no network is run.
+    `size` is (height, width) in network pixels, `source_pixels` those of a frame of every video. Without `cost` no
+    network is run. A `preview` is drawn at the end.
     """
 
     views: int
@@ -26,12 +27,16 @@ class Forecast:
     device: torch.device
     used_bytes: int
     cost: NetworkCost | None
+    source_pixels: int = 0
+    preview: bool = False
 
     def peak_bytes(self, length: int) -> int:
         """Return the most memory with chunks of `length` instants: on a GPU its own, otherwise the process's."""
         extent = self._extent(length)
         network = 0 if self.cost is None else self.cost.num_bytes(extent)
-        return self.used_bytes + network + (0 if self.device.type == "cuda" else pipeline_bytes(extent))
+        if self.device.type == "cuda":
+            return self.used_bytes + network
+        return self.used_bytes + process_bytes(extent, network, self.source_pixels, preview=self.preview)
 
     def network_seconds(self, chunks: Sequence[Chunk]) -> float:
         """Return how long the network runs, roughly."""

@@ -58,7 +58,7 @@ def plan_run(
     transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
     pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
     points = settings.points.max_points or pixels
-    forecast = _forecast(scene, transforms[0].canvas_size, predictor, network, tell)
+    forecast = _forecast(scene, transforms[0].canvas_size, predictor, network, settings.preview, tell)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -87,16 +87,25 @@ def _forecast(
     size: tuple[int, int],
     predictor: Predictor,
     network: NetworkRecord,
+    preview: bool,
     tell: Callable[[Notice], None],
 ) -> Forecast:
     """Find out what a chunk takes; a network is measured the first time that a device sees it."""
+    used = used_bytes(predictor.device)  # before a measurement, which leaves the process larger once
     cost = None
     if isinstance(predictor, NetworkPredictor):
         masks = any(view.mask is not None for view in scene.views) and scene.mask_meaning is MaskMeaning.DYNAMIC
         cameras = predictor.tells_cameras and all(view.camera is not None for view in scene.views)
         cost = network_cost(predictor, network.sha256, masks=masks, cameras=cameras, tell=tell)
-    used = used_bytes(predictor.device)
-    return Forecast(views=scene.num_views, size=size, device=predictor.device, used_bytes=used, cost=cost)
+    return Forecast(
+        views=scene.num_views,
+        size=size,
+        device=predictor.device,
+        used_bytes=used,
+        cost=cost,
+        source_pixels=sum(view.source.size[0] * view.source.size[1] for view in scene.views),
+        preview=preview,
+    )
 
 
 def _losses(scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess) -> tuple[Notice, ...]:

@@ -190,16 +190,40 @@ class TestInterrupt:
         assert contents(out) == whole
 
     def test_killed_at_twenty_random_moments_and_resumed_the_bytes_are_the_same(self, scene, tmp_path):
-        words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--quiet"]
+        words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--frames", ":6", "--quiet"]
         command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path), "20", "5", *words]
         happened = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=280).stdout)
-        killed_at, num_chunks = happened["chunks_at_kills"], FRAMES - 1
+        killed_at, num_chunks = happened["chunks_at_kills"], 5
         assert len(killed_at) == 20
         assert any(0 < done < num_chunks for done in killed_at), killed_at
         whole = contents(tmp_path / "whole")
         assert len([name for name in whole if name.startswith("state/chunk_")]) == num_chunks
         for number in range(happened["outputs"]):
             assert contents(tmp_path / str(number)) == whole
+
+
+def test_the_memory_of_a_run_is_as_foretold(tmp_path):
+    """Of a network as large as the one that comes with the package, with and without pictures."""
+    words: list[str] = []
+    for times, views, side, more in ((2, 2, 64, ["--no-preview"]), (4, 2, 96, ["--no-preview"]), (2, 3, 96, [])):
+        name = f"{times}x{views}x{side}"
+        folder = write_scene(
+            tmp_path / name, [f"cam{view}" for view in range(views)], frames=2 * times, size=(side, side)
+        )
+        options = ["--untrained", "--preset", "mv-demo", "--size", str(side), "--chunk", str(times), "--overlap", "1"]
+        words += [
+            "--",
+            "reconstruct",
+            str(folder),
+            "--out",
+            str(tmp_path / f"{name}_out"),
+            *options,
+            "--quiet",
+            *more,
+        ]
+    command = [sys.executable, str(Path(__file__).with_name("peaks.py")), *words]
+    for foretold, actual in json.loads(subprocess.run(command, check=True, capture_output=True).stdout):
+        assert foretold == pytest.approx(actual, rel=0.12)
 
 
 class TestResume:

@@ -8,7 +8,7 @@ import torch
 
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
 from page4d.inference import probe
-from page4d.inference.cost import Coefficients, Extent, NetworkCost, fit, pipeline_bytes, quantities
+from page4d.inference.cost import Coefficients, Extent, NetworkCost, fit, process_bytes, quantities
 from page4d.inference.forecast import LONGEST_CHUNK, Forecast, MemoryLimit, choose_length
 from page4d.inference.memory import parse_memory, usable_bytes, used_bytes
 from page4d.inference.pipeline import ExistingOutput, reconstruct
@@ -107,7 +107,9 @@ def test_a_continued_run_keeps_its_plan_whatever_memory_there_is_now(tmp_path, m
     planned = replace(SETTINGS, chunk=None)
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, planned, observer=StopAt(1))
-    again = replace(planned, memory_bytes=pipeline_bytes(Extent(times=4, views=2, size=(24, 32))))
+    again = replace(
+        planned, memory_bytes=process_bytes(Extent(times=4, views=2, size=(24, 32)), 0, 2 * 24 * 32, preview=False)
+    )
     record = reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, out, again, existing=ExistingOutput.RESUME)
     assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 5), (3, 9)]
     fresh = reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, tmp_path / "fresh", again)

@@ -1,0 +1,30 @@
+"""Run command lines in forked children of one process, and print the memory of each as predicted and as it was.
+
+    python tests/cli/peaks.py WORDS... [-- WORDS...]...
+
+The outputs are named by --out in the words. This process loads everything once and never starts a thread.
+"""
+
+import json
+import sys
+from itertools import groupby
+from pathlib import Path
+
+import torch
+from kills import begin, end
+
+
+def main(commands: list[list[str]]) -> None:
+    """Run the first command twice: once to measure what its network costs."""
+    torch.set_num_threads(1)
+    first = commands[0]
+    found = []
+    for words in (first, *commands):
+        assert end(begin([*words, "--overwrite"]))
+        record = json.loads((Path(words[words.index("--out") + 1]) / "run.json").read_text())
+        found.append((record["predicted_peak_memory_bytes"], record["peak_memory_bytes"]))
+    print(json.dumps(found[1:]))
+
+
+if __name__ == "__main__":
+    main([list(words) for is_break, words in groupby(sys.argv[1:], lambda word: word == "--") if not is_break])
