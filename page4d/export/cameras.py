@@ -145,7 +145,7 @@ def write_open3d_trajectories(layout: OutputLayout, cameras: CaptureCameras) -> 
     version = {"version_major": 1, "version_minor": 0}
     for view, name in enumerate(cameras.view_names):
         height, width = cameras.image_sizes[view]
-        parameters = [
+        parameters = (
             {
                 "class_name": "PinholeCameraParameters",
                 "extrinsic": pose.T.flatten().tolist(),
@@ -153,7 +153,7 @@ def write_open3d_trajectories(layout: OutputLayout, cameras: CaptureCameras) -> 
                 **version,
             }
             for pose, matrix in zip(cameras.world_to_camera[:, view], intrinsics[:, view], strict=True)
-        ]
+        )
         document = {"class_name": "PinholeCameraTrajectory", "parameters": parameters, **version}
         text = format_json(document) + "\n"
         written.append(write_bytes_atomic(layout.open3d_trajectory(name), text.encode("utf-8")))

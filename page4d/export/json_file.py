@@ -1,6 +1,7 @@
 """JSON as page4d writes and reads it: exact floats, one matrix a line, no NaN."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,10 +26,12 @@ def readable(name: str) -> str:
 def format_json(value: Any, indent: int = 0) -> str:
     """Format with one line per number, vector or matrix; floats are the shortest text that reads back exactly.
 
+    An iterator becomes a list with a line or more an item: only their text is held at once.
+
     Raises:
         ValueError: if a number is NaN or infinite.
     """
-    if not isinstance(value, dict | list) or _fits_one_line(value):
+    if not isinstance(value, dict | list | Iterator) or (not isinstance(value, Iterator) and _fits_one_line(value)):
         return json.dumps(value, allow_nan=False)
     inner = " " * (indent + 1)
     if isinstance(value, dict):
