@@ -57,11 +57,19 @@ def in_a_process(scene: Path, form: str, size: int) -> dict[str, float]:
     return json.loads(ended.stdout.splitlines()[-1])
 
 
+def compare_forms(scene: Path, frames: int, rounds: int, size: int) -> None:
+    """Print how long a capture takes with the stages at once and in turn."""
+    found = [{form: in_a_process(scene, form, size) for form in FORMS} for _ in range(rounds)]
+    for name, text in (("seconds", "wall"), ("cpu", "CPU")):
+        at_once, in_turn = (min(measured[form][name] for measured in found) for form in FORMS)
+        print(f"{frames} frames, {text}: {at_once:.1f} s at once, {in_turn:.1f} s in turn, {at_once / in_turn:.2f}")
+
+
 def main() -> None:
     """Print both ratios."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--frames", type=int, nargs=2, default=[300, 3000], help="short and long capture")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each form; the fastest counts")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each form, the fastest counts; 0 for none")
     parser.add_argument("--size", type=int, default=28)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -74,17 +82,8 @@ def main() -> None:
     short, long = options.frames
     with tempfile.TemporaryDirectory() as folder:
         scenes = {frames: write_scene(Path(folder) / f"{frames}", frames=frames) for frames in (short, long)}
-        rounds = [
-            {form: in_a_process(scenes[short], form, options.size) for form in FORMS} for _ in range(options.rounds)
-        ]
-        best = {
-            name: {form: min(found[form][name] for found in rounds) for form in FORMS} for name in ("seconds", "cpu")
-        }
-        for name, text in (("seconds", "wall"), ("cpu", "CPU")):
-            at_once, in_turn = (best[name][form] for form in FORMS)
-            print(
-                f"{short} frames, {text}: {at_once:.1f} s at once, {in_turn:.1f} s in turn, {at_once / in_turn:.2f}"
-            )
+        if options.rounds:
+            compare_forms(scenes[short], short, options.rounds, options.size)
         few, many = (in_a_process(scenes[frames], "at once", options.size) for frames in (short, long))
         print(
             f"{short} to {long} frames: {few['seconds']:.1f} to {many['seconds']:.1f} s, "
