@@ -1,5 +1,6 @@
 """Where predictions come from: a network, or depth that a sensor measured. Both see a batch and return a record."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -11,8 +12,10 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import Cameras
 from page4d.models.hints import Hints, Memory
-from page4d.models.network import NetworkOutput, ViewTimeNetwork
+from page4d.models.network import ViewTimeNetwork
+from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.signs import Domain, signs_of
+from page4d.models.sizes import parts_for_one_size
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch, Scene
 
@@ -42,6 +45,11 @@ class Predictor(Protocol):
     @property
     def default_long_side(self) -> int | None:
         """Long side of the images in pixels where the user does not say; None for the original size."""
+        ...
+
+    @property
+    def takes_mixed_sizes(self) -> bool:
+        """True if every view may have a size of its own; else all are placed on one canvas."""
         ...
 
     @property
@@ -94,29 +102,39 @@ class NetworkPredictor:
         return self.network.config.encoder.image_size
 
     @property
+    def takes_mixed_sizes(self) -> bool:
+        """True unless a part of the network is for images of one size."""
+        return not parts_for_one_size(self.network.config)
+
+    @property
     def predicts_points(self) -> bool:
         """True if the network has a point head."""
         return self.network.config.point_head is not None
 
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
-        output = self.run(batch, memory)
+        found = self.run(batch, memory)
+        strange = () if self.domain is None else self.domain.beyond(signs_of(found))
+        height, width = batch.images.shape[-2:]
+        output = found.on_canvas((height, width)) if isinstance(found, MixedOutput) else found
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
-        strange = () if self.domain is None else self.domain.beyond(signs_of(output))
         return Predicted(_predictions(batch, output), kept, strange)
 
-    def run(self, batch: FrameBatch, memory: Memory | None = None) -> NetworkOutput:
-        """Return what the network itself says, on its device.
+    def run(self, batch: FrameBatch, memory: Memory | None = None) -> NetworkOutput | MixedOutput:
+        """Return what the network itself says, on its device; views on canvases of their own go in as they are.
 
         A network without a mask head cannot use external masks; they still say what moves in the result.
         """
         takes_masks = self.network.config.mask is not None
         external = batch.dynamic.to(self.device) if batch.dynamic is not None and takes_masks else None
         reduced = self.precision is not torch.float32
+        images, hints = batch.images.to(self.device), self._hints(batch, memory)
+        sizes = [transform.canvas_size for transform in batch.pixel_transforms]
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
-            output: NetworkOutput = self.network(
-                batch.images.to(self.device), mask_ext=external, hints=self._hints(batch, memory)
-            )
+            if len(set(sizes)) > 1:
+                masks = None if external is None else _each_view(external, sizes)
+                return self.network.forward_mixed(_each_view(images, sizes), masks, hints=hints)
+            output: NetworkOutput = self.network(images, mask_ext=external, hints=hints)
         return output
 
     def _hints(self, batch: FrameBatch, memory: Memory | None) -> Hints:
@@ -128,6 +146,11 @@ class NetworkPredictor:
             world_to_camera=None if cameras is None else cameras.world_to_camera.to(self.device),
             intrinsics=None if cameras is None else cameras.intrinsics.to(self.device),
         )
+
+
+def _each_view(maps: Float[Tensor, "B T V *C H W"], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
+    """Cut every view's own canvas out of the common one."""
+    return [maps[:, :, view, ..., :height, :width] for view, (height, width) in enumerate(sizes)]
 
 
 def times_in_frames(times: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
@@ -183,6 +206,7 @@ class MeasuredDepth:
     scene: Scene
     multiple: int = 1
     default_long_side: int | None = None
+    takes_mixed_sizes: bool = False
     uses_rig_cameras: bool = True
     predicts_points: bool = False
     device: torch.device = CPU

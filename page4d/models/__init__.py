@@ -3,7 +3,8 @@
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.limits import NO_LIMITS, ForwardLimits
-from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.output import MixedOutput, NetworkOutput
 
 __all__ = [
     "NO_HINTS",
@@ -11,6 +12,7 @@ __all__ = [
     "PRESETS",
     "ForwardLimits",
     "Hints",
+    "MixedOutput",
     "NetworkConfig",
     "NetworkOutput",
     "ViewTimeNetwork",

@@ -48,21 +48,21 @@ def as_one_instant(values: Shaped[Tensor, "B T V *rest"] | None) -> Shaped[Tenso
     return None if values is None else values.flatten(1, 2).unsqueeze(1)
 
 
-def check_hints(hints: Hints, images: Tensor, grid: tuple[int, int]) -> None:
-    """Compare hints with the images [B, T, V, 3, H, W] that they are about.
+def check_hints(hints: Hints, images: tuple[int, ...], grid: tuple[int, int] | None) -> None:
+    """Compare hints with the images (B, T, V) that they are about; without a grid views have different ones.
 
     Raises:
         ShapeError: if they do not fit.
     """
     expected = {
-        "keypoints": (*images.shape[:3], *grid),
-        "times": tuple(images.shape[:2]),
-        "world_to_camera": (*images.shape[:3], 4, 4),
-        "intrinsics": (*images.shape[:3], 3, 3),
+        "keypoints": None if grid is None else (*images, *grid),
+        "times": images[:2],
+        "world_to_camera": (*images, 4, 4),
+        "intrinsics": (*images, 3, 3),
     }
     if hints.world_to_camera is not None and hints.intrinsics is None:
         raise ShapeError("poses of cameras without their intrinsics", "give intrinsics too, or neither")
     for name, shape in expected.items():
         value = getattr(hints, name)
-        if value is not None and tuple(value.shape) != shape:
-            raise ShapeError(f"{name} have shape {tuple(value.shape)}, images {tuple(images.shape)}", f"give {shape}")
+        if value is not None and shape is not None and tuple(value.shape) != shape:
+            raise ShapeError(f"{name} have shape {tuple(value.shape)}, images {images}", f"give {shape}")

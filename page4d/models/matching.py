@@ -1,6 +1,8 @@
 """Explicit matches: where each patch is found in other images, worked out before the trunk and told to it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +20,16 @@ _SAID_OF_A_TARGET = 6
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewMatches:
+    """What `Matches` are, of one view of a rig of mixed sizes: images of Q patches have units of their own."""
+
+    log_probability: tuple[Float[Tensor, "B T P Q"], ...]
+    """By target."""
+    expected: Float[Tensor, "B T G P 2"]
+    targets: tuple[MatchTarget, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Matches:
     """For every patch and target, log-probabilities of where it is found, and the position to expect.
 
@@ -27,6 +39,22 @@ class Matches:
     log_probability: Float[Tensor, "B T V G P P"]
     expected: Float[Tensor, "B T V G P 2"]
     targets: tuple[MatchTarget, ...]
+
+    def of_view(self, view: int) -> ViewMatches:
+        """Return those of one view."""
+        return ViewMatches(
+            log_probability=self.log_probability[:, :, view].unbind(2),
+            expected=self.expected[:, :, view],
+            targets=self.targets,
+        )
+
+
+class _Found(NamedTuple):
+    """What comparing patches with those of one other image gives, and what of it is told."""
+
+    log_probability: Float[Tensor, "*images P Q"]
+    expected: Float[Tensor, "*images P 2"]
+    said: list[Tensor]
 
 
 class PatchMatching(nn.Module):
@@ -53,26 +81,66 @@ class PatchMatching(nn.Module):
         num_times, num_views = patches.shape[1:3]
         descriptors = functional.normalize(self.descriptor(patches), dim=-1)
         own = patch_centers(grid, patches.device).to(descriptors.dtype)
-        sharpness = self.log_sharpness.exp().clamp(max=_MOST_SHARPNESS)
         said: list[Tensor] = [own.expand(*patches.shape[:4], 2)]
         log_probabilities, positions = [], []
         for target in self.config.targets:
             times, views = target_images(target, num_times, num_views, patches.device)
-            cosine = descriptors @ descriptors[:, times, views].transpose(-1, -2)
-            log_probability = functional.log_softmax(sharpness * cosine, dim=-1)
-            probability = log_probability.exp()
-            expected = probability @ own
-            log_probabilities.append(log_probability)
-            positions.append(expected)
-            best = cosine.amax(dim=-1, keepdim=True)
-            concentration = probability.square().sum(dim=-1, keepdim=True).sqrt()
-            said += [expected, expected - own, best, concentration]
-        found = Matches(
+            found = self._find(descriptors, own, descriptors[:, times, views], own)
+            log_probabilities.append(found.log_probability)
+            positions.append(found.expected)
+            said += found.said
+        matches = Matches(
             log_probability=torch.stack(log_probabilities, dim=3),
             expected=torch.stack(positions, dim=3),
             targets=self.config.targets,
         )
-        return self.tell(torch.cat(said, dim=-1)), found
+        return self.tell(torch.cat(said, dim=-1)), matches
+
+    def between(
+        self, patches: Sequence[Float[Tensor, "B T _ C"]], grids: Sequence[tuple[int, int]]
+    ) -> tuple[list[Float[Tensor, "B T _ C"]], tuple[ViewMatches, ...]]:
+        """Do the same for views of different sizes, one by one."""
+        num_times, num_views = patches[0].shape[1], len(patches)
+        descriptors = [functional.normalize(self.descriptor(part), dim=-1) for part in patches]
+        centers = [
+            patch_centers(grid, part.device).to(part.dtype) for grid, part in zip(grids, descriptors, strict=True)
+        ]
+        told, matches = [], []
+        for view, own in enumerate(centers):
+            said: list[Tensor] = [own.expand(*patches[view].shape[:3], 2)]
+            seen = []
+            for target in self.config.targets:
+                times, views = target_images(target, num_times, num_views)
+                other = int(views[0, view])
+                others = descriptors[other][:, times[:, view]]
+                seen.append(self._find(descriptors[view], own, others, centers[other]))
+                said += seen[-1].said
+            told.append(self.tell(torch.cat(said, dim=-1)))
+            matches.append(
+                ViewMatches(
+                    log_probability=tuple(found.log_probability for found in seen),
+                    expected=torch.stack([found.expected for found in seen], dim=2),
+                    targets=self.config.targets,
+                )
+            )
+        return told, tuple(matches)
+
+    def _find(
+        self,
+        descriptors: Float[Tensor, "*images P D"],
+        own: Float[Tensor, "P 2"],
+        others: Float[Tensor, "*images Q D"],
+        centers: Float[Tensor, "Q 2"],
+    ) -> _Found:
+        """Look for patches among those of other images, which have these centres."""
+        sharpness = self.log_sharpness.exp().clamp(max=_MOST_SHARPNESS)
+        cosine = descriptors @ others.transpose(-1, -2)
+        log_probability = functional.log_softmax(sharpness * cosine, dim=-1)
+        probability = log_probability.exp()
+        expected = probability @ centers
+        best = cosine.amax(dim=-1, keepdim=True)
+        concentration = probability.square().sum(dim=-1, keepdim=True).sqrt()
+        return _Found(log_probability, expected, [expected, expected - own, best, concentration])
 
 
 def patch_centers(grid: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "P 2"]:

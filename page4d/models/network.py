@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -24,62 +23,20 @@ from page4d.models.heads.camera import CameraHead
 from page4d.models.heads.dpt import DenseActivation, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
-from page4d.models.hints import NO_HINTS, Hints, Memory, as_one_instant, check_hints
+from page4d.models.hints import NO_HINTS, Hints, check_hints
 from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import NO_LIMITS, ForwardLimits
-from page4d.models.matching import Matches, PatchMatching
-from page4d.models.rays import RayEmbedding
+from page4d.models.matching import Matches, PatchMatching, ViewMatches
+from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.rays import RayEmbedding, relative_cameras
+from page4d.models.sizes import Grid, SizeGroups, check_mixed
 from page4d.models.triangulation import Triangulation
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_DEVIATION = (0.229, 0.224, 0.225)
 
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkOutput:
-    """Predictions at network pixels; a part is None if the network has no head for it.
-
-    `world_to_camera` and `intrinsics` are float64, so that rotations are orthonormal to the last digit of a file; a
-    network without a head for fields of view fits intrinsics to its points. `pose_encoding` are the encodings that an
-    iterative camera head predicts (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at least 1 and
-    unbounded. Points are in the world. A frame head says more of what it predicts: `local_points` in the frame of
-    their camera, `confidence_logits` x of the confidence 1 + exp(x), and `camera_to_world`. `dynamic` is the
-    probability that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch
-    before they were enlarged.
-    """
-
-    world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
-    intrinsics: Float[Tensor, "B T V 3 3"] | None = None
-    pose_encoding: Float[Tensor, "B T V 9"] | None = None
-    pose_encoding_iterations: tuple[Float[Tensor, "B T V 9"], ...] = ()
-    depth: Float[Tensor, "B T V H W"] | None = None
-    depth_confidence: Float[Tensor, "B T V H W"] | None = None
-    points: Float[Tensor, "B T V H W 3"] | None = None
-    points_confidence: Float[Tensor, "B T V H W"] | None = None
-    local_points: Float[Tensor, "B T V H W 3"] | None = None
-    confidence_logits: Float[Tensor, "B T V H W"] | None = None
-    camera_to_world: Float[Tensor, "B T V 4 4"] | None = None
-    dynamic: Float[Tensor, "B T V H W"] | None = None
-    dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
-    rays: Float[Tensor, "B T V rows columns 3"] | None = None
-    """Unit directions in the camera's frame, of a network that is trained with them."""
-    matches: Matches | None = None
-    memory: Memory | None = None
-    """To be given as a hint with the next chunk of instants."""
-
-    def at_instants(self, num_times: int) -> "NetworkOutput":
-        """Return the predictions for images that were put into one instant at the instants where they belong."""
-
-        def back(values: Tensor) -> Tensor:
-            return torch.unflatten(values[:, 0], 1, (num_times, -1))
-
-        parts: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                parts[name] = back(value)
-        parts["pose_encoding_iterations"] = tuple(back(pose) for pose in self.pose_encoding_iterations)
-        parts["matches"] = None  # their targets were those of images in one instant
-        return replace(self, **parts)
+AllMatches = Matches | tuple[ViewMatches, ...] | None
+"""Of views of one size, of several, or of a network without matches."""
 
 
 class ViewTimeNetwork(nn.Module):
@@ -121,63 +78,130 @@ class ViewTimeNetwork(nn.Module):
             UsageError: if a mask is given to a network that has no use for it.
         """
         grid = self._check(images, mask_ext, hints)
-        full = self.config.full_attention
-        if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and images.shape[2] == 1):
-            flat, flat_mask = as_one_instant(images), as_one_instant(mask_ext)
-            assert flat is not None
-            together = self._predict(flat, flat_mask, grid, hints.as_one_instant(), limits)
-            return together.at_instants(images.shape[1])
-        return self._predict(images, mask_ext, grid, hints, limits)
+        sizes = SizeGroups.of([grid] * images.shape[2])
+        masks = None if mask_ext is None else [mask_ext]
+        outputs, matches = self._predict_scheduled([images], masks, sizes, hints, limits)
+        assert matches is None or isinstance(matches, Matches)
+        return replace(outputs[0], matches=matches)
+
+    def forward_mixed(
+        self,
+        images: Sequence[Float[Tensor, "B T 3 _ _"]],
+        mask_ext: Sequence[Float[Tensor, "B T _ _"]] | None = None,
+        *,
+        hints: Hints = NO_HINTS,
+        limits: ForwardLimits = NO_LIMITS,
+    ) -> MixedOutput:
+        """Predict everything for views that each have a size of their own.
+
+        Every view is cut into its own patches; no image is stretched, cropped or padded, and no token added. Hints
+        are as in `forward`, with intrinsics in pixels of each view's own image. Views of one size go together.
+
+        Raises:
+            ShapeError: as `forward`, and if views differ in more than their size.
+            UsageError: as `forward`, and if a part of the network needs images of one size.
+        """
+        sizes = self._check_mixed(images, mask_ext, hints)
+        masks = None if mask_ext is None else sizes.by_group(mask_ext)
+        outputs, matches = self._predict_scheduled(sizes.by_group(images), masks, sizes, hints, limits)
+        places = {view: (group, place) for group, own in enumerate(sizes.members) for place, view in enumerate(own)}
+        views = tuple(outputs[places[view][0]].of_view(places[view][1]) for view in range(sizes.num_views))
+        if isinstance(matches, Matches):
+            matches = tuple(matches.of_view(view) for view in range(sizes.num_views))
+        return MixedOutput(views=views, matches=matches)
+
+    def _predict_scheduled(
+        self,
+        images: list[Tensor],
+        masks: list[Tensor] | None,
+        sizes: SizeGroups,
+        hints: Hints,
+        limits: ForwardLimits,
+    ) -> tuple[list[NetworkOutput], AllMatches]:
+        """Predict for every group of one size; where all images see each other, as those of one instant."""
+        full, num_times = self.config.full_attention, images[0].shape[1]
+        if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and sizes.num_views == 1):
+            flat = [part.flatten(1, 2).unsqueeze(1) for part in images]
+            flat_masks = None if masks is None else [part.flatten(1, 2).unsqueeze(1) for part in masks]
+            sizes = sizes.as_one_instant(num_times)
+            together, _ = self._predict(flat, flat_masks, sizes, hints.as_one_instant(), limits)
+            return [output.at_instants(num_times) for output in together], None
+        return self._predict(images, masks, sizes, hints, limits)
 
     def _predict(
         self,
-        images: Float[Tensor, "B T V 3 H W"],
-        mask_ext: Float[Tensor, "B T V H W"] | None,
-        grid: tuple[int, int],
+        images: list[Tensor],
+        masks: list[Tensor] | None,
+        sizes: SizeGroups,
         hints: Hints,
         limits: ForwardLimits,
-    ) -> NetworkOutput:
-        """Predict with the schedule as it stands."""
-        encoded = self._encode(images, limits.max_images)
-        patches = torch.unflatten(encoded.tokens, 0, images.shape[:3])
-        patches, matches = self._informed(patches, grid, hints)
+    ) -> tuple[list[NetworkOutput], AllMatches]:
+        """Predict with the schedule as it stands, for every group of one size."""
+        encoded = [self._encode(part, limits.max_images) for part in images]
+        patches = [torch.unflatten(own.tokens, 0, part.shape[:3]) for own, part in zip(encoded, images, strict=True)]
+        patches, matches = self._informed(patches, sizes, hints)
         external = None
-        if mask_ext is not None and self.config.mask is not None:
-            external = external_log_odds(
-                mask_ext.to(images.dtype), self.config.patch_size, self.config.mask.external_floor
-            )
-        trunk: TrunkOutput = self.aggregator(patches, grid, external, limits, hints)
-        with _full_precision(images.device):
+        if masks is not None and self.config.mask is not None:
+            settings = (self.config.patch_size, self.config.mask.external_floor)
+            external = [external_log_odds(mask.to(images[0].dtype), *settings) for mask in masks]
+        if sizes.are_one:
+            told = None if external is None else external[0]
+            trunks: list[TrunkOutput] = [self.aggregator(patches[0], sizes.grids[0], told, limits, hints)]
+        else:
+            trunks = self.aggregator.over_sizes(patches, sizes, external, limits, hints)
+        del patches
+        with _full_precision(images[0].device):
             if self.frame_head is None:
-                predicted = self._by_parts(trunk, encoded, limits)
+                predicted = self._by_parts(trunks, encoded, sizes, limits)
             else:
-                predicted = _by_frames(self.frame_head, trunk, grid, limits)
-        return replace(
-            predicted,
-            dynamic=self._enlarged(trunk.dynamic_logit),
-            dynamic_logit=trunk.dynamic_logit,
-            matches=matches,
-            memory=trunk.memory,
-        )
+                pairs = zip(trunks, sizes.grids, strict=True)
+                predicted = [_by_frames(self.frame_head, trunk, grid, limits) for trunk, grid in pairs]
+        outputs = [
+            replace(
+                output,
+                dynamic=self._enlarged(trunk.dynamic_logit),
+                dynamic_logit=trunk.dynamic_logit,
+                memory=trunk.memory,
+            )
+            for output, trunk in zip(predicted, trunks, strict=True)
+        ]
+        return outputs, matches
 
-    def _informed(self, patches: Tensor, grid: tuple[int, int], hints: Hints) -> tuple[Tensor, Matches | None]:
+    def _informed(self, patches: list[Tensor], sizes: SizeGroups, hints: Hints) -> tuple[list[Tensor], AllMatches]:
         """Tell the patches what matches and known cameras say of them."""
-        informed, matches = patches, None
-        if self.matching is not None:
-            told, matches = self.matching(patches, grid)
-            informed = informed + told
+        told, matches = _told_by_matches(self.matching, patches, sizes)
+        informed = [one if more is None else one + more for one, more in zip(patches, told, strict=True)]
         if self.ray_embedding is not None and hints.intrinsics is not None:
             size = self.config.patch_size
-            cameras = (hints.intrinsics, hints.world_to_camera)
-            informed = informed + self.ray_embedding(*cameras, grid, size)
+            poses = None if hints.world_to_camera is None else relative_cameras(hints.world_to_camera)
+            relative = [None] * len(patches) if poses is None else sizes.chosen(poses)
+            for place, own in enumerate(sizes.chosen(hints.intrinsics)):
+                informed[place] = informed[place] + self.ray_embedding(own, relative[place], sizes.grids[place], size)
             if self.triangulation is not None and matches is not None and hints.world_to_camera is not None:
-                informed = informed + self.triangulation(matches, *cameras, grid, size)
-        return informed.to(patches.dtype), matches
+                cameras = (hints.intrinsics, hints.world_to_camera)
+                if isinstance(matches, Matches):
+                    met = [self.triangulation(matches, *cameras, sizes.grids[0], size)]
+                else:
+                    met = sizes.by_group(self.triangulation.between(matches, *cameras, sizes.grid_of_views, size))
+                informed = [one + more for one, more in zip(informed, met, strict=True)]
+        return [one.to(part.dtype) for one, part in zip(informed, patches, strict=True)], matches
 
-    def _by_parts(self, trunk: TrunkOutput, encoded: PatchTokens, limits: ForwardLimits) -> NetworkOutput:
-        """Return what is said by the camera head and the dense heads."""
+    def _by_parts(
+        self, trunks: Sequence[TrunkOutput], encoded: Sequence[PatchTokens], sizes: SizeGroups, limits: ForwardLimits
+    ) -> list[NetworkOutput]:
+        """Return what is said by the camera head, which sees all images together, and the dense heads."""
+        iterations = self._cameras(sizes.stacked([trunk.camera_tokens for trunk in trunks]))
+        of_groups = [sizes.chosen(pose) for pose in iterations]
+        return [
+            self._of_group(trunk, own, tuple(pose[place] for pose in of_groups), limits)
+            for place, (trunk, own) in enumerate(zip(trunks, encoded, strict=True))
+        ]
+
+    def _of_group(
+        self, trunk: TrunkOutput, encoded: PatchTokens, iterations: tuple[Tensor, ...], limits: ForwardLimits
+    ) -> NetworkOutput:
+        """Return what heads say of views of one size, whose pose encodings are known."""
         grid = encoded.grid
-        iterations = self._cameras(trunk)
         depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, encoded, limits)
         points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, encoded, limits)
         cameras: Cameras | None = None
@@ -211,19 +235,37 @@ class ViewTimeNetwork(nn.Module):
         encoder = self.config.encoder
         return DPTHead(config, 2 * encoder.embed_dim, encoder.patch_size, value_dim, activation)
 
-    def _check(self, images: Tensor, mask_ext: Tensor | None, hints: Hints) -> tuple[int, int]:
+    def _check(self, images: Tensor, mask_ext: Tensor | None, hints: Hints) -> Grid:
         if images.ndim != 6 or images.shape[3] != 3:
             raise ShapeError(f"images have shape {tuple(images.shape)}", "give [B, T, V, 3, H, W]")
-        if mask_ext is not None and self.config.mask is None:
-            raise UsageError("this network takes no masks", "leave the masks out or use a network with a mask head")
-        expected = (*images.shape[:3], *images.shape[4:])
-        if mask_ext is not None and tuple(mask_ext.shape) != expected:
-            raise ShapeError(
-                f"masks have shape {tuple(mask_ext.shape)}, images {tuple(images.shape)}", f"give {expected}"
-            )
+        if mask_ext is not None:
+            self._check_mask(mask_ext, images, (*images.shape[:3], *images.shape[4:]))
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
-        check_hints(hints, images, grid)
+        check_hints(hints, tuple(images.shape[:3]), grid)
         return grid
+
+    def _check_mixed(self, images: Sequence[Tensor], mask_ext: Sequence[Tensor] | None, hints: Hints) -> SizeGroups:
+        for view in images:
+            if view.ndim != 5 or view.shape[2] != 3 or view.shape[:2] != images[0].shape[:2]:
+                raise ShapeError(f"a view of shape {tuple(view.shape)}", "give [B, T, 3, H, W] for every view")
+        masks = () if mask_ext is None else mask_ext
+        if not images or len(masks) not in (0, len(images)):
+            raise ShapeError(f"{len(images)} views with masks of {len(masks)}", "give views, and all masks or none")
+        for view, mask in zip(images, masks, strict=False):
+            self._check_mask(mask, view, (*view.shape[:2], *view.shape[3:]))
+        sizes = SizeGroups.of([patch_grid(view.shape[-2], view.shape[-1], self.config.patch_size) for view in images])
+        if not sizes.are_one:
+            check_mixed(self.config, hints)
+        check_hints(hints, (*images[0].shape[:2], len(images)), sizes.grids[0] if sizes.are_one else None)
+        return sizes
+
+    def _check_mask(self, mask: Tensor, images: Tensor, expected: tuple[int, ...]) -> None:
+        if self.config.mask is None:
+            raise UsageError("this network takes no masks", "leave the masks out or use a network with a mask head")
+        if tuple(mask.shape) != expected:
+            raise ShapeError(
+                f"masks have shape {tuple(mask.shape)}, images {tuple(images.shape)}", f"give {expected}"
+            )
 
     def _encode(self, images: Tensor, max_images: int | None) -> PatchTokens:
         mean = images.new_tensor(IMAGE_MEAN)[:, None, None]
@@ -237,11 +279,11 @@ class ViewTimeNetwork(nn.Module):
             fine=torch.cat(fine) if fine else None,
         )
 
-    def _cameras(self, trunk: TrunkOutput) -> tuple[Tensor, ...]:
+    def _cameras(self, camera_tokens: Float[Tensor, "B T V C"]) -> tuple[Float[Tensor, "B T V 9"], ...]:
         if self.camera_head is None:
             return ()
-        tokens = trunk.camera_tokens.flatten(1, 2).to(_dtype(self.camera_head))
-        return tuple(torch.unflatten(pose, 1, trunk.camera_tokens.shape[1:3]) for pose in self.camera_head(tokens))
+        tokens = camera_tokens.flatten(1, 2).to(_dtype(self.camera_head))
+        return tuple(torch.unflatten(pose, 1, camera_tokens.shape[1:3]) for pose in self.camera_head(tokens))
 
     def _dense(
         self,
@@ -281,6 +323,19 @@ class ViewTimeNetwork(nn.Module):
 def build_network(config: NetworkConfig) -> ViewTimeNetwork:
     """Build the network of a configuration with fresh weights, drawn from torch's global generator."""
     return ViewTimeNetwork(config)
+
+
+def _told_by_matches(
+    matching: PatchMatching | None, patches: list[Tensor], sizes: SizeGroups
+) -> tuple[list[Tensor | None], AllMatches]:
+    """Return what to add to the patches of every group."""
+    if matching is None:
+        return [None] * len(patches), None
+    if sizes.are_one:
+        told, matches = matching(patches[0], sizes.grids[0])
+        return [told], matches
+    of_views, found = matching.between(sizes.by_view(patches), sizes.grid_of_views)
+    return list(sizes.by_group(of_views)), found
 
 
 def _by_frames(head: FrameHead, trunk: TrunkOutput, grid: tuple[int, int], limits: ForwardLimits) -> NetworkOutput:

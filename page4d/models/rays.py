@@ -31,17 +31,20 @@ class RayEmbedding(nn.Module):
     def forward(
         self,
         intrinsics: Float[Tensor, "B T V 3 3"],
-        world_to_camera: Float[Tensor, "B T V 4 4"] | None,
+        relative: Float[Tensor, "B T V 4 4"] | None,
         grid: tuple[int, int],
         patch_size: int,
     ) -> Float[Tensor, "B T V P C"]:
-        """Return what to add; without poses the patches are told their directions in the camera's frame only."""
+        """Return what to add; `relative` are the poses as `relative_cameras` returns them for the whole rig.
+
+        Without poses the patches are told their directions in the camera's frame only.
+        """
         weight = self.direction.weight
         directions = patch_directions(intrinsics, grid, patch_size)
         told: Tensor = self.direction(directions.to(weight))
-        if world_to_camera is None:
+        if relative is None:
             return told
-        told_of_lines: Tensor = self.line(plucker_lines(directions, world_to_camera).to(weight))
+        told_of_lines: Tensor = self.line(plucker_lines(directions, relative).to(weight))
         return told + told_of_lines
 
 
@@ -57,10 +60,9 @@ def patch_directions(
 
 
 def plucker_lines(
-    directions: Float[Tensor, "B T V P 3"], world_to_camera: Float[Tensor, "B T V 4 4"]
+    directions: Float[Tensor, "B T V P 3"], relative: Float[Tensor, "B T V 4 4"]
 ) -> Float[Tensor, "B T V P 6"]:
-    """Return direction and moment (centre x direction) of every ray in the frame of the first camera."""
-    relative = relative_cameras(world_to_camera)
+    """Return direction and moment (centre x direction) of every ray in the frame that the poses are relative to."""
     turned = directions @ relative[..., :3, :3]
     centers = camera_centers(relative)[..., None, :].expand_as(turned)
     return torch.cat([turned, torch.linalg.cross(centers, turned)], dim=-1)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,8 +14,8 @@ from page4d.errors import WeightsError
 from page4d.geometry.camera import Cameras, project, world_points
 from page4d.geometry.rigid import transform_points
 from page4d.models.input_config import MatchTarget
-from page4d.models.matching import Matches
-from page4d.models.network import NetworkOutput
+from page4d.models.matching import Matches, ViewMatches
+from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.rays import patch_directions
 
 _ACROSS_VIEWS = (MatchTarget.NEXT_VIEW, MatchTarget.PREVIOUS_VIEW, MatchTarget.FIRST_VIEW)
@@ -48,20 +49,35 @@ SAID = {
 
 
 @torch.no_grad()
-def signs_of(output: NetworkOutput) -> Signs:
+def signs_of(output: NetworkOutput | MixedOutput) -> Signs:
     """Measure the signs of one output, over all its scenes, instants and views."""
-    cameras = _cameras(output)
-    doubt = ray_gap = match_spread = depth_gap = None
-    if output.depth_confidence is not None:
-        doubt = float((1 / output.depth_confidence.float()).mean())
-    if output.rays is not None and cameras is not None:
-        ray_gap = _ray_gap(output.rays, cameras)
-    if output.depth is not None and output.depth.shape[2] > 1:
-        if output.matches is not None:
-            match_spread = _match_spread(output.matches)
-        if cameras is not None:
-            depth_gap = _depth_gap(output.depth.double(), cameras)
-    return Signs(doubt=doubt, ray_gap_deg=ray_gap, match_spread=match_spread, depth_gap=depth_gap)
+    pairs = _with_next(output)
+    parts = [part for part, _ in pairs]
+    several = sum(part.depth.shape[2] for part in parts if part.depth is not None) > 1
+    return Signs(
+        doubt=_mean([1 / part.depth_confidence.float() for part in parts if part.depth_confidence is not None]),
+        ray_gap_deg=_median([_ray_angles(part) for part in parts]),
+        match_spread=_mean(_entropies(output.matches)) if several else None,
+        depth_gap=_median([_depth_gaps(*pair) for pair in pairs]) if several else None,
+    )
+
+
+def _mean(parts: Sequence[Tensor]) -> float | None:
+    return float(torch.cat([part.flatten() for part in parts]).mean()) if parts else None
+
+
+def _median(parts: Sequence[Tensor | None]) -> float | None:
+    known = [part.flatten() for part in parts if part is not None and part.numel()]
+    return float(torch.cat(known).median()) if known else None
+
+
+def _with_next(output: NetworkOutput | MixedOutput) -> list[tuple[NetworkOutput, NetworkOutput]]:
+    """Pair views, all of one size at once, with the next ones, the last with the first."""
+    if isinstance(output, MixedOutput):
+        return list(zip(output.views, (*output.views[1:], output.views[0]), strict=True))
+    known = {name: getattr(output, name) for name in ("depth", "world_to_camera", "intrinsics")}
+    rolled: dict[str, Any] = {name: part.roll(-1, dims=2) for name, part in known.items() if part is not None}
+    return [(output, NetworkOutput(**rolled))]
 
 
 def _cameras(output: NetworkOutput) -> Cameras | None:
@@ -74,37 +90,43 @@ def _cameras(output: NetworkOutput) -> Cameras | None:
     )
 
 
-def _ray_gap(rays: Float[Tensor, "B T V rows columns 3"], cameras: Cameras) -> float:
-    grid = (rays.shape[3], rays.shape[4])
-    said = patch_directions(cameras.intrinsics, grid, cameras.image_size[0] // grid[0])
-    apart = torch.linalg.cross(said, rays.double().flatten(3, 4)).norm(dim=-1).clamp(max=1).asin()
-    return math.degrees(float(apart.median()))
-
-
-def _match_spread(matches: Matches) -> float | None:
-    chosen = [index for index, target in enumerate(matches.targets) if target in _ACROSS_VIEWS]
-    if not chosen:
+def _ray_angles(output: NetworkOutput) -> Float[Tensor, "B T V P"] | None:
+    cameras = _cameras(output)
+    if output.rays is None or cameras is None:
         return None
-    log_probability = matches.log_probability[:, :, :, chosen].float()
-    entropy = -(log_probability.exp() * log_probability).sum(dim=-1)
-    return float(entropy.mean()) / math.log(log_probability.shape[-1])
+    grid = (output.rays.shape[3], output.rays.shape[4])
+    said = patch_directions(cameras.intrinsics, grid, cameras.image_size[0] // grid[0])
+    apart: Tensor = torch.linalg.cross(said, output.rays.double().flatten(3, 4)).norm(dim=-1).clamp(max=1).asin()
+    return torch.rad2deg(apart)
 
 
-def _depth_gap(depth: Float[Tensor, "B T V H W"], cameras: Cameras) -> float | None:
-    """Compare every view with the next one, the last with the first."""
+def _entropies(matches: Matches | tuple[ViewMatches, ...] | None) -> list[Float[Tensor, "B T P"]]:
+    """Return how widely it is spread where patches are found in other views, as shares of the largest entropy."""
+    if isinstance(matches, Matches):
+        matches = tuple(matches.of_view(view) for view in range(matches.expected.shape[2]))
+    return [
+        -(found.float().exp() * found.float()).sum(dim=-1) / math.log(found.shape[-1])
+        for view in matches or ()
+        for found, target in zip(view.log_probability, view.targets, strict=True)
+        if target in _ACROSS_VIEWS
+    ]
+
+
+def _depth_gaps(output: NetworkOutput, onlooker: NetworkOutput) -> Float[Tensor, " N"] | None:
+    """Compare the depths of points of every view with those that its onlooker has where it sees them."""
+    cameras, onlooking = _cameras(output), _cameras(onlooker)
+    if output.depth is None or onlooker.depth is None or cameras is None or onlooking is None:
+        return None
     inner = slice(_STEP // 2, None, _STEP)
-    points = world_points(depth, cameras)[:, :, :, inner, inner].flatten(3, 4)
-    onlooking = cameras.world_to_camera.roll(-1, dims=2)
-    pixels, expected = project(transform_points(onlooking, points), cameras.intrinsics.roll(-1, dims=2))
-    height, width = cameras.image_size
+    points = world_points(output.depth.double(), cameras)[:, :, :, inner, inner].flatten(3, 4)
+    pixels, expected = project(transform_points(onlooking.world_to_camera, points), onlooking.intrinsics)
+    height, width = onlooking.image_size
     column, row = pixels.floor().nan_to_num(-1).clamp(-1, max(height, width)).long().unbind(-1)
     met = (expected > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
     place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-    found = depth.roll(-1, dims=2).flatten(3).gather(3, place)
+    found = onlooker.depth.double().flatten(3).gather(3, place)
     met &= found > 0
-    if not met.any():
-        return None
-    return float((expected[met] / found[met]).log().abs().median())
+    return (expected[met] / found[met]).log().abs()
 
 
 @dataclass(frozen=True, kw_only=True)

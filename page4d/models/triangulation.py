@@ -1,5 +1,7 @@
 """What known cameras make of matches: how far away each patch is where its ray meets that of its match."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from page4d.geometry.rigid import camera_centers
 from page4d.layers.block import initialise_linears
 from page4d.layers.feed_forward import FeedForward
 from page4d.models.input_config import MatchConfig
-from page4d.models.matching import Matches, target_images
+from page4d.models.matching import Matches, ViewMatches, target_images
 from page4d.models.rays import patch_directions, relative_cameras
 
 _SAID_OF_A_TARGET = 3
@@ -39,19 +41,54 @@ class Triangulation(nn.Module):
         to_world = relative[..., :3, :3].transpose(-1, -2)
         centers = camera_centers(relative)
         own = patch_directions(intrinsics, grid, patch_size) @ to_world.transpose(-1, -2)
-        half_px = max(grid) * patch_size / 2
-        middle = intrinsics.new_tensor([grid[1], grid[0]]) * patch_size / 2
         said = []
         for index, target in enumerate(matches.targets):
             times, views = target_images(target, relative.shape[1], relative.shape[2], relative.device)
-            pixels = matches.expected[..., index, :, :].detach().to(middle) * half_px + middle
-            plane = normalize_pixels(pixels, intrinsics[:, times, views])
-            rays = functional.normalize(functional.pad(plane, (0, 1), value=1.0), dim=-1)
+            rays = _rays(matches.expected[..., index, :, :], intrinsics[:, times, views], grid, patch_size)
             other = rays @ to_world[:, times, views].transpose(-1, -2)
             baseline = (centers - centers[:, times, views])[..., None, :]
             said.append(ray_meeting(own, other, baseline))
         told: Tensor = self.tell(torch.cat(said, dim=-1).to(self.tell.fc1.weight))
         return told
+
+    def between(
+        self,
+        matches: Sequence[ViewMatches],
+        intrinsics: Float[Tensor, "B T V 3 3"],
+        world_to_camera: Float[Tensor, "B T V 4 4"],
+        grids: Sequence[tuple[int, int]],
+        patch_size: int,
+    ) -> list[Float[Tensor, "B T _ C"]]:
+        """Do the same for views of different sizes, one by one."""
+        relative = relative_cameras(world_to_camera)
+        to_world = relative[..., :3, :3].transpose(-1, -2)
+        centers = camera_centers(relative)
+        told = []
+        for view, (found, grid) in enumerate(zip(matches, grids, strict=True)):
+            directions = patch_directions(intrinsics[:, :, view], grid, patch_size)
+            own = directions @ to_world[:, :, view].transpose(-1, -2)
+            said = []
+            for index, target in enumerate(found.targets):
+                times, views = target_images(target, relative.shape[1], len(grids))
+                when, other = times[:, view], int(views[0, view])
+                rays = _rays(found.expected[:, :, index], intrinsics[:, when, other], grids[other], patch_size)
+                baseline = (centers[:, :, view] - centers[:, when, other])[..., None, :]
+                said.append(ray_meeting(own, rays @ to_world[:, when, other].transpose(-1, -2), baseline))
+            told.append(self.tell(torch.cat(said, dim=-1).to(self.tell.fc1.weight)))
+        return told
+
+
+def _rays(
+    expected: Float[Tensor, "*images P 2"],
+    intrinsics: Float[Tensor, "*images 3 3"],
+    grid: tuple[int, int],
+    patch_size: int,
+) -> Float[Tensor, "*images P 3"]:
+    """Return the unit directions, in the camera's frame, of positions in images of this grid."""
+    middle = intrinsics.new_tensor([grid[1], grid[0]]) * patch_size / 2
+    pixels = expected.detach().to(middle) * (max(grid) * patch_size / 2) + middle
+    plane = normalize_pixels(pixels, intrinsics)
+    return functional.normalize(functional.pad(plane, (0, 1), value=1.0), dim=-1)
 
 
 def ray_meeting(

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.errors import UsageError
-from page4d.models.network import NetworkOutput
+from page4d.models.output import NetworkOutput
 from page4d.models.rays import patch_directions
 from page4d.training.correspondences import Correspondences, true_correspondences
 from page4d.training.matching_losses import match_position_loss, match_probability_loss, reprojection_loss

@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 from page4d.layers.block import Block
 from page4d.models.hints import Hints
-from page4d.models.network import NetworkOutput, ViewTimeNetwork
+from page4d.models.network import ViewTimeNetwork
+from page4d.models.output import NetworkOutput
 from page4d.training.config import TrainConfig
 from page4d.training.losses import losses
 from page4d.training.optimizers import gradient_norm, set_rate

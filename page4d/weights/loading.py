@@ -1,6 +1,6 @@
 """Build a network from its file alone, ready to be called in the arithmetic that was asked for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from page4d.layers.block import Block, MixerBlock
 from page4d.models.config import NetworkConfig
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.limits import NO_LIMITS, ForwardLimits
-from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.weights.bundled import bundled_weights
 from page4d.weights.placement import Precision, choose_device, choose_precision
 from page4d.weights.sniff import FETCH_AGAIN
@@ -49,6 +50,18 @@ class HalfPrecisionNetwork(ViewTimeNetwork):
         """Predict as every network does."""
         with torch.autocast(images.device.type, dtype=self.precision):
             return super().forward(images, mask_ext, hints=hints, limits=limits)
+
+    def forward_mixed(
+        self,
+        images: Sequence[Float[Tensor, "B T 3 _ _"]],
+        mask_ext: Sequence[Float[Tensor, "B T _ _"]] | None = None,
+        *,
+        hints: Hints = NO_HINTS,
+        limits: ForwardLimits = NO_LIMITS,
+    ) -> MixedOutput:
+        """Predict for views of different sizes as every network does."""
+        with torch.autocast(next(self.parameters()).device.type, dtype=self.precision):
+            return super().forward_mixed(images, mask_ext, hints=hints, limits=limits)
 
 
 @dataclass(frozen=True, kw_only=True)

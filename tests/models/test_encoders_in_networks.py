@@ -14,7 +14,8 @@ from page4d.encoders.vit import PatchEmbedding, Pooling, ViTConfig
 from page4d.errors import UsageError
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.limits import ForwardLimits
-from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.output import NetworkOutput
 from page4d.training.config import OptimizerConfig, OptimizerKind
 from page4d.training.optimizers import build_optimizers
 from page4d.weights.loading import HalfPrecisionNetwork

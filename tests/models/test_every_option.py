@@ -27,7 +27,8 @@ from page4d.models.config import (
 )
 from page4d.models.hints import Hints
 from page4d.models.limits import ForwardLimits
-from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Step
 
 TINY = PRESETS["mv-tiny"]

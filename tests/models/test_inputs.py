@@ -172,8 +172,8 @@ def test_patches_are_found_where_they_moved_to() -> None:
 
 def test_rays_lie_on_their_lines(cameras: Cameras) -> None:
     directions = patch_directions(cameras.intrinsics, GRID, 8)
-    lines = plucker_lines(directions, cameras.world_to_camera)
     relative = relative_cameras(cameras.world_to_camera)
+    lines = plucker_lines(directions, relative)
     to_world = torch.linalg.inv(relative)
     point = transform_points(to_world, 3.7 * directions)
     torch.testing.assert_close(torch.linalg.cross(point, lines[..., :3]), lines[..., 3:], rtol=0, atol=1e-12)

@@ -12,7 +12,8 @@ from page4d.geometry.pose_encoding import decode_pose
 from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskFusion, MaskHeadKind, NetworkConfig, Streams
 from page4d.models.heads.dynamic import DynamicMask, external_log_odds
 from page4d.models.limits import ForwardLimits
-from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Step
 
 MASK = PRESETS["mv-tiny"].mask

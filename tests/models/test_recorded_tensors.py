@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from page4d.models.config import PRESETS
-from page4d.models.network import NetworkOutput, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.tokens import token_positions
 from page4d.weights.keymap import PAGE4D, PAGE4D_WITHOUT_MASK, PI3, VGGT, rename

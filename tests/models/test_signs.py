@@ -11,7 +11,7 @@ from page4d.errors import WeightsError
 from page4d.geometry.camera import resize_intrinsics
 from page4d.models.input_config import MatchTarget
 from page4d.models.matching import Matches
-from page4d.models.network import NetworkOutput
+from page4d.models.output import NetworkOutput
 from page4d.models.rays import patch_directions
 from page4d.models.signs import SAID, Domain, Signs, measure_domain, signs_of
 from page4d.synthetic.sampler import ShotRequest, sample_truth

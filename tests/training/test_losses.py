@@ -13,7 +13,7 @@ from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.models.config import MatchTarget
 from page4d.models.matching import Matches
-from page4d.models.network import NetworkOutput
+from page4d.models.output import NetworkOutput
 from page4d.models.rays import patch_directions
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.training.correspondences import bilinear_weights, true_correspondences

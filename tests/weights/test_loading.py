@@ -15,6 +15,7 @@ from page4d.models import PRESETS, build_network
 from page4d.models.config import MaskFusion, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.weights import load_network, save_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.loading import HalfPrecisionNetwork
 from page4d.weights.placement import choose_device
 from page4d.weights.recipes import Target
 
@@ -117,6 +118,22 @@ def test_half_precision_is_automatic_casting_with_smaller_weights(
     assert out.world_to_camera.dtype is torch.float64
     with torch.no_grad():
         assert not torch.equal(out.depth, whole(images, told).depth)
+
+
+def test_views_of_different_sizes_are_predicted_in_half_precision_as_well() -> None:
+    torch.manual_seed(0)
+    config = PRESETS["mv-tiny"]
+    whole, half = build_network(config).eval(), HalfPrecisionNetwork(config, torch.bfloat16).eval()
+    half.load_state_dict(whole.state_dict())
+    views = [torch.rand(1, 2, 3, *size) for size in ((28, 42), (42, 28))]
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = whole.forward_mixed(views)
+    with torch.no_grad():
+        found = half.forward_mixed(views)
+    for one, other in zip(found.views, expected.views, strict=True):
+        assert one.depth.dtype is torch.float32
+        assert torch.equal(one.depth, other.depth)
+        assert torch.equal(one.pose_encoding, other.pose_encoding)
 
 
 def test_only_linear_layers_of_blocks_of_encoder_and_trunk_are_kept_in_half_precision(lively: Path) -> None:
