@@ -23,7 +23,8 @@ class Predictions:
     """Cameras, depth and what belongs to them for T instants of V views, at network pixels [H, W].
 
     `images` are the RGB pixels in [0, 1] that the values belong to. `valid` is False on padding and on pixels to
-    ignore; depth there means nothing. Confidences and `dynamic` lie in [0, 1]. `points` are in the world.
+    ignore; depth there means nothing. Confidences and `dynamic` lie in [0, 1]. `points` are in the world. Views whose
+    transforms have canvases of different sizes lie at the top left, and nothing beyond their own is valid.
     """
 
     times: Float[Tensor, " T"]
@@ -64,6 +65,11 @@ class Predictions:
     def num_times(self) -> int:
         """Number of instants T."""
         return self.depth.shape[1]
+
+    @property
+    def view_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The (height, width) of every view's own canvas."""
+        return tuple(transform.canvas_size for transform in self.pixel_transforms)
 
     def world_points(self) -> Float[Tensor, "B T V H W 3"]:
         """Lift the depth maps to points in the world."""

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     """Print what a run would do."""
-    height, width = plan.transforms[0].canvas_size
+    sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]
+    are_one = all(size == sizes[0] for size in sizes)
     peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
     seconds = plan.forecast.network_seconds(plan.chunks)
     if as_json:
@@ -24,7 +25,8 @@ def report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: 
                 "network": network.name,
                 "num_times": scene.num_times,
                 "views": list(scene.view_names),
-                "network_size": [width, height],
+                "network_size": sizes[0] if are_one else None,
+                "network_sizes": sizes,
                 "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
                 "predicted_peak_memory_bytes": peak,
                 "memory_bytes": plan.memory_limit.num_bytes,
@@ -37,7 +39,8 @@ def report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: 
     span = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
     console.print_text(f"scene    {scene.name}: {scene.num_times} instants of {', '.join(scene.view_names)}")
     console.print_text(f"network  {network.name}{f', {network.notice}' if network.notice else ''}")
-    console.print_text(f"images   {width}x{height} px")
+    texts = [f"{width}x{height}" for width, height in sizes]
+    console.print_text(f"images   {texts[0] if are_one else ', '.join(texts)} px")
     overlap = max(chunk.overlap for chunk in plan.chunks)
     console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, {overlap} shared by neighbours")
     limit, source = plan.memory_limit, plan.forecast.device

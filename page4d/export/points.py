@@ -98,7 +98,8 @@ def merged_cloud(instant: Predictions, options: PointOptions | None = None) -> P
 def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> PointCloud:
     """Filter the points of one view and bring them into the world."""
     world_to_camera = instant.cameras.world_to_camera[0, 0, view].detach().cpu().double()
-    valid = instant.valid[0, 0, view].cpu() & instant.pixel_transforms[view].content_mask()
+    valid = instant.valid[0, 0, view].cpu()
+    valid &= instant.pixel_transforms[view].content_mask((valid.shape[0], valid.shape[1]))
     if options.source is PointSource.DEPTH:
         depth = instant.depth[0, 0, view].detach().cpu().double()
         in_camera = unproject(depth, instant.cameras.intrinsics[0, 0, view].detach().cpu().double())

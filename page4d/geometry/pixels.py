@@ -1,5 +1,6 @@
 """The invertible map between the pixels of an original image and the pixels that a network sees."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,9 +83,9 @@ class PixelTransform:
         scale_x, scale_y = self.scale
         return resize_intrinsics(crop_intrinsics(intrinsics, self.left, self.top), 1 / scale_x, 1 / scale_y)
 
-    def content_mask(self) -> Bool[Tensor, "H W"]:
-        """Return True where the canvas holds the image, False on the padding."""
-        mask = torch.zeros(self.canvas_size, dtype=torch.bool)
+    def content_mask(self, size: tuple[int, int] | None = None) -> Bool[Tensor, "H W"]:
+        """Return True where the canvas, or a larger one that begins like it, holds the image, False elsewhere."""
+        mask = torch.zeros(size or self.canvas_size, dtype=torch.bool)
         mask[self.rows, self.columns] = True
         return mask
 
@@ -122,3 +123,18 @@ def fit_views(original_sizes: list[tuple[int, int]], long_side: int, multiple: i
         )
         for original, content in zip(original_sizes, contents, strict=True)
     )
+
+
+def fit_each_view(original_sizes: list[tuple[int, int]], long_side: int, multiple: int) -> tuple[PixelTransform, ...]:
+    """Place every view as `fit_views` does, on a canvas of its own.
+
+    Raises:
+        UsageError: if an image is so narrow that its short side would vanish.
+    """
+    return tuple(fit_views([size], long_side, multiple)[0] for size in original_sizes)
+
+
+def shared_canvas(transforms: Sequence[PixelTransform]) -> tuple[int, int]:
+    """Return the size that holds the canvases of all views, each from its top left on."""
+    height, width = (max(sides) for sides in zip(*(transform.canvas_size for transform in transforms), strict=True))
+    return height, width

@@ -8,7 +8,7 @@ import numpy as np
 from page4d.export.json_file import FileModel
 from page4d.layers.embed import patch_grid
 from page4d.models.config import FullAttention, NetworkConfig
-from page4d.models.schedule import images_together
+from page4d.models.schedule import Step
 
 _PIPELINE_BYTES = 210
 """What a pixel of a chunk takes beside the network: its frames and those decoded ahead, its predictions, and the
@@ -32,15 +32,29 @@ _SHARE_KEPT = 0.57
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """How much passes through a network at once; `size` is (height, width) of an image in pixels."""
+    """How much passes through a network at once; `size` is (height, width) of an image in pixels.
+
+    If views differ, `own_sizes` are theirs and `size` is that of the canvas that holds each of them.
+    """
 
     times: int
     views: int
     size: tuple[int, int]
+    own_sizes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def view_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The (height, width) of every view."""
+        return self.own_sizes or (self.size,) * self.views
 
     @property
     def num_pixels(self) -> int:
         """Pixels of all images."""
+        return self.times * sum(height * width for height, width in self.view_sizes)
+
+    @property
+    def num_held_pixels(self) -> int:
+        """Pixels of all canvases."""
         return self.times * self.views * self.size[0] * self.size[1]
 
 
@@ -72,15 +86,18 @@ def quantities(config: NetworkConfig, extent: Extent) -> tuple[float, float, flo
 
     Tokens that pass the trunk, the layers that are kept and the maps of the heads all go with the pixels.
     """
-    rows, columns = patch_grid(*extent.size, config.patch_size)
-    times, views = extent.times, extent.views
-    full = config.full_attention
-    if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and views == 1):
-        times, views = 1, times * views
-    together = max(images_together(step, times, views) for step in config.schedule)
-    tokens = rows * columns + config.num_registers + config.camera_token
-    pairs = float(times * views * tokens**2)
-    return 1.0, float(extent.num_pixels), pairs, pairs * together
+    grids = [patch_grid(height, width, config.patch_size) for height, width in extent.view_sizes]
+    tokens = [rows * columns + config.num_registers + config.camera_token for rows, columns in grids]
+    times, full = extent.times, config.full_attention
+    if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and extent.views == 1):
+        times, tokens = 1, times * tokens
+    pairs = {
+        Step.FRAME: times * sum(count**2 for count in tokens),
+        Step.TIME: times**2 * sum(count**2 for count in tokens),
+        Step.VIEW: times * sum(tokens) ** 2,
+    }
+    largest = max(pairs.get(step, (times * sum(tokens)) ** 2) for step in config.schedule)
+    return 1.0, float(extent.num_pixels), float(pairs[Step.FRAME]), float(largest)
 
 
 def fit(
@@ -107,6 +124,6 @@ def process_bytes(extent: Extent, network: int, source_pixels: int, *, preview: 
     Beside the network there are the decoders of videos with `source_pixels` in all, and what the run itself holds of
     a chunk and of the one that is written meanwhile. The pictures are drawn afterwards.
     """
-    chunks = _HEAP_SHARE * (network + extent.num_pixels * _PIPELINE_BYTES) + source_pixels * _DECODER_BYTES
+    chunks = _HEAP_SHARE * (network + extent.num_held_pixels * _PIPELINE_BYTES) + source_pixels * _DECODER_BYTES
     drawing = _SHARE_KEPT * chunks + _PREVIEW_BYTES if preview else 0.0
     return _LIBRARY_BYTES + int(max(chunks, drawing))

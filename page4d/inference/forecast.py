@@ -18,8 +18,8 @@ LONGEST_CHUNK = 8
 class Forecast:
     """What chunks of a run are expected to take, beside `used_bytes` that are in use before.
 
-    `size` is (height, width) in network pixels, `source_pixels` those of a frame of every video. Without `cost` no
-    network is run. A `preview` is drawn at the end.
+    `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` are those
+    of a frame of every video. Without `cost` no network is run. A `preview` is drawn at the end.
     """
 
     views: int
@@ -27,6 +27,7 @@ class Forecast:
     device: torch.device
     used_bytes: int
     cost: NetworkCost | None
+    own_sizes: tuple[tuple[int, int], ...] = ()
     source_pixels: int = 0
     preview: bool = False
 
@@ -43,7 +44,7 @@ class Forecast:
         return 0.0 if self.cost is None else sum(self.cost.seconds(self._extent(chunk.length)) for chunk in chunks)
 
     def _extent(self, length: int) -> Extent:
-        return Extent(times=length, views=self.views, size=self.size)
+        return Extent(times=length, views=self.views, size=self.size, own_sizes=self.own_sizes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Whether cameras move: their motion is told from the jitter of a prediction by how smooth it is."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -46,28 +47,33 @@ class Shift:
         return (self.motion <= self.jitter.clamp_min(STILL_SHARE * long_side)).tolist()
 
 
-def measure_shift(cameras: Cameras, rig: Cameras, depth: Float[Tensor, " V"]) -> Shift:
+def measure_shift(
+    cameras: Cameras, rig: Cameras, depth: Float[Tensor, " V"], sizes: Sequence[tuple[int, int]]
+) -> Shift:
     """Compare cameras [T, V] with those of a rig [V] that stands still, for points at one `depth` a view.
+
+    `sizes` are the (height, width) of the views' images.
 
     The jitter is half the mean squared successive difference: a camera on a smooth path changes little from one
     instant to the next, however far it goes, while random errors do not know of each other.
 
     Source: von Neumann, "Distribution of the ratio of the mean square successive difference to the variance", 1941.
     """
-    shifts = _image_shifts(cameras, rig, depth)
+    shifts = _image_shifts(cameras, rig, depth, sizes)
     total = shifts.square().sum(-1).mean((0, 2))
     steps = shifts.diff(dim=0)
     noise = steps.square().sum(-1).mean((0, 2)) / 2 if len(steps) >= _FEWEST_STEPS else torch.zeros_like(total)
     return Shift(jitter=noise.sqrt(), motion=(total - noise).clamp_min(0).sqrt())
 
 
-def _image_shifts(cameras: Cameras, rig: Cameras, depth: Float[Tensor, " V"]) -> Float[Tensor, "T V N 3"]:
+def _image_shifts(
+    cameras: Cameras, rig: Cameras, depth: Float[Tensor, " V"], sizes: Sequence[tuple[int, int]]
+) -> Float[Tensor, "T V N 3"]:
     """Return how far the viewing directions of a grid of points are off, times the focal length.
 
     Differences of directions are those of pixels where they are small, and bounded where a camera looks elsewhere.
     """
-    height, width = rig.image_size
-    cell = rig.intrinsics.new_tensor([[_SIDE / width], [_SIDE / height], [1.0]])
+    cell = rig.intrinsics.new_tensor([[[_SIDE / width], [_SIDE / height], [1.0]] for height, width in sizes])
     grid = unproject(depth[:, None, None].expand(-1, _SIDE, _SIDE), cell * rig.intrinsics).flatten(1, 2)
     placed = transform_points(invert_rigid(rig.world_to_camera), grid)
     seen = transform_points(cameras.world_to_camera, placed.expand(len(cameras.world_to_camera), *placed.shape))

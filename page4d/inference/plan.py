@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from page4d.errors import UsageError
 from page4d.export.points import MOST_VIEWS, PointSource
 from page4d.export.run_record import NetworkRecord
-from page4d.geometry.pixels import PixelTransform
+from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
 from page4d.geometry.preprocess import Preprocess, place_views
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.forecast import Forecast, MemoryLimit, choose_length
@@ -55,10 +55,13 @@ def plan_run(
     sizes = [view.source.size for view in scene.views]
     native = max(max(size) for size in sizes)
     long_side = settings.long_side or predictor.default_long_side or native
-    transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
+    if settings.preprocess is Preprocess.NATIVE and predictor.takes_mixed_sizes:
+        transforms = fit_each_view(sizes, long_side, predictor.multiple)
+    else:
+        transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
     pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
     points = settings.points.max_points or pixels
-    forecast = _forecast(scene, transforms[0].canvas_size, predictor, network, settings.preview, tell)
+    forecast = _forecast(scene, transforms, predictor, network, settings.preview, tell)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -84,7 +87,7 @@ def plan_run(
 
 def _forecast(
     scene: Scene,
-    size: tuple[int, int],
+    transforms: tuple[PixelTransform, ...],
     predictor: Predictor,
     network: NetworkRecord,
     preview: bool,
@@ -99,10 +102,11 @@ def _forecast(
         cost = network_cost(predictor, network.sha256, masks=masks, cameras=cameras, tell=tell)
     return Forecast(
         views=scene.num_views,
-        size=size,
+        size=shared_canvas(transforms),
         device=predictor.device,
         used_bytes=used,
         cost=cost,
+        own_sizes=tuple(transform.canvas_size for transform in transforms),
         source_pixels=sum(view.source.size[0] * view.source.size[1] for view in scene.views),
         preview=preview,
     )

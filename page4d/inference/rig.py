@@ -104,13 +104,14 @@ class RigKeeper:
             transform = align_cameras_robust(own.world_to_camera, self.rig.cameras.world_to_camera, scale)
         assert self.rig is not None
         moved = replace(seen, world_to_camera=transform.apply_to_cameras(seen.world_to_camera))
-        shift = measure_shift(moved, self.rig.cameras, transform.scale * median_depths(predictions))
+        depths = transform.scale * median_depths(predictions)
+        shift = measure_shift(moved, self.rig.cameras, depths, predictions.view_sizes)
         fit = RigFit(motion_px=tuple(shift.motion.tolist()), scale_std=self._scale_std)
         return Placed(self.rig.hold(predictions, transform.scale), transform, num_points, fit)
 
     def _decide(self, predictions: Predictions, seen: Cameras, own: Cameras) -> Sim3 | None:
         """Measure the motion of the first chunk; if there is none, make its average cameras the rig's."""
-        shift = measure_shift(seen, own, median_depths(predictions))
+        shift = measure_shift(seen, own, median_depths(predictions), predictions.view_sizes)
         still = shift.still_views(max(seen.image_size))
         is_static = self._asked is CameraMotion.STATIC or all(still)
         self.stillness = Stillness(shift=shift, still=still, num_times=predictions.num_times, is_static=is_static)

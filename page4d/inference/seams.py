@@ -51,8 +51,8 @@ def measure_seam(earlier: Predictions, later: Predictions, transform: Sim3, num_
     images, depths = zip(
         *(project(transform_points(onlooking[0], part), onlooking[1]) for part in points), strict=True
     )
-    height, width = cameras.image_size
-    size = images[0].new_tensor([width, height])
+    onlooker_sizes = [(width, height) for height, width in (*earlier.view_sizes[1:], earlier.view_sizes[0])]
+    size = images[0].new_tensor(onlooker_sizes)[:, None, None]
     seen = static & (depths[0] > 0) & (depths[1] > 0) & ((images[0] >= 0) & (images[0] <= size)).all(-1)
     return Seam(
         residual=_median(distance, static),

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, denormalize_pixels, normalize_pixels, pixel_grid
-from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.preprocess import Preprocess
 from page4d.scene.images import resize
 from page4d.scene.published import prepare_pixels, prepare_source
@@ -135,19 +136,20 @@ class BatchReader:
 
     def _decode_with(self, views: list["_OpenView"], start: int, stop: int) -> FrameBatch:
         frames = [view.read(start, stop) for view in views]
+        size = shared_canvas(self.transforms)
 
         def stacked(maps: list[Tensor | None], unknown: float) -> Tensor | None:
             if all(part is None for part in maps):
                 return None
-            filler = torch.full_like(frames[0].images[:, 0], unknown)
-            return torch.stack([filler if part is None else part for part in maps], dim=1)[None]
+            filler = torch.full((stop - start, *size), unknown)
+            return torch.stack([filler if part is None else _on_canvas_of(part, size) for part in maps], dim=1)[None]
 
         return FrameBatch(
             times=torch.from_numpy(self._scene.times[start:stop].copy()),
             view_names=self._scene.view_names,
             pixel_transforms=self.transforms,
-            images=torch.stack([view.images for view in frames], dim=1)[None],
-            valid=torch.stack([view.valid for view in frames], dim=1)[None],
+            images=torch.stack([_on_canvas_of(view.images, size) for view in frames], dim=1)[None],
+            valid=torch.stack([_on_canvas_of(view.valid, size) for view in frames], dim=1)[None],
             dynamic=stacked([view.dynamic for view in frames], UNKNOWN_MOTION),
             depth=stacked([view.depth for view in frames], 0.0),
             cameras=scene_cameras(self._scene, self.transforms, start, stop),
@@ -167,8 +169,14 @@ def scene_cameras(scene: Scene, transforms: Sequence[PixelTransform], start: int
     return Cameras(
         world_to_camera=torch.stack(poses, dim=1)[None],
         intrinsics=torch.stack(intrinsics, dim=1)[None],
-        image_size=transforms[0].canvas_size,
+        image_size=shared_canvas(transforms),
     )
+
+
+def _on_canvas_of(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Put maps [..., h, w] at the top left of a canvas that views of different sizes share; zero is around them."""
+    below, right = size[0] - maps.shape[-2], size[1] - maps.shape[-1]
+    return functional.pad(maps, (0, right, 0, below)) if below or right else maps
 
 
 def _poses(camera: ViewCamera, start: int, stop: int) -> Tensor:

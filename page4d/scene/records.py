@@ -186,6 +186,9 @@ class FrameBatch:
     that a mask says to ignore. `dynamic` is the external probability of motion, where the user gave masks for it.
     `cameras` are the calibrated ones at network pixels, if every view has one. `depth` is measured z-depth in the
     calibration's unit, 0 where the sensor saw nothing.
+
+    Views whose transforms have canvases of different sizes lie at the top left of a common one [H, W], and what is
+    beyond a view's own canvas belongs to no image.
     """
 
     times: Float[Tensor, " T"]

@@ -52,6 +52,7 @@ class TruthPredictor:
     spoil: Callable[[int, Predictions], Predictions] = lambda _, predictions: predictions
     multiple: int = 1
     default_long_side: int | None = None
+    takes_mixed_sizes: bool = False
     uses_rig_cameras: bool = False
     predicts_points: bool = False
     device: torch.device = CPU
