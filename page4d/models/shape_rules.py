@@ -168,7 +168,8 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm: _norm,
     _aten.sort: _sort,
     _aten.gather: lambda values, _, places, **__: _empty(values, *places.shape),
-    **dict.fromkeys((_aten._log_softmax, _aten.roll, _aten.linalg_cross, _aten.zeros_like, _aten.ones_like), _same),
+    **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.linalg_cross), _same),
+    **dict.fromkeys((_aten.zeros_like, _aten.ones_like), _same),
     _aten.clone: _clone,
 }
 _WORK: dict[Any, Callable[..., int]] = {

@@ -33,7 +33,7 @@ def inspect_shapes(
         typer.Option(
             metavar="PRESET",
             help="A network by name, such as mv-large, vggt, pi3, or an encoder: vit-b16, swin-t, twins-svt-s, "
-            "navit, mae (default mv-large).",
+            "navit, mae, dino (default mv-large).",
         ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The network of a weights file.")] = None,

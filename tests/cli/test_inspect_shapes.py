@@ -130,6 +130,7 @@ def test_an_encoder_is_shown_by_itself(cli) -> None:
     assert document["parameters"] == 86_567_656
     assert document["stages"][3]["shape"] == [3, 1 + 24 * 24, 768]
     assert large(cli, "mae")["by_name"]["pixels of the masked patches"]["shape"] == [1, 147, 768]
+    assert large(cli, "dino", "--batch", "2")["by_name"]["classes of all crops"]["shape"] == [20, 65_536]
     table, markdown = (
         cli("inspect-shapes", "--model", "swin-t"),
         cli("inspect-shapes", "--model", "swin-t", "--format", "markdown"),
@@ -179,7 +180,7 @@ import resource, sys
 from page4d_cli.app import run
 codes = [run(["inspect-shapes", "--model", model, "--times", times, "--views", views]) for model, times, views in (
     ("vggt", "100", "1"), ("mv-large", "24", "4"))]
-codes += [run(["inspect-shapes", "--model", model]) for model in ("swin-t", "twins-svt-s", "navit", "mae")]
+codes += [run(["inspect-shapes", "--model", model]) for model in ("swin-t", "twins-svt-s", "navit", "mae", "dino")]
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(sum(codes), used.ru_utime + used.ru_stime, used.ru_maxrss, "sympy" in sys.modules, file=sys.stderr)
 """
