@@ -17,8 +17,8 @@ chunk before that is stitched and written meanwhile."""
 _LIBRARY_BYTES = 50_000_000
 """What libraries take when they first decode, compute and write."""
 
-_DECODER_BYTES = 10
-"""What a pixel of a video takes while it is decoded."""
+_DECODER_BYTES = 17
+"""What a pixel of a video takes while it is decoded, and once more if a lens is undone: measured at 1080x1920."""
 
 _PREVIEW_BYTES = 210_000_000
 """What drawing the pictures takes, whose size does not depend on the capture."""
@@ -121,9 +121,11 @@ def fit(
 def process_bytes(extent: Extent, network: int, source_pixels: int, *, preview: bool) -> int:
     """Return by how much a process grows in which a network takes so many bytes for chunks of this extent.
 
-    Beside the network there are the decoders of videos with `source_pixels` in all, and what the run itself holds of
-    a chunk and of the one that is written meanwhile. The pictures are drawn afterwards.
+    Beside the network there are the decoders of videos with `source_pixels` in all, twice those of a view whose lens
+    is undone, and what the run itself holds of a chunk and of the one that is written meanwhile. The pictures are
+    drawn afterwards, from some frames that are decoded again.
     """
-    chunks = _HEAP_SHARE * (network + extent.num_held_pixels * _PIPELINE_BYTES) + source_pixels * _DECODER_BYTES
-    drawing = _SHARE_KEPT * chunks + _PREVIEW_BYTES if preview else 0.0
+    decoders = source_pixels * _DECODER_BYTES
+    chunks = _HEAP_SHARE * (network + extent.num_held_pixels * _PIPELINE_BYTES) + decoders
+    drawing = _SHARE_KEPT * chunks + _PREVIEW_BYTES + decoders if preview else 0.0
     return _LIBRARY_BYTES + int(max(chunks, drawing))

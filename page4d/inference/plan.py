@@ -16,7 +16,7 @@ from page4d.inference.probe import network_cost
 from page4d.inference.scale import known_distance
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.world import World
-from page4d.scene.records import MaskMeaning, Notice, Scene
+from page4d.scene.records import MaskMeaning, Notice, Scene, View
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21
@@ -107,7 +107,7 @@ def _forecast(
         used_bytes=used,
         cost=cost,
         own_sizes=tuple(transform.canvas_size for transform in transforms),
-        source_pixels=sum(view.source.size[0] * view.source.size[1] for view in scene.views),
+        source_pixels=sum(_source_pixels(view) for view in scene.views),
         preview=preview,
     )
 
@@ -137,3 +137,9 @@ def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) ->
         raise UsageError(
             f"{scene.num_views} views; a cloud can name {MOST_VIEWS}", "choose some with --views, or split the rig"
         )
+
+
+def _source_pixels(view: View) -> int:
+    """Return the pixels of a frame, twice if its lens is undone."""
+    height, width = view.source.size
+    return height * width * (2 if view.camera is not None and view.camera.distortion is not None else 1)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, denormalize_pixels, normalize_pixels, pixel_grid
+from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.preprocess import Preprocess
 from page4d.scene.images import resize
@@ -28,6 +29,9 @@ Source: the ImageNet mean of the DINOv2 and VGGT code.
 
 PUBLISHED_PADDING_RGB = (1.0, 1.0, 1.0)
 """Colour of the padding in the public VGGT code."""
+
+_STRIP_ROWS = 64
+"""Rows of an image whose undistortion is worked out at once: it takes some 20 times the memory of its result."""
 
 UNKNOWN_MOTION = 0.5
 """Probability of motion in a view without masks, beside views that have them: it speaks for neither side."""
@@ -288,16 +292,30 @@ def _undistortion(view: View) -> _Undistortion | None:
     if camera is None or camera.distortion is None:
         return None
     height, width = view.source.size
-    grid = pixel_grid(height, width)
+    strips = [
+        _shown(camera, camera.distortion, range(row, min(row + _STRIP_ROWS, height)), (height, width))
+        for row in range(0, height, _STRIP_ROWS)
+    ]
+    x, y, seen = (torch.cat(parts) for parts in zip(*strips, strict=True))
+    return _Undistortion(x.numpy(), y.numpy(), seen.numpy())
+
+
+def _shown(
+    camera: ViewCamera, distortion: Distortion, rows: range, size: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return of some rows where to read each pixel, x and y, and whether the lens saw it."""
+    height, width = size
+    grid = pixel_grid(len(rows), width)
+    grid[..., 1] += rows.start
     intrinsics = camera.intrinsics.to(grid)  # single precision places a pixel of 8K footage to 0.001 px
     ideal = normalize_pixels(grid, intrinsics)
-    shown = denormalize_pixels(camera.distortion.distort(ideal), intrinsics)
+    shown = denormalize_pixels(distortion.distort(ideal), intrinsics)
     inside = (shown >= 0).all(-1) & (shown[..., 0] <= width) & (shown[..., 1] <= height)
-    seen = inside & camera.distortion.in_domain(ideal)
+    seen = inside & distortion.in_domain(ideal)
     # Half a pixel along the border is seen by the sensor but has no neighbour to mix with.
     x, y = (shown - 0.5).clamp(min=shown.new_zeros(2), max=shown.new_tensor([width - 1, height - 1])).unbind(-1)
     outside = torch.tensor(-1e4)
-    return _Undistortion(torch.where(seen, x, outside).numpy(), torch.where(seen, y, outside).numpy(), seen.numpy())
+    return torch.where(seen, x, outside), torch.where(seen, y, outside), seen
 
 
 def _slice_times(batch: FrameBatch, start: int, stop: int) -> FrameBatch:
