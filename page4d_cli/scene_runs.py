@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from page4d.export.run_record import RunRecord
     from page4d.inference.chunk_source import OpenChunks
     from page4d.inference.observe import Observer
-    from page4d.inference.pipeline import ExistingOutput
     from page4d.inference.predict import Predictor
     from page4d.inference.settings import ReconstructSettings
+    from page4d.inference.target import ExistingOutput
     from page4d.scene.open import SceneOptions
     from page4d.scene.records import Scene
 
@@ -196,7 +196,7 @@ def _predictor(choice: NetworkChoice, scene: "Scene") -> "Predictor":
 
 def _check_target(request: Request, job: "SceneJob") -> None:
     from page4d.errors import UsageError
-    from page4d.inference.pipeline import check_target
+    from page4d.inference.target import check_target
 
     if job.out.resolve() == job.scene.resolve():
         raise UsageError(f"--out '{job.out}' is the scene itself", "give another folder, such as one below it")

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -13,8 +12,8 @@ import torch
 from pydantic import JsonValue
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError
-from page4d.export.atomic import check_can_be_made, claim_output
+from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, WeightsError
+from page4d.export.atomic import claim_output
 from page4d.export.cameras import capture_cameras
 from page4d.export.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
@@ -27,7 +26,7 @@ from page4d.geometry.similarity import Sim3
 from page4d.inference.agreement import agreement_notice, agreement_of, residuals_record
 from page4d.inference.chunk_source import ChunkSource, OpenChunks, local_chunks
 from page4d.inference.chunks import Chunk, plan_chunks
-from page4d.inference.fingerprint import check_fingerprint, files_of, fingerprint_of
+from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
 from page4d.inference.handover import Handover
 from page4d.inference.memory import is_out_of_memory
 from page4d.inference.observe import Journal, Observer, SilentObserver
@@ -39,10 +38,9 @@ from page4d.inference.residuals import RigResiduals, compare_rigs
 from page4d.inference.rig import RigKeeper
 from page4d.inference.rig_report import distance_notice, distance_record, fit_notice, rig_notice, rig_state
 from page4d.inference.scale import known_distance, metric_scene
-from page4d.inference.seams import seam_fits
+from page4d.inference.seam_report import check_seams, seams_notice
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.state import (
-    OWN_NAMES,
     FinishedChunk,
     RunState,
     StateFolder,
@@ -55,6 +53,7 @@ from page4d.inference.state import (
     transform_of,
 )
 from page4d.inference.stitch import Stitched, stitch
+from page4d.inference.target import ExistingOutput, check_apart, check_target
 from page4d.inference.world import World
 from page4d.models.hints import Memory
 from page4d.models.signs import SAID
@@ -64,14 +63,6 @@ from page4d.scene.records import Level, Notice, Scene
 
 MAX_SHRINKS = 3
 """How often a chunk that does not fit in memory is halved."""
-
-
-class ExistingOutput(StrEnum):
-    """What to do with an output folder that already holds a result."""
-
-    REFUSE = "refuse"
-    OVERWRITE = "overwrite"
-    RESUME = "resume"
 
 
 def reconstruct(
@@ -110,38 +101,10 @@ def reconstruct(
         seed=settings.points.seed,
     )
     check_target(Path(out), existing)
-    _check_apart(scene, Path(out))
+    check_apart(scene, Path(out))
     with claim_output(Path(out)) as folder:
         check_target(folder, existing)  # once more: it may have been finished by another process meanwhile
         return _Run(inputs, settings, folder, Journal(observer), open_chunks).execute(existing)
-
-
-def check_target(out: Path, existing: ExistingOutput) -> None:
-    """Refuse, before any work, an output that cannot be written or already holds a result.
-
-    Raises:
-        OutputError: if it is a file or cannot be made.
-        UsageError: if it holds a result that is neither to be continued nor replaced.
-    """
-    check_can_be_made(out)
-    if not is_occupied(out):
-        return
-    if existing is ExistingOutput.REFUSE:
-        raise UsageError(f"'{out}' already holds a result", "use --resume, --overwrite or another folder")
-    if existing is ExistingOutput.OVERWRITE and not (out / "state" / "run.json").is_file():
-        raise UsageError(
-            f"'{out}' holds files that page4d did not write", "use another folder, or move them away yourself"
-        )
-
-
-def _check_apart(scene: Scene, out: Path) -> None:
-    """Refuse an output whose files would come to lie among those that are read."""
-    own = [(out / name).resolve() for name in OWN_NAMES]
-    companions = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
-    read = [path for source in (*(view.source for view in scene.views), *companions) for path in files_of(source)]
-    for path in (*read, *scene.other_files):
-        if any(path.resolve().is_relative_to(folder) for folder in own):
-            raise UsageError(f"the output would overwrite '{path}', which is read", "use another folder for --out")
 
 
 class _Chunk(NamedTuple):
@@ -460,41 +423,26 @@ class _Run:
             self.journal.notice(rig_notice(rig.record))
 
     def _check_seams(self, chunks: list[ChunkRecord]) -> None:
-        """Refuse what does not fit before it is written, if the settings say so.
+        """Refuse what does not fit before it is written, if the settings say so."""
+        if self.settings.strict_seams:
+            check_seams(chunks, self._longest_side)
 
-        Raises:
-            InputError: naming the first such seam.
-        """
-        loose = self._loose_seams(chunks) if self.settings.strict_seams else []
-        if loose:
-            raise InputError(
-                f"the chunks do not fit together at instant {loose[0].start}: {_misfit(loose[0])}",
-                "give a larger --chunk and --overlap, or the rig's cameras with --calibration; "
-                "--resume without --strict-seams goes on with a warning",
-            )
-
-    def _loose_seams(self, chunks: list[ChunkRecord]) -> list[ChunkRecord]:
-        """Return the chunks that do not fit the one before."""
-        side = max(max(transform.canvas_size) for transform in self.inputs.plan.transforms)
-        return [
-            chunk
-            for chunk in chunks
-            if chunk.seam is not None and not seam_fits(chunk.seam.residual_px, chunk.seam.residual_share, side)
-        ]
+    @property
+    def _longest_side(self) -> int:
+        """The longest side of an image as the network sees it, in pixels."""
+        return max(max(transform.canvas_size) for transform in self.inputs.plan.transforms)
 
     def _notice_seams(self) -> None:
-        loose = self._loose_seams([chunk.record for chunk in self.finished])
-        if loose:
-            worst = max(loose, key=lambda chunk: 0.0 if chunk.seam is None else chunk.seam.residual_share or 0.0)
-            seams = f"{len(loose)} of {len(self.finished) - 1} seams between chunks do not fit"
-            self.journal.notice(Notice(f"{seams}; the worst, at instant {worst.start}: {_misfit(worst)}"))
-
-    def _notice_cameras(self) -> None:
-        side = max(max(transform.canvas_size) for transform in self.inputs.plan.transforms)
-        notice = fit_notice([chunk.record for chunk in self.finished], self.inputs.scene.view_names, side)
+        notice = seams_notice([chunk.record for chunk in self.finished], self._longest_side)
         if notice is not None:
             self.journal.notice(notice)
-        agreement = agreement_of(self.inputs.scene, [chunk.record for chunk in self.finished])
+
+    def _notice_cameras(self) -> None:
+        chunks = [chunk.record for chunk in self.finished]
+        notice = fit_notice(chunks, self.inputs.scene.view_names, self._longest_side)
+        if notice is not None:
+            self.journal.notice(notice)
+        agreement = agreement_of(self.inputs.scene, chunks)
         notice = None if agreement is None else agreement_notice(self.inputs.scene, agreement)
         if notice is not None:
             self.journal.notice(notice)
@@ -512,13 +460,6 @@ class _Run:
             levels = self.state.depth_scale or 1.0
             span = f"{1 / levels:.4g} to {65535 / levels:.4g}"
             self.journal.notice(Notice(f"{clipped} depths outside {span} were clipped in the depth PNGs"))
-
-
-def _misfit(chunk: ChunkRecord) -> str:
-    """Say by how much a chunk misses the one before."""
-    assert chunk.seam is not None
-    shift, share = chunk.seam.residual_px, chunk.seam.residual_share or 0.0
-    return f"off by {share:.1%} of the depth" + ("" if shift is None else f", {shift:.1f} px")
 
 
 def _smaller(side: int, preprocess: Preprocess) -> str:

@@ -225,10 +225,10 @@ def reconstruct(
     from page4d.errors import UsageError
     from page4d.export.points import EdgeFilter, PointOptions, PointSource
     from page4d.geometry.preprocess import Preprocess
-    from page4d.inference import pipeline
     from page4d.inference.memory import parse_memory
     from page4d.inference.motion import CameraMotion
     from page4d.inference.settings import ReconstructSettings
+    from page4d.inference.target import ExistingOutput
     from page4d.inference.world import Poses
     from page4d.scene.open import SceneOptions
     from page4d.scene.records import MaskMeaning
@@ -276,9 +276,9 @@ def reconstruct(
         preview=preview,
         strict_seams=strict_seams,
     )
-    existing = pipeline.ExistingOutput.REFUSE
+    existing = ExistingOutput.REFUSE
     if overwrite or resume:
-        existing = pipeline.ExistingOutput.OVERWRITE if overwrite else pipeline.ExistingOutput.RESUME
+        existing = ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
     choice = NetworkChoice(weights, untrained, preset, device, precision, seed, poses is PosesOption.INPUT)
     request = Request(scene_options=scene_options, settings=settings, choice=choice, existing=existing)

@@ -8,9 +8,10 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.export.run_record import NetworkRecord
-from page4d.inference.pipeline import ExistingOutput, reconstruct
+from page4d.inference.pipeline import reconstruct
 from page4d.inference.predict import CPU, NetworkPredictor, Predicted, times_in_frames
 from page4d.inference.settings import ReconstructSettings
+from page4d.inference.target import ExistingOutput
 from page4d.inference.world import Poses
 from page4d.models.config import PRESETS, EpipolarConfig, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.models.hints import Memory

@@ -15,8 +15,9 @@ from page4d.export.output import open_output
 from page4d.export.points import PointOptions, PointSource
 from page4d.export.run_record import NetworkRecord
 from page4d.inference.observe import SilentObserver
-from page4d.inference.pipeline import ExistingOutput, reconstruct
+from page4d.inference.pipeline import reconstruct
 from page4d.inference.settings import ReconstructSettings
+from page4d.inference.target import ExistingOutput
 from page4d.predictions import Predictions
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import PairedFrames, Scene

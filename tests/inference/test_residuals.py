@@ -9,8 +9,9 @@ import torch
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.inference.pipeline import ExistingOutput, reconstruct
+from page4d.inference.pipeline import reconstruct
 from page4d.inference.residuals import compare_rigs
+from page4d.inference.target import ExistingOutput
 from page4d.inference.world import Poses
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene

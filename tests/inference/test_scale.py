@@ -11,8 +11,9 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.export.output import open_output
 from page4d.inference.motion import CameraMotion
-from page4d.inference.pipeline import ExistingOutput, reconstruct
+from page4d.inference.pipeline import reconstruct
 from page4d.inference.scale import known_distance, metric_scene
+from page4d.inference.target import ExistingOutput
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 from page4d.synthetic.capture import SyntheticCapture

@@ -17,10 +17,11 @@ from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.motion import STILL_SHARE, CameraMotion
-from page4d.inference.pipeline import ExistingOutput, reconstruct
+from page4d.inference.pipeline import reconstruct
 from page4d.inference.rig import RigKeeper
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.stitch import Stitched, stitch
+from page4d.inference.target import ExistingOutput
 from page4d.inference.world import Poses, World
 from page4d.predictions import Predictions, join_times
 from page4d.synthetic.capture import SyntheticCapture

@@ -14,9 +14,10 @@ import torch
 from page4d.errors import OutputError
 from page4d.export.layout import OutputLayout
 from page4d.inference.handover import Handover
-from page4d.inference.pipeline import ExistingOutput, reconstruct
+from page4d.inference.pipeline import reconstruct
 from page4d.inference.predict import Predicted
 from page4d.inference.state import StateFolder
+from page4d.inference.target import ExistingOutput
 from page4d.models.hints import Memory
 from page4d.scene.batches import BatchReader, open_batches
 from page4d.scene.records import FrameBatch, Scene, View
