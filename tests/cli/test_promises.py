@@ -202,6 +202,7 @@ class TestInterrupt:
             assert contents(tmp_path / str(number)) == whole
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_run_is_as_foretold(tmp_path):
     """Of a network as large as the one that comes with the package, with and without pictures."""
     words: list[str] = []

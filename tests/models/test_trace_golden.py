@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[1] / "golden" / "shapes"
 LARGE = PRESETS["mv-large"]
 CASES: dict[str, tuple[NetworkConfig, int, int]] = {
     "specification": (replace(LARGE, sparse=SparseConfig(layers=(22, 23))), 24, 4),
-    "memory": (replace(LARGE, sparse=SparseConfig(layers=(22, 23), strategy=SparseStrategy.MEMORY)), 6, 4),
+    "memory": (replace(LARGE, sparse=SparseConfig(layers=(22, 23), strategy=SparseStrategy.MEMORY)), 2, 4),
     "vggt": (PRESETS["vggt"], 100, 1),
     "pi3": (PRESETS["pi3"], 100, 1),
     "mv-demo": (PRESETS["mv-demo"], 8, 4),
