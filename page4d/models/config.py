@@ -178,12 +178,18 @@ class NetworkConfig:
         if self.ray_head and not self.dense_layers:
             raise UsageError("network: a ray head without a dense head", "set ray_head to false or add a dense head")
         fine = self.encoder.fine_dim if isinstance(self.encoder, StemConfig) else 0
-        for head in (self.depth_head, self.point_head):
-            if head is not None and head.fine_dim not in (0, fine):
+        readers = {"a dense head": self.depth_head, "another": self.point_head, "matching": self.matches}
+        for name, reader in readers.items():
+            if reader is not None and reader.fine_dim not in (0, fine):
                 raise UsageError(
-                    f"network: a dense head reads a fine map of {head.fine_dim} channels, the encoder's has {fine}",
-                    "set the head's fine_dim to 0 or to that of the encoder",
+                    f"network: {name} reads a fine map of {reader.fine_dim} channels, the encoder's has {fine}",
+                    "set its fine_dim to 0 or to that of the encoder",
                 )
+        if self.matches is not None and self.matches.fine_dim and self.patch_size % (2 * self.matches.finer):
+            raise UsageError(
+                f"network: {self.matches.finer} cells a patch's side, of {self.patch_size} px, with a fine map",
+                "use as many cells as let each be a multiple of 2 px",
+            )
 
     def norm_eps_of(self, layer: int) -> float:
         """Return the constant of the norms of a layer's blocks."""
@@ -272,7 +278,7 @@ def _demo() -> NetworkConfig:
         num_heads=4,
         layer_scale=None,
         mask=MaskConfig(layers=(2, 3), streams=Streams.SINGLE, teaches_trunk=True),
-        matches=MatchConfig(),
+        matches=MatchConfig(fine_dim=_DEMO_ENCODER.fine_dim),
         known_cameras=True,
         ray_head=True,
         camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=3, mlp_ratio=2.0),

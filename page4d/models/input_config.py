@@ -32,18 +32,26 @@ class MatchConfig:
     """Explicit matches of patches between images, told to the trunk.
 
     Descriptors have `dim` numbers; `hidden` is the width of the perceptron through which matches become tokens.
+    Patches are looked for among cells, `finer` to a patch's side. Descriptors may read the encoder's fine map, of
+    `fine_dim` channels.
     """
 
     __pydantic_config__ = _STRICT
 
     dim: int = 64
     hidden: int = 96
+    finer: int = 2
+    fine_dim: int = 0
     targets: tuple[MatchTarget, ...] = tuple(MatchTarget)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", tuple(MatchTarget(target) for target in self.targets))
-        if min(self.dim, self.hidden) < 1 or not self.targets or len(set(self.targets)) < len(self.targets):
+        if min(self.dim, self.hidden, self.finer, self.fine_dim + 1) < 1:
             raise UsageError(
-                f"matches: dim {self.dim}, hidden {self.hidden}, targets {', '.join(self.targets) or 'none'}",
-                "use positive widths and at least one target, each once",
+                f"matches: dim {self.dim}, hidden {self.hidden}, finer {self.finer}, fine_dim {self.fine_dim}",
+                "use positive numbers, fine_dim 0 for no fine map",
+            )
+        if not self.targets or len(set(self.targets)) < len(self.targets):
+            raise UsageError(
+                f"matches: targets {', '.join(self.targets) or 'none'}", "name at least one target, each once"
             )

@@ -7,140 +7,230 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn import functional
 
 from page4d.layers.block import initialise_linears
 from page4d.layers.feed_forward import FeedForward
+from page4d.layers.precision import full_precision
+from page4d.models.descriptors import Descriptors, PatchDescriptors
 from page4d.models.input_config import MatchConfig, MatchTarget
 
 _FIRST_SHARPNESS = 10.0
 _MOST_SHARPNESS = 100.0
+_FIRST_UNSEEN = 0.5
+"""Cosine that anything must beat to be a match, to begin with."""
+
 _SAID_OF_A_TARGET = 6
-"""Expected position (2), displacement (2), best cosine, and how concentrated the distribution is."""
+"""Position (2), displacement (2), how sure it is, and whether it is seen at all."""
+
+_COMPARED_AT_ONCE = 1 << 24
+"""Pairs of descriptors where nothing is to be learned: 64 MB of numbers, a few times over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Likelihoods:
+    """Log-probabilities that a patch is found in each cell of the other image, and that it is not seen there."""
+
+    cell: Float[Tensor, "*images P Q"]
+    unseen: Float[Tensor, "*images P"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewMatches:
-    """What `Matches` are, of one view of a rig of mixed sizes: images of Q patches have units of their own."""
+    """What `Matches` are, of one view of a rig of mixed sizes: images of Q cells have units of their own."""
 
-    log_probability: tuple[Float[Tensor, "B T P Q"], ...]
+    likelihoods: tuple[Likelihoods, ...] | None
     """By target."""
     expected: Float[Tensor, "B T G P 2"]
+    confidence: Float[Tensor, "B T G P"]
     targets: tuple[MatchTarget, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matches:
-    """For every patch and target, log-probabilities of where it is found, and the position to expect.
+    """For every patch and target the position where its middle is found, and how sure that is.
 
-    Positions are (x, y) with the image's middle at 0 and half its long side as the unit.
+    Positions are (x, y) with the image's middle at 0 and half its long side as the unit: means over the likeliest
+    cell and its neighbours, whose probability together is the confidence. All probabilities are there only while
+    something is learned.
     """
 
-    log_probability: Float[Tensor, "B T V G P P"]
+    likelihoods: Likelihoods | None
+    """Of images [B, T, V, G]."""
     expected: Float[Tensor, "B T V G P 2"]
+    confidence: Float[Tensor, "B T V G P"]
     targets: tuple[MatchTarget, ...]
 
     def of_view(self, view: int) -> ViewMatches:
         """Return those of one view."""
+        of_targets: tuple[Likelihoods, ...] | None = None
+        if self.likelihoods is not None:
+            cells, unseen = self.likelihoods.cell[:, :, view], self.likelihoods.unseen[:, :, view]
+            pairs = zip(cells.unbind(2), unseen.unbind(2), strict=True)
+            of_targets = tuple(Likelihoods(cell=cell, unseen=one) for cell, one in pairs)
         return ViewMatches(
-            log_probability=self.log_probability[:, :, view].unbind(2),
+            likelihoods=of_targets,
             expected=self.expected[:, :, view],
+            confidence=self.confidence[:, :, view],
             targets=self.targets,
         )
 
 
 class _Found(NamedTuple):
-    """What comparing patches with those of one other image gives, and what of it is told."""
+    """What comparing patches with those of one other image gives."""
 
-    log_probability: Float[Tensor, "*images P Q"]
+    likelihoods: Likelihoods | None
     expected: Float[Tensor, "*images P 2"]
-    said: list[Tensor]
+    confidence: Float[Tensor, "*images P"]
+    unseen: Float[Tensor, "*images P"]
+
+    def said(self, own: Float[Tensor, "P 2"]) -> Float[Tensor, "*images P 6"]:
+        """Return what patches with these middles are told of it."""
+        return torch.cat(
+            [self.expected, self.expected - own, self.confidence[..., None], self.unseen[..., None]], dim=-1
+        )
 
 
 class PatchMatching(nn.Module):
-    """Compare learned descriptors of patches with those of other images and tell each patch what was found.
+    """Compare learned descriptors of patches with those of cells of other images; tell each patch what was found.
 
-    The last layer starts at zero, so that an untrained module says nothing.
+    What no cell resembles more than a learned cosine is not seen. The last layer starts at zero, so that an
+    untrained module says nothing.
 
-    Source: soft arg-max of cosine similarities, as in Kendall et al. (2017), eq. 1, over patches of another image.
+    Source: Sun et al. (2021), LoFTR, section 3.4: the expectation over a window around the likeliest cell; Sarlin et
+    al. (2020), SuperGlue, eq. 8: one more place for what is not seen.
     """
 
-    def __init__(self, config: MatchConfig, dim: int) -> None:
+    def __init__(self, config: MatchConfig, dim: int, patch_size: int) -> None:
         super().__init__()
         self.config = config
-        self.descriptor = nn.Linear(dim, config.dim)
-        self.log_sharpness = nn.Parameter(torch.tensor(_FIRST_SHARPNESS).log())
         self.tell = FeedForward(2 + _SAID_OF_A_TARGET * len(config.targets), config.hidden, dim)
         initialise_linears(self)
+        self.descriptors = PatchDescriptors(config, dim, patch_size)
+        self.log_sharpness = nn.Parameter(torch.tensor(_FIRST_SHARPNESS).log())
+        self.unseen_cosine = nn.Parameter(torch.tensor(_FIRST_UNSEEN))
         nn.init.zeros_(self.tell.fc2.weight)
 
     def forward(
-        self, patches: Float[Tensor, "B T V P C"], grid: tuple[int, int]
+        self,
+        patches: Float[Tensor, "B T V P C"],
+        grid: tuple[int, int],
+        fine: Float[Tensor, "B T V F h w"] | None = None,
     ) -> tuple[Float[Tensor, "B T V P C"], Matches]:
         """Return what to add to the patch tokens, and the matches."""
         num_times, num_views = patches.shape[1:3]
-        descriptors = functional.normalize(self.descriptor(patches), dim=-1)
-        own = patch_centers(grid, patches.device).to(descriptors.dtype)
+        described: Descriptors = self.descriptors(patches, grid, fine)
+        own = patch_centers(grid, patches.device).to(patches.dtype)
         said: list[Tensor] = [own.expand(*patches.shape[:4], 2)]
-        log_probabilities, positions = [], []
+        found: list[_Found] = []
         for target in self.config.targets:
             times, views = target_images(target, num_times, num_views, patches.device)
-            found = self._find(descriptors, own, descriptors[:, times, views], own)
-            log_probabilities.append(found.log_probability)
-            positions.append(found.expected)
-            said += found.said
+            found.append(self._find(described.patches, described.cells[:, times, views], grid))
+            said.append(found[-1].said(own))
+        kept = [one.likelihoods for one in found if one.likelihoods is not None]
         matches = Matches(
-            log_probability=torch.stack(log_probabilities, dim=3),
-            expected=torch.stack(positions, dim=3),
+            likelihoods=Likelihoods(
+                cell=torch.stack([one.cell for one in kept], dim=3),
+                unseen=torch.stack([one.unseen for one in kept], dim=3),
+            )
+            if kept
+            else None,
+            expected=torch.stack([one.expected for one in found], dim=3),
+            confidence=torch.stack([one.confidence for one in found], dim=3),
             targets=self.config.targets,
         )
         return self.tell(torch.cat(said, dim=-1)), matches
 
     def between(
-        self, patches: Sequence[Float[Tensor, "B T _ C"]], grids: Sequence[tuple[int, int]]
+        self,
+        patches: Sequence[Float[Tensor, "B T _ C"]],
+        grids: Sequence[tuple[int, int]],
+        fine: Sequence[Float[Tensor, "B T F _ _"]] | None = None,
     ) -> tuple[list[Float[Tensor, "B T _ C"]], tuple[ViewMatches, ...]]:
         """Do the same for views of different sizes, one by one."""
         num_times, num_views = patches[0].shape[1], len(patches)
-        descriptors = [functional.normalize(self.descriptor(part), dim=-1) for part in patches]
-        centers = [
-            patch_centers(grid, part.device).to(part.dtype) for grid, part in zip(grids, descriptors, strict=True)
-        ]
+        maps = [None] * num_views if fine is None else fine
+        described = [self.descriptors(*one) for one in zip(patches, grids, maps, strict=True)]
         told, matches = [], []
-        for view, own in enumerate(centers):
+        for view, grid in enumerate(grids):
+            own = patch_centers(grid, patches[view].device).to(patches[view].dtype)
             said: list[Tensor] = [own.expand(*patches[view].shape[:3], 2)]
-            seen = []
+            found: list[_Found] = []
             for target in self.config.targets:
                 times, views = target_images(target, num_times, num_views)
                 other = int(views[0, view])
-                others = descriptors[other][:, times[:, view]]
-                seen.append(self._find(descriptors[view], own, others, centers[other]))
-                said += seen[-1].said
+                found.append(
+                    self._find(described[view].patches, described[other].cells[:, times[:, view]], grids[other])
+                )
+                said.append(found[-1].said(own))
             told.append(self.tell(torch.cat(said, dim=-1)))
+            kept = tuple(one.likelihoods for one in found if one.likelihoods is not None)
             matches.append(
                 ViewMatches(
-                    log_probability=tuple(found.log_probability for found in seen),
-                    expected=torch.stack([found.expected for found in seen], dim=2),
+                    likelihoods=kept or None,
+                    expected=torch.stack([one.expected for one in found], dim=2),
+                    confidence=torch.stack([one.confidence for one in found], dim=2),
                     targets=self.config.targets,
                 )
             )
         return told, tuple(matches)
 
     def _find(
-        self,
-        descriptors: Float[Tensor, "*images P D"],
-        own: Float[Tensor, "P 2"],
-        others: Float[Tensor, "*images Q D"],
-        centers: Float[Tensor, "Q 2"],
+        self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], grid: tuple[int, int]
     ) -> _Found:
-        """Look for patches among those of other images, which have these centres."""
+        """Look for patches among the cells of other images, whose patches form this grid.
+
+        All at once while something is learned, else as many patches at a time as memory likes.
+        """
+        finer = (grid[0] * self.config.finer, grid[1] * self.config.finer)
+        if torch.is_grad_enabled():
+            return self._compare(patches, cells, finer)
+        num_patches, pairs = patches.shape[-2], patches.shape[:-1].numel() * cells.shape[-2]
+        num_parts = min(num_patches, -(-pairs // _COMPARED_AT_ONCE))
+        parts = [
+            self._compare(part, cells, finer)._replace(likelihoods=None) for part in patches.chunk(num_parts, dim=-2)
+        ]
+        return _Found(
+            None,
+            torch.cat([part.expected for part in parts], dim=-2),
+            torch.cat([part.confidence for part in parts], dim=-1),
+            torch.cat([part.unseen for part in parts], dim=-1),
+        )
+
+    def _compare(
+        self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], finer: tuple[int, int]
+    ) -> _Found:
+        """Compare all of them, in float32 at least: positions within cells hang on the last digits."""
+        dtype = torch.promote_types(patches.dtype, torch.float32)
+        with full_precision(patches.device):
+            return self._compared(patches.to(dtype), cells.to(dtype), finer)
+
+    def _compared(
+        self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], finer: tuple[int, int]
+    ) -> _Found:
         sharpness = self.log_sharpness.exp().clamp(max=_MOST_SHARPNESS)
-        cosine = descriptors @ others.transpose(-1, -2)
-        log_probability = functional.log_softmax(sharpness * cosine, dim=-1)
-        probability = log_probability.exp()
-        expected = probability @ centers
-        best = cosine.amax(dim=-1, keepdim=True)
-        concentration = probability.square().sum(dim=-1, keepdim=True).sqrt()
-        return _Found(log_probability, expected, [expected, expected - own, best, concentration])
+        logits = sharpness * (patches @ cells.transpose(-1, -2))
+        nothing = sharpness * self.unseen_cosine
+        log_sum = torch.logaddexp(logits.logsumexp(dim=-1), nothing)
+        log_cell = logits - log_sum[..., None]
+        log_unseen = nothing - log_sum
+        near, inside = _neighbourhood(log_cell.argmax(dim=-1), finer)
+        weights = log_cell.gather(-1, near).exp() * inside
+        confidence = weights.sum(dim=-1)
+        centers = patch_centers(finer, patches.device).to(weights.dtype)
+        expected = (weights[..., None] * centers[near]).sum(dim=-2) / confidence[..., None]
+        return _Found(Likelihoods(cell=log_cell, unseen=log_unseen), expected, confidence, log_unseen.exp())
+
+
+def _neighbourhood(
+    cell: Int[Tensor, "*images"], grid: tuple[int, int]
+) -> tuple[Int[Tensor, "*images nine"], Float[Tensor, "*images nine"]]:
+    """Return a cell and its eight neighbours, and 1 for those in the image, 0 for others."""
+    step = torch.arange(-1, 2, device=cell.device)
+    row = (cell // grid[1])[..., None, None] + step[:, None]
+    column = (cell % grid[1])[..., None, None] + step
+    inside = (row >= 0) & (row < grid[0]) & (column >= 0) & (column < grid[1])
+    places = row.clamp(0, grid[0] - 1) * grid[1] + column.clamp(0, grid[1] - 1)
+    return places.flatten(-2), inside.flatten(-2).float()
 
 
 def patch_centers(grid: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "P 2"]:

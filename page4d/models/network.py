@@ -1,13 +1,11 @@
 """The network: images of T instants and V views in; cameras, depth, points and what moves out."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.amp import is_autocast_available
 from torch.nn import functional
 
 from page4d.encoders.base import Encoder, PatchTokens
@@ -17,6 +15,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pose_encoding import decode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import patch_grid
+from page4d.layers.precision import full_precision
 from page4d.models.aggregator import Aggregator, TrunkOutput
 from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
 from page4d.models.heads.camera import CameraHead
@@ -48,7 +47,7 @@ class ViewTimeNetwork(nn.Module):
         width = 2 * config.encoder.embed_dim
         dim = config.encoder.embed_dim
         self.encoder: Encoder = build_encoder(config.encoder)
-        self.matching = None if config.matches is None else PatchMatching(config.matches, dim)
+        self.matching = None if config.matches is None else PatchMatching(config.matches, dim, config.patch_size)
         self.ray_embedding = RayEmbedding(dim) if config.known_cameras else None
         self.triangulation: Triangulation | None = None
         if config.matches is not None and config.known_cameras:
@@ -83,6 +82,21 @@ class ViewTimeNetwork(nn.Module):
         outputs, matches = self._predict_scheduled([images], masks, sizes, hints, limits)
         assert matches is None or isinstance(matches, Matches)
         return replace(outputs[0], matches=matches)
+
+    def find_matches(self, images: Float[Tensor, "B T V 3 H W"]) -> NetworkOutput:
+        """Return nothing but the matches, from the encoder's tokens alone.
+
+        Raises:
+            ShapeError: as `forward`.
+            UsageError: if the network works out no matches.
+        """
+        if self.matching is None:
+            raise UsageError("this network works out no matches", "use one whose configuration has them")
+        grid = self._check(images, None, NO_HINTS)
+        encoded = self._encode(images, None)
+        tokens = torch.unflatten(encoded.tokens, 0, images.shape[:3])
+        _, matches = self.matching(tokens, grid, _as_images(encoded.fine, images))
+        return NetworkOutput(matches=matches)
 
     def forward_mixed(
         self,
@@ -139,7 +153,8 @@ class ViewTimeNetwork(nn.Module):
         """Predict with the schedule as it stands, for every group of one size."""
         encoded = [self._encode(part, limits.max_images) for part in images]
         patches = [torch.unflatten(own.tokens, 0, part.shape[:3]) for own, part in zip(encoded, images, strict=True)]
-        patches, matches = self._informed(patches, sizes, hints)
+        fine = [_as_images(own.fine, part) for own, part in zip(encoded, images, strict=True)]
+        patches, matches = self._informed(patches, fine, sizes, hints)
         external = None
         if masks is not None and self.config.mask is not None:
             settings = (self.config.patch_size, self.config.mask.external_floor)
@@ -150,7 +165,7 @@ class ViewTimeNetwork(nn.Module):
         else:
             trunks = self.aggregator.over_sizes(patches, sizes, external, limits, hints)
         del patches
-        with _full_precision(images[0].device):
+        with full_precision(images[0].device):
             if self.frame_head is None:
                 predicted = self._by_parts(trunks, encoded, sizes, limits)
             else:
@@ -167,9 +182,11 @@ class ViewTimeNetwork(nn.Module):
         ]
         return outputs, matches
 
-    def _informed(self, patches: list[Tensor], sizes: SizeGroups, hints: Hints) -> tuple[list[Tensor], AllMatches]:
+    def _informed(
+        self, patches: list[Tensor], fine: list[Tensor | None], sizes: SizeGroups, hints: Hints
+    ) -> tuple[list[Tensor], AllMatches]:
         """Tell the patches what matches and known cameras say of them."""
-        told, matches = _told_by_matches(self.matching, patches, sizes)
+        told, matches = _told_by_matches(self.matching, patches, fine, sizes)
         informed = [one if more is None else one + more for one, more in zip(patches, told, strict=True)]
         if self.ray_embedding is not None and hints.intrinsics is not None:
             size = self.config.patch_size
@@ -326,16 +343,24 @@ def build_network(config: NetworkConfig) -> ViewTimeNetwork:
 
 
 def _told_by_matches(
-    matching: PatchMatching | None, patches: list[Tensor], sizes: SizeGroups
+    matching: PatchMatching | None, patches: list[Tensor], fine: list[Tensor | None], sizes: SizeGroups
 ) -> tuple[list[Tensor | None], AllMatches]:
     """Return what to add to the patches of every group."""
     if matching is None:
         return [None] * len(patches), None
     if sizes.are_one:
-        told, matches = matching(patches[0], sizes.grids[0])
+        told, matches = matching(patches[0], sizes.grids[0], fine[0])
         return [told], matches
-    of_views, found = matching.between(sizes.by_view(patches), sizes.grid_of_views)
+    given = [part for part in fine if part is not None]
+    maps = sizes.by_view(given) if given else None
+    of_views, found = matching.between(sizes.by_view(patches), sizes.grid_of_views, maps)
     return list(sizes.by_group(of_views)), found
+
+
+def _as_images(
+    fine: Float[Tensor, "F C h w"] | None, images: Float[Tensor, "B T V 3 H W"]
+) -> Float[Tensor, "B T V C h w"] | None:
+    return None if fine is None else torch.unflatten(fine, 0, images.shape[:3])
 
 
 def _by_frames(head: FrameHead, trunk: TrunkOutput, grid: tuple[int, int], limits: ForwardLimits) -> NetworkOutput:
@@ -359,11 +384,6 @@ def _by_frames(head: FrameHead, trunk: TrunkOutput, grid: tuple[int, int], limit
         confidence_logits=logit,
         camera_to_world=camera_to_world,
     )
-
-
-def _full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Switch automatic casting off on devices that have it; tensors without numbers are on one that has not."""
-    return torch.autocast(device.type, enabled=False) if is_autocast_available(device.type) else nullcontext()
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

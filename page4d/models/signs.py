@@ -1,7 +1,6 @@
 """Signs that a network is out of its depth: how unsure it is, and how far its answers contradict each other."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -28,21 +27,21 @@ class Signs:
     """What the answers to one batch say of the network, larger being worse; None where it does not say it.
 
     `doubt` is the mean of 1 - confidence of depth, `ray_gap_deg` the median angle between the rays that it predicts
-    and those of the intrinsics that it predicts. Between neighbouring views, `match_spread` is the mean entropy of
-    where patches are found over that of no idea, and `depth_gap` the median of |log| of how far depths of one view
-    are from those of the next where they meet.
+    and those of the intrinsics that it predicts. Between neighbouring views, `match_doubt` is the mean of
+    1 - confidence of matches, and `depth_gap` the median of |log| of how far depths of one view are from those of the
+    next where they meet.
     """
 
     doubt: float | None = None
     ray_gap_deg: float | None = None
-    match_spread: float | None = None
+    match_doubt: float | None = None
     depth_gap: float | None = None
 
 
 SAID = {
     "doubt": "its confidence is low",
     "ray_gap_deg": "its focal lengths contradict each other",
-    "match_spread": "it hardly finds one view in another",
+    "match_doubt": "it hardly finds one view in another",
     "depth_gap": "its views contradict each other",
 }
 """What a sign means to a user."""
@@ -57,7 +56,7 @@ def signs_of(output: NetworkOutput | MixedOutput) -> Signs:
     return Signs(
         doubt=_mean([1 / part.depth_confidence.float() for part in parts if part.depth_confidence is not None]),
         ray_gap_deg=_median([_ray_angles(part) for part in parts]),
-        match_spread=_mean(_entropies(output.matches)) if several else None,
+        match_doubt=_mean(_match_doubts(output.matches)) if several else None,
         depth_gap=_median([_depth_gaps(*pair) for pair in pairs]) if several else None,
     )
 
@@ -100,14 +99,14 @@ def _ray_angles(output: NetworkOutput) -> Float[Tensor, "B T V P"] | None:
     return torch.rad2deg(apart)
 
 
-def _entropies(matches: Matches | tuple[ViewMatches, ...] | None) -> list[Float[Tensor, "B T P"]]:
-    """Return how widely it is spread where patches are found in other views, as shares of the largest entropy."""
+def _match_doubts(matches: Matches | tuple[ViewMatches, ...] | None) -> list[Float[Tensor, "B T P"]]:
+    """Return how unsure it is where patches are found in other views."""
     if isinstance(matches, Matches):
         matches = tuple(matches.of_view(view) for view in range(matches.expected.shape[2]))
     return [
-        -(found.float().exp() * found.float()).sum(dim=-1) / math.log(found.shape[-1])
+        1 - view.confidence[:, :, index].float()
         for view in matches or ()
-        for found, target in zip(view.log_probability, view.targets, strict=True)
+        for index, target in enumerate(view.targets)
         if target in _ACROSS_VIEWS
     ]
 

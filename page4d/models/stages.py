@@ -58,7 +58,7 @@ def _encoding(book: _NetworkBook) -> Iterator[Stage]:
 def _inputs(book: _NetworkBook) -> Iterator[Stage]:
     network, part = book.network, "inputs"
     if network.matching is not None:
-        yield book.stage(part, "matches in G other images", "B T V G P P", "matching")
+        yield book.stage(part, "matches with the cells of each of G images", "B T V P Q", "matching")
     if network.ray_embedding is not None:
         yield book.stage(part, "rays of known cameras", "B T V P C", "ray_embedding")
     if network.triangulation is not None:

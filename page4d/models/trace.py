@@ -84,6 +84,7 @@ def _symbols(network: ViewTimeNetwork, leading: tuple[int, int, int], grid: tupl
         symbols["F"] = config.encoder.fine_dim
     if config.matches is not None:
         symbols["G"] = len(config.matches.targets)
+        symbols["Q"] = patches * config.matches.finer**2
     if config.sparse is not None:
         if config.sparse.strategy is SparseStrategy.LANDMARK:
             rows, columns = cell_counts(grid, config.sparse.landmarks)

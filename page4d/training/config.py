@@ -116,7 +116,8 @@ class Stage:
 
     `start` is a fraction of the run's budget; `start_sample`, if given, says it in samples instead. `sizes` are
     (height, width), one of which is drawn for every step. A batch holds as many samples as make up
-    `images_per_batch` images.
+    `images_per_batch` images. With `matches_only` the encoder and its matches learn, at a fraction of the cost, and
+    the rest waits; a network that looks for no matches learns as ever.
     """
 
     __pydantic_config__ = _STRICT
@@ -127,6 +128,7 @@ class Stage:
     shots: tuple[Shot, ...]
     families: tuple[Family, ...] = ALL_FAMILIES
     images_per_batch: int = 16
+    matches_only: bool = False
 
     def __post_init__(self) -> None:
         for shot in self.shots:

@@ -17,19 +17,24 @@ _MOST_OFF = 1.0
 
 
 def match_probability_loss(matches: Matches, true: Correspondences, grid: tuple[int, int]) -> Tensor:
-    """Return the cross-entropy of where patches are found, true positions spread over the patches around them.
+    """Return the cross-entropy of where patches are found, true positions spread over the cells around them.
 
-    Source: van den Oord et al. (2018), InfoNCE, eq. 4, with all patches of the other image as candidates.
+    What is hidden should be found nowhere, and weighs as much as what is seen.
+
+    Source: van den Oord et al. (2018), InfoNCE, eq. 4, with all cells of the other image as candidates.
     """
-    weights = bilinear_weights(true.position, grid)
-    entropy = -(weights * matches.log_probability.float()).sum(dim=-1)
-    return _mean_of_seen(entropy, true)
+    assert matches.likelihoods is not None
+    cell, unseen = matches.likelihoods.cell.float(), matches.likelihoods.unseen.float()
+    finer = round((cell.shape[-1] / (grid[0] * grid[1])) ** 0.5)
+    weights = bilinear_weights(true.position * finer, (grid[0] * finer, grid[1] * finer))
+    entropy = torch.where(true.seen, -(weights * cell).sum(dim=-1), torch.where(true.hidden, -unseen, 0))
+    return entropy.sum() / (true.seen | true.hidden).sum().clamp(min=1)
 
 
 def match_position_loss(matches: Matches, true: Correspondences, grid: tuple[int, int]) -> Tensor:
-    """Return how far expected positions are off, in half long sides, rounded off below a tenth."""
-    off = matches.expected.float() - centered(true.position, grid)
-    return _mean_of_seen(_rounded_norm(off, 0.1), true)
+    """Return how far expected positions are off, in patches, at most one: further ones are in the wrong place."""
+    off = (matches.expected.float() - centered(true.position, grid)) * (max(grid) / 2)
+    return _mean_of_seen(_rounded_norm(off, 0.1).clamp(max=1.0), true)
 
 
 def reprojection_loss(

@@ -76,6 +76,7 @@ class StepPlan:
     tells_intrinsics: bool
     tells_poses: bool
     tells_masks: bool
+    matches_only: bool
     rate: float
 
     @property
@@ -187,6 +188,7 @@ def plan_step(config: TrainConfig, position: Position, num_processes: int = 1) -
         tells_intrinsics=bool(told_cameras < config.hints.cameras + config.hints.intrinsics),
         tells_poses=bool(told_cameras < config.hints.cameras),
         tells_masks=bool(told_masks < config.hints.masks),
+        matches_only=stage.matches_only,
         rate=rate_at(config, position),
     )
 

@@ -17,12 +17,20 @@ from page4d.weights.placement import Precision
 
 _SMALL = ((64, 80), (80, 64), (72, 72))
 _LARGE = ((96, 128), (112, 112), (128, 96))
+_ALL = (*_LARGE, (64, 80), (80, 64))
 
 _NEAR = (
     Family(name=SceneFamily.ARC, weight=0.7, spacing_deg=(5, 25)),
     Family(name=SceneFamily.HANDHELD, weight=0.3),
 )
 """Neighbours that see much of the same, to begin with."""
+
+_SEVERAL = (
+    Family(name=SceneFamily.ARC, weight=0.6),
+    Family(name=SceneFamily.HANDHELD, weight=0.3),
+    Family(name=SceneFamily.RING, weight=0.1),
+)
+"""Several views, at all distances: for matches."""
 
 _FIRST_SHOTS = (Shot(times=1, views=2, weight=1), Shot(times=1, views=4, weight=2), Shot(times=2, views=2, weight=1))
 _SHOTS = (
@@ -44,9 +52,11 @@ _LONG_SHOTS = (*_SHOTS, Shot(times=8, views=2, weight=0.5), Shot(times=3, views=
 _DEMO = TrainConfig(
     model="mv-demo",
     stages=(
-        Stage(start=0.0, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=16),
-        Stage(start=0.15, sizes=_SMALL, shots=_SHOTS, images_per_batch=16),
-        Stage(start=0.7, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=16),
+        Stage(start=0.0, sizes=_SMALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=32, matches_only=True),
+        Stage(start=0.1, sizes=_ALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=24, matches_only=True),
+        Stage(start=0.2, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=16),
+        Stage(start=0.3, sizes=_SMALL, shots=_SHOTS, images_per_batch=16),
+        Stage(start=0.75, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=16),
     ),
     loss=LossConfig(confidence=0.4, unit=SceneUnit.TYPICAL_DEPTH),
     workers=1,
@@ -55,8 +65,9 @@ _DEMO = TrainConfig(
 _DEMO_GPU = replace(
     _DEMO,
     stages=(
-        Stage(start=0.0, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=256),
-        Stage(start=0.1, sizes=_SMALL, shots=_SHOTS, images_per_batch=256),
+        Stage(start=0.0, sizes=_ALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=256, matches_only=True),
+        Stage(start=0.1, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=256),
+        Stage(start=0.15, sizes=_SMALL, shots=_SHOTS, images_per_batch=256),
         Stage(start=0.6, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=256),
     ),
     evaluation=EvaluationConfig(scenes=32),

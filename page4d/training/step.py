@@ -49,6 +49,8 @@ def take_step(
     config = state.config
     torch.manual_seed(step_seed(config.seed, plan.step))
     set_rate(state.optimizers, plan.rate)
+    if plan.matches_only and state.network.matching is not None:
+        forward = _matches_alone(state.network)
     measured = (losses(predict(forward, truth, plan, precision), truth, config.loss) for truth in batches)
     limit = config.optimizer.max_gradient_norm
     result = descend(state.network, state.optimizers, measured, len(batches), limit, team)
@@ -106,6 +108,15 @@ def predict(forward: Forward, truth: Truth, plan: StepPlan, precision: torch.dty
     kind = truth.images.device.type
     with torch.autocast(kind, dtype=precision) if precision is not torch.float32 else nullcontext():
         return forward(truth.images, masks, hints=hints)
+
+
+def _matches_alone(network: ViewTimeNetwork) -> Forward:
+    """Return what finds matches and nothing else, whatever more it is told."""
+
+    def forward(images: Tensor, masks: Tensor | None, *, hints: Hints) -> NetworkOutput:  # noqa: ARG001
+        return network.find_matches(images)
+
+    return forward
 
 
 def step_seed(run_seed: int, step: int) -> int:

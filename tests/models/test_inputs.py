@@ -32,7 +32,7 @@ CONFIG = NetworkConfig(
     depth=4,
     num_heads=2,
     mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
-    matches=MatchConfig(dim=8, hidden=8),
+    matches=MatchConfig(dim=8, hidden=8, fine_dim=8),
     known_cameras=True,
     ray_head=True,
     camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=2),
@@ -155,19 +155,67 @@ def test_targets_are_the_images_that_their_names_say() -> None:
         assert all(torch.equal(one, other) for one, other in zip(found, expected[target], strict=True))
 
 
-def test_patches_are_found_where_they_moved_to() -> None:
+def located(matching: PatchMatching) -> PatchMatching:
+    """Let tokens be their own descriptors, in all their cells alike and sharply told apart."""
+    with torch.no_grad():
+        described = matching.descriptors
+        described.unfold.weight.copy_(torch.eye(32).repeat(described.finer**2, 1))
+        described.unfold.bias.fill_(4)  # where the activation is linear
+        described.mix.weight.zero_()
+        described.mix.weight[:, :, 1, 1] = torch.eye(32)
+        described.mix.bias.fill_(-4)
+        described.join.weight.copy_(torch.eye(32).repeat(1, described.finer**2) / described.finer**2)
+        matching.log_sharpness.fill_(6)
+    return matching
+
+
+@pytest.mark.parametrize("finer", [1, 2])
+def test_patches_are_found_where_they_moved_to(finer: int) -> None:
     torch.manual_seed(0)
     grid = (4, 6)
-    matching = PatchMatching(MatchConfig(dim=32, targets=(MatchTarget.NEXT_VIEW,)), 32).double()
-    with torch.no_grad():
-        matching.log_sharpness.fill_(6)
-    maps = torch.randn(1, 1, 1, *grid, 32).double()
+    config = MatchConfig(dim=32, finer=finer, targets=(MatchTarget.NEXT_VIEW,))
+    matching = located(PatchMatching(config, 32, 8).double())
+    maps = torch.randn(1, 1, 1, *grid, 32).double() / 4
     patches = torch.cat([maps, maps.roll(2, dims=4)], dim=2).flatten(3, 4)
     _, matches = matching(patches, grid)
-    torch.testing.assert_close(matches.log_probability.exp().sum(dim=-1), torch.ones(1, 1, 2, 1, 24).double())
+    assert matches.likelihoods is not None
+    likelihoods = matches.likelihoods
+    total = likelihoods.cell.exp().sum(dim=-1) + likelihoods.unseen.exp()
+    torch.testing.assert_close(total, torch.ones(1, 1, 2, 1, 24).double())
+    assert (matches.confidence > 0.99).all()
     own = patch_centers(grid).double().unflatten(0, grid)
     found = matches.expected[0, 0, 0, 0].unflatten(0, grid)
-    torch.testing.assert_close(found, own.roll(-2, dims=1), rtol=0, atol=1e-3)
+    torch.testing.assert_close(found, own.roll(-2, dims=1), rtol=0, atol=1e-2)
+    with torch.no_grad():
+        alone = matching(patches, grid)[1]
+    assert alone.likelihoods is None
+    torch.testing.assert_close(alone.expected, matches.expected)
+
+
+def test_what_resembles_nothing_is_not_seen() -> None:
+    torch.manual_seed(0)
+    grid = (4, 6)
+    matching = located(PatchMatching(MatchConfig(dim=32, targets=(MatchTarget.NEXT_VIEW,)), 32, 8).double())
+    patches = torch.cat([torch.randn(1, 1, 1, 24, 16).double(), torch.zeros(1, 1, 1, 24, 16).double()], dim=-1)
+    others = patches.roll(16, dims=-1)
+    _, matches = matching(torch.cat([patches, others], dim=2), grid)
+    assert (matches.confidence < 0.01).all()
+
+
+def test_many_pairs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch, images: Tensor) -> None:
+    network = build_network(CONFIG).double()
+    with torch.no_grad():
+        whole = network(images).matches
+        monkeypatch.setattr("page4d.models.matching._COMPARED_AT_ONCE", 100)
+        parts = network(images).matches
+    torch.testing.assert_close(parts.expected, whole.expected)
+    torch.testing.assert_close(parts.confidence, whole.confidence)
+
+
+def test_matches_alone_are_those_of_the_whole_pass(network: ViewTimeNetwork, images: Tensor) -> None:
+    torch.testing.assert_close(network.find_matches(images).matches.expected, network(images).matches.expected)
+    with pytest.raises(UsageError, match="no matches"):
+        build_network(replace(CONFIG, matches=None, known_cameras=False)).find_matches(images)
 
 
 def test_rays_lie_on_their_lines(cameras: Cameras) -> None:
@@ -202,6 +250,9 @@ def test_rays_meet_at_their_point() -> None:
     "build",
     [
         lambda: MatchConfig(dim=0),
+        lambda: MatchConfig(finer=0),
+        lambda: replace(CONFIG, matches=MatchConfig(fine_dim=4)),
+        lambda: replace(CONFIG, matches=MatchConfig(fine_dim=8, finer=3)),
         lambda: MatchConfig(targets=()),
         lambda: MatchConfig(targets=("next-view", "next-view")),
         lambda: replace(CONFIG, depth_head=None, point_head=None),

@@ -37,7 +37,7 @@ CONFIG = NetworkConfig(
     depth=4,
     num_heads=2,
     mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
-    matches=MatchConfig(dim=8, hidden=8),
+    matches=MatchConfig(dim=8, hidden=8, fine_dim=8),
     known_cameras=True,
     ray_head=True,
     camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=2),
@@ -128,7 +128,7 @@ def test_apart_or_together_views_of_one_size_give_the_same(name: str, monkeypatc
         if uniform.matches is not None:
             found, expected = apart.matches[view], uniform.matches.of_view(view)
             torch.testing.assert_close(found.expected, expected.expected)
-            torch.testing.assert_close(found.log_probability, expected.log_probability)
+            torch.testing.assert_close(found.confidence, expected.confidence)
 
 
 def test_views_that_do_not_exchange_see_what_they_would_see_alone() -> None:

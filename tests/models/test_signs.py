@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.nn import functional
 
 from page4d.errors import WeightsError
 from page4d.geometry.camera import resize_intrinsics
@@ -20,13 +19,17 @@ PATCH = 8
 GRID = (6, 8)
 
 
-def matches(sharpness: float) -> Matches:
-    """Patches that are found where they are, the more surely the sharper."""
+def matches(confidence: float) -> Matches:
+    """Patches that are found somewhere, all as surely."""
     patches = GRID[0] * GRID[1]
-    log_probability = functional.log_softmax(sharpness * torch.eye(patches), dim=-1).expand(1, 2, 3, 2, -1, -1)
     expected = torch.zeros(1, 2, 3, 2, patches, 2)
+    sure = torch.full((1, 2, 3, 2, patches), confidence)
+    sure[:, :, :, 1] = 0.3  # between instants: says nothing of the views
     return Matches(
-        log_probability=log_probability, expected=expected, targets=(MatchTarget.NEXT_VIEW, MatchTarget.NEXT_TIME)
+        likelihoods=None,
+        expected=expected,
+        confidence=sure,
+        targets=(MatchTarget.NEXT_VIEW, MatchTarget.NEXT_TIME),
     )
 
 
@@ -41,7 +44,7 @@ def perfect() -> NetworkOutput:
         depth=truth.depth,
         depth_confidence=torch.full_like(truth.depth, 1e6),
         rays=rays,
-        matches=matches(1e3),
+        matches=matches(1.0),
     )
 
 
@@ -49,7 +52,7 @@ def test_the_truth_shows_no_sign(perfect):
     found = signs_of(perfect)
     assert found.doubt == pytest.approx(0, abs=1e-5)
     assert found.ray_gap_deg == pytest.approx(0, abs=1e-3)
-    assert found.match_spread == pytest.approx(0, abs=1e-5)
+    assert found.match_doubt == 0
     assert found.depth_gap == pytest.approx(0, abs=0.02)  # nearest pixels are compared
 
 
@@ -69,9 +72,8 @@ def test_ray_gap_grows_with_the_error_of_the_focal_length(perfect):
     assert 0.5 < slight < strong < 10
 
 
-def test_match_spread_is_one_where_a_patch_may_be_anywhere(perfect):
-    assert signs_of(replace(perfect, matches=matches(0.0))).match_spread == pytest.approx(1)
-    assert 0 < signs_of(replace(perfect, matches=matches(3.0))).match_spread < 1
+def test_match_doubt_is_one_minus_the_confidence_of_matches_between_views(perfect):
+    assert signs_of(replace(perfect, matches=matches(0.25))).match_doubt == 0.75
 
 
 def test_doubt_is_one_minus_the_confidence_that_is_written(perfect):
@@ -84,7 +86,7 @@ def test_one_view_has_no_neighbour_to_contradict_it(perfect):
         **{name: getattr(perfect, name)[:, :, :1] for name in ("world_to_camera", "intrinsics", "depth", "rays")},
     )
     found = signs_of(alone)
-    assert (found.depth_gap, found.match_spread) == (None, None)
+    assert (found.depth_gap, found.match_doubt) == (None, None)
     assert found.ray_gap_deg is not None
 
 

@@ -12,7 +12,7 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.models.config import MatchTarget
-from page4d.models.matching import Matches
+from page4d.models.matching import Likelihoods, Matches
 from page4d.models.output import NetworkOutput
 from page4d.models.rays import patch_directions
 from page4d.synthetic.capture import SyntheticCapture
@@ -63,8 +63,12 @@ def perfect(truth: Truth) -> NetworkOutput:
         rays=rays.float(),
         dynamic_logit=torch.logit(moving.reshape(*targets.depth.shape[:3], *GRID), eps=1e-6),
         matches=Matches(
-            log_probability=(bilinear_weights(true.position, GRID) + 1e-12).log(),
+            likelihoods=Likelihoods(
+                cell=(bilinear_weights(2 * true.position, (2 * GRID[0], 2 * GRID[1])) + 1e-12).log(),
+                unseen=(true.hidden + 1e-12).log(),
+            ),
             expected=centered(true.position, GRID),
+            confidence=true.seen.float(),
             targets=KINDS,
         ),
     )
@@ -91,7 +95,7 @@ ERRORS = {
     "gradient": lambda said: replace(said, depth=said.depth * torch.linspace(1, 1.5, 64)),
     "points": lambda said: replace(said, points=said.points + 0.1),
     "rays": lambda said: replace(said, rays=functional.normalize(said.rays + torch.tensor([0.1, 0, 0]), dim=-1)),
-    "match_probability": lambda said: matched(said, log_probability=said.matches.log_probability.roll(1, dims=-1)),
+    "match_probability": lambda said: likely(said, cell=said.matches.likelihoods.cell.roll(1, dims=-1)),
     "match_position": lambda said: matched(said, expected=said.matches.expected + 0.1),
     "reprojection": lambda said: replace(said, depth=said.depth * 1.2),
     "mask": lambda said: replace(said, dynamic_logit=said.dynamic_logit + 2),
@@ -111,6 +115,17 @@ def posed(said: NetworkOutput, where: slice, change: Tensor | float) -> NetworkO
 
 def matched(said: NetworkOutput, **change: Tensor) -> NetworkOutput:
     return replace(said, matches=replace(said.matches, **change))
+
+
+def likely(said: NetworkOutput, **change: Tensor) -> NetworkOutput:
+    return matched(said, likelihoods=replace(said.matches.likelihoods, **change))
+
+
+def test_what_is_hidden_should_be_found_nowhere(truth: Truth) -> None:
+    right = perfect(truth)
+    before = losses(right, truth, CONFIG)["match_probability"]
+    everywhere = likely(right, unseen=torch.full_like(right.matches.likelihoods.unseen, -3.0))
+    assert losses(everywhere, truth, CONFIG)["match_probability"] > before + 0.1
 
 
 @pytest.mark.parametrize("name", list(ERRORS))
@@ -228,8 +243,10 @@ def test_hidden_points_are_not_seen() -> None:
         times=torch.zeros(1, 1),
     )
     true = true_correspondences(targets_of(truth), 8, (MatchTarget.NEXT_VIEW, MatchTarget.NEXT_TIME))
-    assert not true.seen[:, :, :, 0].any()
+    assert not true.seen[:, :, 0, 0].any()
+    assert true.hidden[:, :, 0, 0].all()
     assert true.seen[:, :, :, 1].all()
+    assert not true.hidden[:, :, :, 1].any()
 
 
 def test_weights_of_patches_give_back_the_position() -> None:
@@ -275,12 +292,20 @@ def test_every_prediction_is_taught(truth: Truth) -> None:
     }
     matches = replace(
         right.matches,
-        log_probability=functional.log_softmax(right.matches.log_probability, dim=-1).detach().requires_grad_(),
+        likelihoods=Likelihoods(
+            cell=functional.log_softmax(right.matches.likelihoods.cell, dim=-1).detach().requires_grad_(),
+            unseen=right.matches.likelihoods.unseen.clamp(min=-5).detach().requires_grad_(),
+        ),
         expected=(right.matches.expected + 0.05).requires_grad_(),
     )
     said = replace(right, **taught, matches=matches, pose_encoding_iterations=(taught["pose_encoding"],))
     losses(said, truth, CONFIG)["total"].backward()
-    for name, value in (*taught.items(), ("matches", matches.log_probability), ("expected", matches.expected)):
+    of_matches = {
+        "cells": matches.likelihoods.cell,
+        "unseen": matches.likelihoods.unseen,
+        "expected": matches.expected,
+    }
+    for name, value in (taught | of_matches).items():
         assert value.grad is not None, name
         assert value.grad.isfinite().all(), name
         assert value.grad.any(), name

@@ -18,6 +18,8 @@ from training_runs import (
 )
 
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
+from page4d.models.config import PRESETS as NETWORKS
+from page4d.models.input_config import MatchConfig
 from page4d.models.signs import Domain
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
@@ -91,6 +93,29 @@ class TestSteps:
         ]
         assert losses[-1] < losses[0]
         assert {value.dtype for value in state.network.parameters()} == {torch.float32}
+
+    def test_a_stage_for_matches_teaches_the_encoder_and_leaves_the_rest(self):
+        network = replace(NETWORKS["mv-tiny"], matches=MatchConfig(dim=8, hidden=8))
+        stage = replace(TINY.stages[0], matches_only=True, shots=(Shot(times=1, views=2),))
+        config = replace(TINY, model=network, stages=(stage,), optimizer=replace(TINY.optimizer, warmup_steps=0))
+        state = begin(config, CPU)
+        before = {name: value.clone() for name, value in state.network.named_parameters()}
+        plan, truths = one_batch(config)
+        found = [steps.take_step(state.network, state, plan, truths, torch.float32).losses for _ in range(6)]
+        assert set(found[0]) == {"match_probability", "match_position", "total"}
+        assert found[-1]["total"] < 0.9 * found[0]["total"]
+        moved = {
+            name.split(".")[0]
+            for name, value in state.network.named_parameters()
+            if not torch.equal(value, before[name])
+        }
+        assert moved == {"encoder", "matching"}
+
+    def test_a_stage_for_matches_teaches_everything_where_there_are_none(self):
+        config = replace(TINY, stages=(replace(TINY.stages[0], matches_only=True),))
+        state = begin(config, CPU)
+        plan, truths = one_batch(config)
+        assert "depth" in steps.take_step(state.network, state, plan, truths, torch.float32).losses
 
     def test_the_network_is_told_what_the_plan_says(self):
         heard = []
