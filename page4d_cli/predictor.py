@@ -38,6 +38,8 @@ class NetworkChoice:
     seed: int
     tells_cameras: bool = True
     """Whether the network is told the calibrated cameras."""
+    refines: bool = True
+    """Whether cameras and depth are made to agree with its matches."""
 
 
 def choose_predictor(scene: "Scene", choice: NetworkChoice) -> tuple["Predictor", "NetworkRecord"]:
@@ -128,4 +130,10 @@ def _network_predictor(
 ) -> "NetworkPredictor":
     from page4d.inference.predict import NetworkPredictor
 
-    return NetworkPredictor(network=network, device=device, precision=precision, tells_cameras=choice.tells_cameras)
+    return NetworkPredictor(
+        network=network,
+        device=device,
+        precision=precision,
+        tells_cameras=choice.tells_cameras,
+        refines=choice.refines,
+    )

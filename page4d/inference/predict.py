@@ -14,6 +14,7 @@ from page4d.geometry.camera import Cameras
 from page4d.models.hints import Hints, Memory
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.refinement import refine
 from page4d.models.signs import Domain, signs_of
 from page4d.models.sizes import parts_for_one_size
 from page4d.predictions import Predictions
@@ -81,7 +82,8 @@ class Predictor(Protocol):
 class NetworkPredictor:
     """Runs a network. The trunk may run at lower `precision`; heads, poses and geometry stay in float32.
 
-    With `tells_cameras` a network that can use the calibrated cameras is told them. `domain` is where it is at home.
+    With `tells_cameras` a network that can use the calibrated cameras is told them; with `refines` cameras and depth
+    are made to agree with the matches that it found, if it looks for any. `domain` is where it is at home.
     """
 
     network: ViewTimeNetwork
@@ -89,6 +91,7 @@ class NetworkPredictor:
     precision: torch.dtype = torch.float32
     uses_rig_cameras: bool = False
     tells_cameras: bool = True
+    refines: bool = True
     domain: Domain | None = None
 
     @property
@@ -116,6 +119,8 @@ class NetworkPredictor:
         found = self.run(batch, memory)
         strange = () if self.domain is None else self.domain.beyond(signs_of(found))
         height, width = batch.images.shape[-2:]
+        if self.refines and self.network.config.matches is not None:
+            found = refine(found, self.multiple, self.network.config.matches.finer, self._hints(batch, None))
         output = found.on_canvas((height, width)) if isinstance(found, MixedOutput) else found
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         return Predicted(_predictions(batch, output), kept, strange)

@@ -23,6 +23,7 @@ class ReconstructSettings:
     into `memory_bytes`, or without these into what is free. A run that is continued keeps its plan. `poses` matters
     only with a calibration, `camera_motion` only for predicted cameras. `scale_from` is a known distance such as
     `cam01-cam02=1.25m`.
+    With `refine` cameras and depth are made to agree with the matches that a network found between images.
     With `strict_seams` a chunk that does not fit the one before ends the run.
     """
 
@@ -34,6 +35,7 @@ class ReconstructSettings:
     poses: Poses = Poses.INPUT
     camera_motion: CameraMotion = CameraMotion.AUTO
     scale_from: str | None = None
+    refine: bool = True
     points: PointOptions = field(default_factory=PointOptions)
     preview: bool = True
     strict_seams: bool = False

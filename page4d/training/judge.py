@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 
 from page4d.errors import UsageError
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.network import ViewTimeNetwork
+from page4d.models.refinement import refine
 from page4d.synthetic.sampler import SceneFamily, ShotRequest, sample_truth
 from page4d.training.baselines import constant, mean_scene, sideways
 from page4d.training.held_out import Figures, Guess, Guesser, evaluate
@@ -15,7 +17,9 @@ from page4d.training.seeds import held_out_seed, training_seed
 from page4d.truth import Truth
 
 NETWORK = "network"
+REFINED = "network, refined"
 NETWORK_WITH_CAMERAS = "network, cameras known"
+REFINED_WITH_CAMERAS = "network, cameras known, refined"
 CONSTANT = "constant depth, identity"
 MEAN = "mean depth map, mean pose"
 SIDEWAYS = "sideways, oracle's sign"
@@ -69,11 +73,20 @@ def baselines(request: HeldOutRequest, family: SceneFamily, device: torch.device
 
 
 def network_guessers(network: ViewTimeNetwork, precision: torch.dtype) -> dict[str, Guesser]:
-    """Return the network as it is, and, if it can be told cameras, with the true ones told."""
-    guessers: dict[str, Guesser] = {NETWORK: lambda truth: _guess(network, truth, NO_HINTS, precision)}
-    if network.config.known_cameras:
-        guessers[NETWORK_WITH_CAMERAS] = lambda truth: _guess(network, truth, _told(truth), precision)
-    return guessers
+    """Return the network as it is, and, if it can, refined by its matches, and with the true cameras told."""
+    refines = [False, True] if network.config.matches is not None else [False]
+    tells = [False, True] if network.config.known_cameras else [False]
+    names = {
+        (False, False): NETWORK,
+        (False, True): REFINED,
+        (True, False): NETWORK_WITH_CAMERAS,
+        (True, True): REFINED_WITH_CAMERAS,
+    }
+    return {
+        names[told, refined]: partial(_guess, network, told=told, refined=refined, precision=precision)
+        for told in tells
+        for refined in refines
+    }
 
 
 def judge(guessers: dict[str, Guesser], truths: list[Truth]) -> dict[str, Figures]:
@@ -86,9 +99,12 @@ def _told(truth: Truth) -> Hints:
 
 
 @torch.no_grad()
-def _guess(network: ViewTimeNetwork, truth: Truth, hints: Hints, precision: torch.dtype) -> Guess:
+def _guess(network: ViewTimeNetwork, truth: Truth, *, told: bool, refined: bool, precision: torch.dtype) -> Guess:
+    hints = _told(truth) if told else NO_HINTS
     with torch.autocast(truth.images.device.type, dtype=precision, enabled=precision is not torch.float32):
         output = network(truth.images, hints=hints)
+    if refined and network.config.matches is not None:
+        output = refine(output, network.config.patch_size, network.config.matches.finer, hints)
     moving = output.dynamic is not None and truth.images.shape[1] > 1
     return Guess(
         depth=output.depth,

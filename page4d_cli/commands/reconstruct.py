@@ -96,6 +96,13 @@ def reconstruct(
             rich_help_panel=options.RIG,
         ),
     ] = None,
+    refine: Annotated[
+        bool,
+        typer.Option(
+            help="Make cameras and depth agree with the matches that the network finds, if it looks for any.",
+            rich_help_panel=options.RIG,
+        ),
+    ] = True,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Weights (.safetensors).", rich_help_panel=options.NETWORK)
     ] = None,
@@ -264,6 +271,7 @@ def reconstruct(
         poses=Poses(poses),
         camera_motion=CameraMotion(cameras),
         scale_from=scale_from,
+        refine=refine,
         points=PointOptions(
             source=PointSource(points_from),
             min_confidence=min_confidence,
@@ -280,7 +288,7 @@ def reconstruct(
     if overwrite or resume:
         existing = ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
-    choice = NetworkChoice(weights, untrained, preset, device, precision, seed, poses is PosesOption.INPUT)
+    choice = NetworkChoice(weights, untrained, preset, device, precision, seed, poses is PosesOption.INPUT, refine)
     request = Request(scene_options=scene_options, settings=settings, choice=choice, existing=existing)
     show = Show(as_json=as_json, verbosity=verbosity)
     with stops_cleanly():

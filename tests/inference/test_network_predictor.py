@@ -15,6 +15,7 @@ from page4d.inference.target import ExistingOutput
 from page4d.inference.world import Poses
 from page4d.models.config import PRESETS, EpipolarConfig, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.models.hints import Memory
+from page4d.models.input_config import MatchConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch
@@ -104,6 +105,20 @@ def test_calibrated_cameras_reach_networks_that_can_use_them(part: str) -> None:
         ]
         assert torch.equal(depths[0], depths[1]) != told
         assert depths[2].isfinite().all()
+
+
+def test_cameras_and_depth_are_refined_where_a_network_looks_for_matches() -> None:
+    matching, plain = opened(replace(TINY, matches=MatchConfig(dim=8, hidden=8))), opened(TINY)
+    with open_batches(CAPTURE.scene(), 42, 14) as reader:
+        batch = replace(reader.read(0, 2), cameras=None)
+    for network, differs in ((matching, True), (plain, False)):
+        refined, own = (
+            NetworkPredictor(network=network, device=CPU, refines=refines).predict(batch).predictions
+            for refines in (True, False)
+        )
+        for one, other in ((refined.depth, own.depth), (refined.cameras.centers, own.cameras.centers)):
+            assert torch.equal(one, other) != differs
+            assert one.isfinite().all()
 
 
 def test_times_reach_networks_that_encode_them() -> None:
