@@ -26,6 +26,11 @@ class MatchTarget(StrEnum):
     NEXT_TIME = "next-time"
     """The same view at the next instant, the first one after the last."""
 
+    @property
+    def at_same_instant(self) -> bool:
+        """True if what moves is where it was, as the image was taken at the same instant."""
+        return self not in (MatchTarget.FIRST_TIME, MatchTarget.NEXT_TIME)
+
 
 @dataclass(frozen=True, kw_only=True)
 class MatchConfig:

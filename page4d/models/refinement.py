@@ -23,7 +23,6 @@ from page4d.models.sizes import Grid
 _SIGMA_CELLS = 1.0
 """Standard deviation of where a sure match is found, in cells; a wide one, as errors of neighbours are alike."""
 
-_BETWEEN_INSTANTS = (MatchTarget.FIRST_TIME, MatchTarget.NEXT_TIME)
 _BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1, log_depth=0.2)
 """How a network's own answers are believed beside its matches: about the errors of the bundled one."""
 
@@ -183,7 +182,7 @@ def _sightings(views: Sequence[_View], num_times: int, sigma_px: float) -> Sight
             other = int(target_images(target, num_times, len(views))[1][0, place])
             unit, middle = views[other].scale
             there.append(expected[:, :, index] * unit + middle)
-            still = target not in _BETWEEN_INSTANTS or view.output.dynamic is None
+            still = target.at_same_instant or view.output.dynamic is None
             sure.append(confidence[:, :, index] * (1.0 if still else _still(view)))
         found.append(torch.stack(there, dim=2))
         weight.append(torch.stack(sure, dim=2))

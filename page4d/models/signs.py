@@ -12,12 +12,10 @@ from torch import Tensor
 from page4d.errors import WeightsError
 from page4d.geometry.camera import Cameras, project, world_points
 from page4d.geometry.rigid import transform_points
-from page4d.models.input_config import MatchTarget
 from page4d.models.matching import Matches, ViewMatches
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.rays import patch_directions
 
-_ACROSS_VIEWS = (MatchTarget.NEXT_VIEW, MatchTarget.PREVIOUS_VIEW, MatchTarget.FIRST_VIEW)
 _STEP = 4
 """Every so many pixels in both directions depth is compared."""
 
@@ -107,7 +105,7 @@ def _match_doubts(matches: Matches | tuple[ViewMatches, ...] | None) -> list[Flo
         1 - view.confidence[:, :, index].float()
         for view in matches or ()
         for index, target in enumerate(view.targets)
-        if target in _ACROSS_VIEWS
+        if target.at_same_instant
     ]
 
 

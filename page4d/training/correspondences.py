@@ -45,7 +45,7 @@ def true_correspondences(targets: Targets, patch_size: int, kinds: tuple[MatchTa
         times, views = target_images(kind, points.shape[1], points.shape[2], points.device)
         position, visible, away = project_into(points, targets, targets.cameras[:, times, views], times, views)
         usable, gone = known & visible, known & away
-        if still is not None and kind in (MatchTarget.FIRST_TIME, MatchTarget.NEXT_TIME) and points.shape[1] > 1:
+        if still is not None and not kind.at_same_instant and points.shape[1] > 1:
             usable, gone = usable & still, gone & still
         # The pixel beside a patch's middle was carried: half a pixel is taken off again.
         positions.append((position - 0.5 * (1 - patch_size % 2)) / patch_size)
