@@ -242,6 +242,14 @@ def patch_centers(grid: tuple[int, int], device: torch.device | str = "cpu") -> 
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).flatten(0, 1)
 
 
+def to_pixels(
+    positions: Float[Tensor, "*places 2"], grid: tuple[int, int], patch_size: int
+) -> Float[Tensor, "*places 2"]:
+    """Turn positions as those of `Matches` into px of an image whose patches form this grid."""
+    middle = positions.new_tensor([grid[1], grid[0]]) * patch_size / 2
+    return positions * (max(grid) * patch_size / 2) + middle
+
+
 def target_images(
     target: MatchTarget, num_times: int, num_views: int, device: torch.device | str = "cpu"
 ) -> tuple[Int[Tensor, "T V"], Int[Tensor, "T V"]]:

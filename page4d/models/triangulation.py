@@ -12,7 +12,7 @@ from page4d.geometry.rigid import camera_centers
 from page4d.layers.block import initialise_linears
 from page4d.layers.feed_forward import FeedForward
 from page4d.models.input_config import MatchConfig
-from page4d.models.matching import Matches, ViewMatches, target_images
+from page4d.models.matching import Matches, ViewMatches, target_images, to_pixels
 from page4d.models.rays import patch_directions, relative_cameras
 
 _SAID_OF_A_TARGET = 3
@@ -85,8 +85,7 @@ def _rays(
     patch_size: int,
 ) -> Float[Tensor, "*images P 3"]:
     """Return the unit directions, in the camera's frame, of positions in images of this grid."""
-    middle = intrinsics.new_tensor([grid[1], grid[0]]) * patch_size / 2
-    pixels = expected.detach().to(middle) * (max(grid) * patch_size / 2) + middle
+    pixels = to_pixels(expected.detach().to(intrinsics), grid, patch_size)
     plane = normalize_pixels(pixels, intrinsics)
     return functional.normalize(functional.pad(plane, (0, 1), value=1.0), dim=-1)
 

@@ -1,0 +1,90 @@
+"""What a network says of one view, and where it finds the view's patches in other images."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.models.input_config import MatchTarget
+from page4d.models.matching import Matches, ViewMatches, patch_centers, target_images, to_pixels
+from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.sizes import Grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class MatchedView:
+    """An output of V = 1 with depth, and the matches of its patches. Numbers are returned in float64, on the CPU."""
+
+    output: NetworkOutput
+    matches: ViewMatches
+    patch_size: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(Height, width) in px."""
+        return self._depth.shape[-2], self._depth.shape[-1]
+
+    @property
+    def grid(self) -> Grid:
+        """Rows and columns of patches."""
+        return self.size[0] // self.patch_size, self.size[1] // self.patch_size
+
+    @property
+    def middles(self) -> Float[Tensor, "P 2"]:
+        """Where the middles of patches are, in px."""
+        return to_pixels(patch_centers(self.grid).double(), self.grid, self.patch_size)
+
+    @property
+    def depth_at_middles(self) -> Float[Tensor, "B T P"]:
+        """Depth there: the mean logarithm of the four pixels that meet."""
+        rows, columns = self.grid
+        side = self.patch_size
+        depth = self._depth[:, :, 0].double().cpu()
+        around = depth.log().reshape(*depth.shape[:2], rows, side, columns, side)
+        inner = slice((side - 1) // 2, side // 2 + 1)
+        middles: Tensor = around[..., inner, :, inner].mean(dim=(-3, -1)).exp()
+        return middles.flatten(-2)
+
+    def trust(self, target: MatchTarget) -> Float[Tensor, "B T P"]:
+        """Return how probable it is of every patch that nothing in it has moved where it is looked for."""
+        dynamic = self.output.dynamic
+        if target.at_same_instant or dynamic is None:
+            rows, columns = self.grid
+            return torch.ones(*self._depth.shape[:2], rows * columns, dtype=torch.float64)
+        moving = functional.max_pool2d(dynamic.double().cpu().flatten(0, 2)[:, None], self.patch_size)
+        return 1 - moving.reshape(*dynamic.shape[:2], -1)
+
+    @property
+    def _depth(self) -> Float[Tensor, "B T one H W"]:
+        assert self.output.depth is not None
+        return self.output.depth
+
+
+def matched_views(output: NetworkOutput | MixedOutput, patch_size: int) -> list[MatchedView]:
+    """Return an output view by view; nothing if it has no matches or no depth."""
+    matches = output.matches
+    if matches is None:
+        return []
+    if isinstance(matches, Matches):
+        matches = tuple(matches.of_view(view) for view in range(matches.expected.shape[2]))
+    outputs = (
+        output.views
+        if isinstance(output, MixedOutput)
+        else tuple(output.of_view(view) for view in range(len(matches)))
+    )
+    if any(one.depth is None for one in outputs):
+        return []
+    pairs = zip(outputs, matches, strict=True)
+    return [MatchedView(output=own, matches=found, patch_size=patch_size) for own, found in pairs]
+
+
+def image_numbers(targets: Sequence[MatchTarget], num_times: int, num_views: int) -> Int[Tensor, "T V G"]:
+    """Return which of all T*V images the patches of each are looked for in."""
+    numbers = []
+    for target in targets:
+        times, views = target_images(target, num_times, num_views)
+        numbers.append(times * num_views + views)
+    return torch.stack(numbers, dim=-1)
