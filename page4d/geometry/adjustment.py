@@ -49,14 +49,14 @@ def adjust(
     """
     _check(cameras, depth, sightings)
     bundle = Bundle(cameras, depth, sightings, beliefs or Beliefs())
-    guess = first = bundle.first_guess()
+    guess = bundle.start
     kernels = _kernels(cameras, sightings.sigma_px)
     for kernel in kernels:
         for _ in range(_STEPS_A_KERNEL):
             guess = bundle.improved(guess, kernel)
-    before, after = (bundle.cost(one, kernels[-1]) for one in (first, guess))
+    before, after = (bundle.cost(one, kernels[-1]) for one in (bundle.start, guess))
     better = after < before - _LEAST_GAIN
-    kept = Guess(*(_choose(better, new, old) for new, old in zip(guess, first, strict=True)))
+    kept = Guess(*(_choose(better, new, old) for new, old in zip(guess, bundle.start, strict=True)))
     gain = torch.where(better, 1 - after / before, 0.0)
     return Adjusted(cameras=bundle.cameras_of(kept), depth=bundle.depth_of(kept), gain=gain)
 

@@ -89,14 +89,25 @@ class Reduced(NamedTuple):
 
 
 class Bundle:
-    """What does not change while cameras and depths do. Lengths are in units of each scene's median depth."""
+    """What does not change while cameras and depths do. Lengths are in units of each scene's median depth.
+
+    `start` is what is believed beforehand.
+    """
 
     def __init__(
         self, cameras: Cameras, depth: Float[Tensor, "B N P"], sightings: Sightings, beliefs: Beliefs
     ) -> None:
-        self.cameras, self.sightings, self.beliefs = cameras, sightings, beliefs
+        self.cameras, self.sightings = cameras, sightings
         self.unit = depth.double().flatten(1).median(dim=1).values
-        self.start_depth = depth.double() / self.unit[:, None, None]
+        pose = cameras.world_to_camera.double()
+        nothing = torch.zeros_like(pose[..., 0, 0])
+        self.start = Guess(
+            rotation=pose[..., :3, :3],
+            translation=pose[..., :3, 3] / self.unit[:, None, None],
+            log_focal=nothing,
+            log_scale=nothing,
+            log_depth=(depth.double() / self.unit[:, None, None]).log(),
+        )
         intrinsics = cameras.intrinsics.double()
         self.plane = normalize_pixels(sightings.pixels.double(), intrinsics)
         self.affine, self.middle = intrinsics[..., :2, :2], intrinsics[..., :2, 2]
@@ -116,18 +127,6 @@ class Bundle:
         at_once = max(1, _AT_ONCE * num_pixels // max(1, self.precision.numel()))
         self.parts = [slice(start, start + at_once) for start in range(0, num_pixels, at_once)]
 
-    def first_guess(self) -> Guess:
-        """Return what was believed beforehand."""
-        pose = self.cameras.world_to_camera.double()
-        nothing = torch.zeros_like(pose[..., 0, 0])
-        return Guess(
-            rotation=pose[..., :3, :3],
-            translation=pose[..., :3, 3] / self.unit[:, None, None],
-            log_focal=nothing,
-            log_scale=nothing,
-            log_depth=self.start_depth.log(),
-        )
-
     def cameras_of(self, guess: Guess) -> Cameras:
         """Return the cameras of a guess, in the unit of those given."""
         intrinsics = self.cameras.intrinsics.double().clone()
@@ -145,7 +144,7 @@ class Bundle:
     def cost(self, guess: Guess, kernel: float) -> Float[Tensor, " B"]:
         """Return twice the negative log-likelihood."""
         believed = (self.belief * self.off(guess).square() * self.free).sum(dim=(1, 2))
-        moved = (guess.log_depth - self.start_depth.log()).square().sum(dim=(1, 2)) * self.depth_belief
+        moved = (guess.log_depth - self.start.log_depth).square().sum(dim=(1, 2)) * self.depth_belief
         total = believed + moved
         for part in self.parts:
             slopes = self.slopes(guess, part)
@@ -156,9 +155,8 @@ class Bundle:
 
     def off(self, guess: Guess) -> Float[Tensor, "B N 8"]:
         """Return how far cameras are from those believed: the motion in the camera's frame, and the logarithms."""
-        start = self.first_guess()
-        turned = guess.rotation @ start.rotation.transpose(-1, -2)
-        shift = guess.translation - (turned @ start.translation[..., None])[..., 0]
+        turned = guess.rotation @ self.start.rotation.transpose(-1, -2)
+        shift = guess.translation - (turned @ self.start.translation[..., None])[..., 0]
         return torch.cat(
             [rotation_vector_from_matrix(turned), shift, guess.log_focal[..., None], guess.log_scale[..., None]],
             dim=-1,
@@ -231,7 +229,7 @@ class Bundle:
         sides = weight.transpose(2, 3)[..., None].expand(-1, -1, -1, -1, 2).flatten(3)  # B N P 2G
         residual, depth = (one.transpose(2, 3).flatten(3) for one in (slopes.residual, slopes.depth))
         weighed = columns * sides[..., None]
-        believed = self.depth_belief * (guess.log_depth - self.start_depth.log())[..., part]
+        believed = self.depth_belief * (guess.log_depth - self.start.log_depth)[..., part]
         curvature = (sides * depth.square()).sum(dim=-1) + self.depth_belief
         pull = (sides * depth * residual).sum(dim=-1) + believed
         shared = torch.einsum("bnpkl,bnpk->bnpl", weighed, depth)

@@ -119,26 +119,24 @@ class PatchMatching(nn.Module):
         """Return what to add to the patch tokens, and the matches."""
         num_times, num_views = patches.shape[1:3]
         described: Descriptors = self.descriptors(patches, grid, fine)
-        own = patch_centers(grid, patches.device).to(patches.dtype)
-        said: list[Tensor] = [own.expand(*patches.shape[:4], 2)]
-        found: list[_Found] = []
+        found = []
         for target in self.config.targets:
             times, views = target_images(target, num_times, num_views, patches.device)
             found.append(self._find(described.patches, described.cells[:, times, views], grid))
-            said.append(found[-1].said(own))
         kept = [one.likelihoods for one in found if one.likelihoods is not None]
-        matches = Matches(
-            likelihoods=Likelihoods(
+        likelihoods: Likelihoods | None = None
+        if kept:
+            likelihoods = Likelihoods(
                 cell=torch.stack([one.cell for one in kept], dim=3),
                 unseen=torch.stack([one.unseen for one in kept], dim=3),
             )
-            if kept
-            else None,
+        matches = Matches(
+            likelihoods=likelihoods,
             expected=torch.stack([one.expected for one in found], dim=3),
             confidence=torch.stack([one.confidence for one in found], dim=3),
             targets=self.config.targets,
         )
-        return self.tell(torch.cat(said, dim=-1)), matches
+        return self._told(found, grid, patches), matches
 
     def between(
         self,
@@ -152,17 +150,13 @@ class PatchMatching(nn.Module):
         described = [self.descriptors(*one) for one in zip(patches, grids, maps, strict=True)]
         told, matches = [], []
         for view, grid in enumerate(grids):
-            own = patch_centers(grid, patches[view].device).to(patches[view].dtype)
-            said: list[Tensor] = [own.expand(*patches[view].shape[:3], 2)]
-            found: list[_Found] = []
+            found = []
             for target in self.config.targets:
                 times, views = target_images(target, num_times, num_views)
                 other = int(views[0, view])
-                found.append(
-                    self._find(described[view].patches, described[other].cells[:, times[:, view]], grids[other])
-                )
-                said.append(found[-1].said(own))
-            told.append(self.tell(torch.cat(said, dim=-1)))
+                cells = described[other].cells[:, times[:, view]]
+                found.append(self._find(described[view].patches, cells, grids[other]))
+            told.append(self._told(found, grid, patches[view]))
             kept = tuple(one.likelihoods for one in found if one.likelihoods is not None)
             matches.append(
                 ViewMatches(
@@ -173,6 +167,15 @@ class PatchMatching(nn.Module):
                 )
             )
         return told, tuple(matches)
+
+    def _told(
+        self, found: Sequence[_Found], grid: tuple[int, int], patches: Float[Tensor, "*images P C"]
+    ) -> Float[Tensor, "*images P C"]:
+        """Return what the patches of this grid are told of what was found."""
+        own = patch_centers(grid, patches.device).to(patches.dtype)
+        said = [own.expand(*patches.shape[:-1], 2), *(one.said(own) for one in found)]
+        told: Tensor = self.tell(torch.cat(said, dim=-1))
+        return told
 
     def _find(
         self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], grid: tuple[int, int]

@@ -50,7 +50,7 @@ def take_step(
     torch.manual_seed(step_seed(config.seed, plan.step))
     set_rate(state.optimizers, plan.rate)
     if plan.matches_only and state.network.matching is not None:
-        forward = _matches_alone(state.network)
+        forward = partial(_matches_alone, state.network)
     measured = (losses(predict(forward, truth, plan, precision), truth, config.loss) for truth in batches)
     limit = config.optimizer.max_gradient_norm
     result = descend(state.network, state.optimizers, measured, len(batches), limit, team)
@@ -110,13 +110,10 @@ def predict(forward: Forward, truth: Truth, plan: StepPlan, precision: torch.dty
         return forward(truth.images, masks, hints=hints)
 
 
-def _matches_alone(network: ViewTimeNetwork) -> Forward:
-    """Return what finds matches and nothing else, whatever more it is told."""
-
-    def forward(images: Tensor, masks: Tensor | None, *, hints: Hints) -> NetworkOutput:  # noqa: ARG001
-        return network.find_matches(images)
-
-    return forward
+def _matches_alone(network: ViewTimeNetwork, images: Tensor, masks: Tensor | None, *, hints: Hints) -> NetworkOutput:
+    """Find matches and nothing else, as if there were no masks and no hints."""
+    del masks, hints
+    return network.find_matches(images)
 
 
 def step_seed(run_seed: int, step: int) -> int:

@@ -65,7 +65,7 @@ def rotation_errors(found: Cameras, true: Cameras) -> Tensor:
 def test_slopes_are_those_of_the_residual():
     cameras, depth, sightings = capture(0, batch=1)
     bundle = Bundle(*disturbed(cameras, depth, 1), sightings, Beliefs())
-    guess = bundle.first_guess()._replace(
+    guess = bundle.start._replace(
         log_focal=torch.full((1, NUM_IMAGES), 0.1).double(), log_scale=torch.full((1, NUM_IMAGES), -0.2).double()
     )
     slopes = bundle.slopes(guess, ALL)
