@@ -1,7 +1,7 @@
 """Explicit matches: where each patch is found in other images, worked out before the trunk and told to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -35,6 +35,19 @@ class Likelihoods:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Appearance:
+    """What patches and cells look like: the products of both are logits, and `unseen` is that of being nowhere."""
+
+    patches: Float[Tensor, "B T *views P D"]
+    cells: Float[Tensor, "B T *views Q D"]
+    unseen: Float[Tensor, ""]
+
+    def of_view(self, view: int) -> "Appearance":
+        """Return that of one view."""
+        return replace(self, patches=self.patches[:, :, view], cells=self.cells[:, :, view])
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewMatches:
     """What `Matches` are, of one view of a rig of mixed sizes: images of Q cells have units of their own."""
 
@@ -43,6 +56,7 @@ class ViewMatches:
     expected: Float[Tensor, "B T G P 2"]
     confidence: Float[Tensor, "B T G P"]
     targets: tuple[MatchTarget, ...]
+    appearance: Appearance | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +73,8 @@ class Matches:
     expected: Float[Tensor, "B T V G P 2"]
     confidence: Float[Tensor, "B T V G P"]
     targets: tuple[MatchTarget, ...]
+    appearance: Appearance | None = None
+    """What was compared, so that it can be compared at other places; only while nothing is learned."""
 
     def of_view(self, view: int) -> ViewMatches:
         """Return those of one view."""
@@ -72,6 +88,7 @@ class Matches:
             expected=self.expected[:, :, view],
             confidence=self.confidence[:, :, view],
             targets=self.targets,
+            appearance=None if self.appearance is None else self.appearance.of_view(view),
         )
 
 
@@ -135,6 +152,7 @@ class PatchMatching(nn.Module):
             expected=torch.stack([one.expected for one in found], dim=3),
             confidence=torch.stack([one.confidence for one in found], dim=3),
             targets=self.config.targets,
+            appearance=self._appearance(described),
         )
         return self._told(found, grid, patches), matches
 
@@ -164,6 +182,7 @@ class PatchMatching(nn.Module):
                     expected=torch.stack([one.expected for one in found], dim=2),
                     confidence=torch.stack([one.confidence for one in found], dim=2),
                     targets=self.config.targets,
+                    appearance=self._appearance(described[view]),
                 )
             )
         return told, tuple(matches)
@@ -176,6 +195,16 @@ class PatchMatching(nn.Module):
         said = [own.expand(*patches.shape[:-1], 2), *(one.said(own) for one in found)]
         told: Tensor = self.tell(torch.cat(said, dim=-1))
         return told
+
+    def _appearance(self, described: Descriptors) -> Appearance | None:
+        if torch.is_grad_enabled():
+            return None
+        patches, cells = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in described)
+        sharpness = self._sharpness()
+        return Appearance(patches=sharpness * patches, cells=cells, unseen=sharpness * self.unseen_cosine)
+
+    def _sharpness(self) -> Float[Tensor, ""]:
+        return self.log_sharpness.exp().clamp(max=_MOST_SHARPNESS)
 
     def _find(
         self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], grid: tuple[int, int]
@@ -210,18 +239,24 @@ class PatchMatching(nn.Module):
     def _compared(
         self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], finer: tuple[int, int]
     ) -> _Found:
-        sharpness = self.log_sharpness.exp().clamp(max=_MOST_SHARPNESS)
-        logits = sharpness * (patches @ cells.transpose(-1, -2))
-        nothing = sharpness * self.unseen_cosine
-        log_sum = torch.logaddexp(logits.logsumexp(dim=-1), nothing)
-        log_cell = logits - log_sum[..., None]
-        log_unseen = nothing - log_sum
+        sharpness = self._sharpness()
+        likelihoods = likelihoods_of(sharpness * patches, cells, sharpness * self.unseen_cosine)
+        log_cell, log_unseen = likelihoods.cell, likelihoods.unseen
         near, inside = _neighbourhood(log_cell.argmax(dim=-1), finer)
         weights = log_cell.gather(-1, near).exp() * inside
         confidence = weights.sum(dim=-1)
         centers = patch_centers(finer, patches.device).to(weights.dtype)
         expected = (weights[..., None] * centers[near]).sum(dim=-2) / confidence[..., None]
-        return _Found(Likelihoods(cell=log_cell, unseen=log_unseen), expected, confidence, log_unseen.exp())
+        return _Found(likelihoods, expected, confidence, log_unseen.exp())
+
+
+def likelihoods_of(
+    patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], unseen: Float[Tensor, ""]
+) -> Likelihoods:
+    """Return how likely patches are found in each of the cells, or nowhere, from the parts of an `Appearance`."""
+    logits = patches @ cells.transpose(-1, -2)
+    log_sum = torch.logaddexp(logits.logsumexp(dim=-1), unseen)
+    return Likelihoods(cell=logits - log_sum[..., None], unseen=unseen - log_sum)
 
 
 def _neighbourhood(

@@ -18,6 +18,7 @@ from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.matched_view import MatchedView, image_numbers, matched_views
 from page4d.models.matching import to_pixels
 from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.sweep import sweep
 
 _SIGMA_CELLS = 1.0
 """Standard deviation of where a sure match is found, in cells; a wide one, as errors of neighbours are alike."""
@@ -41,7 +42,8 @@ def refine(
 
     It is worked out on the CPU: the numbers are few, and sums there always come in the same order.
     Known poses are not put in the place of what network and matches say, so that it can still be compared with them;
-    but depth, in the unit of these predicted cameras, is the one that fits the known ones.
+    but depth, in the unit of these predicted cameras, is the one that fits the known ones: it is looked for along the
+    rays that they make sure.
     """
     views = matched_views(output, patch_size)
     if not views or output.world_to_camera is None or output.intrinsics is None:
@@ -56,7 +58,7 @@ def refine(
     better = found.depth
     if hints.world_to_camera is not None:
         known = _cameras(hints.world_to_camera, matrix, views)
-        better = _depth_for(known, found.cameras, better, sightings, beliefs)
+        better = _depth_for(known, found.cameras, better, sightings, beliefs, views)
     ratio = torch.unflatten(better / depth, 1, (num_times, num_views))
     pose, intrinsics = (
         torch.unflatten(part, 1, (num_times, num_views)).to(output.world_to_camera.device)
@@ -89,7 +91,12 @@ def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[MatchedView]) -> 
 
 
 def _depth_for(
-    known: Cameras, found: Cameras, depth: Float[Tensor, "B N P"], sightings: Sightings, beliefs: Beliefs
+    known: Cameras,
+    found: Cameras,
+    depth: Float[Tensor, "B N P"],
+    sightings: Sightings,
+    beliefs: Beliefs,
+    views: Sequence[MatchedView],
 ) -> Float[Tensor, "B N P"]:
     """Return the depth that fits known cameras, in the unit of those found; as it is if they show no scale."""
     scales = [baseline_ratio(*centers) for centers in zip(found.centers, known.centers, strict=True)]
@@ -97,7 +104,7 @@ def _depth_for(
         return depth
     scale = torch.stack([one for one in scales if one is not None])[:, None, None]
     fixed = replace(beliefs, rotation_rad=0.0, position=0.0)
-    return adjust(known, depth * scale, sightings, fixed).depth / scale
+    return sweep(views, known, adjust(known, depth * scale, sightings, fixed).depth) / scale
 
 
 def _corrected(

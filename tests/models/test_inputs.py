@@ -21,7 +21,7 @@ from page4d.models.config import (
     NetworkConfig,
 )
 from page4d.models.hints import Hints
-from page4d.models.matching import PatchMatching, patch_centers, target_images
+from page4d.models.matching import PatchMatching, likelihoods_of, patch_centers, target_images
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.rays import patch_directions, plucker_lines, relative_cameras
 from page4d.models.triangulation import ray_meeting
@@ -210,6 +210,19 @@ def test_many_pairs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch, image
         parts = network(images).matches
     torch.testing.assert_close(parts.expected, whole.expected)
     torch.testing.assert_close(parts.confidence, whole.confidence)
+
+
+def test_what_is_compared_is_kept_to_be_compared_again(images: Tensor) -> None:
+    network = build_network(CONFIG).double()
+    learned = network(images).matches
+    assert learned.appearance is None
+    with torch.no_grad():
+        kept = network(images).matches.appearance
+    for index, target in enumerate(learned.targets):
+        times, views = target_images(target, *images.shape[1:3])
+        again = likelihoods_of(kept.patches, kept.cells[:, times, views], kept.unseen)
+        torch.testing.assert_close(again.cell, learned.likelihoods.cell[:, :, :, index])
+        torch.testing.assert_close(again.unseen, learned.likelihoods.unseen[:, :, :, index])
 
 
 def test_matches_alone_are_those_of_the_whole_pass(network: ViewTimeNetwork, images: Tensor) -> None:
