@@ -35,10 +35,11 @@ _COMPARED_AT_ONCE = 1 << 23
 
 
 def sweep(views: Sequence[MatchedView], cameras: Cameras, depth: Float[Tensor, "B N P"]) -> Float[Tensor, "B N P"]:
-    """Return better depths of the middles of patches, seen by true cameras; those of patches without finds stay.
+    """Return better depths of the middles of patches, seen by true cameras.
 
     `cameras` are [B, N], N = T * V, with the unit of depth. Every patch is compared with what is where its middle
-    would be seen from each of many depths; neighbours are preferably wrong by the same factor.
+    would be seen from each of many depths; neighbours are preferably wrong by the same factor, so that a patch that
+    is found nowhere follows them. Depth stays as it is where nothing is found at all.
 
     Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", section 2, one ray at a time.
     """
