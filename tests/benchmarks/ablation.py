@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch  # noqa: E402
 
-from page4d.models import aggregator  # noqa: E402
+from page4d.models import aggregator, streams  # noqa: E402
 from page4d.models.config import PRESETS as NETWORKS  # noqa: E402
 from page4d.models.config import NetworkConfig  # noqa: E402
 from page4d.models.mask_config import Streams  # noqa: E402
@@ -70,7 +70,7 @@ class Variant:
 def keep_views_apart() -> None:
     """Let steps across views see one image, as those of no schedule do: what heads read keeps its shape."""
     own = {Step.VIEW: Step.FRAME}
-    aggregator.merge = lambda values, step: merge(values, own.get(step, step))
+    aggregator.merge = streams.merge = lambda values, step: merge(values, own.get(step, step))
     aggregator.split = lambda merged, step, shape: split(merged, own.get(step, step), shape)
     aggregator.images_together = lambda step, times, views: images_together(own.get(step, step), times, views)
 
