@@ -36,11 +36,15 @@ class Likelihoods:
 
 @dataclass(frozen=True, kw_only=True)
 class Appearance:
-    """What patches and cells look like: the products of both are logits, and `unseen` is that of being nowhere."""
+    """What patches and cells look like: the products of both are logits, and `unseen` is that of being nowhere.
+
+    There are `finer` cells to a patch's side.
+    """
 
     patches: Float[Tensor, "B T *views P D"]
     cells: Float[Tensor, "B T *views Q D"]
     unseen: Float[Tensor, ""]
+    finer: int
 
     def of_view(self, view: int) -> "Appearance":
         """Return that of one view."""
@@ -201,7 +205,12 @@ class PatchMatching(nn.Module):
             return None
         patches, cells = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in described)
         sharpness = self._sharpness()
-        return Appearance(patches=sharpness * patches, cells=cells, unseen=sharpness * self.unseen_cosine)
+        return Appearance(
+            patches=sharpness * patches,
+            cells=cells,
+            unseen=sharpness * self.unseen_cosine,
+            finer=self.config.finer,
+        )
 
     def _sharpness(self) -> Float[Tensor, ""]:
         return self.log_sharpness.exp().clamp(max=_MOST_SHARPNESS)

@@ -10,6 +10,7 @@ from torch.nn import functional
 from page4d.geometry.camera import Cameras, normalize_pixels, project
 from page4d.geometry.rigid import transform_points
 from page4d.geometry.scanlines import aggregate
+from page4d.layers.chunks import in_chunks
 from page4d.models.matched_view import MatchedView, image_numbers
 from page4d.models.matching import Likelihoods, likelihoods_of
 from page4d.models.sizes import Grid
@@ -103,16 +104,15 @@ def _told_by(
     height, width = other.size
     places = (pixels / pixels.new_tensor([width, height]) * 2 - 1).flatten(0, 1)
     visible = (distance > 0).flatten(0, 1) & (places.abs() < 1).all(dim=-1)
-    finer = round((there.cells.shape[-2] / (other.grid[0] * other.grid[1])) ** 0.5)
-    grid = (other.grid[0] * finer, other.grid[1] * finer)
+    grid = (other.grid[0] * there.finer, other.grid[1] * there.finer)
     patches, cells = own.patches.flatten(0, 1).cpu(), there.cells[:, times].flatten(0, 1).cpu()
-    told = torch.empty(visible.shape, dtype=torch.float64)
+    unseen = own.unseen.cpu()
+
+    def of_images(part: slice) -> Tensor:
+        return _at_places(likelihoods_of(patches[part], cells[part], unseen), grid, places[part], visible[part])
+
     at_once = max(1, _COMPARED_AT_ONCE // (patches.shape[-2] * cells.shape[-2]))
-    for start in range(0, len(told), at_once):
-        part = slice(start, start + at_once)
-        likelihoods = likelihoods_of(patches[part], cells[part], own.unseen.cpu())
-        told[part] = _at_places(likelihoods, grid, places[part], visible[part])
-    return torch.unflatten(told, 0, points.shape[:2])
+    return torch.unflatten(in_chunks(of_images, len(patches), at_once, dim=0), 0, points.shape[:2])
 
 
 def _at_places(

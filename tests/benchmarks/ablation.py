@@ -165,30 +165,23 @@ def work(name: str, arguments: argparse.Namespace) -> None:
 
 def spawn(name: str, arguments: argparse.Namespace) -> "subprocess.Popen[bytes]":
     options = {"samples": arguments.samples, "scenes": arguments.scenes, "seed": arguments.seed}
-    line = [
-        sys.executable,
-        __file__,
-        str(arguments.out),
-        "--only",
-        name,
-        *(["--scratch"] if arguments.scratch else []),
-    ]
-    return subprocess.Popen([*line, *(part for key, value in options.items() for part in (f"--{key}", str(value)))])
+    line = [sys.executable, __file__, str(arguments.out), "--only", name]
+    line += [f"--{key}={value}" for key, value in options.items()]
+    return subprocess.Popen([*line, "--scratch"] if arguments.scratch else line)
 
 
-def show(out: Path, names: list[str]) -> None:
-    known = variants()
+def show(out: Path) -> None:
     for family in FAMILIES:
         print(f"\n{family.value}, the network's own words")
         print(
             f"{'':20s}" + "".join(f"{label:>11s}" for label in COLUMNS.values()) + f"{'seconds':>10s}{'weights':>10s}"
         )
-        for name in names:
+        for name, variant in variants().items():
             document = json.loads((out / name / "figures.json").read_text())
             values = [document["figures"][family.value].get(column) for column in COLUMNS]
             cells = "".join(f"{'-':>11s}" if value is None else f"{value:11.3f}" for value in values)
             weights = f"{document['parameters'] / 1e6:8.2f} M"
-            print(f"{known[name].name:20s}{cells}{document['seconds']:10.0f}{weights}")
+            print(f"{variant.name:20s}{cells}{document['seconds']:10.0f}{weights}")
 
 
 def main() -> None:
@@ -214,7 +207,7 @@ def main() -> None:
             running.append(spawn(waiting.pop(0), arguments))
         if running.pop(0).wait():
             sys.exit("a variant could not be trained; see above")
-    show(arguments.out, list(variants()))
+    show(arguments.out)
 
 
 if __name__ == "__main__":

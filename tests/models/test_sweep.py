@@ -50,7 +50,10 @@ def looks(points: Tensor, side: int) -> Tensor:
 def views(truth: Truth) -> list[MatchedView]:
     points = world_points(truth.depth.double(), cameras_of(truth))
     appearance = Appearance(
-        patches=40 * looks(points, PATCH), cells=looks(points, PATCH // FINER), unseen=torch.tensor(28.0).double()
+        patches=40 * looks(points, PATCH),
+        cells=looks(points, PATCH // FINER),
+        unseen=torch.tensor(28.0).double(),
+        finer=FINER,
     )
     found = []
     for place in range(3):
