@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.rigid import rigid
-from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_vector_from_matrix, skew
+from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_vector_from_matrix
 
 _OF_A_CAMERA = 8
 """Rotation vector and translation of a small motion in the camera's frame, log focal length, log scale of depth."""
@@ -177,24 +177,27 @@ class Bundle:
         affine = (self.affine * guess.log_focal.exp()[..., None, None])[:, others]  # B N G 2 2
         centered = torch.einsum("bngij,bngpj->bngpi", affine, ratio)
         residual = centered + self.middle[:, others][:, :, :, None] - self.found[:, :, :, part]
-        by_there = torch.cat([torch.eye(2).to(ratio).expand(*ratio.shape, 2), -ratio[..., None]], dim=-1)
-        by_there = affine[:, :, :, None] @ by_there * nearness[..., None, None]  # B N G P 2 3
-        by_own = by_there @ rotation[:, :, :, None]
-        by_depth = (by_own @ own[:, :, None, ..., None])[..., 0]
-        sideways = functional.pad(own[..., :2], (0, 1))[:, :, None, ..., None]
-        nothing = torch.zeros_like(residual)
+        by_there = torch.cat([affine[:, :, :, None].expand(*ratio.shape, 2), -centered[..., None]], dim=-1)
+        by_there = by_there * nearness[..., None, None]  # B N G P 2 3
+        by_own = (by_there.flatten(-3, -2) @ rotation).view_as(by_there)
+        own = own[:, :, None, :, None]  # B N 1 P 1 3
+        by_depth = (by_own * own).sum(dim=-1)
+        focal = -(by_own[..., :2] * own[..., :2]).sum(dim=-1)
         return Slopes(
             residual=residual,
             own=torch.cat(
+                [torch.linalg.cross(by_own, own), -by_own, focal[..., None], by_depth[..., None]],
+                dim=-1,
+            ),
+            other=torch.cat(
                 [
-                    by_own @ skew(own)[:, :, None],
-                    -by_own,
-                    -(by_own @ sideways),
-                    by_depth[..., None],
+                    torch.linalg.cross(there[..., None, :], by_there),
+                    by_there,
+                    centered[..., None],
+                    torch.zeros_like(centered)[..., None],
                 ],
                 dim=-1,
             ),
-            other=torch.cat([-by_there @ skew(there), by_there, centered[..., None], nothing[..., None]], dim=-1),
             depth=by_depth,
             in_front=in_front,
         )
@@ -219,22 +222,17 @@ class Bundle:
         slopes = self.slopes(guess, part)
         squared = slopes.residual.square().sum(dim=-1)
         weight = self.precision[..., part] * slopes.in_front / (1 + squared / kernel**2) ** 2  # B N G P
-        num_others = weight.shape[2]
-        # Every find moves its own camera and one other: columns are of the own one, then of all others in turn.
-        columns = torch.zeros(*slopes.depth.shape, 1 + num_others, _OF_A_CAMERA).to(slopes.depth)
-        columns[..., 0, :] = slopes.own
-        for other in range(num_others):
-            columns[:, :, other, :, :, 1 + other] = slopes.other[:, :, other]
-        columns = columns.flatten(-2).transpose(2, 3).flatten(3, 4)  # B N P 2G L
-        sides = weight.transpose(2, 3)[..., None].expand(-1, -1, -1, -1, 2).flatten(3)  # B N P 2G
-        residual, depth = (one.transpose(2, 3).flatten(3) for one in (slopes.residual, slopes.depth))
-        weighed = columns * sides[..., None]
+        # Every find moves its own camera and one other. Columns are of the own one, then of all others in turn.
+        by_camera = torch.cat([slopes.own, slopes.other], dim=-1)  # B N G P 2 16
+        weighed = by_camera * weight[..., None, None]
+        pairs = weighed.flatten(3, 4).transpose(-1, -2) @ by_camera.flatten(3, 4)  # B N G 16 16
+        pull_of_pairs = (weighed * slopes.residual[..., None]).sum(dim=(3, 4))  # B N G 16
+        by_depth = (weighed * slopes.depth[..., None]).sum(dim=4)  # B N G P 16
         believed = self.depth_belief * (guess.log_depth - self.start.log_depth)[..., part]
-        curvature = (sides * depth.square()).sum(dim=-1) + self.depth_belief
-        pull = (sides * depth * residual).sum(dim=-1) + believed
-        shared = torch.einsum("bnpkl,bnpk->bnpl", weighed, depth)
-        square = torch.einsum("bnpkl,bnpkm->bnlm", weighed, columns)
-        slope = torch.einsum("bnpkl,bnpk->bnl", weighed, residual)
+        curvature = (weight * slopes.depth.square().sum(dim=-1)).sum(dim=2) + self.depth_belief
+        pull = (weight * (slopes.depth * slopes.residual).sum(dim=-1)).sum(dim=2) + believed
+        shared = _in_columns(by_depth.transpose(2, 3))
+        square, slope = _square_of(pairs), _in_columns(pull_of_pairs)
         return Reduced(
             square=square - torch.einsum("bnpl,bnpm->bnlm", shared / curvature[..., None], shared),
             slope=slope - torch.einsum("bnpl,bnp->bnl", shared, pull / curvature),
@@ -260,3 +258,23 @@ class Bundle:
         matrix = (matrix + torch.diag_embed(believed)) * free[:, None] * free + torch.diag(1 - free)
         step: Tensor = -torch.linalg.solve(matrix, vector[..., None])[..., 0]
         return step.clamp(-_LONGEST_STEP, _LONGEST_STEP).reshape(batch, -1, _OF_A_CAMERA)
+
+
+def _in_columns(pairs: Float[Tensor, "*batch G C"]) -> Float[Tensor, "*batch L"]:
+    """Put what concerns an image and one of its others in the columns of both."""
+    own, other = torch.split(pairs, _OF_A_CAMERA, dim=-1)
+    return torch.cat([own.sum(dim=-2), other.flatten(-2)], dim=-1)
+
+
+def _square_of(pairs: Float[Tensor, "*batch G C C"]) -> Float[Tensor, "*batch L L"]:
+    """Do the same with rows and columns: others have nothing in common but the image that looks for them."""
+    num_others = pairs.shape[-3]
+    square = pairs.new_zeros(*pairs.shape[:-3], 1 + num_others, _OF_A_CAMERA, 1 + num_others, _OF_A_CAMERA)
+    own, other = slice(0, _OF_A_CAMERA), slice(_OF_A_CAMERA, None)
+    square[..., 0, :, 0, :] = pairs[..., own, own].sum(dim=-3)
+    for number in range(num_others):
+        of_pair = pairs[..., number, :, :]
+        square[..., 0, :, 1 + number, :] = of_pair[..., own, other]
+        square[..., 1 + number, :, 0, :] = of_pair[..., other, own]
+        square[..., 1 + number, :, 1 + number, :] = of_pair[..., other, other]
+    return square.flatten(-4, -3).flatten(-2)
