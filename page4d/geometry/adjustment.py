@@ -13,14 +13,14 @@ from page4d.errors import ShapeError
 from page4d.geometry.bundle import Beliefs, Bundle, Guess, Sightings
 from page4d.geometry.camera import Cameras
 
-_WIDEST_KERNEL = 0.2
+_WIDEST_KERNEL = 0.12
 """Of the image's long side: finds that are further off hardly count, to begin with."""
 
 _NARROWEST_KERNEL = 1.0
 """In standard deviations of a find, in the end: what is further off counts less and less."""
 
-_NUM_KERNELS = 5
-_STEPS_A_KERNEL = 3
+_NUM_KERNELS = 10
+_STEPS_A_KERNEL = 2
 _LEAST_GAIN = 1e-9
 """Of twice the negative log-likelihood: less is rounding."""
 

@@ -14,7 +14,7 @@ from page4d.geometry.camera import Cameras
 from page4d.models.hints import Hints, Memory
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import MixedOutput, NetworkOutput
-from page4d.models.refinement import refine
+from page4d.models.refinement import refine_by
 from page4d.models.signs import Domain, signs_of
 from page4d.models.sizes import parts_for_one_size
 from page4d.predictions import Predictions
@@ -119,8 +119,9 @@ class NetworkPredictor:
         found = self.run(batch, memory)
         strange = () if self.domain is None else self.domain.beyond(signs_of(found))
         height, width = batch.images.shape[-2:]
-        if self.refines and self.network.config.matches is not None:
-            found = refine(found, self.multiple, self.network.config.matches.finer, self._hints(batch, None))
+        if self.refines:
+            with torch.no_grad():
+                found = refine_by(self.network, found, self._hints(batch, None))
         output = found.on_canvas((height, width)) if isinstance(found, MixedOutput) else found
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         return Predicted(_predictions(batch, output), kept, strange)

@@ -14,7 +14,13 @@ from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
 from page4d.layers.rope import DEFAULT_BASE
 from page4d.models.epipolar import EpipolarConfig
-from page4d.models.head_config import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig
+from page4d.models.head_config import (
+    CameraHeadConfig,
+    DPTHeadConfig,
+    FrameHeadConfig,
+    MotionHeadConfig,
+    ReadingConfig,
+)
 from page4d.models.input_config import MatchConfig, MatchTarget
 from page4d.models.mask_config import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, MaskRule, Streams
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step
@@ -34,7 +40,9 @@ __all__ = [
     "MaskRule",
     "MatchConfig",
     "MatchTarget",
+    "MotionHeadConfig",
     "NetworkConfig",
+    "ReadingConfig",
     "SparseConfig",
     "SparseStrategy",
     "Streams",
@@ -102,6 +110,8 @@ class NetworkConfig:
     camera_head: CameraHeadConfig | None = None
     depth_head: DPTHeadConfig | None = None
     point_head: DPTHeadConfig | None = None
+    motion_head: MotionHeadConfig | None = None
+    reading: ReadingConfig | None = None
     frame_head: FrameHeadConfig | None = None
 
     def __post_init__(self) -> None:
@@ -166,6 +176,14 @@ class NetworkConfig:
             raise UsageError("network: the frame head stands beside other heads", "leave one or the others out")
         if self.frame_head is not None and self.mask is not None and self.mask.streams is Streams.DUAL:
             raise UsageError("network: the frame head reads one stream", "set the mask's streams to single")
+        if self.motion_head is not None and (self.mask is None or not self.dense_layers):
+            raise UsageError("network: a motion head without a mask or a dense head", "add them or leave it out")
+        if self.reading is not None and any(
+            part is None for part in (self.matches, self.camera_head, self.depth_head)
+        ):
+            raise UsageError(
+                "network: a reading without matches, a camera head or a depth head", "add them or leave it out"
+            )
         if self.camera_head is not None and not self.camera_token:
             raise UsageError("network: a camera head without a camera token", "set camera_token to true")
 
@@ -178,12 +196,17 @@ class NetworkConfig:
         if self.ray_head and not self.dense_layers:
             raise UsageError("network: a ray head without a dense head", "set ray_head to false or add a dense head")
         fine = self.encoder.fine_dim if isinstance(self.encoder, StemConfig) else 0
-        readers = {"a dense head": self.depth_head, "another": self.point_head, "matching": self.matches}
+        readers = {
+            "a dense head": self.depth_head,
+            "another": self.point_head,
+            "matching": self.matches,
+            "the motion head": self.motion_head,
+        }
         for name, reader in readers.items():
             if reader is not None and reader.fine_dim not in (0, fine):
                 raise UsageError(
                     f"network: {name} reads a fine map of {reader.fine_dim} channels, the encoder's has {fine}",
-                    "set its fine_dim to 0 or to that of the encoder",
+                    "set its fine_dim to that of the encoder, or to 0 if it can do without",
                 )
         if self.matches is not None and self.matches.fine_dim and self.patch_size % (2 * self.matches.finer):
             raise UsageError(
@@ -283,6 +306,8 @@ def _demo() -> NetworkConfig:
         ray_head=True,
         camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=3, mlp_ratio=2.0),
         depth_head=dense,
+        motion_head=MotionHeadConfig(fine_dim=_DEMO_ENCODER.fine_dim),
+        reading=ReadingConfig(),
     )
 
 

@@ -56,6 +56,50 @@ class DPTHeadConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MotionHeadConfig:
+    """A head that says of every pixel whether it moves, at the size of the encoder's map of half the image's sides.
+
+    It compares `compared` numbers a cell, and colours, between instants; `dim` is its width, `dilations` those of its
+    convolutions in turn. `fine_dim` is the encoder's.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    dim: int = 32
+    compared: int = 16
+    dilations: tuple[int, ...] = (1, 2, 4, 8, 1)
+    fine_dim: int = 32
+
+    def __post_init__(self) -> None:
+        if min(self.dim, self.compared, self.fine_dim, *self.dilations) < 1:
+            raise UsageError(
+                f"motion head: dim {self.dim}, compared {self.compared}, fine_dim {self.fine_dim}, "
+                f"dilations {self.dilations}",
+                "use positive numbers",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingConfig:
+    """What corrects depth by what is seen along the rays of refined cameras.
+
+    `dim` is its width, `depth` the number of its blocks; it reads `token_dim` numbers of every patch's token.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    dim: int = 64
+    depth: int = 6
+    token_dim: int = 32
+
+    def __post_init__(self) -> None:
+        if min(self.dim, self.depth, self.token_dim) < 1:
+            raise UsageError(
+                f"reading: dim {self.dim}, depth {self.depth}, token_dim {self.token_dim}", "use positive numbers"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class FrameHeadConfig:
     """Three decoders that look at one image at a time and read the last layer of the trunk, as in Pi3.
 

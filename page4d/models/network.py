@@ -22,13 +22,16 @@ from page4d.models.heads.camera import CameraHead
 from page4d.models.heads.dpt import DenseActivation, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
+from page4d.models.heads.motion import MotionHead
 from page4d.models.hints import NO_HINTS, Hints, check_hints
 from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.matching import Matches, PatchMatching, ViewMatches
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.rays import RayEmbedding, relative_cameras
+from page4d.models.reading import RayReading
 from page4d.models.sizes import Grid, SizeGroups, check_mixed
+from page4d.models.sweep import NUM_TRIED
 from page4d.models.triangulation import Triangulation
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
@@ -57,6 +60,10 @@ class ViewTimeNetwork(nn.Module):
         self.depth_head = self._dense_head(config.depth_head, 1, DenseActivation.EXPONENTIAL)
         self.point_head = self._dense_head(config.point_head, 3, DenseActivation.INVERSE_LOG)
         self.ray_head = nn.Linear(width, 3) if config.ray_head else None
+        self.motion_head: MotionHead | None = None
+        if config.motion_head is not None and config.mask is not None:
+            self.motion_head = MotionHead(config.motion_head, width, teaches_trunk=config.mask.teaches_trunk)
+        self.reading = None if config.reading is None else RayReading(config.reading, width, NUM_TRIED)
         self.frame_head: FrameHead | None = None
         if config.frame_head is not None:
             special = self.aggregator.special.count
@@ -171,16 +178,31 @@ class ViewTimeNetwork(nn.Module):
             else:
                 pairs = zip(trunks, sizes.grids, strict=True)
                 predicted = [_by_frames(self.frame_head, trunk, grid, limits) for trunk, grid in pairs]
-        outputs = [
-            replace(
-                output,
-                dynamic=self._enlarged(trunk.dynamic_logit),
-                dynamic_logit=trunk.dynamic_logit,
-                memory=trunk.memory,
-            )
-            for output, trunk in zip(predicted, trunks, strict=True)
-        ]
+            outputs = [
+                self._with_motion(output, own, detail, trunk, limits)
+                for output, own, detail, trunk in zip(predicted, images, fine, trunks, strict=True)
+            ]
         return outputs, matches
+
+    def _with_motion(
+        self,
+        output: NetworkOutput,
+        images: Float[Tensor, "B T V 3 H W"],
+        fine: Float[Tensor, "B T V F h w"] | None,
+        trunk: TrunkOutput,
+        limits: ForwardLimits,
+    ) -> NetworkOutput:
+        """Add what moves; a single instant shows nothing that its patches did not say."""
+        logit, finer = trunk.dynamic_logit, None
+        if self.motion_head is not None and logit is not None and fine is not None and images.shape[1] > 1:
+            finer = self.motion_head(images, fine, self._last_patches(trunk), logit, limits.max_images)
+        return replace(
+            output,
+            dynamic=self._enlarged(logit) if finer is None else finer.sigmoid(),
+            dynamic_logit=logit,
+            motion_logit=finer,
+            memory=trunk.memory,
+        )
 
     def _informed(
         self, patches: list[Tensor], fine: list[Tensor | None], sizes: SizeGroups, hints: Hints
@@ -235,14 +257,18 @@ class ViewTimeNetwork(nn.Module):
             points=points,
             points_confidence=points_confidence,
             rays=self._rays(trunk, grid),
+            tokens=None if self.reading is None or torch.is_grad_enabled() else self._last_patches(trunk),
         )
 
     def _rays(self, trunk: TrunkOutput, grid: tuple[int, int]) -> Float[Tensor, "B T V rows columns 3"] | None:
         if self.ray_head is None:
             return None
-        last = trunk.levels[self.config.dense_layers[-1]][..., self.aggregator.special.count :, :]
-        directions = functional.normalize(self.ray_head(last.to(_dtype(self.ray_head))), dim=-1)
-        return torch.unflatten(directions, -2, grid)
+        last = self._last_patches(trunk).to(_dtype(self.ray_head))
+        return torch.unflatten(functional.normalize(self.ray_head(last), dim=-1), -2, grid)
+
+    def _last_patches(self, trunk: TrunkOutput) -> Float[Tensor, "B T V P C2"]:
+        """Return what the last layer that dense heads read says of the patches."""
+        return trunk.levels[self.config.dense_layers[-1]][..., self.aggregator.special.count :, :]
 
     def _dense_head(
         self, config: DPTHeadConfig | None, value_dim: int, activation: DenseActivation

@@ -23,8 +23,8 @@ class NetworkOutput:
     iterative camera head predicts (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at least 1 and
     unbounded. Points are in the world. A frame head says more of what it predicts: `local_points` in the frame of
     their camera, `confidence_logits` x of the confidence 1 + exp(x), and `camera_to_world`. `dynamic` is the
-    probability that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch
-    before they were enlarged.
+    probability that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch,
+    which act on the attention, and `motion_logit` those a pixel, of a network that refines them.
     """
 
     world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
@@ -40,9 +40,12 @@ class NetworkOutput:
     camera_to_world: Float[Tensor, "B T V 4 4"] | None = None
     dynamic: Float[Tensor, "B T V H W"] | None = None
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
+    motion_logit: Float[Tensor, "B T V H W"] | None = None
     rays: Float[Tensor, "B T V rows columns 3"] | None = None
     """Unit directions in the camera's frame, of a network that is trained with them."""
     matches: Matches | None = None
+    tokens: Float[Tensor, "B T V P C"] | None = None
+    """Of patches after the last layer, of a network with a reading of evidence; only while nothing is learned."""
     memory: Memory | None = None
     """To be given as a hint with the next chunk of instants."""
 

@@ -17,10 +17,12 @@ from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.matched_view import MatchedView, image_numbers, matched_views
 from page4d.models.matching import to_pixels
+from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.reading import RayReading
 from page4d.models.sweep import sweep
 
-_SIGMA_CELLS = 1.0
+_SIGMA_CELLS = 0.8
 """Standard deviation of where a sure match is found, in cells; a wide one, as errors of neighbours are alike."""
 
 _BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1, log_depth=0.2)
@@ -29,12 +31,20 @@ _BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1,
 Output = TypeVar("Output", bound=NetworkOutput | MixedOutput)
 
 
-@torch.no_grad()
+def refine_by(network: ViewTimeNetwork, output: Output, hints: Hints = NO_HINTS) -> Output:
+    """Return an output of a network that is refined by what it has for that, if it has anything."""
+    matches = network.config.matches
+    if matches is None:
+        return output
+    return refine(output, network.config.patch_size, matches.finer, hints, network.reading)
+
+
 def refine(
     output: Output,
     patch_size: int,
     finer: int,
     hints: Hints = NO_HINTS,
+    reading: RayReading | None = None,
     beliefs: Beliefs = _BELIEFS,
     sigma_cells: float = _SIGMA_CELLS,
 ) -> Output:
@@ -43,22 +53,30 @@ def refine(
     It is worked out on the CPU: the numbers are few, and sums there always come in the same order.
     Known poses are not put in the place of what network and matches say, so that it can still be compared with them;
     but depth, in the unit of these predicted cameras, is the one that fits the known ones: it is looked for along the
-    rays that they make sure.
+    rays that they make sure. With a `reading` it is looked for along those of predicted cameras as well. Gradients
+    reach the reading alone.
     """
     views = matched_views(output, patch_size)
     if not views or output.world_to_camera is None or output.intrinsics is None:
         return output
     num_times, num_views = output.world_to_camera.shape[1:3]
-    sightings = _sightings(views, num_times, sigma_cells * patch_size / finer)
-    depth = _beside_each_other([view.depth_at_middles for view in views])
     if hints.intrinsics is not None:
         beliefs = replace(beliefs, log_focal=0.0)
     matrix = output.intrinsics if hints.intrinsics is None else hints.intrinsics
-    found = adjust(_cameras(output.world_to_camera, matrix, views), depth, sightings, beliefs)
+    with torch.no_grad():
+        sightings = _sightings(views, num_times, sigma_cells * patch_size / finer)
+        depth = _beside_each_other([view.depth_at_middles for view in views])
+        found = adjust(_cameras(output.world_to_camera, matrix, views), depth, sightings, beliefs)
+    known = None if hints.world_to_camera is None else _cameras(hints.world_to_camera, matrix, views)
+    scale = None if known is None else _scale(known, found.cameras)
     better = found.depth
-    if hints.world_to_camera is not None:
-        known = _cameras(hints.world_to_camera, matrix, views)
-        better = _depth_for(known, found.cameras, better, sightings, beliefs, views)
+    if known is not None and scale is not None:
+        fixed = replace(beliefs, rotation_rad=0.0, position=0.0)
+        with torch.no_grad():
+            better = adjust(known, better * scale, sightings, fixed).depth
+        better = sweep(views, known, better, reading) / scale
+    elif reading is not None:
+        better = sweep(views, found.cameras, better, reading, knows_poses=False)
     ratio = torch.unflatten(better / depth, 1, (num_times, num_views))
     pose, intrinsics = (
         torch.unflatten(part, 1, (num_times, num_views)).to(output.world_to_camera.device)
@@ -90,21 +108,11 @@ def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[MatchedView]) -> 
     )
 
 
-def _depth_for(
-    known: Cameras,
-    found: Cameras,
-    depth: Float[Tensor, "B N P"],
-    sightings: Sightings,
-    beliefs: Beliefs,
-    views: Sequence[MatchedView],
-) -> Float[Tensor, "B N P"]:
-    """Return the depth that fits known cameras, in the unit of those found; as it is if they show no scale."""
+def _scale(known: Cameras, found: Cameras) -> Float[Tensor, "B one one"] | None:
+    """Return the unit of cameras that were found in that of known ones; None if these show none."""
     scales = [baseline_ratio(*centers) for centers in zip(found.centers, known.centers, strict=True)]
-    if any(scale is None for scale in scales):
-        return depth
-    scale = torch.stack([one for one in scales if one is not None])[:, None, None]
-    fixed = replace(beliefs, rotation_rad=0.0, position=0.0)
-    return sweep(views, known, adjust(known, depth * scale, sightings, fixed).depth) / scale
+    sizes = [scale for scale in scales if scale is not None]
+    return torch.stack(sizes)[:, None, None] if len(sizes) == len(scales) else None
 
 
 def _corrected(

@@ -66,10 +66,17 @@ def _layer_norm(tokens: Tensor, normalized: Sequence[int], *_: Any) -> tuple[Ten
     return _empty(tokens, *tokens.shape), _empty(tokens, *kept), _empty(tokens, *kept)
 
 
+def _group_norm(
+    maps: Tensor, _weight: Any, _bias: Any, frames: int, _channels: int, _places: int, groups: int, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _alike(maps), _empty(maps, frames, groups), _empty(maps, frames, groups)
+
+
 def _convolution(
-    maps: Tensor, weight: Tensor, _: Any, stride: Any, padding: Any, _dilation: Any, transposed: bool, *__: Any
+    maps: Tensor, weight: Tensor, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *__: Any
 ) -> Tensor:
-    sides = zip(maps.shape[2:], weight.shape[2:], stride, padding, strict=True)
+    kernels = [(kernel - 1) * apart + 1 for kernel, apart in zip(weight.shape[2:], dilation, strict=True)]
+    sides = zip(maps.shape[2:], kernels, stride, padding, strict=True)
     if transposed:
         enlarged = [(side - 1) * step - 2 * margin + kernel for side, kernel, step, margin in sides]
         return _empty(maps, maps.shape[0], weight.shape[1], *enlarged)
@@ -153,6 +160,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.bmm: lambda one, other: _empty(one, *one.shape[:2], other.shape[2]),
     _aten.convolution: _convolution,
     _aten.native_layer_norm: _layer_norm,
+    _aten.native_group_norm: _group_norm,
     _aten.upsample_bilinear2d: _resample,
     _aten._upsample_bicubic2d_aa: _resample,
     _aten.avg_pool2d: _pool,

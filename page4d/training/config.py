@@ -110,14 +110,27 @@ ALL_FAMILIES = (
 """Every family; the last one has one camera."""
 
 
+class Learner(StrEnum):
+    """The part of a network that learns in a stage; the rest waits, at a fraction of the cost."""
+
+    ALL = "all"
+    MATCHES = "matches"
+    """The encoder and its matches; a network that looks for none learns as ever."""
+
+    MOTION = "motion"
+    """The head that refines the mask to pixels."""
+
+    READING = "reading"
+    """What corrects depth, where cameras are refined, by evidence along rays."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stage:
     """A part of the curriculum: what samples are like from `start` on.
 
     `start` is a fraction of the run's budget; `start_sample`, if given, says it in samples instead. `sizes` are
     (height, width), one of which is drawn for every step. A batch holds as many samples as make up
-    `images_per_batch` images. With `matches_only` the encoder and its matches learn, at a fraction of the cost, and
-    the rest waits; a network that looks for no matches learns as ever.
+    `images_per_batch` images.
     """
 
     __pydantic_config__ = _STRICT
@@ -128,9 +141,14 @@ class Stage:
     shots: tuple[Shot, ...]
     families: tuple[Family, ...] = ALL_FAMILIES
     images_per_batch: int = 16
-    matches_only: bool = False
+    learner: Learner = Learner.ALL
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "learner", Learner(self.learner))
+        if self.learner is Learner.MOTION and any(shot.times < 2 for shot in self.shots):
+            raise UsageError(
+                f"stage at {self.start:g}: motion in shots of one instant", "give shots of several times"
+            )
         for shot in self.shots:
             if not any(family.fits(shot.views) and family.weight > 0 for family in self.families):
                 raise UsageError(

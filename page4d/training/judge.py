@@ -9,7 +9,7 @@ import torch
 from page4d.errors import UsageError
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.network import ViewTimeNetwork
-from page4d.models.refinement import refine
+from page4d.models.refinement import refine_by
 from page4d.synthetic.sampler import SceneFamily, ShotRequest, sample_truth
 from page4d.training.baselines import constant, mean_scene, sideways
 from page4d.training.held_out import Figures, Guess, Guesser, evaluate
@@ -103,8 +103,8 @@ def _guess(network: ViewTimeNetwork, truth: Truth, *, told: bool, refined: bool,
     hints = _told(truth) if told else NO_HINTS
     with torch.autocast(truth.images.device.type, dtype=precision, enabled=precision is not torch.float32):
         output = network(truth.images, hints=hints)
-    if refined and network.config.matches is not None:
-        output = refine(output, network.config.patch_size, network.config.matches.finer, hints)
+    if refined:
+        output = refine_by(network, output, hints)
     moving = output.dynamic is not None and truth.images.shape[1] > 1
     return Guess(
         depth=output.depth,

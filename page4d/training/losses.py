@@ -43,6 +43,7 @@ class LossConfig:
     match_position: float = 0.2
     reprojection: float = 0.3
     mask: float = 1.0
+    motion: float = 1.0
     moving_weight: float = 3.0
     unit: SceneUnit = SceneUnit.MEAN_DISTANCE
     """What depth and translations are measured in."""
@@ -79,8 +80,34 @@ def losses(output: NetworkOutput, truth: Truth, config: LossConfig) -> dict[str,
         parts |= _match_losses(output, true, grid)
     if output.dynamic_logit is not None and targets.dynamic is not None and targets.dynamic.shape[1] > 1:
         parts["mask"] = mask_loss(output.dynamic_logit, targets.dynamic, truth.valid, config.moving_weight)
+        if output.motion_logit is not None:
+            parts["motion"] = motion_loss(output.motion_logit, targets.dynamic & truth.valid, truth.valid)
     parts["total"] = torch.stack([getattr(config, name) * value for name, value in parts.items()]).sum()
     return parts
+
+
+def motion_losses(output: NetworkOutput, truth: Truth) -> dict[str, Tensor]:
+    """Return the loss of a motion head alone, as "motion" and "total"; 0 where nobody knows what moves."""
+    assert output.motion_logit is not None
+    loss = output.motion_logit.sum() * 0
+    if truth.dynamic is not None:
+        loss = motion_loss(output.motion_logit, truth.dynamic & truth.valid, truth.valid)
+    return {"motion": loss, "total": loss}
+
+
+def reading_losses(output: NetworkOutput, truth: Truth) -> dict[str, Tensor]:
+    """Return the loss of depth alone, as "reading" and "total": its logarithm's error beside the scene's median one.
+
+    Pixels that are further off than by a factor of e count as being so far off.
+
+    Source: Ranftl et al. (2020), MiDaS, eq. 4 and 5: a shift that is the median, and errors that are limited.
+    """
+    assert output.depth is not None
+    known = truth.valid & (truth.depth > 0)
+    slip = output.depth.float().clamp(min=_LEAST).log() - truth.depth.clamp(min=_LEAST).log()
+    shift = slip.detach().where(known, torch.nan).flatten(1).nanmedian(dim=1).values.nan_to_num()
+    loss = mean_of((slip - shift[:, None, None, None, None]).abs().clamp(max=1.0), known)
+    return {"reading": loss, "total": loss}
 
 
 def camera_losses(
@@ -165,6 +192,22 @@ def mask_loss(
     probability = logit.float().sigmoid() * weight
     overlap = 2 * (probability * share).sum() / (probability.square().sum() + share.square().sum()).clamp(min=1e-3)
     return entropy + torch.where(share.sum() > 0, 1 - overlap, 0.0)
+
+
+def motion_loss(
+    logit: Float[Tensor, "B T V H W"], moving: Bool[Tensor, "B T V H W"], valid: Bool[Tensor, "B T V H W"]
+) -> Tensor:
+    """Return cross-entropy, plus one minus intersection over union of what moves, scene by scene where anything does.
+
+    Source: Rahman & Wang (2016), "Optimizing Intersection-Over-Union in Deep Neural Networks", eq. 2 to 4.
+    """
+    true, known = moving.float(), valid.float()
+    entropy = functional.binary_cross_entropy_with_logits(logit.float(), true, weight=known)
+    probability = logit.float().sigmoid() * known
+    both = (probability * true).flatten(1).sum(dim=1)
+    either = (probability + true).flatten(1).sum(dim=1) - both
+    apart = 1 - both / either.clamp(min=1.0)
+    return entropy + torch.where(true.flatten(1).any(dim=1), apart, 0).mean()
 
 
 def mean_of(values: Tensor, known: Tensor) -> Tensor:

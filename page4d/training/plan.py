@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from page4d.errors import UsageError
-from page4d.training.config import Family, OptimizerConfig, Stage, TrainConfig
+from page4d.training.config import Family, Learner, OptimizerConfig, Stage, TrainConfig
 
 _CHOICES = 0x7061
 """Keeps the choices of steps apart from every other use of the run's seed."""
@@ -76,7 +76,7 @@ class StepPlan:
     tells_intrinsics: bool
     tells_poses: bool
     tells_masks: bool
-    matches_only: bool
+    learner: Learner
     rate: float
 
     @property
@@ -188,7 +188,7 @@ def plan_step(config: TrainConfig, position: Position, num_processes: int = 1) -
         tells_intrinsics=bool(told_cameras < config.hints.cameras + config.hints.intrinsics),
         tells_poses=bool(told_cameras < config.hints.cameras),
         tells_masks=bool(told_masks < config.hints.masks),
-        matches_only=stage.matches_only,
+        learner=stage.learner,
         rate=rate_at(config, position),
     )
 

@@ -6,6 +6,8 @@ from page4d.synthetic.sampler import SceneFamily
 from page4d.training.config import (
     EvaluationConfig,
     Family,
+    HintConfig,
+    Learner,
     OptimizerConfig,
     Shot,
     Stage,
@@ -52,8 +54,17 @@ _LONG_SHOTS = (*_SHOTS, Shot(times=8, views=2, weight=0.5), Shot(times=3, views=
 _DEMO = TrainConfig(
     model="mv-demo",
     stages=(
-        Stage(start=0.0, sizes=_SMALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=32, matches_only=True),
-        Stage(start=0.1, sizes=_ALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=24, matches_only=True),
+        Stage(
+            start=0.0,
+            sizes=_SMALL,
+            shots=_FIRST_SHOTS,
+            families=_SEVERAL,
+            images_per_batch=32,
+            learner=Learner.MATCHES,
+        ),
+        Stage(
+            start=0.1, sizes=_ALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=24, learner=Learner.MATCHES
+        ),
         Stage(start=0.2, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=16),
         Stage(start=0.3, sizes=_SMALL, shots=_SHOTS, images_per_batch=16),
         Stage(start=0.75, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=16),
@@ -65,7 +76,14 @@ _DEMO = TrainConfig(
 _DEMO_GPU = replace(
     _DEMO,
     stages=(
-        Stage(start=0.0, sizes=_ALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=256, matches_only=True),
+        Stage(
+            start=0.0,
+            sizes=_ALL,
+            shots=_FIRST_SHOTS,
+            families=_SEVERAL,
+            images_per_batch=256,
+            learner=Learner.MATCHES,
+        ),
         Stage(start=0.1, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=256),
         Stage(start=0.15, sizes=_SMALL, shots=_SHOTS, images_per_batch=256),
         Stage(start=0.6, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=256),
@@ -73,6 +91,54 @@ _DEMO_GPU = replace(
     evaluation=EvaluationConfig(scenes=32),
     workers=0,
     precision=Precision.BF16,
+)
+
+_PART = replace(
+    _DEMO,
+    optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=20, weight_decay=0.01, average_decay=0.99),
+    decay_fraction=0.6,
+)
+
+_MOTION = replace(
+    _PART,
+    stages=(
+        Stage(
+            sizes=_ALL,
+            shots=(
+                Shot(times=2, views=1, weight=0.3),
+                Shot(times=2, views=2, weight=1.5),
+                Shot(times=2, views=4, weight=3),
+                Shot(times=3, views=2, weight=0.7),
+                Shot(times=4, views=1, weight=0.7),
+                Shot(times=4, views=2, weight=1),
+                Shot(times=4, views=4, weight=0.7),
+                Shot(times=6, views=1, weight=0.3),
+            ),
+            learner=Learner.MOTION,
+        ),
+    ),
+    hints=HintConfig(cameras=0.2, intrinsics=0.1),
+)
+
+_READING = replace(
+    _PART,
+    stages=(
+        Stage(
+            sizes=_ALL,
+            shots=(
+                Shot(times=1, views=2, weight=1),
+                Shot(times=1, views=3, weight=1),
+                Shot(times=1, views=4, weight=4),
+                Shot(times=1, views=6, weight=0.4),
+                Shot(times=1, views=8, weight=0.2),
+                Shot(times=2, views=2, weight=0.7),
+                Shot(times=2, views=4, weight=2),
+                Shot(times=4, views=1, weight=0.5),
+            ),
+            learner=Learner.READING,
+        ),
+    ),
+    hints=HintConfig(cameras=0.45, intrinsics=0.1),
 )
 
 _TINY = TrainConfig(
@@ -85,5 +151,11 @@ _TINY = TrainConfig(
     log_every_steps=1,
 )
 
-PRESETS: dict[str, TrainConfig] = {"demo": _DEMO, "demo-gpu": _DEMO_GPU, "tiny": _TINY}
-"""The default that is shipped, trained on a CPU; the same on a GPU; and for tests."""
+PRESETS: dict[str, TrainConfig] = {
+    "demo": _DEMO,
+    "demo-gpu": _DEMO_GPU,
+    "motion": _MOTION,
+    "reading": _READING,
+    "tiny": _TINY,
+}
+"""The default that is shipped, on a CPU and on a GPU; its parts that refine, taught at the end; and for tests."""

@@ -3,18 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
 from page4d.errors import UsageError
+from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.training.average import WeightAverage
 from page4d.training.checkpoint import Checkpoint
-from page4d.training.config import TrainConfig
+from page4d.training.config import Learner, TrainConfig
 from page4d.training.optimizers import build_optimizers
 from page4d.training.plan import Budget, Position
 from page4d.weights.loading import fill_encoder, load_network
+
+_ADDED_LATER = ("motion_head", "reading")
 
 
 @dataclass(kw_only=True)
@@ -61,12 +65,31 @@ def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None
 def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) -> RunState:
     """Start from trained weights, whose file says what network they are of.
 
+    Parts that start by doing nothing are added if the configured network has them and is otherwise the same.
+
     Raises:
         WeightsError: if they cannot be used.
     """
     loaded = load_network(path, device)
-    about = {"from": f"{path.name}, sha256 {loaded.info.sha256}", "licence": loaded.info.licence}
-    return _new(config, loaded.network, about)
+    network, origin = loaded.network, f"{path.name}, sha256 {loaded.info.sha256}"
+    added = _lacking(network.config, config)
+    if added:
+        torch.manual_seed(config.seed)
+        grown = build_network(replace(network.config, **added)).to(device)
+        grown.load_state_dict({**grown.state_dict(), **network.state_dict()})
+        network, origin = grown, f"{origin}, with a fresh {' and '.join(added)}"
+    return _new(config, network, {"from": origin, "licence": loaded.info.licence})
+
+
+def _lacking(own: NetworkConfig, config: TrainConfig) -> dict[str, Any]:
+    """Return what a network lacks to be the one that is configured, if that is nothing but what can be added."""
+    if isinstance(config.model, str) and config.model not in PRESETS:
+        return {}
+    wanted = config.network()
+    added = [name for name in _ADDED_LATER if getattr(own, name) is None and getattr(wanted, name) is not None]
+    without: dict[str, Any] = dict.fromkeys(added)
+    is_same = replace(wanted, **without) == own
+    return {name: getattr(wanted, name) for name in added} if is_same else {}
 
 
 def resume(checkpoint: Checkpoint, device: torch.device, config: TrainConfig | None = None) -> RunState:
@@ -127,8 +150,24 @@ def check_sizes(config: TrainConfig, patch_size: int) -> None:
             )
 
 
+def check_learners(config: TrainConfig, network: ViewTimeNetwork) -> None:
+    """Refuse stages that teach a part which the network does not have.
+
+    Raises:
+        UsageError: naming the first such stage.
+    """
+    parts = {Learner.MOTION: network.motion_head, Learner.READING: network.reading}
+    for stage in config.stages:
+        if parts.get(stage.learner, network) is None:
+            raise UsageError(
+                f"stage at {stage.start:g} teaches {stage.learner}, which this network has not",
+                "leave the stage out, or name a model with that part in the configuration",
+            )
+
+
 def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, str]) -> RunState:
     check_sizes(config, network.config.patch_size)
+    check_learners(config, network)
     return RunState(
         config=config,
         network=network.train(),

@@ -1,9 +1,10 @@
 """One step: batches in, losses out, weights moved."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from page4d.layers.block import Block
 from page4d.models.hints import Hints
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput
-from page4d.training.config import TrainConfig
-from page4d.training.losses import losses
+from page4d.models.refinement import refine_by
+from page4d.training.config import Learner, TrainConfig
+from page4d.training.losses import losses, motion_losses, reading_losses
 from page4d.training.optimizers import gradient_norm, set_rate
 from page4d.training.parallel import ALONE, Team
 from page4d.training.plan import StepPlan
@@ -23,6 +25,7 @@ from page4d.training.state import RunState
 from page4d.truth import Truth
 
 Forward = Callable[..., NetworkOutput]
+Judge = Callable[[NetworkOutput, Truth], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +52,33 @@ def take_step(
     config = state.config
     torch.manual_seed(step_seed(config.seed, plan.step))
     set_rate(state.optimizers, plan.rate)
-    if plan.matches_only and state.network.matching is not None:
-        forward = partial(_matches_alone, state.network)
-    measured = (losses(predict(forward, truth, plan, precision), truth, config.loss) for truth in batches)
+    lesson = _lesson(plan.learner, forward, state)
+    measured = (lesson.judge(predict(lesson.forward, truth, plan, precision), truth) for truth in batches)
     limit = config.optimizer.max_gradient_norm
-    result = descend(state.network, state.optimizers, measured, len(batches), limit, team)
+    with learning(state.network, lesson.part):
+        result = descend(state.network, state.optimizers, measured, len(batches), limit, team)
     if result.moved:
         state.average.update(state.network, plan.step)
     return result
+
+
+class _Lesson(NamedTuple):
+    """What is run, what is asked of the result, and the part that learns; None is all of the network."""
+
+    forward: Forward
+    judge: Judge
+    part: nn.Module | None
+
+
+def _lesson(learner: Learner, forward: Forward, state: RunState) -> _Lesson:
+    network, everything = state.network, partial(losses, config=state.config.loss)
+    if learner is Learner.MATCHES and network.matching is not None:
+        return _Lesson(partial(_matches_alone, network), everything, None)
+    if learner is Learner.MOTION:
+        return _Lesson(forward, motion_losses, network.motion_head)
+    if learner is Learner.READING:
+        return _Lesson(partial(_refined, network), reading_losses, network.reading)
+    return _Lesson(forward, everything, None)
 
 
 def descend(
@@ -82,6 +104,21 @@ def descend(
         optimizer.zero_grad(set_to_none=True)
     means = torch.stack([torch.stack(values).mean() for values in parts.values()]).tolist()
     return StepResult(losses=dict(zip(parts, means, strict=True)), gradient_norm=float(norm), moved=moved)
+
+
+@contextmanager
+def learning(network: nn.Module, part: nn.Module | None) -> Iterator[None]:
+    """Let nothing but a part of a network learn, or all of it if that is None."""
+    own = set() if part is None else set(part.parameters())
+    waiting = [] if part is None else [value for value in network.parameters() if value not in own]
+    waiting = [value for value in waiting if value.requires_grad]
+    for value in waiting:
+        value.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for value in waiting:
+            value.requires_grad_(True)
 
 
 def prepare_forward(network: ViewTimeNetwork, config: TrainConfig) -> Forward:
@@ -114,6 +151,13 @@ def _matches_alone(network: ViewTimeNetwork, images: Tensor, masks: Tensor | Non
     """Find matches and nothing else, as if there were no masks and no hints."""
     del masks, hints
     return network.find_matches(images)
+
+
+def _refined(network: ViewTimeNetwork, images: Tensor, masks: Tensor | None, *, hints: Hints) -> NetworkOutput:
+    """Return what is refined, for the reading to learn from; the network itself waits."""
+    with torch.no_grad():
+        output: NetworkOutput = network(images, masks, hints=hints)
+    return refine_by(network, output, hints)
 
 
 def step_seed(run_seed: int, step: int) -> int:

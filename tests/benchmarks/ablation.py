@@ -32,7 +32,7 @@ from page4d.models.mask_config import Streams  # noqa: E402
 from page4d.models.network import build_network  # noqa: E402
 from page4d.models.schedule import Step, images_together, merge, split  # noqa: E402
 from page4d.synthetic.sampler import SceneFamily  # noqa: E402
-from page4d.training.config import Shot, Stage  # noqa: E402
+from page4d.training.config import Learner, Shot, Stage  # noqa: E402
 from page4d.training.judge import NETWORK, HeldOutRequest, held_out_truths, judge, network_guessers  # noqa: E402
 from page4d.training.plan import Budget  # noqa: E402
 from page4d.training.presets import PRESETS as TRAININGS  # noqa: E402
@@ -101,7 +101,9 @@ def train_matches(out: Path, samples: int, seed: int) -> None:
     """Train what all variants share."""
     demo = TRAININGS["demo"]
     first = demo.stages[0]
-    stage = Stage(sizes=SIZES, shots=first.shots, families=first.families, images_per_batch=32, matches_only=True)
+    stage = Stage(
+        sizes=SIZES, shots=first.shots, families=first.families, images_per_batch=32, learner=Learner.MATCHES
+    )
     config = replace(demo, stages=(stage,), seed=seed, workers=0, decay_fraction=0.0)
     train(TrainRequest(out=out, config=config, budget=Budget(samples=samples)), SilentObserver(), never)
 

@@ -62,6 +62,7 @@ def perfect(truth: Truth) -> NetworkOutput:
         points_confidence=torch.ones_like(targets.depth),
         rays=rays.float(),
         dynamic_logit=torch.logit(moving.reshape(*targets.depth.shape[:3], *GRID), eps=1e-6),
+        motion_logit=torch.where(truth.dynamic, 20.0, -20.0),
         matches=Matches(
             likelihoods=Likelihoods(
                 cell=(bilinear_weights(2 * true.position, (2 * GRID[0], 2 * GRID[1])) + 1e-12).log(),
@@ -99,6 +100,7 @@ ERRORS = {
     "match_position": lambda said: matched(said, expected=said.matches.expected + 0.1),
     "reprojection": lambda said: replace(said, depth=said.depth * 1.2),
     "mask": lambda said: replace(said, dynamic_logit=said.dynamic_logit + 2),
+    "motion": lambda said: replace(said, motion_logit=said.motion_logit * 0.1),
 }
 
 

@@ -25,16 +25,25 @@ from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 from page4d.training import step as steps
 from page4d.training.captures import CaptureSource
-from page4d.training.config import HintConfig, OptimizerConfig, OptimizerKind, Shot, SourceConfig, TrainConfig
+from page4d.training.config import (
+    HintConfig,
+    Learner,
+    OptimizerConfig,
+    OptimizerKind,
+    Shot,
+    SourceConfig,
+    TrainConfig,
+)
 from page4d.training.folder import RunFolder
 from page4d.training.held_out import evaluate
 from page4d.training.judge import NETWORK, network_guessers
 from page4d.training.logs import read_metrics
 from page4d.training.plan import BatchRequest, Budget, Position, plan_step
 from page4d.training.sources import SyntheticSource
-from page4d.training.state import begin, resume
+from page4d.training.state import RunState, begin, begin_from_weights, resume
 from page4d.training.train import TrainRequest, train
 from page4d.weights.loading import load_network
+from tests.models.demo_like import DEMO_LIKE
 
 CPU = torch.device("cpu")
 
@@ -45,6 +54,18 @@ def whole(tmp_path_factory):
     out = tmp_path_factory.mktemp("training") / "whole"
     train_tiny(out, 6)
     return out
+
+
+def teaching(learner: Learner) -> TrainConfig:
+    """Return a run of a network with every part there is, of which one learns."""
+    stage = replace(TINY.stages[0], learner=learner, sizes=((32, 40),), shots=(Shot(times=2, views=2),))
+    optimizer = replace(TINY.optimizer, warmup_steps=0, learning_rate=0.01)
+    evaluation = replace(TINY.evaluation, image_size=(32, 40))
+    return replace(TINY, model=DEMO_LIKE, stages=(stage,), optimizer=optimizer, evaluation=evaluation)
+
+
+def at(state: RunState, name: str) -> Tensor:
+    return dict(state.network.named_parameters())[name]
 
 
 def one_batch(config: TrainConfig = TINY):
@@ -96,7 +117,7 @@ class TestSteps:
 
     def test_a_stage_for_matches_teaches_the_encoder_and_leaves_the_rest(self):
         network = replace(NETWORKS["mv-tiny"], matches=MatchConfig(dim=8, hidden=8))
-        stage = replace(TINY.stages[0], matches_only=True, shots=(Shot(times=1, views=2),))
+        stage = replace(TINY.stages[0], learner=Learner.MATCHES, shots=(Shot(times=1, views=2),))
         config = replace(TINY, model=network, stages=(stage,), optimizer=replace(TINY.optimizer, warmup_steps=0))
         state = begin(config, CPU)
         before = {name: value.clone() for name, value in state.network.named_parameters()}
@@ -112,10 +133,34 @@ class TestSteps:
         assert moved == {"encoder", "matching"}
 
     def test_a_stage_for_matches_teaches_everything_where_there_are_none(self):
-        config = replace(TINY, stages=(replace(TINY.stages[0], matches_only=True),))
+        config = replace(TINY, stages=(replace(TINY.stages[0], learner=Learner.MATCHES),))
         state = begin(config, CPU)
         plan, truths = one_batch(config)
         assert "depth" in steps.take_step(state.network, state, plan, truths, torch.float32).losses
+
+    @pytest.mark.parametrize(
+        ("learner", "part"),
+        [(Learner.MOTION, "motion_head"), (Learner.READING, "reading")],
+        ids=["motion", "reading"],
+    )
+    def test_a_stage_for_a_part_teaches_that_alone(self, learner, part):
+        config = teaching(learner)
+        state = begin(config, CPU)
+        before = {name: value.clone() for name, value in state.network.named_parameters()}
+        plan, truths = one_batch(config)
+        found = [steps.take_step(state.network, state, plan, truths, torch.float32).losses for _ in range(8)]
+        assert set(found[0]) == {part.split("_")[0], "total"}
+        assert found[-1]["total"] < 0.95 * found[0]["total"]
+        moved = {name.split(".")[0] for name, value in before.items() if not torch.equal(value, at(state, name))}
+        assert moved == {part}
+        assert all(value.requires_grad for value in state.network.parameters())
+
+    def test_a_stage_for_a_part_that_is_not_there_is_refused(self):
+        for learner in (Learner.MOTION, Learner.READING):
+            with pytest.raises(UsageError, match=f"teaches {learner}, which this network has not"):
+                begin(replace(teaching(learner), model=replace(DEMO_LIKE, motion_head=None, reading=None)), CPU)
+        with pytest.raises(UsageError, match="motion in shots of one instant"):
+            replace(TINY.stages[0], learner=Learner.MOTION)
 
     def test_the_network_is_told_what_the_plan_says(self):
         heard = []
@@ -250,6 +295,23 @@ class TestWeights:
         assert "sha256" in checkpoint_of(tmp_path / "tuned").history["from"]
         assert "domain" not in load_network(RunFolder(tmp_path / "tuned").weights).info.metadata
 
+    def test_parts_that_weights_lack_are_added_and_taught(self, tmp_path):
+        plain = replace(DEMO_LIKE, motion_head=None, reading=None)
+        train_tiny(tmp_path / "plain", 1, config=replace(teaching(Learner.ALL), model=plain))
+        origin = RunFolder(tmp_path / "plain").weights
+        train_tiny(tmp_path / "more", 2, config=teaching(Learner.MOTION), weights=origin)
+        before, after = (load_network(RunFolder(tmp_path / name).weights).network for name in ("plain", "more"))
+        assert after.config == DEMO_LIKE
+        kept = after.state_dict()
+        assert all(torch.equal(value, kept[name]) for name, value in before.state_dict().items())
+        assert "with a fresh motion_head and reading" in checkpoint_of(tmp_path / "more").history["from"]
+
+    def test_weights_of_another_network_stay_what_they_are(self, whole):
+        state = begin_from_weights(
+            replace(TINY, model=replace(DEMO_LIKE, mlp_ratio=2.0)), RunFolder(whole).weights, CPU
+        )
+        assert state.network.config == NETWORKS["mv-tiny"]
+
 
 class TestBadLuck:
     def test_a_step_without_a_finite_gradient_changes_nothing_and_is_said(self, tmp_path, monkeypatch):
@@ -295,8 +357,8 @@ def spoil(monkeypatch, bad: set[int]) -> None:
     """Make the loss of some steps infinite."""
     whole, number = steps.losses, iter(range(1000))
 
-    def spoiled(*arguments):
-        parts = whole(*arguments)
+    def spoiled(*arguments, **named):
+        parts = whole(*arguments, **named)
         if next(number) in bad:
             parts["total"] = parts["total"] * float("inf")
         return parts

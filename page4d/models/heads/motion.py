@@ -1,0 +1,72 @@
+"""What moves, to the pixel: every image is compared with those of its view at the next and the previous instant."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from page4d.layers.chunks import in_chunks
+from page4d.layers.convolution import ResidualConvolution, silent_convolution
+from page4d.models.descriptors import FINE_STRIDE
+from page4d.models.head_config import MotionHeadConfig
+
+_SHIFTS = (-1, 1)
+"""To the next instant and to the previous one; the first follows the last."""
+
+_COLOURS = 3
+
+
+class MotionHead(nn.Module):
+    """Refine the mask of patches to pixels, from differences between an image and its neighbours in time.
+
+    What a camera that stands sees change moves, or is in another light; where a camera moves, everything changes, and
+    the tokens of patches say what of it to believe. The last layer starts at zero: an untrained head says what the
+    mask of patches says.
+    """
+
+    def __init__(self, config: MotionHeadConfig, dim: int, *, teaches_trunk: bool = False) -> None:
+        super().__init__()
+        self.teaches_trunk = teaches_trunk
+        self.describe = nn.Conv2d(config.fine_dim, config.compared, kernel_size=3, padding=1)
+        self.fine = nn.Conv2d(config.fine_dim, config.dim, kernel_size=1)
+        self.norm = nn.LayerNorm(dim)
+        self.tokens = nn.Linear(dim, config.dim)
+        self.differences = nn.Conv2d(2 * (config.compared + _COLOURS) + 1, config.dim, kernel_size=1)
+        self.blocks = nn.ModuleList(ResidualConvolution(config.dim, dilation) for dilation in config.dilations)
+        self.out = silent_convolution(config.dim, FINE_STRIDE**2)
+
+    def forward(
+        self,
+        images: Float[Tensor, "B T V 3 H W"],
+        fine: Float[Tensor, "B T V F h w"],
+        tokens: Float[Tensor, "B T V P C"],
+        logit: Float[Tensor, "B T V rows columns"],
+        max_images: int | None = None,
+    ) -> Float[Tensor, "B T V H W"]:
+        """Return the log-odds that a pixel moves; inputs get a gradient only if the mask teaches the trunk."""
+        if not self.teaches_trunk:
+            fine, tokens, logit = fine.detach(), tokens.detach(), logit.detach()
+        shape, grid, size = logit.shape[:3], (logit.shape[-2], logit.shape[-1]), (fine.shape[-2], fine.shape[-1])
+        maps, told, of_patches = fine.flatten(0, 2), tokens.flatten(0, 2), logit.flatten(0, 2)[:, None]
+        described = self.describe(maps)
+        colours = functional.avg_pool2d(images.flatten(0, 2), FINE_STRIDE).to(described)
+        own = torch.cat([described, colours], dim=1)
+        others = [torch.unflatten(own, 0, shape).roll(shift, dims=1).flatten(0, 2) for shift in _SHIFTS]
+
+        def of_images(part: slice) -> Tensor:
+            apart = torch.stack([(own[part] - other[part]).abs() for other in others])
+            patches = of_patches[part].to(own)
+            changes = [apart.mean(dim=0), apart.amax(dim=0), _resized(patches, size)]
+            known = self.tokens(self.norm(told[part].to(own))).transpose(1, 2)
+            features = self.differences(torch.cat(changes, dim=1)) + self.fine(maps[part].to(own))
+            features = features + _resized(torch.unflatten(known, 2, grid), size)
+            for block in self.blocks:
+                features = block(features)
+            refined = functional.pixel_shuffle(self.out(functional.gelu(features)), FINE_STRIDE)
+            return refined + _resized(patches, (refined.shape[-2], refined.shape[-1]))
+
+        return torch.unflatten(in_chunks(of_images, len(own), max_images, dim=0)[:, 0], 0, shape)
+
+
+def _resized(features: Float[Tensor, "F C rows columns"], size: tuple[int, int]) -> Float[Tensor, "F C h w"]:
+    return functional.interpolate(features, size=size, mode="bilinear", align_corners=False)

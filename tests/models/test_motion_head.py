@@ -1,0 +1,144 @@
+"""The mask of pixels: that of patches until it is trained, told by changes in time, view by view."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.errors import UsageError
+from page4d.models.config import MotionHeadConfig
+from page4d.models.heads.motion import MotionHead
+from page4d.models.limits import ForwardLimits
+from page4d.models.network import build_network
+from page4d.synthetic.sampler import ShotRequest, sample_truth
+from page4d.training.losses import motion_loss
+from tests.models.demo_like import DEMO_LIKE, demo_like
+
+SHAPE, SIZE, GRID = (2, 3, 2), (16, 24), (2, 3)
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(*SHAPE, 3, *SIZE, generator=torch.Generator().manual_seed(3))
+
+
+def trained(head: MotionHead) -> MotionHead:
+    torch.manual_seed(1)
+    for parameter in head.out.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return head
+
+
+def inputs(seed: int = 0) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    sizes = {
+        "images": (3, *SIZE),
+        "fine": (8, SIZE[0] // 2, SIZE[1] // 2),
+        "tokens": (GRID[0] * GRID[1], 32),
+        "logit": GRID,
+    }
+    return {name: torch.rand(*SHAPE, *size, generator=random) for name, size in sizes.items()}
+
+
+@pytest.fixture
+def head() -> MotionHead:
+    torch.manual_seed(0)
+    assert DEMO_LIKE.motion_head is not None
+    return trained(MotionHead(DEMO_LIKE.motion_head, 32))
+
+
+def test_an_untrained_head_says_what_patches_say() -> None:
+    torch.manual_seed(0)
+    head, given = MotionHead(MotionHeadConfig(fine_dim=8), 32), inputs()
+    logit = functional.interpolate(given["logit"].flatten(0, 2)[:, None], size=SIZE, mode="bilinear")
+    torch.testing.assert_close(head(**given), logit.reshape(*SHAPE, *SIZE))
+
+
+def test_the_network_says_it_of_pixels_and_keeps_that_of_patches(images: Tensor) -> None:
+    network = demo_like()
+    trained(network.motion_head)
+    said = network(images)
+    assert said.motion_logit.shape == (*SHAPE, *SIZE)
+    assert said.dynamic_logit.shape == (*SHAPE, *GRID)
+    torch.testing.assert_close(said.dynamic, said.motion_logit.sigmoid())
+    views = network.forward_mixed([images[:, :, view] for view in range(2)])
+    torch.testing.assert_close(torch.cat([view.dynamic for view in views.views], dim=2), said.dynamic)
+
+
+def test_of_one_instant_nothing_more_is_said(images: Tensor) -> None:
+    said = demo_like()(images[:, :1])
+    assert said.motion_logit is None
+    assert said.dynamic.shape == (2, 1, 2, *SIZE)
+
+
+def test_changes_are_what_tells(head: MotionHead) -> None:
+    """Images that stand are alike at all instants, also when the order of instants is another."""
+    given = inputs()
+    still = {name: value[:, :1].expand_as(value) for name, value in given.items()}
+    said = head(**still)
+    torch.testing.assert_close(said, said[:, :1].expand_as(said))
+    other = {**still, "images": given["images"]}
+    assert (head(**other) - said).abs().amax(dim=(-1, -2)).min() > 1e-3
+
+
+def test_only_neighbours_in_time_of_the_same_view_are_looked_at(head: MotionHead) -> None:
+    given = {name: torch.cat([value, value.flip(1)], dim=1) for name, value in inputs().items()}  # six instants
+    before = head(**given)
+    images = given["images"].clone()
+    images[1, 0, 1] += 1
+    moved = (head(**{**given, "images": images}) - before).abs().amax(dim=(-1, -2)) > 1e-6
+    expected = torch.zeros_like(moved)
+    expected[1, [5, 0, 1], 1] = True
+    assert torch.equal(moved, expected)
+
+
+@torch.no_grad()
+def test_images_a_few_at_a_time_say_the_same(head: MotionHead, images: Tensor) -> None:
+    given = inputs()
+    torch.testing.assert_close(head(**given, max_images=5), head(**given))
+    network = demo_like().double()
+    trained(network.motion_head)
+    whole, few = (network(images.double(), limits=ForwardLimits(max_images=most)) for most in (None, 4))
+    torch.testing.assert_close(few.dynamic, whole.dynamic)
+
+
+@pytest.mark.parametrize("teaches", [True, False])
+def test_it_teaches_what_it_reads_only_if_the_mask_does(teaches: bool) -> None:
+    assert DEMO_LIKE.motion_head is not None
+    given = {name: value.requires_grad_() for name, value in inputs().items()}
+    trained(MotionHead(DEMO_LIKE.motion_head, 32, teaches_trunk=teaches))(**given).sum().backward()
+    assert {name for name in ("fine", "tokens", "logit") if given[name].grad is not None} == (
+        {"fine", "tokens", "logit"} if teaches else set()
+    )
+
+
+def test_it_finds_edges_that_patches_cannot() -> None:
+    """A hundred steps on two scenes make a mask of pixels that no mask of patches comes near."""
+    truth = sample_truth([5, 6], ShotRequest(num_times=2, num_views=2, image_size=(48, 64), spacing_deg=(15, 16)))
+    network = demo_like()
+    moving = truth.dynamic & truth.valid
+    optimizer = torch.optim.Adam(network.motion_head.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(100):
+        loss = motion_loss(network(truth.images).motion_logit, moving, truth.valid)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    shares = functional.avg_pool2d(moving.float().flatten(0, 2)[:, None], 8)
+    best = functional.interpolate(shares, size=(48, 64), mode="bilinear").reshape(moving.shape) > 0.5
+    found = network(truth.images).dynamic > 0.5
+    iou = [float((mask & moving).sum() / (mask | moving).sum()) for mask in (found, best)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert iou[0] > iou[1]
+
+
+def test_what_it_needs_is_said() -> None:
+    with pytest.raises(UsageError, match="motion head without a mask"):
+        build_network(replace(DEMO_LIKE, mask=None))
+    with pytest.raises(UsageError, match="motion head reads a fine map of 9 channels"):
+        replace(DEMO_LIKE, motion_head=MotionHeadConfig(fine_dim=9))
+    with pytest.raises(UsageError, match="motion head: dim 0"):
+        MotionHeadConfig(dim=0)
