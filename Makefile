@@ -16,7 +16,7 @@ demo: $(VENV)/.installed ## Install, reconstruct the sample into demo_out/, comp
 	$(BIN)/page4d evaluate demo_out samples/room
 
 test: $(VENV)/.tested libraries ## Install with the test tools, then run the tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(VENV)/.developed ## Check style and types.
 	$(BIN)/ruff format --check .

@@ -120,8 +120,7 @@ class NetworkPredictor:
         strange = () if self.domain is None else self.domain.beyond(signs_of(found))
         height, width = batch.images.shape[-2:]
         if self.refines:
-            with torch.no_grad():
-                found = refine_by(self.network, found, self._hints(batch, None))
+            found = refine_by(self.network, found, self._images(batch), self._hints(batch, None))
         output = found.on_canvas((height, width)) if isinstance(found, MixedOutput) else found
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         return Predicted(_predictions(batch, output), kept, strange)
@@ -134,14 +133,18 @@ class NetworkPredictor:
         takes_masks = self.network.config.mask is not None
         external = batch.dynamic.to(self.device) if batch.dynamic is not None and takes_masks else None
         reduced = self.precision is not torch.float32
-        images, hints = batch.images.to(self.device), self._hints(batch, memory)
-        sizes = [transform.canvas_size for transform in batch.pixel_transforms]
+        images, hints = self._images(batch), self._hints(batch, memory)
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
-            if len(set(sizes)) > 1:
-                masks = None if external is None else _each_view(external, sizes)
-                return self.network.forward_mixed(_each_view(images, sizes), masks, hints=hints)
+            if isinstance(images, list):
+                masks = None if external is None else _each_view(external, _sizes(batch))
+                return self.network.forward_mixed(images, masks, hints=hints)
             output: NetworkOutput = self.network(images, mask_ext=external, hints=hints)
         return output
+
+    def _images(self, batch: FrameBatch) -> Tensor | list[Tensor]:
+        """Return the images on the device; those of every view if their sizes differ."""
+        images, sizes = batch.images.to(self.device), _sizes(batch)
+        return _each_view(images, sizes) if len(set(sizes)) > 1 else images
 
     def _hints(self, batch: FrameBatch, memory: Memory | None) -> Hints:
         """Return what is known besides the images, on the device."""
@@ -152,6 +155,11 @@ class NetworkPredictor:
             world_to_camera=None if cameras is None else cameras.world_to_camera.to(self.device),
             intrinsics=None if cameras is None else cameras.intrinsics.to(self.device),
         )
+
+
+def _sizes(batch: FrameBatch) -> list[tuple[int, int]]:
+    """Return the (height, width) of every view's own images."""
+    return [transform.canvas_size for transform in batch.pixel_transforms]
 
 
 def _each_view(maps: Float[Tensor, "B T V *C H W"], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:

@@ -19,7 +19,6 @@ from page4d.models.head_config import (
     DPTHeadConfig,
     FrameHeadConfig,
     MotionHeadConfig,
-    ReadingConfig,
 )
 from page4d.models.input_config import MatchConfig, MatchTarget
 from page4d.models.mask_config import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, MaskRule, Streams
@@ -42,7 +41,6 @@ __all__ = [
     "MatchTarget",
     "MotionHeadConfig",
     "NetworkConfig",
-    "ReadingConfig",
     "SparseConfig",
     "SparseStrategy",
     "Streams",
@@ -111,7 +109,6 @@ class NetworkConfig:
     depth_head: DPTHeadConfig | None = None
     point_head: DPTHeadConfig | None = None
     motion_head: MotionHeadConfig | None = None
-    reading: ReadingConfig | None = None
     frame_head: FrameHeadConfig | None = None
 
     def __post_init__(self) -> None:
@@ -178,12 +175,6 @@ class NetworkConfig:
             raise UsageError("network: the frame head reads one stream", "set the mask's streams to single")
         if self.motion_head is not None and (self.mask is None or not self.dense_layers):
             raise UsageError("network: a motion head without a mask or a dense head", "add them or leave it out")
-        if self.reading is not None and any(
-            part is None for part in (self.matches, self.camera_head, self.depth_head)
-        ):
-            raise UsageError(
-                "network: a reading without matches, a camera head or a depth head", "add them or leave it out"
-            )
         if self.camera_head is not None and not self.camera_token:
             raise UsageError("network: a camera head without a camera token", "set camera_token to true")
 
@@ -307,7 +298,6 @@ def _demo() -> NetworkConfig:
         camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=3, mlp_ratio=2.0),
         depth_head=dense,
         motion_head=MotionHeadConfig(fine_dim=_DEMO_ENCODER.fine_dim),
-        reading=ReadingConfig(),
     )
 
 

@@ -80,26 +80,6 @@ class MotionHeadConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingConfig:
-    """What corrects depth by what is seen along the rays of refined cameras.
-
-    `dim` is its width, `depth` the number of its blocks; it reads `token_dim` numbers of every patch's token.
-    """
-
-    __pydantic_config__ = _STRICT
-
-    dim: int = 64
-    depth: int = 6
-    token_dim: int = 32
-
-    def __post_init__(self) -> None:
-        if min(self.dim, self.depth, self.token_dim) < 1:
-            raise UsageError(
-                f"reading: dim {self.dim}, depth {self.depth}, token_dim {self.token_dim}", "use positive numbers"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class FrameHeadConfig:
     """Three decoders that look at one image at a time and read the last layer of the trunk, as in Pi3.
 

@@ -29,9 +29,7 @@ from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.matching import Matches, PatchMatching, ViewMatches
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.rays import RayEmbedding, relative_cameras
-from page4d.models.reading import RayReading
 from page4d.models.sizes import Grid, SizeGroups, check_mixed
-from page4d.models.sweep import NUM_TRIED
 from page4d.models.triangulation import Triangulation
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
@@ -63,7 +61,6 @@ class ViewTimeNetwork(nn.Module):
         self.motion_head: MotionHead | None = None
         if config.motion_head is not None and config.mask is not None:
             self.motion_head = MotionHead(config.motion_head, width, teaches_trunk=config.mask.teaches_trunk)
-        self.reading = None if config.reading is None else RayReading(config.reading, width, NUM_TRIED)
         self.frame_head: FrameHead | None = None
         if config.frame_head is not None:
             special = self.aggregator.special.count
@@ -257,7 +254,6 @@ class ViewTimeNetwork(nn.Module):
             points=points,
             points_confidence=points_confidence,
             rays=self._rays(trunk, grid),
-            tokens=None if self.reading is None or torch.is_grad_enabled() else self._last_patches(trunk),
         )
 
     def _rays(self, trunk: TrunkOutput, grid: tuple[int, int]) -> Float[Tensor, "B T V rows columns 3"] | None:

@@ -44,8 +44,6 @@ class NetworkOutput:
     rays: Float[Tensor, "B T V rows columns 3"] | None = None
     """Unit directions in the camera's frame, of a network that is trained with them."""
     matches: Matches | None = None
-    tokens: Float[Tensor, "B T V P C"] | None = None
-    """Of patches after the last layer, of a network with a reading of evidence; only while nothing is learned."""
     memory: Memory | None = None
     """To be given as a hint with the next chunk of instants."""
 

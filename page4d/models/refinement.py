@@ -19,32 +19,36 @@ from page4d.models.matched_view import MatchedView, image_numbers, matched_views
 from page4d.models.matching import to_pixels
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import MixedOutput, NetworkOutput
-from page4d.models.reading import RayReading
+from page4d.models.photometry import look_closer
 from page4d.models.sweep import sweep
 
-_SIGMA_CELLS = 0.8
+_SIGMA_CELLS = 1.0
 """Standard deviation of where a sure match is found, in cells; a wide one, as errors of neighbours are alike."""
 
 _BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1, log_depth=0.2)
 """How a network's own answers are believed beside its matches: about the errors of the bundled one."""
 
+Images = Float[Tensor, "B T V 3 H W"] | Sequence[Float[Tensor, "B T 3 _ _"]]
+"""Of views of one size, or of each view."""
+
 Output = TypeVar("Output", bound=NetworkOutput | MixedOutput)
 
 
-def refine_by(network: ViewTimeNetwork, output: Output, hints: Hints = NO_HINTS) -> Output:
-    """Return an output of a network that is refined by what it has for that, if it has anything."""
+def refine_by(network: ViewTimeNetwork, output: Output, images: Images, hints: Hints = NO_HINTS) -> Output:
+    """Return what a network said of images, refined if it looked for matches."""
     matches = network.config.matches
     if matches is None:
         return output
-    return refine(output, network.config.patch_size, matches.finer, hints, network.reading)
+    return refine(output, network.config.patch_size, matches.finer, hints, images)
 
 
+@torch.no_grad()
 def refine(
     output: Output,
     patch_size: int,
     finer: int,
     hints: Hints = NO_HINTS,
-    reading: RayReading | None = None,
+    images: Images | None = None,
     beliefs: Beliefs = _BELIEFS,
     sigma_cells: float = _SIGMA_CELLS,
 ) -> Output:
@@ -53,37 +57,34 @@ def refine(
     It is worked out on the CPU: the numbers are few, and sums there always come in the same order.
     Known poses are not put in the place of what network and matches say, so that it can still be compared with them;
     but depth, in the unit of these predicted cameras, is the one that fits the known ones: it is looked for along the
-    rays that they make sure. With a `reading` it is looked for along those of predicted cameras as well. Gradients
-    reach the reading alone.
+    rays that they make sure, of patches and, if `images` are given, of pixels.
     """
     views = matched_views(output, patch_size)
     if not views or output.world_to_camera is None or output.intrinsics is None:
         return output
     num_times, num_views = output.world_to_camera.shape[1:3]
+    sightings = _sightings(views, num_times, sigma_cells * patch_size / finer)
+    depth = _beside_each_other([view.depth_at_middles for view in views])
     if hints.intrinsics is not None:
         beliefs = replace(beliefs, log_focal=0.0)
     matrix = output.intrinsics if hints.intrinsics is None else hints.intrinsics
-    with torch.no_grad():
-        sightings = _sightings(views, num_times, sigma_cells * patch_size / finer)
-        depth = _beside_each_other([view.depth_at_middles for view in views])
-        found = adjust(_cameras(output.world_to_camera, matrix, views), depth, sightings, beliefs)
+    found = adjust(_cameras(output.world_to_camera, matrix, views), depth, sightings, beliefs)
     known = None if hints.world_to_camera is None else _cameras(hints.world_to_camera, matrix, views)
     scale = None if known is None else _scale(known, found.cameras)
     better = found.depth
     if known is not None and scale is not None:
         fixed = replace(beliefs, rotation_rad=0.0, position=0.0)
-        with torch.no_grad():
-            better = adjust(known, better * scale, sightings, fixed).depth
-        better = sweep(views, known, better, reading) / scale
-    elif reading is not None:
-        better = sweep(views, found.cameras, better, reading, knows_poses=False)
+        better = sweep(views, known, adjust(known, better * scale, sightings, fixed).depth) / scale
     ratio = torch.unflatten(better / depth, 1, (num_times, num_views))
+    corrections = [_enlarged(view, ratio[:, :, place]) for place, view in enumerate(views)]
+    if known is not None and scale is not None and images is not None:
+        corrections = _closer(views, images, _by_time(known, num_times), scale, corrections)
+    cameras = _by_time(found.cameras, num_times)
     pose, intrinsics = (
-        torch.unflatten(part, 1, (num_times, num_views)).to(output.world_to_camera.device)
-        for part in (found.cameras.world_to_camera, found.cameras.intrinsics)
+        part.to(output.world_to_camera.device) for part in (cameras.world_to_camera, cameras.intrinsics)
     )
     refined = [
-        _corrected(view, pose[:, :, place, None], intrinsics[:, :, place, None], ratio[:, :, place])
+        _corrected(view, pose[:, :, place, None], intrinsics[:, :, place, None], corrections[place][:, :, None])
         for place, view in enumerate(views)
     ]
     if isinstance(output, MixedOutput):
@@ -115,26 +116,58 @@ def _scale(known: Cameras, found: Cameras) -> Float[Tensor, "B one one"] | None:
     return torch.stack(sizes)[:, None, None] if len(sizes) == len(scales) else None
 
 
+def _by_time(cameras: Cameras, num_times: int) -> Cameras:
+    """Return cameras [B, T*V] as [B, T, V]."""
+    return replace(
+        cameras,
+        world_to_camera=torch.unflatten(cameras.world_to_camera, 1, (num_times, -1)),
+        intrinsics=torch.unflatten(cameras.intrinsics, 1, (num_times, -1)),
+    )
+
+
+def _closer(
+    views: Sequence[MatchedView],
+    images: Images,
+    known: Cameras,
+    scale: Float[Tensor, "B one one"],
+    corrections: Sequence[Float[Tensor, "B T _ _"]],
+) -> list[Float[Tensor, "B T _ _"]]:
+    """Return corrections that agree with what the images show at these corrected depths."""
+    of_views = images.unbind(2) if isinstance(images, Tensor) else images
+    depths, pictures = [], []
+    for view, image, correction in zip(views, of_views, corrections, strict=True):
+        assert view.output.depth is not None
+        own = view.output.depth[:, :, 0].float()
+        depths.append(own * correction.float().exp() * scale[..., None].to(own))
+        pictures.append(image.to(own))
+    closer = look_closer(views, pictures, known, depths)
+    return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
+
+
+def _enlarged(view: MatchedView, ratio: Float[Tensor, "B T P"]) -> Float[Tensor, "B T H W"]:
+    """Return the logarithm of what was found for the middles of patches, for every pixel."""
+    rows, columns = view.grid
+    assert view.output.depth is not None
+    of_patches = ratio[..., : rows * columns].log().reshape(-1, 1, rows, columns).to(view.output.depth)
+    correction = functional.interpolate(of_patches, size=view.size, mode="bilinear", align_corners=False)
+    return torch.unflatten(correction[:, 0], 0, ratio.shape[:2])
+
+
 def _corrected(
     view: MatchedView,
     pose: Float[Tensor, "B T one 4 4"],
     intrinsics: Float[Tensor, "B T one 3 3"],
-    ratio: Float[Tensor, "B T P"],
+    correction: Float[Tensor, "B T one H W"],
 ) -> NetworkOutput:
-    """Multiply depth by what was found for the middles of patches; points follow their depth and camera."""
-    output, rows, columns = view.output, *view.grid
+    """Multiply depth by a factor whose logarithm is given; points follow their depth and camera."""
+    output = view.output
     assert output.depth is not None
     assert output.world_to_camera is not None
-    of_patches = ratio[..., : rows * columns].log().reshape(-1, 1, rows, columns).to(output.depth)
-    correction = functional.interpolate(of_patches, size=view.size, mode="bilinear", align_corners=False).exp()
-    correction = correction.reshape(output.depth.shape)
-    points = output.points
+    factor, points = correction.exp(), output.points
     if points is not None:
-        local = transform_points(output.world_to_camera.to(points.dtype), points) * correction[..., None]
+        local = transform_points(output.world_to_camera.to(points.dtype), points) * factor[..., None]
         points = transform_points(invert_rigid(pose).to(points.dtype), local)
-    return replace(
-        output, world_to_camera=pose, intrinsics=intrinsics, depth=output.depth * correction, points=points
-    )
+    return replace(output, world_to_camera=pose, intrinsics=intrinsics, depth=output.depth * factor, points=points)
 
 
 def _sightings(views: Sequence[MatchedView], num_times: int, sigma_px: float) -> Sightings:

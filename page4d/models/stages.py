@@ -134,7 +134,6 @@ def _heads(book: _NetworkBook) -> Iterator[Stage]:
         ("points in the world", "B T V H W 3", "point_head"),
         ("rays of the patches", "B T V gh gw 3", "ray_head"),
         ("log-odds that pixels move", "B T V H W", "motion_head"),
-        ("tokens for the reading of evidence along rays", "B T V P 2*C", "reading"),
     )
     for name, symbolic, head in rows:
         if getattr(book.network, head) is not None:

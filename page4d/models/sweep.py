@@ -13,7 +13,6 @@ from page4d.geometry.scanlines import aggregate
 from page4d.layers.chunks import in_chunks
 from page4d.models.matched_view import MatchedView, image_numbers
 from page4d.models.matching import Likelihoods, likelihoods_of
-from page4d.models.reading import AlongRays, RayReading
 from page4d.models.sizes import Grid
 
 _SIGMA = 0.6
@@ -22,7 +21,7 @@ _SIGMA = 0.6
 _FURTHEST = 0.9
 """Logarithm of the largest factor that is tried."""
 
-NUM_TRIED = 61
+_NUM_TRIED = 61
 _OCCLUDED = 0.02
 _LEAST_OCCLUDED = 0.1
 """How likely something that looks like the patch is at a place although the patch is hidden there: the first number,
@@ -36,20 +35,12 @@ _COMPARED_AT_ONCE = 1 << 23
 """Pairs of patches and cells: 32 MB of numbers, a few times over."""
 
 
-def sweep(
-    views: Sequence[MatchedView],
-    cameras: Cameras,
-    depth: Float[Tensor, "B N P"],
-    reading: RayReading | None = None,
-    *,
-    knows_poses: bool = True,
-) -> Float[Tensor, "B N P"]:
-    """Return better depths of the middles of patches, seen by true cameras, or nearly true ones.
+def sweep(views: Sequence[MatchedView], cameras: Cameras, depth: Float[Tensor, "B N P"]) -> Float[Tensor, "B N P"]:
+    """Return better depths of the middles of patches, seen by true cameras.
 
     `cameras` are [B, N], N = T * V, with the unit of depth. Every patch is compared with what is where its middle
     would be seen from each of many depths; neighbours are preferably wrong by the same factor, so that a patch that
-    is found nowhere follows them. Depth stays as it is where nothing is found at all. A `reading` has learned what is
-    to be made of it, also where poses are only what a network found.
+    is found nowhere follows them. Depth stays as it is where nothing is found at all.
 
     Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", section 2, one ray at a time.
     """
@@ -59,50 +50,15 @@ def sweep(
         intrinsics=torch.unflatten(cameras.intrinsics, 1, shape),
         image_size=cameras.image_size,
     )
-    better = torch.unflatten(depth, 1, shape)
-    corrections = []
+    better: Tensor = torch.unflatten(depth, 1, shape).clone()
     for place, view in enumerate(views):
-        num_patches = view.grid[0] * view.grid[1]
-        own = better[:, :, place, :num_patches]
-        with torch.no_grad():
-            evidence = _evidence(views, place, rig, own)
-            share = _shares(evidence, view.grid)
-        mean = (share * _tried()).sum(dim=-1)
-        correction = mean if reading is None else _read(reading, view, own, (evidence, share, mean), knows_poses)
-        corrections.append(functional.pad(correction, (0, depth.shape[-1] - num_patches)))
-    return depth * torch.stack(corrections, dim=2).flatten(1, 2).exp()
-
-
-def _read(
-    reading: RayReading,
-    view: MatchedView,
-    depth: Float[Tensor, "B T P"],
-    found: tuple[Float[Tensor, "B T P K"], Float[Tensor, "B T P K"], Float[Tensor, "B T P"]],
-    knows_poses: bool,
-) -> Float[Tensor, "B T P"]:
-    """Return the correction that is read from the evidence, or added to its mean if that can be trusted."""
-    tokens, confidence = view.output.tokens, view.output.depth_confidence
-    assert tokens is not None
-    assert confidence is not None
-    evidence, share, mean = found
-    sure = functional.avg_pool2d(confidence.log().flatten(0, 2)[:, None], view.patch_size)
-    log_depth = depth.log() - depth.log().flatten(1).median(dim=1).values[:, None, None]
-    device = tokens.device
-    rays = AlongRays(
-        evidence=evidence.flatten(0, 1).to(device),
-        share=share.flatten(0, 1).to(device),
-        mean=mean.flatten(0, 1).to(device),
-        log_depth=log_depth.flatten(0, 1).to(device),
-        log_confidence=sure.flatten(1),
-        tokens=tokens.flatten(0, 2),
-        knows_poses=knows_poses,
-    )
-    read = torch.unflatten(reading(rays, view.grid), 0, mean.shape[:2]).to(mean)
-    return mean + read if knows_poses else read
+        own = better[:, :, place, : view.grid[0] * view.grid[1]]
+        own *= _likeliest(_evidence(views, place, rig, own), view.grid).exp()
+    return better.flatten(1, 2)
 
 
 def _tried() -> Float[Tensor, " K"]:
-    return torch.linspace(-_FURTHEST, _FURTHEST, NUM_TRIED, dtype=torch.float64)
+    return torch.linspace(-_FURTHEST, _FURTHEST, _NUM_TRIED, dtype=torch.float64)
 
 
 def _evidence(
@@ -110,7 +66,7 @@ def _evidence(
 ) -> Float[Tensor, "B T P K"]:
     """Return by how much more likely what is seen is if a patch is at a depth than if it is hidden to all."""
     view = views[place]
-    evidence = torch.zeros(*depth.shape, NUM_TRIED, dtype=torch.float64)
+    evidence = torch.zeros(*depth.shape, _NUM_TRIED, dtype=torch.float64)
     targets = view.matches.targets
     images = image_numbers(targets, depth.shape[1], len(views))
     own = torch.arange(images.shape[0]) * len(views) + place
@@ -170,10 +126,11 @@ def _at_places(
     return (found * visible / hidden).log1p()
 
 
-def _shares(evidence: Float[Tensor, "B T P K"], grid: Grid) -> Float[Tensor, "B T P K"]:
-    """Return how probable each factor is that a patch's depth may be wrong by, as neighbours are likely to agree."""
+def _likeliest(evidence: Float[Tensor, "B T P K"], grid: Grid) -> Float[Tensor, "B T P"]:
+    """Return the mean logarithm of the factor that each patch's depth is wrong by."""
     tried = _tried()
     score = evidence - (tried / _SIGMA).square() / 2
     steps = (tried[:, None] - tried).abs().clamp(max=_LARGEST_STEP) / _LARGEST_STEP
     together = aggregate(score.reshape(-1, *grid, len(tried)), _STEP_PENALTY * steps)
-    return together.softmax(dim=-1).reshape(evidence.shape)
+    mean: Tensor = (together.softmax(dim=-1) * tried).sum(dim=-1)
+    return mean.reshape(*evidence.shape[:2], -1)

@@ -120,9 +120,6 @@ class Learner(StrEnum):
     MOTION = "motion"
     """The head that refines the mask to pixels."""
 
-    READING = "reading"
-    """What corrects depth, where cameras are refined, by evidence along rays."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:

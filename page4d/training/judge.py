@@ -104,7 +104,7 @@ def _guess(network: ViewTimeNetwork, truth: Truth, *, told: bool, refined: bool,
     with torch.autocast(truth.images.device.type, dtype=precision, enabled=precision is not torch.float32):
         output = network(truth.images, hints=hints)
     if refined:
-        output = refine_by(network, output, hints)
+        output = refine_by(network, output, truth.images, hints)
     moving = output.dynamic is not None and truth.images.shape[1] > 1
     return Guess(
         depth=output.depth,

@@ -95,21 +95,6 @@ def motion_losses(output: NetworkOutput, truth: Truth) -> dict[str, Tensor]:
     return {"motion": loss, "total": loss}
 
 
-def reading_losses(output: NetworkOutput, truth: Truth) -> dict[str, Tensor]:
-    """Return the loss of depth alone, as "reading" and "total": its logarithm's error beside the scene's median one.
-
-    Pixels that are further off than by a factor of e count as being so far off.
-
-    Source: Ranftl et al. (2020), MiDaS, eq. 4 and 5: a shift that is the median, and errors that are limited.
-    """
-    assert output.depth is not None
-    known = truth.valid & (truth.depth > 0)
-    slip = output.depth.float().clamp(min=_LEAST).log() - truth.depth.clamp(min=_LEAST).log()
-    shift = slip.detach().where(known, torch.nan).flatten(1).nanmedian(dim=1).values.nan_to_num()
-    loss = mean_of((slip - shift[:, None, None, None, None]).abs().clamp(max=1.0), known)
-    return {"reading": loss, "total": loss}
-
-
 def camera_losses(
     iterations: tuple[Float[Tensor, "B T V 9"], ...], true: Float[Tensor, "B T V 9"], refinement: float
 ) -> dict[str, Tensor]:

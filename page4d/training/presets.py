@@ -93,14 +93,10 @@ _DEMO_GPU = replace(
     precision=Precision.BF16,
 )
 
-_PART = replace(
+_MOTION = replace(
     _DEMO,
     optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=20, weight_decay=0.01, average_decay=0.99),
     decay_fraction=0.6,
-)
-
-_MOTION = replace(
-    _PART,
     stages=(
         Stage(
             sizes=_ALL,
@@ -120,27 +116,6 @@ _MOTION = replace(
     hints=HintConfig(cameras=0.2, intrinsics=0.1),
 )
 
-_READING = replace(
-    _PART,
-    stages=(
-        Stage(
-            sizes=_ALL,
-            shots=(
-                Shot(times=1, views=2, weight=1),
-                Shot(times=1, views=3, weight=1),
-                Shot(times=1, views=4, weight=4),
-                Shot(times=1, views=6, weight=0.4),
-                Shot(times=1, views=8, weight=0.2),
-                Shot(times=2, views=2, weight=0.7),
-                Shot(times=2, views=4, weight=2),
-                Shot(times=4, views=1, weight=0.5),
-            ),
-            learner=Learner.READING,
-        ),
-    ),
-    hints=HintConfig(cameras=0.45, intrinsics=0.1),
-)
-
 _TINY = TrainConfig(
     model="mv-tiny",
     stages=(
@@ -155,7 +130,6 @@ PRESETS: dict[str, TrainConfig] = {
     "demo": _DEMO,
     "demo-gpu": _DEMO_GPU,
     "motion": _MOTION,
-    "reading": _READING,
     "tiny": _TINY,
 }
-"""The default that is shipped, on a CPU and on a GPU; its parts that refine, taught at the end; and for tests."""
+"""The default that is shipped, on a CPU and on a GPU; its motion head, taught at the end; and for tests."""

@@ -18,7 +18,7 @@ from page4d.training.optimizers import build_optimizers
 from page4d.training.plan import Budget, Position
 from page4d.weights.loading import fill_encoder, load_network
 
-_ADDED_LATER = ("motion_head", "reading")
+_ADDED_LATER = ("motion_head",)
 
 
 @dataclass(kw_only=True)
@@ -156,9 +156,8 @@ def check_learners(config: TrainConfig, network: ViewTimeNetwork) -> None:
     Raises:
         UsageError: naming the first such stage.
     """
-    parts = {Learner.MOTION: network.motion_head, Learner.READING: network.reading}
     for stage in config.stages:
-        if parts.get(stage.learner, network) is None:
+        if stage.learner is Learner.MOTION and network.motion_head is None:
             raise UsageError(
                 f"stage at {stage.start:g} teaches {stage.learner}, which this network has not",
                 "leave the stage out, or name a model with that part in the configuration",

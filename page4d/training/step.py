@@ -15,9 +15,8 @@ from page4d.layers.block import Block
 from page4d.models.hints import Hints
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput
-from page4d.models.refinement import refine_by
 from page4d.training.config import Learner, TrainConfig
-from page4d.training.losses import losses, motion_losses, reading_losses
+from page4d.training.losses import losses, motion_losses
 from page4d.training.optimizers import gradient_norm, set_rate
 from page4d.training.parallel import ALONE, Team
 from page4d.training.plan import StepPlan
@@ -76,8 +75,6 @@ def _lesson(learner: Learner, forward: Forward, state: RunState) -> _Lesson:
         return _Lesson(partial(_matches_alone, network), everything, None)
     if learner is Learner.MOTION:
         return _Lesson(forward, motion_losses, network.motion_head)
-    if learner is Learner.READING:
-        return _Lesson(partial(_refined, network), reading_losses, network.reading)
     return _Lesson(forward, everything, None)
 
 
@@ -151,13 +148,6 @@ def _matches_alone(network: ViewTimeNetwork, images: Tensor, masks: Tensor | Non
     """Find matches and nothing else, as if there were no masks and no hints."""
     del masks, hints
     return network.find_matches(images)
-
-
-def _refined(network: ViewTimeNetwork, images: Tensor, masks: Tensor | None, *, hints: Hints) -> NetworkOutput:
-    """Return what is refined, for the reading to learn from; the network itself waits."""
-    with torch.no_grad():
-        output: NetworkOutput = network(images, masks, hints=hints)
-    return refine_by(network, output, hints)
 
 
 def step_seed(run_seed: int, step: int) -> int:

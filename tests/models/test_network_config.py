@@ -152,10 +152,7 @@ def test_contradictions_are_refused(build) -> None:
     assert caught.value.hint
 
 
-UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "matches", "memory"} | {
-    "motion_logit",
-    "tokens",
-}
+UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "matches", "memory", "motion_logit"}
 
 
 def test_heads_can_be_left_out() -> None:

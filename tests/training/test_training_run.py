@@ -138,27 +138,21 @@ class TestSteps:
         plan, truths = one_batch(config)
         assert "depth" in steps.take_step(state.network, state, plan, truths, torch.float32).losses
 
-    @pytest.mark.parametrize(
-        ("learner", "part"),
-        [(Learner.MOTION, "motion_head"), (Learner.READING, "reading")],
-        ids=["motion", "reading"],
-    )
-    def test_a_stage_for_a_part_teaches_that_alone(self, learner, part):
-        config = teaching(learner)
+    def test_a_stage_for_motion_teaches_that_alone(self):
+        config = teaching(Learner.MOTION)
         state = begin(config, CPU)
         before = {name: value.clone() for name, value in state.network.named_parameters()}
         plan, truths = one_batch(config)
         found = [steps.take_step(state.network, state, plan, truths, torch.float32).losses for _ in range(8)]
-        assert set(found[0]) == {part.split("_")[0], "total"}
+        assert set(found[0]) == {"motion", "total"}
         assert found[-1]["total"] < 0.95 * found[0]["total"]
         moved = {name.split(".")[0] for name, value in before.items() if not torch.equal(value, at(state, name))}
-        assert moved == {part}
+        assert moved == {"motion_head"}
         assert all(value.requires_grad for value in state.network.parameters())
 
     def test_a_stage_for_a_part_that_is_not_there_is_refused(self):
-        for learner in (Learner.MOTION, Learner.READING):
-            with pytest.raises(UsageError, match=f"teaches {learner}, which this network has not"):
-                begin(replace(teaching(learner), model=replace(DEMO_LIKE, motion_head=None, reading=None)), CPU)
+        with pytest.raises(UsageError, match="teaches motion, which this network has not"):
+            begin(replace(teaching(Learner.MOTION), model=replace(DEMO_LIKE, motion_head=None)), CPU)
         with pytest.raises(UsageError, match="motion in shots of one instant"):
             replace(TINY.stages[0], learner=Learner.MOTION)
 
@@ -296,7 +290,7 @@ class TestWeights:
         assert "domain" not in load_network(RunFolder(tmp_path / "tuned").weights).info.metadata
 
     def test_parts_that_weights_lack_are_added_and_taught(self, tmp_path):
-        plain = replace(DEMO_LIKE, motion_head=None, reading=None)
+        plain = replace(DEMO_LIKE, motion_head=None)
         train_tiny(tmp_path / "plain", 1, config=replace(teaching(Learner.ALL), model=plain))
         origin = RunFolder(tmp_path / "plain").weights
         train_tiny(tmp_path / "more", 2, config=teaching(Learner.MOTION), weights=origin)
@@ -304,7 +298,7 @@ class TestWeights:
         assert after.config == DEMO_LIKE
         kept = after.state_dict()
         assert all(torch.equal(value, kept[name]) for name, value in before.state_dict().items())
-        assert "with a fresh motion_head and reading" in checkpoint_of(tmp_path / "more").history["from"]
+        assert "with a fresh motion_head" in checkpoint_of(tmp_path / "more").history["from"]
 
     def test_weights_of_another_network_stay_what_they_are(self, whole):
         state = begin_from_weights(
