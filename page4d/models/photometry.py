@@ -58,12 +58,15 @@ def look_closer(
     steps = (tried[:, None] - tried).abs().clamp(max=_LARGEST_STEP) * (_STEP_PENALTY / _LARGEST_STEP)
     corrections = []
     for place, own in enumerate(depth):
-        score = (-(tried / _SIGMA).square() / 2).expand(*own.flatten(0, 1).shape, -1).clone()
-        for other in _compared(views, place):
-            score += _told_by(images[place], images[other], cameras[:, :, place], cameras[:, :, other], own, tried)
-        together = aggregate(score, steps)
-        mean = (together.softmax(dim=-1) * tried).sum(dim=-1)
-        corrections.append(mean.view_as(own))
+        others = _compared(views, place)
+        correction = torch.empty_like(own)
+        for time in range(own.shape[1]):  # one by one: what is told of a single image may be hundreds of MB
+            score = (-(tried / _SIGMA).square() / 2).expand(*own[:, time].shape, -1).clone()
+            for other in others:
+                pair = cameras[:, time, place], cameras[:, time, other]
+                score += _told_by(images[place][:, time], images[other][:, time], *pair, own[:, time], tried)
+            correction[:, time] = (aggregate(score, steps).softmax(dim=-1) * tried).sum(dim=-1)
+        corrections.append(correction)
     return corrections
 
 
@@ -77,23 +80,20 @@ def _compared(views: Sequence[MatchedView], place: int) -> list[int]:
 
 
 def _told_by(
-    own_images: Float[Tensor, "B T 3 H W"],
-    other_images: Float[Tensor, "B T 3 h w"],
+    mine: Float[Tensor, "B 3 H W"],
+    theirs: Float[Tensor, "B 3 h w"],
     own: Cameras,
     other: Cameras,
-    depth: Float[Tensor, "B T H W"],
+    depth: Float[Tensor, "B H W"],
     tried: Float[Tensor, " K"],
-) -> Float[Tensor, "F H W K"]:
-    """Return what another view tells of every factor, F = B * T."""
-    mine, theirs = own_images.flatten(0, 1), other_images.flatten(0, 1)
+) -> Float[Tensor, "B H W K"]:
+    """Return what an image tells of every factor that depth in another one may be wrong by."""
     frames, height, width = len(mine), mine.shape[-2], mine.shape[-1]
-    # Seen from the other camera a pixel is at base * depth + shift, before the division.
-    rays = camera_rays(own.intrinsics, (height, width)).flatten(0, 1)
-    between = (other.world_to_camera @ own.camera_to_world).flatten(0, 1)
-    matrix = other.intrinsics.flatten(0, 1)
-    base = torch.einsum("fij,fhwj->fhwi", matrix @ between[:, :3, :3], rays).to(depth)
-    base = base * depth.flatten(0, 1)[..., None]
-    shift = (matrix @ between[:, :3, 3:])[..., 0].to(depth)
+    # Seen from the other camera, and before the division, a pixel is at base * factor + shift.
+    rays = camera_rays(own.intrinsics, (height, width))
+    between = other.world_to_camera @ own.camera_to_world
+    base = torch.einsum("bij,bhwj->bhwi", other.intrinsics @ between[:, :3, :3], rays).to(depth) * depth[..., None]
+    shift = (other.intrinsics @ between[:, :3, 3:])[..., 0].to(depth)
     size = depth.new_tensor([theirs.shape[-1], theirs.shape[-2]])
     mean = _means(mine)
     variance = _means(mine.square().sum(dim=1)) - mean.square().sum(dim=1)
@@ -101,12 +101,12 @@ def _told_by(
     at_once = max(1, _AT_ONCE // (frames * height * width))
     for start in range(0, len(tried), at_once):
         part = tried[start : start + at_once]
-        seen = base[:, None] * part.exp()[:, None, None, None] + shift[:, None, None, None]  # F K H W 3
+        seen = base[:, None] * part.exp()[:, None, None, None] + shift[:, None, None, None]  # B K H W 3
         distance = seen[..., 2]
         places = seen[..., :2] / distance.clamp(min=_LEAST_DISTANCE)[..., None] / size * 2 - 1
         inside = (distance > _LEAST_DISTANCE) & (places.abs() < 1).all(dim=-1)
         there = functional.grid_sample(theirs, places.flatten(1, 2), padding_mode="border", align_corners=False)
-        there = torch.unflatten(there, 2, (len(part), height)).transpose(1, 2)  # F K 3 H W
+        there = torch.unflatten(there, 2, (len(part), height)).transpose(1, 2)  # B K 3 H W
         their_mean = _means(there)
         their_variance = _means(there.square().sum(dim=2)) - their_mean.square().sum(dim=2)
         covariance = _means((mine[:, None] * there).sum(dim=2)) - (mean[:, None] * their_mean).sum(dim=2)
