@@ -176,7 +176,7 @@ class ViewTimeNetwork(nn.Module):
                 pairs = zip(trunks, sizes.grids, strict=True)
                 predicted = [_by_frames(self.frame_head, trunk, grid, limits) for trunk, grid in pairs]
             outputs = [
-                self._with_motion(output, own, detail, trunk, limits)
+                self._with_motion(output, own, detail if external is None else None, trunk, limits)
                 for output, own, detail, trunk in zip(predicted, images, fine, trunks, strict=True)
             ]
         return outputs, matches
@@ -189,7 +189,11 @@ class ViewTimeNetwork(nn.Module):
         trunk: TrunkOutput,
         limits: ForwardLimits,
     ) -> NetworkOutput:
-        """Add what moves; a single instant shows nothing that its patches did not say."""
+        """Add what moves.
+
+        A single instant shows nothing that its patches did not say; a mask that was given, and has no `fine` map
+        here, is not second-guessed.
+        """
         logit, finer = trunk.dynamic_logit, None
         if self.motion_head is not None and logit is not None and fine is not None and images.shape[1] > 1:
             finer = self.motion_head(images, fine, self._last_patches(trunk), logit, limits.max_images)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -31,6 +31,14 @@ _BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1,
 Images = Float[Tensor, "B T V 3 H W"] | Sequence[Float[Tensor, "B T 3 _ _"]]
 """Of views of one size, or of each view."""
 
+
+class _Known(NamedTuple):
+    """Cameras [B, N] that were told, and the unit of those that were found in theirs."""
+
+    cameras: Cameras
+    scale: Float[Tensor, "B one one"]
+
+
 Output = TypeVar("Output", bound=NetworkOutput | MixedOutput)
 
 
@@ -54,7 +62,7 @@ def refine(
 ) -> Output:
     """Return the output with better cameras and depth, as it is if there are no matches.
 
-    It is worked out on the CPU: the numbers are few, and sums there always come in the same order.
+    It is worked out on the CPU, where sums always come in the same order, but for what is of pixels: numbers are few.
     Known poses are not put in the place of what network and matches say, so that it can still be compared with them;
     but depth, in the unit of these predicted cameras, is the one that fits the known ones: it is looked for along the
     rays that they make sure, of patches and, if `images` are given, of pixels.
@@ -69,16 +77,12 @@ def refine(
         beliefs = replace(beliefs, log_focal=0.0)
     matrix = output.intrinsics if hints.intrinsics is None else hints.intrinsics
     found = adjust(_cameras(output.world_to_camera, matrix, views), depth, sightings, beliefs)
-    known = None if hints.world_to_camera is None else _cameras(hints.world_to_camera, matrix, views)
-    scale = None if known is None else _scale(known, found.cameras)
-    better = found.depth
-    if known is not None and scale is not None:
-        fixed = replace(beliefs, rotation_rad=0.0, position=0.0)
-        better = sweep(views, known, adjust(known, better * scale, sightings, fixed).depth) / scale
+    known = _known(hints, matrix, views, found.cameras)
+    better = found.depth if known is None else _depth_for(known, found.depth, sightings, beliefs, views)
     ratio = torch.unflatten(better / depth, 1, (num_times, num_views))
     corrections = [_enlarged(view, ratio[:, :, place]) for place, view in enumerate(views)]
-    if known is not None and scale is not None and images is not None:
-        corrections = _closer(views, images, _by_time(known, num_times), scale, corrections)
+    if known is not None and images is not None:
+        corrections = _closer(views, images, known, corrections)
     cameras = _by_time(found.cameras, num_times)
     pose, intrinsics = (
         part.to(output.world_to_camera.device) for part in (cameras.world_to_camera, cameras.intrinsics)
@@ -109,11 +113,28 @@ def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[MatchedView]) -> 
     )
 
 
-def _scale(known: Cameras, found: Cameras) -> Float[Tensor, "B one one"] | None:
-    """Return the unit of cameras that were found in that of known ones; None if these show none."""
+def _known(hints: Hints, matrix: Tensor, views: Sequence[MatchedView], found: Cameras) -> _Known | None:
+    """Return the cameras that are told; None if none are, or if they show no unit."""
+    if hints.world_to_camera is None:
+        return None
+    known = _cameras(hints.world_to_camera, matrix, views)
     scales = [baseline_ratio(*centers) for centers in zip(found.centers, known.centers, strict=True)]
     sizes = [scale for scale in scales if scale is not None]
-    return torch.stack(sizes)[:, None, None] if len(sizes) == len(scales) else None
+    return _Known(known, torch.stack(sizes)[:, None, None]) if len(sizes) == len(scales) else None
+
+
+def _depth_for(
+    known: _Known,
+    depth: Float[Tensor, "B N P"],
+    sightings: Sightings,
+    beliefs: Beliefs,
+    views: Sequence[MatchedView],
+) -> Float[Tensor, "B N P"]:
+    """Return the depth that fits known cameras, in the unit of those found."""
+    fixed = replace(beliefs, rotation_rad=0.0, position=0.0)
+    return (
+        sweep(views, known.cameras, adjust(known.cameras, depth * known.scale, sightings, fixed).depth) / known.scale
+    )
 
 
 def _by_time(cameras: Cameras, num_times: int) -> Cameras:
@@ -128,8 +149,7 @@ def _by_time(cameras: Cameras, num_times: int) -> Cameras:
 def _closer(
     views: Sequence[MatchedView],
     images: Images,
-    known: Cameras,
-    scale: Float[Tensor, "B one one"],
+    known: _Known,
     corrections: Sequence[Float[Tensor, "B T _ _"]],
 ) -> list[Float[Tensor, "B T _ _"]]:
     """Return corrections that agree with what the images show at these corrected depths."""
@@ -138,9 +158,9 @@ def _closer(
     for view, image, correction in zip(views, of_views, corrections, strict=True):
         assert view.output.depth is not None
         own = view.output.depth[:, :, 0].float()
-        depths.append(own * correction.float().exp() * scale[..., None].to(own))
+        depths.append(own * correction.float().exp() * known.scale[..., None].to(own))
         pictures.append(image.to(own))
-    closer = look_closer(views, pictures, known, depths)
+    closer = look_closer(views, pictures, _by_time(known.cameras, depths[0].shape[1]), depths)
     return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
 
 

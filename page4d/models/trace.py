@@ -30,7 +30,8 @@ def walk_network(
     """Run a network of this configuration on tensors that have shapes but no numbers.
 
     Every gate counts as open, and masks, cameras and keypoints as given if there is a use for them, so that all parts
-    take part. A network that takes all images as views of one instant is shown like that: T is 1.
+    take part; but no mask where it would spare a motion head its work. A network that takes all images as views of one
+    instant is shown like that: T is 1.
 
     Raises:
         ShapeError: if the sides of `size` (height, width) are no multiples of the patch size.
@@ -43,7 +44,8 @@ def walk_network(
         network = build_network(config).eval().requires_grad_(False)
     with rehearsed(network) as rehearsal:
         images = torch.empty(batch, times, views, 3, *size)
-        mask = None if config.mask is None else torch.empty(batch, times, views, *size)
+        takes_mask = config.mask is not None and config.motion_head is None
+        mask = torch.empty(batch, times, views, *size) if takes_mask else None
         network(images, mask, hints=_hints(config, images, grid), limits=limits)
     together = config.full_attention is FullAttention.ALWAYS
     if together or (config.full_attention is FullAttention.ONE_VIEW and views == 1):

@@ -256,6 +256,8 @@ class TrainConfig:
             raise UsageError(f"stages start at {starts}", "begin at 0 and go up")
         if not self.sources or sum(source.weight for source in self.sources) <= 0 or self.seed < 0:
             raise UsageError(f"{len(self.sources)} sources, seed {self.seed}", "give a source with a positive weight")
+        if self.hints.masks > 0 and any(stage.learner is Learner.MOTION for stage in self.stages):
+            raise UsageError(f"hints: masks {self.hints.masks:g} where motion is taught", "set masks to 0")
         if Precision.FP16 is self.precision:
             raise UsageError("training in fp16", "use bf16, auto or fp32")
         if not (0 <= self.decay_fraction <= 1 and 0 <= self.final_rate <= 1):

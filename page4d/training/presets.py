@@ -95,25 +95,32 @@ _DEMO_GPU = replace(
 
 _MOTION = replace(
     _DEMO,
-    optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=20, weight_decay=0.01, average_decay=0.99),
-    decay_fraction=0.6,
     stages=(
         Stage(
-            sizes=_ALL,
+            sizes=(*_SMALL, (96, 128), (96, 128), (128, 96), (112, 112)),
             shots=(
-                Shot(times=2, views=1, weight=0.3),
-                Shot(times=2, views=2, weight=1.5),
                 Shot(times=2, views=4, weight=3),
-                Shot(times=3, views=2, weight=0.7),
-                Shot(times=4, views=1, weight=0.7),
+                Shot(times=2, views=2, weight=1.5),
                 Shot(times=4, views=2, weight=1),
+                Shot(times=3, views=2, weight=0.7),
                 Shot(times=4, views=4, weight=0.7),
+                Shot(times=4, views=1, weight=0.7),
                 Shot(times=6, views=1, weight=0.3),
+                Shot(times=2, views=1, weight=0.3),
+            ),
+            families=(
+                Family(name=SceneFamily.ARC, weight=0.5),
+                Family(name=SceneFamily.RING, weight=0.15),
+                Family(name=SceneFamily.HANDHELD, weight=0.3),
+                Family(name=SceneFamily.SINGLE, weight=0.05),
             ),
             learner=Learner.MOTION,
         ),
     ),
+    optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=20, weight_decay=0.01, average_decay=0.99),
     hints=HintConfig(cameras=0.2, intrinsics=0.1),
+    decay_fraction=0.6,
+    workers=0,
 )
 
 _TINY = TrainConfig(

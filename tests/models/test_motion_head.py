@@ -73,6 +73,14 @@ def test_of_one_instant_nothing_more_is_said(images: Tensor) -> None:
     assert said.dynamic.shape == (2, 1, 2, *SIZE)
 
 
+def test_a_mask_that_is_given_is_not_refined(images: Tensor) -> None:
+    network = demo_like()
+    trained(network.motion_head)
+    said = network(images, torch.rand(*SHAPE, *SIZE))
+    assert said.motion_logit is None
+    assert said.dynamic.shape == (*SHAPE, *SIZE)
+
+
 def test_changes_are_what_tells(head: MotionHead) -> None:
     """Images that stand are alike at all instants, also when the order of instants is another."""
     given = inputs()

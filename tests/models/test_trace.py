@@ -91,7 +91,7 @@ def run(network: ViewTimeNetwork, limits: ForwardLimits = NO_LIMITS) -> None:
     config, (height, width) = network.config, size_of(network.config)
     leading = (BATCH, TIMES, VIEWS)
     images = torch.rand(*leading, 3, height, width)
-    mask = None if config.mask is None else torch.rand(*leading, height, width)
+    mask = torch.rand(*leading, height, width) if config.mask is not None and config.motion_head is None else None
     hints: dict[str, torch.Tensor] = {}
     if config.sparse is not None:
         hints["keypoints"] = torch.rand(*leading, 2, 3)

@@ -153,6 +153,8 @@ class TestSteps:
     def test_a_stage_for_a_part_that_is_not_there_is_refused(self):
         with pytest.raises(UsageError, match="teaches motion, which this network has not"):
             begin(replace(teaching(Learner.MOTION), model=replace(DEMO_LIKE, motion_head=None)), CPU)
+        with pytest.raises(UsageError, match="where motion is taught"):
+            replace(teaching(Learner.MOTION), hints=HintConfig(masks=0.1))
         with pytest.raises(UsageError, match="motion in shots of one instant"):
             replace(TINY.stages[0], learner=Learner.MOTION)
 
