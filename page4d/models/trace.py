@@ -30,8 +30,8 @@ def walk_network(
     """Run a network of this configuration on tensors that have shapes but no numbers.
 
     Every gate counts as open, and masks, cameras and keypoints as given if there is a use for them, so that all parts
-    take part; but no mask where it would spare a motion head its work. A network that takes all images as views of one
-    instant is shown like that: T is 1.
+    take part; but no mask where it would spare a motion head its work. A network that takes all images as views of
+    one instant is shown like that: T is 1.
 
     Raises:
         ShapeError: if the sides of `size` (height, width) are no multiples of the patch size.

@@ -20,7 +20,7 @@ def test_matches_complex_rotation() -> None:
         for i in range(4):
             first, second = 8 * half + i, 8 * half + i + 4
             turned = torch.complex(heads[..., first], heads[..., second])
-            turned = turned * torch.exp(1j * POSITIONS[:, half] * 100.0 ** (-i / 4))
+            turned = turned * torch.exp(1j * POSITIONS[:, half].double() * 100.0 ** (-i / 4))
             torch.testing.assert_close(rotated[..., first], turned.real)
             torch.testing.assert_close(rotated[..., second], turned.imag)
 
