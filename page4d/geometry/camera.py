@@ -1,6 +1,6 @@
 """Pinhole cameras: the record, projection, unprojection, rays, and intrinsics under resizing and cropping."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -43,6 +43,14 @@ class Cameras:
     def camera_to_world(self) -> Float[Tensor, "*batch 4 4"]:
         """Poses: where each camera stands and looks."""
         return invert_rigid(self.world_to_camera)
+
+    def by_time(self, num_times: int) -> "Cameras":
+        """Return cameras [B, T*V] as [B, T, V]."""
+        return replace(
+            self,
+            world_to_camera=torch.unflatten(self.world_to_camera, 1, (num_times, -1)),
+            intrinsics=torch.unflatten(self.intrinsics, 1, (num_times, -1)),
+        )
 
     def __getitem__(self, index: object) -> "Cameras":
         """Select along the batch axes, as a tensor would."""

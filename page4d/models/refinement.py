@@ -83,7 +83,7 @@ def refine(
     corrections = [_enlarged(view, ratio[:, :, place]) for place, view in enumerate(views)]
     if known is not None and images is not None:
         corrections = _closer(views, images, known, corrections)
-    cameras = _by_time(found.cameras, num_times)
+    cameras = found.cameras.by_time(num_times)
     pose, intrinsics = (
         part.to(output.world_to_camera.device) for part in (cameras.world_to_camera, cameras.intrinsics)
     )
@@ -137,15 +137,6 @@ def _depth_for(
     )
 
 
-def _by_time(cameras: Cameras, num_times: int) -> Cameras:
-    """Return cameras [B, T*V] as [B, T, V]."""
-    return replace(
-        cameras,
-        world_to_camera=torch.unflatten(cameras.world_to_camera, 1, (num_times, -1)),
-        intrinsics=torch.unflatten(cameras.intrinsics, 1, (num_times, -1)),
-    )
-
-
 def _closer(
     views: Sequence[MatchedView],
     images: Images,
@@ -160,7 +151,7 @@ def _closer(
         own = view.output.depth[:, :, 0].float()
         depths.append(own * correction.float().exp() * known.scale[..., None].to(own))
         pictures.append(image.to(own))
-    closer = look_closer(views, pictures, _by_time(known.cameras, depths[0].shape[1]), depths)
+    closer = look_closer(views, pictures, known.cameras.by_time(depths[0].shape[1]), depths)
     return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
 
 

@@ -44,13 +44,8 @@ def sweep(views: Sequence[MatchedView], cameras: Cameras, depth: Float[Tensor, "
 
     Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", section 2, one ray at a time.
     """
-    shape = (depth.shape[1] // len(views), len(views))
-    rig = Cameras(
-        world_to_camera=torch.unflatten(cameras.world_to_camera, 1, shape),
-        intrinsics=torch.unflatten(cameras.intrinsics, 1, shape),
-        image_size=cameras.image_size,
-    )
-    better: Tensor = torch.unflatten(depth, 1, shape).clone()
+    better: Tensor = torch.unflatten(depth, 1, (-1, len(views))).clone()
+    rig = cameras.by_time(better.shape[1])
     for place, view in enumerate(views):
         own = better[:, :, place, : view.grid[0] * view.grid[1]]
         own *= _likeliest(_evidence(views, place, rig, own), view.grid).exp()
