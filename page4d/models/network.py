@@ -175,35 +175,35 @@ class ViewTimeNetwork(nn.Module):
             else:
                 pairs = zip(trunks, sizes.grids, strict=True)
                 predicted = [_by_frames(self.frame_head, trunk, grid, limits) for trunk, grid in pairs]
-            outputs = [
-                self._with_motion(output, own, detail if external is None else None, trunk, limits)
-                for output, own, detail, trunk in zip(predicted, images, fine, trunks, strict=True)
-            ]
+            motion: list[Tensor | None] = [None] * len(trunks)
+            if external is None:  # a mask that was given is not second-guessed
+                groups = zip(images, fine, trunks, strict=True)
+                motion = [self._motion(*group, limits) for group in groups]
+        outputs = [
+            replace(
+                output,
+                dynamic=self._enlarged(trunk.dynamic_logit) if finer is None else finer.sigmoid(),
+                dynamic_logit=trunk.dynamic_logit,
+                motion_logit=finer,
+                memory=trunk.memory,
+            )
+            for output, trunk, finer in zip(predicted, trunks, motion, strict=True)
+        ]
         return outputs, matches
 
-    def _with_motion(
+    def _motion(
         self,
-        output: NetworkOutput,
         images: Float[Tensor, "B T V 3 H W"],
         fine: Float[Tensor, "B T V F h w"] | None,
         trunk: TrunkOutput,
         limits: ForwardLimits,
-    ) -> NetworkOutput:
-        """Add what moves.
-
-        A single instant shows nothing that its patches did not say; a mask that was given, and has no `fine` map
-        here, is not second-guessed.
-        """
-        logit, finer = trunk.dynamic_logit, None
-        if self.motion_head is not None and logit is not None and fine is not None and images.shape[1] > 1:
-            finer = self.motion_head(images, fine, self._last_patches(trunk), logit, limits.max_images)
-        return replace(
-            output,
-            dynamic=self._enlarged(logit) if finer is None else finer.sigmoid(),
-            dynamic_logit=logit,
-            motion_logit=finer,
-            memory=trunk.memory,
-        )
+    ) -> Float[Tensor, "B T V H W"] | None:
+        """Return the log-odds that pixels move; a single instant shows nothing that its patches did not say."""
+        if self.motion_head is None or trunk.dynamic_logit is None or fine is None or images.shape[1] == 1:
+            return None
+        tokens, given = self._last_patches(trunk), trunk.dynamic_logit
+        logit: Tensor = self.motion_head(images, fine, tokens, given, limits.max_images)
+        return logit
 
     def _informed(
         self, patches: list[Tensor], fine: list[Tensor | None], sizes: SizeGroups, hints: Hints

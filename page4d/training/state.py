@@ -19,6 +19,7 @@ from page4d.training.plan import Budget, Position
 from page4d.weights.loading import fill_encoder, load_network
 
 _ADDED_LATER = ("motion_head",)
+"""Parts of a network that change nothing until they are trained."""
 
 
 @dataclass(kw_only=True)
