@@ -371,3 +371,16 @@ def test_memory_that_does_not_suffice_is_said_with_advice(tmp_path, monkeypatch)
         train_tiny(tmp_path, 2)
     assert "2.00 GiB" in raised.value.message
     assert "images_per_batch" in raised.value.hint
+
+
+def test_numbers_too_small_to_matter_are_zero_while_a_run_lasts_and_only_then(tmp_path):
+    """A CPU takes some 40 times as long for them, and gradients are full of them."""
+    smallest = []
+
+    def look() -> None:
+        smallest.append(float(torch.tensor(1e-39) * 1.0))
+
+    train_tiny(tmp_path, 2, stop=look)
+    look()
+    assert set(smallest[:-1]) == {0.0}
+    assert smallest[-1] > 0.0
