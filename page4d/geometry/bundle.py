@@ -11,6 +11,7 @@ from torch.nn import functional
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_vector_from_matrix
+from page4d.geometry.shared_errors import SharedErrors
 
 _OF_A_CAMERA = 8
 """Rotation vector and translation of a small motion in the camera's frame, log focal length, log scale of depth."""
@@ -18,6 +19,10 @@ _OF_A_CAMERA = 8
 _POSE, _FOCAL, _SCALE = slice(0, 6), 6, 7
 _DAMPING = 1e-3
 _LONGEST_STEP = 0.4
+_LONGEST_SHARED = 1.0
+_OWN_SHARE = 0.1
+"""Of the variance of an error of depth: what a pixel does not share with those around it."""
+
 _LEAST_DEPTH = 0.02
 """In units of the scene: what comes nearer to an image's plane, or behind it, is not compared."""
 
@@ -44,24 +49,32 @@ class Sightings:
 class Beliefs:
     """Standard deviations of the errors of a guess; 0 means that something is known and stays.
 
-    `position` is in units of the median depth. `log_scale` is of an image's depths together, `log_depth` of each.
+    `position` is in units of the median depth. `log_scale` is of an image's depths together, `log_depth` of each: one
+    number, or one for every pixel. Errors of pixels that are `alike` of the image's long side apart correlate by 1/e;
+    with 0 every pixel has its own.
     """
 
     rotation_rad: float = 0.3
     position: float = 0.3
     log_focal: float = 0.15
     log_scale: float = 0.2
-    log_depth: float = 0.25
+    log_depth: float | Float[Tensor, "B N P"] = 0.25
+    alike: float = 0.0
 
 
 class Guess(NamedTuple):
-    """What is adjusted; the first image's pose is the world's frame."""
+    """What is adjusted; the first image's pose is the world's frame.
+
+    `shared` are errors of depth that neighbours share, at the nodes of `SharedErrors` and in standard deviations;
+    `log_depth` is without them and without the scale.
+    """
 
     rotation: Float[Tensor, "B N 3 3"]
     translation: Float[Tensor, "B N 3"]
     log_focal: Float[Tensor, "B N"]
     log_scale: Float[Tensor, "B N"]
     log_depth: Float[Tensor, "B N P"]
+    shared: Float[Tensor, "B N M"]
 
 
 class Slopes(NamedTuple):
@@ -74,18 +87,27 @@ class Slopes(NamedTuple):
     in_front: Bool[Tensor, "B N G P"]
 
 
-class Reduced(NamedTuple):
-    """The reduced camera system of an image and its L = 8 (1 + G) columns, and what gives its depths back."""
+class Own(NamedTuple):
+    """What gives pixels their own depths back when the R columns of an image take a step."""
 
-    square: Float[Tensor, "B N L L"]
-    slope: Float[Tensor, "B N L"]
-    shared: Float[Tensor, "B N P L"]
+    by_column: Float[Tensor, "B N P R"]
     pull: Float[Tensor, "B N P"]
     curvature: Float[Tensor, "B N P"]
 
-    def deeper(self, step: Float[Tensor, "B N L"]) -> Float[Tensor, "B N P"]:
-        """Return by how much logarithms of depth change when the cameras take a step."""
-        return -(self.pull + torch.einsum("bnpl,bnl->bnp", self.shared, step)) / self.curvature
+    def deeper(self, step: Float[Tensor, "B N R"]) -> Float[Tensor, "B N P"]:
+        """Return by how much logarithms of depth change."""
+        return -(self.pull + torch.einsum("bnpr,bnr->bnp", self.by_column, step)) / self.curvature
+
+
+class Reduced(NamedTuple):
+    """What pixels of an image say of its R columns, with what is each pixel's own eliminated.
+
+    Columns are the L = 8 (1 + G) of its camera and others', and the M of errors that pixels share.
+    """
+
+    square: Float[Tensor, "B N R R"]
+    slope: Float[Tensor, "B N R"]
+    own: Own
 
 
 class Bundle:
@@ -99,6 +121,8 @@ class Bundle:
     ) -> None:
         self.cameras, self.sightings = cameras, sightings
         self.unit = depth.double().flatten(1).median(dim=1).values
+        length = beliefs.alike * max(cameras.image_size)
+        self.errors = SharedErrors(sightings.pixels, cameras.image_size, length)
         pose = cameras.world_to_camera.double()
         nothing = torch.zeros_like(pose[..., 0, 0])
         self.start = Guess(
@@ -107,6 +131,7 @@ class Bundle:
             log_focal=nothing,
             log_scale=nothing,
             log_depth=(depth.double() / self.unit[:, None, None]).log(),
+            shared=depth.new_zeros(*depth.shape[:2], len(self.errors.precision), dtype=torch.float64),
         )
         intrinsics = cameras.intrinsics.double()
         self.plane = normalize_pixels(sightings.pixels.double(), intrinsics)
@@ -122,7 +147,10 @@ class Bundle:
         sigma[0, _POSE] = 0
         self.free = sigma > 0
         self.belief = torch.where(self.free, sigma, 1.0) ** -2
-        self.depth_belief = beliefs.log_depth**-2
+        deviation = torch.as_tensor(beliefs.log_depth, dtype=torch.float64, device=depth.device).expand(depth.shape)
+        own_share = _OWN_SHARE if beliefs.alike else 1.0
+        self.depth_belief = 1 / (own_share * deviation.square())
+        self.reach = deviation * (1 - own_share) ** 0.5
         num_pixels = depth.shape[-1]
         at_once = max(1, _AT_ONCE * num_pixels // max(1, self.precision.numel()))
         self.parts = [slice(start, start + at_once) for start in range(0, num_pixels, at_once)]
@@ -139,13 +167,26 @@ class Bundle:
 
     def depth_of(self, guess: Guess) -> Float[Tensor, "B N P"]:
         """Return the depths of a guess, in the unit of those given."""
-        return (guess.log_depth + guess.log_scale[..., None]).exp() * self.unit[:, None, None]
+        depth = torch.cat([self.some_depth(guess, part) for part in self.parts], dim=-1)
+        return depth * self.unit[:, None, None]
+
+    def some_depth(self, guess: Guess, part: slice) -> Float[Tensor, "B N P"]:
+        """Return the depths of some of the pixels, in units of the scene's."""
+        shared = torch.einsum("bnpm,bnm->bnp", self.sharing(part), guess.shared)
+        log_depth: Tensor = guess.log_depth[..., part] + shared + guess.log_scale[..., None]
+        return log_depth.exp()
+
+    def sharing(self, part: slice) -> Float[Tensor, "B N P M"]:
+        """Return by how much logarithms of depth of some of the pixels change with what they share."""
+        sharing: Tensor = self.reach[..., part, None] * self.errors.told(part)
+        return sharing
 
     def cost(self, guess: Guess, kernel: float) -> Float[Tensor, " B"]:
         """Return twice the negative log-likelihood."""
         believed = (self.belief * self.off(guess).square() * self.free).sum(dim=(1, 2))
-        moved = (guess.log_depth - self.start.log_depth).square().sum(dim=(1, 2)) * self.depth_belief
-        total = believed + moved
+        moved = (self.depth_belief * (guess.log_depth - self.start.log_depth).square()).sum(dim=(1, 2))
+        shared = ((guess.shared @ self.errors.precision) * guess.shared).sum(dim=(1, 2))
+        total: Tensor = believed + moved + shared
         for part in self.parts:
             slopes = self.slopes(guess, part)
             squared = slopes.residual.square().sum(dim=-1)
@@ -168,7 +209,7 @@ class Bundle:
         rotation = guess.rotation[:, others] @ guess.rotation.transpose(-1, -2)[:, :, None]  # B N G 3 3
         shift = guess.translation[:, others] - (rotation @ guess.translation[:, :, None, :, None])[..., 0]
         plane = self.plane[:, :, part] * (-guess.log_focal).exp()[..., None, None]
-        depth = (guess.log_depth[..., part] + guess.log_scale[..., None]).exp()
+        depth = self.some_depth(guess, part)
         own = functional.pad(plane, (0, 1), value=1.0) * depth[..., None]  # B N P 3
         there = torch.einsum("bngij,bnpj->bngpi", rotation, own) + shift[:, :, :, None]
         in_front = there[..., 2] > _LEAST_DEPTH
@@ -204,10 +245,23 @@ class Bundle:
 
     def improved(self, guess: Guess, kernel: float) -> Guess:
         """Take one step of least squares on what the kernel lets count."""
-        parts = [self.reduced(guess, kernel, part) for part in self.parts]
-        square = torch.stack([part.square for part in parts]).sum(dim=0)
-        step = self.solved(square, torch.stack([part.slope for part in parts]).sum(dim=0), guess)
-        deeper = torch.cat([part.deeper(step.flatten(1)[:, self.places]) for part in parts], dim=-1)
+        square, slope, own = self.reduced(guess, kernel, self.parts[0])
+        owns = [own]
+        for part in self.parts[1:]:
+            more, steeper, own = self.reduced(guess, kernel, part)
+            square, slope = square + more, slope + steeper
+            owns.append(own)
+        num = self.places.shape[1]  # columns of cameras; those of what pixels share come after them
+        believed = self.errors.precision
+        stiffness, pull = square[..., num:, num:] + believed, slope[..., num:] + guess.shared @ believed
+        back = torch.linalg.solve(stiffness, torch.cat([square[..., num:, :num], pull[..., None]], dim=-1))
+        of_cameras = torch.cat([square[..., :num, :num], slope[..., :num, None]], dim=-1)
+        of_cameras = of_cameras - square[..., :num, num:] @ back
+        step = self.solved(of_cameras[..., :num], of_cameras[..., num], guess)
+        moved = step.flatten(1)[:, self.places]
+        shared = -(back[..., :num] @ moved[..., None])[..., 0] - back[..., num]
+        columns = torch.cat([moved, shared], dim=-1)
+        deeper = torch.cat([own.deeper(columns) for own in owns], dim=-1)
         turn = matrix_from_rotation_vector(step[..., :3])
         return Guess(
             rotation=turn @ guess.rotation,
@@ -215,10 +269,11 @@ class Bundle:
             log_focal=guess.log_focal + step[..., _FOCAL],
             log_scale=guess.log_scale + step[..., _SCALE],
             log_depth=guess.log_depth + deeper.clamp(-_LONGEST_STEP, _LONGEST_STEP),
+            shared=guess.shared + shared.clamp(-_LONGEST_SHARED, _LONGEST_SHARED),
         )
 
     def reduced(self, guess: Guess, kernel: float, part: slice) -> Reduced:
-        """Return what some of the pixels say of the cameras, with their depths eliminated."""
+        """Return what some of the pixels say of cameras and of what they share, with their own depths eliminated."""
         slopes = self.slopes(guess, part)
         squared = slopes.residual.square().sum(dim=-1)
         weight = self.precision[..., part] * slopes.in_front / (1 + squared / kernel**2) ** 2  # B N G P
@@ -228,17 +283,26 @@ class Bundle:
         pairs = weighed.flatten(3, 4).transpose(-1, -2) @ by_camera.flatten(3, 4)  # B N G 16 16
         pull_of_pairs = (weighed * slopes.residual[..., None]).sum(dim=(3, 4))  # B N G 16
         by_depth = (weighed * slopes.depth[..., None]).sum(dim=4)  # B N G P 16
-        believed = self.depth_belief * (guess.log_depth - self.start.log_depth)[..., part]
-        curvature = (weight * slopes.depth.square().sum(dim=-1)).sum(dim=2) + self.depth_belief
-        pull = (weight * (slopes.depth * slopes.residual).sum(dim=-1)).sum(dim=2) + believed
-        shared = _in_columns(by_depth.transpose(2, 3))
-        square, slope = _square_of(pairs), _in_columns(pull_of_pairs)
+        told = (weight * slopes.depth.square().sum(dim=-1)).sum(dim=2)
+        pull = (weight * (slopes.depth * slopes.residual).sum(dim=-1)).sum(dim=2)
+        by_cameras, sharing = _in_columns(by_depth.transpose(2, 3)), self.sharing(part)
+        belief = self.depth_belief[..., part]
+        curvature, own = told + belief, pull + belief * (guess.log_depth - self.start.log_depth)[..., part]
+        # What is told of a pixel moves its own depth first: less than all of it is left for what it shares.
+        left, kept = pull - told * own / curvature, (belief / curvature)[..., None] * sharing
+        cameras = _square_of(pairs) - (by_cameras / curvature[..., None]).transpose(-1, -2) @ by_cameras
+        between = by_cameras.transpose(-1, -2) @ kept  # B N L M
+        shared = sharing.transpose(-1, -2) @ (told[..., None] * kept)
+        square = torch.cat(
+            [torch.cat([cameras, between], dim=-1), torch.cat([between.transpose(-1, -2), shared], dim=-1)], dim=-2
+        )
+        of_cameras = _in_columns(pull_of_pairs) - torch.einsum("bnpl,bnp->bnl", by_cameras, own / curvature)
         return Reduced(
-            square=square - torch.einsum("bnpl,bnpm->bnlm", shared / curvature[..., None], shared),
-            slope=slope - torch.einsum("bnpl,bnp->bnl", shared, pull / curvature),
-            shared=shared,
-            pull=pull,
-            curvature=curvature,
+            square=square,
+            slope=torch.cat([of_cameras, torch.einsum("bnpm,bnp->bnm", sharing, left)], dim=-1),
+            own=Own(
+                by_column=torch.cat([by_cameras, told[..., None] * sharing], dim=-1), pull=own, curvature=curvature
+            ),
         )
 
     def solved(

@@ -13,6 +13,9 @@ from page4d.models.matching import Matches, ViewMatches, patch_centers, target_i
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.sizes import Grid
 
+_MIDDLING = 2.0
+"""Confidence of a network that says nothing of it: that of most patches is between 1 and 4."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedView:
@@ -47,6 +50,19 @@ class MatchedView:
         inner = slice((side - 1) // 2, side // 2 + 1)
         middles: Tensor = around[..., inner, :, inner].mean(dim=(-3, -1)).exp()
         return middles.flatten(-2)
+
+    @property
+    def confidence_of_pixels(self) -> Float[Tensor, "B T H W"]:
+        """Confidence in depth, at least 1; middling where the network says nothing of it."""
+        confidence = self.output.depth_confidence
+        if confidence is None:
+            return torch.full_like(self._depth[:, :, 0], _MIDDLING)
+        return confidence[:, :, 0]
+
+    @property
+    def confidence(self) -> Float[Tensor, "B T P"]:
+        """Its mean over every patch."""
+        return functional.avg_pool2d(self.confidence_of_pixels.double().cpu(), self.patch_size).flatten(-2)
 
     def trust(self, target: MatchTarget) -> Float[Tensor, "B T P"]:
         """Return how probable it is of every patch that nothing in it has moved where it is looked for."""

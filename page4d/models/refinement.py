@@ -22,11 +22,18 @@ from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.photometry import look_closer
 from page4d.models.sweep import sweep
 
-_SIGMA_CELLS = 1.0
+_SIGMA_CELLS = 0.8
 """Standard deviation of where a sure match is found, in cells; a wide one, as errors of neighbours are alike."""
 
-_BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1, log_depth=0.2)
-"""How a network's own answers are believed beside its matches: about the errors of the bundled one."""
+_SURENESS_POWER = 1.5
+"""The less sure a match is, the further it is off, and the more often it is false."""
+
+_BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1, log_depth=0.8, alike=0.1)
+"""How a network's own answers are believed beside its matches: about the errors of the bundled one; that of depth is
+where it is least sure."""
+
+_CONFIDENCE_POWER = 1.25
+"""With which errors of depth become smaller: the confidence is 1 at least."""
 
 Images = Float[Tensor, "B T V 3 H W"] | Sequence[Float[Tensor, "B T 3 _ _"]]
 """Of views of one size, or of each view."""
@@ -73,6 +80,7 @@ def refine(
     num_times, num_views = output.world_to_camera.shape[1:3]
     sightings = _sightings(views, num_times, sigma_cells * patch_size / finer)
     depth = _beside_each_other([view.depth_at_middles for view in views])
+    beliefs = _with_confidence(beliefs, views)
     if hints.intrinsics is not None:
         beliefs = replace(beliefs, log_focal=0.0)
     matrix = output.intrinsics if hints.intrinsics is None else hints.intrinsics
@@ -181,6 +189,12 @@ def _corrected(
     return replace(output, world_to_camera=pose, intrinsics=intrinsics, depth=output.depth * factor, points=points)
 
 
+def _with_confidence(beliefs: Beliefs, views: Sequence[MatchedView]) -> Beliefs:
+    """Believe the depth of a patch the more the surer the network is of it."""
+    doubt = _beside_each_other([view.confidence for view in views]) ** -_CONFIDENCE_POWER
+    return replace(beliefs, log_depth=beliefs.log_depth * doubt)
+
+
 def _sightings(views: Sequence[MatchedView], num_times: int, sigma_px: float) -> Sightings:
     images = image_numbers(views[0].matches.targets, num_times, len(views))
     pixels, found, weight = [], [], []
@@ -191,7 +205,7 @@ def _sightings(views: Sequence[MatchedView], num_times: int, sigma_px: float) ->
         for index, target in enumerate(view.matches.targets):
             other = views[int(images[0, place, index]) % len(views)]
             there.append(to_pixels(expected[:, :, index], other.grid, other.patch_size))
-            sure.append(confidence[:, :, index] * view.trust(target))
+            sure.append(confidence[:, :, index] ** _SURENESS_POWER * view.trust(target))
         found.append(torch.stack(there, dim=2))
         weight.append(torch.stack(sure, dim=2))
     return Sightings(

@@ -64,9 +64,11 @@ def rotation_errors(found: Cameras, true: Cameras) -> Tensor:
 
 def test_slopes_are_those_of_the_residual():
     cameras, depth, sightings = capture(0, batch=1)
-    bundle = Bundle(*disturbed(cameras, depth, 1), sightings, Beliefs())
+    bundle = Bundle(*disturbed(cameras, depth, 1), sightings, Beliefs(alike=0.3))
     guess = bundle.start._replace(
-        log_focal=torch.full((1, NUM_IMAGES), 0.1).double(), log_scale=torch.full((1, NUM_IMAGES), -0.2).double()
+        log_focal=torch.full((1, NUM_IMAGES), 0.1).double(),
+        log_scale=torch.full((1, NUM_IMAGES), -0.2).double(),
+        shared=0.3 * torch.ones_like(bundle.start.shared),
     )
     slopes = bundle.slopes(guess, ALL)
 
@@ -79,6 +81,7 @@ def test_slopes_are_those_of_the_residual():
                 log_focal=guess.log_focal + step[..., 6],
                 log_scale=guess.log_scale + step[..., 7],
                 log_depth=guess.log_depth + deeper,
+                shared=guess.shared,
             ),
             ALL,
         ).residual
@@ -137,6 +140,52 @@ def test_the_first_pose_and_what_is_known_stay():
     torch.testing.assert_close(known.depth, depth, rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize("alike", [0.0, 0.2])
+def test_steps_end_where_nothing_gets_likelier(monkeypatch, alike):
+    """The slopes of the likelihood vanish there, whatever was eliminated on the way."""
+    monkeypatch.setattr("page4d.geometry.bundle._DAMPING", 1e-9)
+    true, depth, sightings = capture(3)
+    deviation = 0.1 + 0.2 * torch.rand(depth.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    beliefs = Beliefs(rotation_rad=10, position=10, log_focal=0.1, log_depth=deviation, alike=alike)
+    bundle = Bundle(*disturbed(true, depth, 4), sightings, beliefs)
+    guess = bundle.start
+    for _ in range(100):
+        guess = bundle.improved(guess, 3.0)
+
+    def cost(step: Tensor, log_depth: Tensor, shared: Tensor) -> Tensor:
+        turn = matrix_from_rotation_vector(step[..., :3])
+        moved = Guess(
+            rotation=turn @ guess.rotation,
+            translation=(turn @ guess.translation[..., None])[..., 0] + step[..., 3:6],
+            log_focal=guess.log_focal + step[..., 6],
+            log_scale=guess.log_scale + step[..., 7],
+            log_depth=log_depth,
+            shared=shared,
+        )
+        return bundle.cost(moved, 3.0).sum()
+
+    place = torch.full((*depth.shape[:2], 8), 1e-13).double(), guess.log_depth, guess.shared
+    by_camera, by_depth, by_shared = torch.autograd.functional.jacobian(cost, place)
+    assert (by_camera * bundle.free).abs().max() < 1e-4
+    assert by_depth.abs().max() < 1e-5
+    assert (by_shared.shape[-1] > 0) == (alike > 0)
+    assert by_shared.abs().sum() < 1e-4
+
+
+def test_what_is_found_nowhere_follows_what_is_around_it_if_errors_are_alike():
+    true, depth, sightings = capture(6)
+    wrong = (0.3 * (sightings.pixels[..., 0] / SIZE[1] - 0.5)).exp()  # further to the right than to the left
+    found = torch.arange(NUM_PIXELS) % 2 == 0
+    half = replace(sightings, weight=sightings.weight * found)
+    known = Beliefs(rotation_rad=0, position=0, log_focal=0, log_scale=0, log_depth=0.2)
+    alone, together = (
+        (adjust(true, depth * wrong, half, replace(known, alike=alike)).depth / depth).log().abs()[..., ~found]
+        for alike in (0.0, 0.3)
+    )
+    torch.testing.assert_close(alone, wrong.log().abs()[..., ~found])
+    assert together.median() < 0.4 * alone.median()
+
+
 def test_finds_that_say_nothing_change_nothing():
     true, depth, sightings = capture(4)
     nothing = replace(sightings, weight=torch.zeros_like(sightings.weight))
@@ -159,12 +208,13 @@ def test_other_units_of_length_give_the_same_adjustment():
     torch.testing.assert_close(there.cameras.centers / 1000, here.cameras.centers)
 
 
-def test_many_finds_are_worked_on_in_parts(monkeypatch):
+@pytest.mark.parametrize("alike", [0.0, 0.2])
+def test_many_finds_are_worked_on_in_parts(monkeypatch, alike):
     true, depth, sightings = capture(1)
     start, guessed = disturbed(true, depth, 2)
-    whole = adjust(start, guessed, sightings)
+    whole = adjust(start, guessed, sightings, Beliefs(alike=alike))
     monkeypatch.setattr("page4d.geometry.bundle._AT_ONCE", 200)
-    parts = adjust(start, guessed, sightings)
+    parts = adjust(start, guessed, sightings, Beliefs(alike=alike))
     torch.testing.assert_close(parts.depth, whole.depth)
     torch.testing.assert_close(parts.cameras.world_to_camera, whole.cameras.world_to_camera)
 

@@ -97,6 +97,18 @@ def test_known_cameras_make_depth_better_and_are_left_to_be_compared(output: Net
     assert ratio == pytest.approx(1 / 3, rel=0.1)
 
 
+def test_what_a_network_is_sure_of_moves_the_least(output: NetworkOutput) -> None:
+    """Where it says nothing of its confidence, depth moves as if that were middling."""
+    moves = []
+    for confidence in (1.0, None, 5.0):
+        told = None if confidence is None else torch.full_like(output.depth, confidence)
+        better = refine(replace(output, depth_confidence=told), PATCH, 2)
+        slip = (better.depth / output.depth).log().flatten(3)
+        moves.append(float((slip - slip.median(dim=-1, keepdim=True).values).abs().mean()))
+    assert moves[0] > 1.1 * moves[1]
+    assert moves[1] > 1.3 * moves[2]
+
+
 def test_other_units_change_nothing(output: NetworkOutput) -> None:
     pose = output.world_to_camera.clone()
     pose[..., :3, 3] *= 50
