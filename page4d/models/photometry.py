@@ -11,8 +11,11 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.scanlines import aggregate
 from page4d.models.matched_view import MatchedView, image_numbers
 
-_SIGMA = 0.4
-"""Standard deviation of the logarithm of the depths that are given; the further off, the less likely."""
+_SIGMA = 0.5
+"""Standard deviation of the logarithm of the depths that are given, where a network is least sure of them."""
+
+_CONFIDENCE_POWER = 1.0
+"""With which it becomes smaller: the confidence is 1 at least."""
 
 _FURTHEST = 0.6
 """Logarithm of the largest factor that is tried."""
@@ -58,10 +61,10 @@ def look_closer(
     steps = (tried[:, None] - tried).abs().clamp(max=_LARGEST_STEP) * (_STEP_PENALTY / _LARGEST_STEP)
     corrections = []
     for place, own in enumerate(depth):
-        others = _compared(views, place)
+        others, sigma = _compared(views, place), _SIGMA * views[place].confidence_of_pixels ** -_CONFIDENCE_POWER
         correction = torch.empty_like(own)
         for time in range(own.shape[1]):  # one by one: what is told of a single image may be hundreds of MB
-            score = (-(tried / _SIGMA).square() / 2).expand(*own[:, time].shape, -1).clone()
+            score = -(tried / sigma[:, time, ..., None].to(tried)).square() / 2
             for other in others:
                 pair = cameras[:, time, place], cameras[:, time, other]
                 score += _told_by(images[place][:, time], images[other][:, time], *pair, own[:, time], tried)

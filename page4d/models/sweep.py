@@ -15,8 +15,11 @@ from page4d.models.matched_view import MatchedView, image_numbers
 from page4d.models.matching import Likelihoods, likelihoods_of
 from page4d.models.sizes import Grid
 
-_SIGMA = 0.6
-"""Standard deviation of the logarithm of the depths that are given; the further off, the less likely."""
+_SIGMA = 1.3
+"""Standard deviation of the logarithm of the depths that are given, where a network is least sure of them."""
+
+_CONFIDENCE_POWER = 1.25
+"""With which it becomes smaller: the confidence is 1 at least."""
 
 _FURTHEST = 0.9
 """Logarithm of the largest factor that is tried."""
@@ -48,7 +51,8 @@ def sweep(views: Sequence[MatchedView], cameras: Cameras, depth: Float[Tensor, "
     rig = cameras.by_time(better.shape[1])
     for place, view in enumerate(views):
         own = better[:, :, place, : view.grid[0] * view.grid[1]]
-        own *= _likeliest(_evidence(views, place, rig, own), view.grid).exp()
+        sigma = _SIGMA * view.confidence**-_CONFIDENCE_POWER
+        own *= _likeliest(_evidence(views, place, rig, own), sigma, view.grid).exp()
     return better.flatten(1, 2)
 
 
@@ -121,10 +125,12 @@ def _at_places(
     return (found * visible / hidden).log1p()
 
 
-def _likeliest(evidence: Float[Tensor, "B T P K"], grid: Grid) -> Float[Tensor, "B T P"]:
+def _likeliest(
+    evidence: Float[Tensor, "B T P K"], sigma: Float[Tensor, "B T P"], grid: Grid
+) -> Float[Tensor, "B T P"]:
     """Return the mean logarithm of the factor that each patch's depth is wrong by."""
     tried = _tried()
-    score = evidence - (tried / _SIGMA).square() / 2
+    score = evidence - (tried / sigma[..., None]).square() / 2
     steps = (tried[:, None] - tried).abs().clamp(max=_LARGEST_STEP) / _LARGEST_STEP
     together = aggregate(score.reshape(-1, *grid, len(tried)), _STEP_PENALTY * steps)
     mean: Tensor = (together.softmax(dim=-1) * tried).sum(dim=-1)

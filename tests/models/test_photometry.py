@@ -40,13 +40,16 @@ def cameras(truth: Truth) -> Cameras:
     )
 
 
-def views_of(truth: Truth, num_views: int = 3, kinds: tuple[MatchTarget, ...] = KINDS) -> list[MatchedView]:
+def views_of(
+    truth: Truth, num_views: int = 3, kinds: tuple[MatchTarget, ...] = KINDS, confidence: float = 1.0
+) -> list[MatchedView]:
     """Return views whose matches say nothing but in which images they were looked for."""
     nothing = torch.zeros(2, 1, len(kinds), 80)
     matches = ViewMatches(
         likelihoods=None, expected=nothing[..., None].expand(*nothing.shape, 2), confidence=nothing, targets=kinds
     )
-    outputs = (NetworkOutput(depth=truth.depth[:, :, view, None]) for view in range(num_views))
+    depths = (truth.depth[:, :, view, None] for view in range(num_views))
+    outputs = (NetworkOutput(depth=one, depth_confidence=torch.full_like(one, confidence)) for one in depths)
     return [MatchedView(output=output, matches=matches, patch_size=PATCH) for output in outputs]
 
 
@@ -76,6 +79,14 @@ def test_depth_is_found_where_windows_look_alike(truth: Truth, cameras: Cameras,
 def test_right_depth_stays(truth: Truth, cameras: Cameras) -> None:
     found = look_closer(views_of(truth), images_of(truth), cameras, given(truth, 1.0))
     assert errors(truth, found, 1.0).median() < 0.03
+
+
+def test_what_a_network_is_sure_of_moves_the_least(truth: Truth, cameras: Cameras) -> None:
+    unsure, sure = (
+        torch.stack(look_closer(views_of(truth, confidence=confidence), images_of(truth), cameras, given(truth)))
+        for confidence in (1.0, 8.0)
+    )
+    assert sure.abs().median() < 0.5 * unsure.abs().median()
 
 
 def test_exposure_and_offset_of_a_view_do_not_matter(truth: Truth, cameras: Cameras) -> None:
@@ -121,8 +132,11 @@ def test_views_of_other_sizes_are_compared(truth: Truth, cameras: Cameras) -> No
     rows = 48
     images, depths = images_of(truth), given(truth)
     cut = [images[0], images[1], images[2][..., :rows, :]], [depths[0], depths[1], depths[2][..., :rows, :]]
-    whole = look_closer(views_of(truth), images, cameras, depths)
-    found = look_closer(views_of(truth), cut[0], cameras, cut[1])
+    views = views_of(truth)
+    whole = look_closer(views, images, cameras, depths)
+    output = views[2].output
+    low = replace(output, depth=output.depth[..., :rows, :], depth_confidence=output.depth_confidence[..., :rows, :])
+    found = look_closer([views[0], views[1], replace(views[2], output=low)], cut[0], cameras, cut[1])
     assert found[2].shape[-2:] == (rows, SIZE[1])
     for one, other in zip(found, (whole[0], whole[1], whole[2][..., :rows, :]), strict=True):
         assert ((one - other).abs() < 0.02).float().mean() > 0.75
@@ -130,9 +144,9 @@ def test_views_of_other_sizes_are_compared(truth: Truth, cameras: Cameras) -> No
 
 def test_refined_depth_of_known_cameras_comes_closer_if_images_are_given(truth: Truth) -> None:
     true = true_correspondences(targets_of(truth), PATCH, KINDS)
-    matches = Matches(
-        likelihoods=None, expected=centered(true.position, (8, 10)), confidence=true.seen.float(), targets=KINDS
-    )
+    expected = centered(true.position, (8, 10))
+    noise = 0.07 * torch.randn(expected.shape, generator=torch.Generator().manual_seed(0))  # some 3 px
+    matches = Matches(likelihoods=None, expected=expected + noise, confidence=0.4 * true.seen.float(), targets=KINDS)
     known = truth.depth > 0
     output = NetworkOutput(
         world_to_camera=truth.cameras.world_to_camera.double(),
