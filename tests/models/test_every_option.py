@@ -30,6 +30,8 @@ from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Step
+from page4d.weights.loading import HalfPrecisionNetwork
+from tests.models.demo_like import demo_like
 
 TINY = PRESETS["mv-tiny"]
 MASK = TINY.mask
@@ -121,6 +123,36 @@ def test_entries_of_a_batch_do_not_see_each_other(lively: Callable, option: str)
     assert together.depth.shape == together.points.shape[:-1] == shape
     alone = predict(network, {name: value[1:] for name, value in given.items()})
     assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-11)
+
+
+def assert_halved_is_near(network: ViewTimeNetwork, given: dict) -> None:
+    """Outputs in half precision are float32 and near those of float32; what is trained like that has gradients."""
+    half = HalfPrecisionNetwork(network.config, torch.bfloat16).eval()
+    half.load_state_dict(network.state_dict())
+    exact, rounded = numbers(predict(network, given)), numbers(predict(half, given))
+    assert rounded.keys() == exact.keys()
+    for name in ("depth", "pose_encoding", "dynamic"):
+        if name in exact:
+            assert rounded[name].dtype is torch.float32
+            assert not torch.equal(rounded[name], exact[name])
+            torch.testing.assert_close(rounded[name], exact[name], rtol=0.1, atol=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = network(given["images"])
+    out.depth.log().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in network.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("option", list(OPTIONS))
+def test_half_precision_is_near(lively: Callable, option: str) -> None:
+    network = opened(lively(**OPTIONS[option])).float()
+    assert_halved_is_near(network, inputs(network.config, dtype=torch.float32))
+
+
+def test_half_precision_is_near_where_matches_rays_and_motion_are_looked_at() -> None:
+    network = demo_like().eval()
+    given = inputs(network.config, dtype=torch.float32)
+    del given["mask_ext"], given["keypoints"]  # motion is not asked for where it is told
+    assert_halved_is_near(network, given)
 
 
 EVERYTHING = {

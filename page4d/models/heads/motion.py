@@ -47,9 +47,10 @@ class MotionHead(nn.Module):
         if not self.teaches_trunk:
             fine, tokens, logit = fine.detach(), tokens.detach(), logit.detach()
         shape, grid, size = logit.shape[:3], (logit.shape[-2], logit.shape[-1]), (fine.shape[-2], fine.shape[-1])
-        maps, told, of_patches = fine.flatten(0, 2), tokens.flatten(0, 2), logit.flatten(0, 2)[:, None]
+        # Encoder and trunk may have computed in half precision; the head does not.
+        maps, told, of_patches = fine.flatten(0, 2).to(images), tokens.flatten(0, 2), logit.flatten(0, 2)[:, None]
         described = self.describe(maps)
-        colours = functional.avg_pool2d(images.flatten(0, 2), FINE_STRIDE).to(described)
+        colours = functional.avg_pool2d(images.flatten(0, 2), FINE_STRIDE)
         own = torch.cat([described, colours], dim=1)
         others = [torch.unflatten(own, 0, shape).roll(shift, dims=1).flatten(0, 2) for shift in _SHIFTS]
 
@@ -58,7 +59,7 @@ class MotionHead(nn.Module):
             patches = of_patches[part].to(own)
             changes = [apart.mean(dim=0), apart.amax(dim=0), _resized(patches, size)]
             known = self.tokens(self.norm(told[part].to(own))).transpose(1, 2)
-            features = self.differences(torch.cat(changes, dim=1)) + self.fine(maps[part].to(own))
+            features = self.differences(torch.cat(changes, dim=1)) + self.fine(maps[part])
             features = features + _resized(torch.unflatten(known, 2, grid), size)
             for block in self.blocks:
                 features = block(features)
