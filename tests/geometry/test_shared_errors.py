@@ -32,9 +32,9 @@ def test_what_is_linear_over_the_image_is_interpolated_exactly(length):
 
 def test_errors_of_nodes_correlate_as_is_asked_for():
     """By 1/e where they are a length apart; an error between nodes is a little smaller than theirs."""
-    told = SharedErrors(torch.tensor([[0.0, 20.0], [20.0, 20.0], [10.0, 20.0]], dtype=torch.float64), SIZE, 20.0)
-    shares = told.told(slice(None))
-    covariance = shares @ torch.linalg.inv(told.precision) @ shares.T
+    errors = SharedErrors(torch.tensor([[0.0, 20.0], [20.0, 20.0], [10.0, 20.0]], dtype=torch.float64), SIZE, 20.0)
+    shares = errors.told(slice(None))
+    covariance = shares @ torch.linalg.inv(errors.precision) @ shares.T
     torch.testing.assert_close(covariance[0, 0].item(), 1.0)
     torch.testing.assert_close(covariance[1, 0].item(), math.exp(-1))
     assert 0.6 < covariance[2, 2] < 1
