@@ -54,7 +54,7 @@ def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
         out = folder / str(number)
         started = time.perf_counter()
         child = begin([*words, "--out", str(out), "--resume"])
-        if end(child, dice.uniform(0, seconds / 2) if seconds else None):
+        if end(child, dice.uniform(0, seconds) if seconds else None):
             seconds = seconds or time.perf_counter() - started
             number += 1
         else:
