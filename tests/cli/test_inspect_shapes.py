@@ -182,7 +182,9 @@ codes = [run(["inspect-shapes", "--model", model, "--times", times, "--views", v
     ("vggt", "100", "1"), ("mv-large", "24", "4"))]
 codes += [run(["inspect-shapes", "--model", model]) for model in ("swin-t", "twins-svt-s", "navit", "mae", "dino")]
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(sum(codes), used.ru_utime + used.ru_stime, used.ru_maxrss, "sympy" in sys.modules, file=sys.stderr)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+peak = status["VmHWM"].split()[0]  # that of getrusage may be the peak of the process which started this one
+print(sum(codes), used.ru_utime + used.ru_stime, peak, "sympy" in sys.modules, file=sys.stderr)
 """
 
 
@@ -192,4 +194,4 @@ def test_the_largest_networks_take_seconds_and_little_memory() -> None:
     code, seconds, kilobytes, compiler = ended.stderr.split()
     assert (code, compiler) == ("0", "False")
     assert float(seconds) < 10, "5 s for one of them on a machine at rest"
-    assert int(kilobytes) < 1_500_000
+    assert int(kilobytes) < 600_000
