@@ -1,5 +1,7 @@
 """What a run is expected to take, and how the chunks follow from it."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -115,3 +117,10 @@ def test_a_continued_run_keeps_its_plan_whatever_memory_there_is_now(tmp_path, m
     assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 5), (3, 9)]
     fresh = reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, tmp_path / "fresh", again)
     assert max(chunk.stop - chunk.start for chunk in fresh.chunks) == 4
+
+
+def test_the_peak_is_that_of_this_process_and_not_of_the_one_that_started_it() -> None:
+    ballast = np.ones(1 << 30, dtype=np.uint8)
+    code = "import torch; from page4d.inference.memory import peak_bytes; print(peak_bytes(torch.device('cpu')))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert 1 << 26 < int(done.stdout) < len(ballast)
