@@ -32,10 +32,10 @@ _AT_ONCE = 1 << 15
 
 @dataclass(frozen=True, kw_only=True)
 class Sightings:
-    """Where P pixels of each of N images are found in G other images, and how sure that is, from 0 to 1.
+    """Where P pixels of each of N images are found in G other images, and how much each of these finds counts.
 
     `images` are the others, counted over N; an image that is its own other tells nothing. `sigma_px` is the standard
-    deviation of a sure find.
+    deviation of a find whose weight is 1: others' variances are as many times smaller as their weight is larger.
     """
 
     pixels: Float[Tensor, "B N P 2"]

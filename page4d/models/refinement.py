@@ -14,6 +14,7 @@ from page4d.geometry.averaging import baseline_ratio
 from page4d.geometry.bundle import Beliefs, Sightings
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.models.close_matches import match_closely
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.matched_view import MatchedView, image_numbers, matched_views
 from page4d.models.matching import to_pixels
@@ -31,6 +32,11 @@ _SURENESS_POWER = 1.5
 _BELIEFS = Beliefs(rotation_rad=0.2, position=0.2, log_focal=0.1, log_scale=0.1, log_depth=0.8, alike=0.1)
 """How a network's own answers are believed beside its matches: about the errors of the bundled one; that of depth is
 where it is least sure."""
+
+_CLOSER_LOOKS = 2
+_CLOSENESS = 8.0
+"""How often windows that look alike are looked for where what was found shows them, and how much more such a find
+counts, at most, than the sure match of a patch."""
 
 _CONFIDENCE_POWER = 1.25
 """With which errors of depth become smaller: the confidence is 1 at least."""
@@ -77,18 +83,22 @@ def refine(
     views = matched_views(output, patch_size)
     if not views or output.world_to_camera is None or output.intrinsics is None:
         return output
-    num_times, num_views = output.world_to_camera.shape[1:3]
+    num_times = output.world_to_camera.shape[1]
     sightings = _sightings(views, num_times, sigma_cells * patch_size / finer)
     depth = _beside_each_other([view.depth_at_middles for view in views])
     beliefs = _with_confidence(beliefs, views)
     if hints.intrinsics is not None:
         beliefs = replace(beliefs, log_focal=0.0)
     matrix = output.intrinsics if hints.intrinsics is None else hints.intrinsics
-    found = adjust(_cameras(output.world_to_camera, matrix, views), depth, sightings, beliefs)
+    guess = _cameras(output.world_to_camera, matrix, views)
+    found = adjust(guess, depth, sightings, beliefs)
+    if images is not None and hints.world_to_camera is None:
+        for _ in range(_CLOSER_LOOKS):
+            seen = _corrections(views, found.depth / depth)
+            found = adjust(guess, depth, _sharpened(sightings, views, images, found.cameras, seen), beliefs)
     known = _known(hints, matrix, views, found.cameras)
     better = found.depth if known is None else _depth_for(known, found.depth, sightings, beliefs, views)
-    ratio = torch.unflatten(better / depth, 1, (num_times, num_views))
-    corrections = [_enlarged(view, ratio[:, :, place]) for place, view in enumerate(views)]
+    corrections = _corrections(views, better / depth)
     if known is not None and images is not None:
         corrections = _closer(views, images, known, corrections)
     cameras = found.cameras.by_time(num_times)
@@ -152,15 +162,53 @@ def _closer(
     corrections: Sequence[Float[Tensor, "B T _ _"]],
 ) -> list[Float[Tensor, "B T _ _"]]:
     """Return corrections that agree with what the images show at these corrected depths."""
+    depths, pictures = _pictures(views, images, corrections)
+    depths = [depth * known.scale[..., None].to(depth) for depth in depths]
+    closer = look_closer(views, pictures, known.cameras.by_time(depths[0].shape[1]), depths)
+    return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
+
+
+def _sharpened(
+    sightings: Sightings,
+    views: Sequence[MatchedView],
+    images: Images,
+    cameras: Cameras,
+    corrections: Sequence[Float[Tensor, "B T _ _"]],
+) -> Sightings:
+    """Return sightings in which windows that look alike take the place of what was found for their patches."""
+    depths, pictures = _pictures(views, images, corrections)
+    rig, found, sure = cameras.by_time(depths[0].shape[1]), [], []
+    for place, view in enumerate(views):
+        close = match_closely(views, place, pictures, rig, depths[place])
+        trust = torch.stack([view.trust(target) for target in view.matches.targets], dim=2)
+        found.append(close.found.double().cpu())
+        sure.append(close.sure.double().cpu() * trust)
+    weight = _CLOSENESS * _beside_each_other(sure, fill=0.0)
+    there = weight > 0
+    return replace(
+        sightings,
+        found=torch.where(there[..., None], _beside_each_other(found, dim=-2), sightings.found),
+        weight=torch.where(there, weight, sightings.weight),
+    )
+
+
+def _pictures(
+    views: Sequence[MatchedView], images: Images, corrections: Sequence[Float[Tensor, "B T _ _"]]
+) -> tuple[list[Float[Tensor, "B T _ _"]], list[Float[Tensor, "B T 3 _ _"]]]:
+    """Return corrected depths and the images beside them, view by view, in float32."""
     of_views = images.unbind(2) if isinstance(images, Tensor) else images
     depths, pictures = [], []
     for view, image, correction in zip(views, of_views, corrections, strict=True):
         assert view.output.depth is not None
-        own = view.output.depth[:, :, 0].float()
-        depths.append(own * correction.float().exp() * known.scale[..., None].to(own))
-        pictures.append(image.to(own))
-    closer = look_closer(views, pictures, known.cameras.by_time(depths[0].shape[1]), depths)
-    return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
+        depths.append(view.output.depth[:, :, 0].float() * correction.float().exp())
+        pictures.append(image.to(depths[-1]))
+    return depths, pictures
+
+
+def _corrections(views: Sequence[MatchedView], ratio: Float[Tensor, "B N P"]) -> list[Float[Tensor, "B T _ _"]]:
+    """Return the logarithms of factors that were found for the middles of patches, for every pixel of every view."""
+    of_views = torch.unflatten(ratio, 1, (-1, len(views)))
+    return [_enlarged(view, of_views[:, :, place]) for place, view in enumerate(views)]
 
 
 def _enlarged(view: MatchedView, ratio: Float[Tensor, "B T P"]) -> Float[Tensor, "B T H W"]:

@@ -1,0 +1,189 @@
+"""Patches are found where images look alike, to a fraction of a pixel, and nowhere where nothing can be told."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.evaluation.camera_pairs import pair_errors
+from page4d.geometry.camera import Cameras
+from page4d.geometry.rigid import se3_exp
+from page4d.models.close_matches import CloseMatches, match_closely
+from page4d.models.input_config import MatchTarget
+from page4d.models.matched_view import MatchedView
+from page4d.models.matching import Matches, ViewMatches
+from page4d.models.output import NetworkOutput
+from page4d.models.refinement import refine
+from page4d.synthetic.sampler import ShotRequest, sample_truth
+from page4d.training.correspondences import Correspondences, true_correspondences
+from page4d.training.matching_losses import centered
+from page4d.training.targets import targets_of
+from page4d.truth import Truth
+
+PATCH, SIZE, GRID = 8, (96, 128), (12, 16)
+KINDS = (MatchTarget.NEXT_VIEW, MatchTarget.PREVIOUS_VIEW)
+
+
+def views_of(depth: Tensor, kinds: tuple[MatchTarget, ...] = KINDS) -> list[MatchedView]:
+    """Return views whose matches say nothing but in which images they were looked for."""
+    nothing = torch.zeros(*depth.shape[:2], len(kinds), GRID[0] * GRID[1])
+    matches = ViewMatches(
+        likelihoods=None, expected=nothing[..., None].expand(*nothing.shape, 2), confidence=nothing, targets=kinds
+    )
+    outputs = (NetworkOutput(depth=one[:, :, None]) for one in depth.unbind(2))
+    return [MatchedView(output=output, matches=matches, patch_size=PATCH) for output in outputs]
+
+
+def shifted(shift: tuple[float, float]) -> tuple[Tensor, Cameras, Tensor]:
+    """Return two images [1, 1, 2] of waves, the second moved by (x, y) px; cameras know nothing of it.
+
+    Waves are shorter than patches and of several directions, so that their places are clear.
+    """
+    y, x = torch.meshgrid(*(torch.arange(side, dtype=torch.float64) for side in SIZE), indexing="ij")
+
+    def waves(x: Tensor, y: Tensor) -> Tensor:
+        parts = ((0.9, 0.2, 0.0), (-0.3, 0.8, 1.0), (0.55, -0.6, 2.0))
+        return 0.5 + sum(torch.sin(a * x + b * y + c) for a, b, c in parts) / 8
+
+    pair = torch.stack([waves(x, y), waves(x - shift[0], y - shift[1])]).float()
+    matrix = torch.tensor([[100.0, 0, 64], [0, 100, 48], [0, 0, 1]], dtype=torch.float64)
+    cameras = Cameras(
+        world_to_camera=torch.eye(4, dtype=torch.float64).expand(1, 1, 2, 4, 4),
+        intrinsics=matrix.expand(1, 1, 2, 3, 3),
+        image_size=SIZE,
+    )
+    return pair[None, None, :, None].expand(1, 1, 2, 3, *SIZE), cameras, torch.full((1, 1, 2, *SIZE), 3.0)
+
+
+def looked(images: Tensor | Sequence[Tensor], cameras: Cameras, depth: Tensor, place: int = 0) -> CloseMatches:
+    of_views = list(images.unbind(2)) if isinstance(images, Tensor) else list(images)
+    return match_closely(views_of(depth), place, of_views, cameras, depth[:, :, place])
+
+
+@pytest.mark.parametrize("shift", [(0.0, 0.0), (2.0, -1.0), (-0.4, 2.6), (1.3, 0.7)])
+def test_a_shift_is_found_to_a_fraction_of_a_pixel(shift: tuple[float, float]) -> None:
+    images, cameras, depth = shifted(shift)
+    close = looked(images, cameras, depth)
+    there = close.found[0, 0, 0] - views_of(depth)[0].middles
+    away_from_borders = torch.ones(GRID, dtype=torch.bool)
+    away_from_borders[[0, -1]] = away_from_borders[:, [0, -1]] = False
+    off = (there - torch.tensor(shift)).abs()[away_from_borders.flatten()]
+    assert off.max() < 0.12  # correlation is no parabola, but nearly
+    assert (close.sure[0, 0, 0][away_from_borders.flatten()] > 0.75).all()
+
+
+def test_what_is_further_away_is_not_found() -> None:
+    images, cameras, depth = shifted((5.0, 0.0))
+    found = looked(images, cameras, depth)
+    at_its_place = (found.found[0, 0, 0] - views_of(depth)[0].middles - torch.tensor([5.0, 0])).norm(dim=-1) < 0.5
+    assert not (at_its_place & (found.sure[0, 0, 0] > 0)).any()
+
+
+def test_edges_and_flat_things_tell_nothing() -> None:
+    images, cameras, depth = shifted((0.0, 0.0))
+    stripes = images[..., :1, :].expand(images.shape)
+    for some in (stripes, stripes.transpose(-1, -2)[..., :96, :96], torch.full_like(images, 0.5)):
+        size = (some.shape[-2], some.shape[-1])
+        padded = torch.nn.functional.pad(some.flatten(0, 2), (0, 128 - size[1], 0, 0), mode="replicate")
+        assert not looked(padded.reshape(images.shape), cameras, depth).sure.any()
+
+
+def test_what_another_camera_does_not_see_is_not_found() -> None:
+    images, cameras, depth = shifted((0.0, 0.0))
+    pose = cameras.world_to_camera.clone()
+    for turn in (torch.pi, torch.pi / 2):
+        pose[:, :, 1] = se3_exp(torch.tensor([0.0, 0, 0, 0, turn, 0], dtype=torch.float64))
+        assert not looked(images, replace(cameras, world_to_camera=pose), depth).sure.any()
+
+
+def test_patches_of_captures_are_found_where_they_truly_are() -> None:
+    """Cameras are turned by what moves images by two pixels: what is found is right all the same."""
+    truth, true = capture()
+    depth = torch.where(truth.depth > 0, truth.depth, 60)
+    turn = se3_exp(torch.tensor([0, 0, 0, 0.012, -0.014, 0.02], dtype=torch.float64))
+    pose = truth.cameras.world_to_camera.double().clone()
+    pose[:, :, 1] = turn @ pose[:, :, 1]
+    cameras = replace(truth.cameras, world_to_camera=pose, intrinsics=truth.cameras.intrinsics.double())
+    close = looked(truth.images, cameras, depth)
+    position = true.position[:, :, 0] * PATCH
+    sure = close.sure > 0
+    assert sure.float().mean() > 0.15
+    assert true.seen[:, :, 0][sure].float().mean() > 0.8
+    off = (close.found - position).norm(dim=-1)[sure & true.seen[:, :, 0]]
+    assert off.median() < 0.5
+    assert (off < 1).float().mean() > 0.75
+    # Exposure does not matter, but what is nearly flat becomes flatter.
+    darker = [truth.images[:, :, 0], 0.6 * truth.images[:, :, 1] + 0.1, truth.images[:, :, 2]]
+    again = looked(darker, cameras, depth)
+    both = sure & (again.sure > 0)
+    assert both.sum() > 0.9 * sure.sum()
+    assert ((close.found - again.found).norm(dim=-1)[both] < 0.1).float().mean() > 0.9
+
+
+def test_a_few_patches_at_a_time_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, cameras, depth = shifted((1.0, 2.0))
+    whole = looked(images, cameras, depth)
+    monkeypatch.setattr("page4d.models.close_matches._AT_ONCE", 7 * 64 * 81)
+    parts = looked(images, cameras, depth)
+    torch.testing.assert_close(parts, whole)
+
+
+def test_other_units_and_views_of_other_sizes_change_nothing() -> None:
+    truth, _ = capture()
+    depth = torch.where(truth.depth > 0, truth.depth, 60)
+    cameras = replace(
+        truth.cameras,
+        world_to_camera=truth.cameras.world_to_camera.double(),
+        intrinsics=truth.cameras.intrinsics.double(),
+    )
+    here = looked(truth.images, cameras, depth)
+    pose = cameras.world_to_camera.clone()
+    pose[..., :3, 3] *= 50
+    there = looked(truth.images, replace(cameras, world_to_camera=pose), 50 * depth)
+    assert ((here.found - there.found).norm(dim=-1)[here.sure > 0] < 1e-2).float().mean() > 0.99
+    # The next view without its lowest rows: what is above them is found as before.
+    lower = [truth.images[:, :, 0], truth.images[:, :, 1, :, :72], truth.images[:, :, 2]]
+    cut = looked(lower, cameras, depth)
+    above = (here.sure > 0) & (here.found[..., 1] < 60)
+    above[:, :, 1] &= False  # of the other target, which is whole
+    torch.testing.assert_close(cut.found[above], here.found[above], rtol=0, atol=1e-3)
+
+
+def test_cameras_come_closer_to_the_truth_if_images_are_given() -> None:
+    truth, true = capture()
+    torch.manual_seed(0)
+    pose = se3_exp(0.03 * torch.randn(2, 1, 3, 6).double()) @ truth.cameras.world_to_camera.double()
+    noise = 0.05 * torch.randn(true.position.shape)  # some 3 px
+    matches = Matches(
+        likelihoods=None,
+        expected=centered(true.position, GRID) + noise,
+        confidence=0.5 * true.seen.float(),
+        targets=KINDS,
+    )
+    output = NetworkOutput(
+        world_to_camera=pose,
+        intrinsics=truth.cameras.intrinsics.double() * torch.tensor([1.05, 1.05, 1])[:, None],
+        depth=torch.where(truth.depth > 0, truth.depth, 60) * torch.linspace(0.9, 1.1, SIZE[1]),
+        depth_confidence=torch.full_like(truth.depth, 2.0),
+        matches=matches,
+    )
+
+    def errors(said: NetworkOutput) -> tuple[float, float]:
+        pairs = [
+            pair_errors(found.flatten(0, 1).double(), known.flatten(0, 1).double())
+            for found, known in zip(said.world_to_camera, truth.cameras.world_to_camera, strict=True)
+        ]
+        focal = (said.intrinsics / truth.cameras.intrinsics)[..., 0, 0].log().abs().mean()
+        return float(torch.cat([pair.rotation_deg for pair in pairs]).mean()), float(focal)
+
+    plain, closer = refine(output, PATCH, 2), refine(output, PATCH, 2, images=truth.images)
+    assert errors(closer)[0] < 0.75 * errors(plain)[0]
+    assert errors(closer)[1] < 0.9 * errors(plain)[1]
+
+
+def capture() -> tuple[Truth, Correspondences]:
+    """Return an instant of two scenes that three cameras see, and where patches truly are."""
+    truth = sample_truth([1, 2], ShotRequest(num_times=1, num_views=3, image_size=SIZE, spacing_deg=(10, 11)))
+    return truth, true_correspondences(targets_of(truth), PATCH, KINDS)
