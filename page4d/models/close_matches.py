@@ -11,7 +11,8 @@ from torch.nn import functional
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.rigid import transform_points
 from page4d.layers.chunks import in_chunks
-from page4d.models.matched_view import MatchedView
+from page4d.layers.embed import cut_patches
+from page4d.models.matched_view import MatchedView, inner_pixels
 from page4d.models.matching import target_images
 
 _REACH = 4
@@ -21,6 +22,8 @@ _LEAST_VARIANCE = 1e-4
 """Of brightness from 0 to 1: what varies less is flat, and flat things all look alike."""
 
 _LEAST_CORRELATION = 0.5
+"""Patches that correlate less are not the same."""
+
 _LEAST_CURVATURE = 0.02
 """Of the correlation at its peak, per px^2, in every direction: along an edge it stays the same."""
 
@@ -73,7 +76,7 @@ def match_closely(
     own, view = images[place], views[place]
     num_times = own.shape[1]
     points = unproject(depth.double(), cameras.intrinsics[:, :, place].to(depth.device))
-    mine = _in_patches(own.mean(dim=2).flatten(0, 1)[..., None], view.patch_size)[..., 0]
+    mine = cut_patches(own.mean(dim=2).flatten(0, 1)[..., None], (view.patch_size,) * 2).flatten(1, 2)
     found, sure = [], []
     for target in view.matches.targets:
         times, numbers = (one[:, place] for one in target_images(target, num_times, len(views)))
@@ -103,12 +106,12 @@ def _expected(
     seen = transform_points(between.to(points), points) @ intrinsics.to(points).transpose(-1, -2)[:, :, None]
     distance = seen[..., 2:]
     pixels = (seen[..., :2] / distance.clamp(min=_LEAST_DISTANCE)).flatten(0, 1).float()
-    patches = _in_patches(pixels, patch_size)
-    inner = slice((patch_size - 1) // 2, patch_size // 2 + 1)
-    middle = torch.unflatten(patches, 2, (patch_size, patch_size))[:, :, inner, inner].mean(dim=(2, 3))
-    in_front = (_in_patches(distance.flatten(0, 1), patch_size) > _LEAST_DISTANCE).all(dim=(-2, -1))
+    sides, inner = (patch_size, patch_size), inner_pixels(patch_size)
+    of_patches = torch.unflatten(cut_patches(pixels, sides).flatten(1, 2), 2, (*sides, 2))
+    middle = of_patches[:, :, inner, inner].mean(dim=(2, 3))
+    in_front = (cut_patches(distance.flatten(0, 1), sides).flatten(1, 2) > _LEAST_DISTANCE).all(dim=-1)
     inside = (middle > 0) & (middle < middle.new_tensor([size[1], size[0]]))
-    return _Expected(patches, middle, in_front & inside.all(dim=-1))
+    return _Expected(of_patches.flatten(2, 3), middle, in_front & inside.all(dim=-1))
 
 
 def _compared(
@@ -162,10 +165,3 @@ def _peak(correlation: Float[Tensor, "F P K K"]) -> Float[Tensor, "F P 3"]:
     y = ((across * by_y - skew * by_x) / size).clamp(-_FURTHEST, _FURTHEST)
     sure = torch.where(clear, (peak - _UNLIKE) / (1 - _UNLIKE), 0)
     return torch.stack([column - _REACH + x, row - _REACH + y, sure], dim=-1)
-
-
-def _in_patches(maps: Float[Tensor, "F H W C"], side: int) -> Float[Tensor, "F P N C"]:
-    """Return the pixels of every patch, in rows."""
-    rows, columns = maps.shape[1] // side, maps.shape[2] // side
-    patches = maps.reshape(-1, rows, side, columns, side, maps.shape[-1]).transpose(2, 3)
-    return patches.flatten(3, 4).flatten(1, 2)

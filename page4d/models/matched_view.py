@@ -47,7 +47,7 @@ class MatchedView:
         side = self.patch_size
         depth = self._depth[:, :, 0].double().cpu()
         around = depth.log().reshape(*depth.shape[:2], rows, side, columns, side)
-        inner = slice((side - 1) // 2, side // 2 + 1)
+        inner = inner_pixels(side)
         middles: Tensor = around[..., inner, :, inner].mean(dim=(-3, -1)).exp()
         return middles.flatten(-2)
 
@@ -77,6 +77,11 @@ class MatchedView:
     def _depth(self) -> Float[Tensor, "B T one H W"]:
         assert self.output.depth is not None
         return self.output.depth
+
+
+def inner_pixels(side: int) -> slice:
+    """Return which rows, or columns, of a patch meet in its middle: two, or one if its side is odd."""
+    return slice((side - 1) // 2, side // 2 + 1)
 
 
 def matched_views(output: NetworkOutput | MixedOutput, patch_size: int) -> list[MatchedView]:

@@ -35,7 +35,7 @@ where it is least sure."""
 
 _CLOSER_LOOKS = 2
 _CLOSENESS = 8.0
-"""How often windows that look alike are looked for where what was found shows them, and how much more such a find
+"""How often patches that look alike are looked for where what was found shows them, and how much more such a find
 counts, at most, than the sure match of a patch."""
 
 _CONFIDENCE_POWER = 1.25
@@ -76,6 +76,7 @@ def refine(
     """Return the output with better cameras and depth, as it is if there are no matches.
 
     It is worked out on the CPU, where sums always come in the same order, but for what is of pixels: numbers are few.
+    If `images` are given and poses are not told, patches are looked for anew where what was found shows them.
     Known poses are not put in the place of what network and matches say, so that it can still be compared with them;
     but depth, in the unit of these predicted cameras, is the one that fits the known ones: it is looked for along the
     rays that they make sure, of patches and, if `images` are given, of pixels.
@@ -175,14 +176,13 @@ def _sharpened(
     cameras: Cameras,
     corrections: Sequence[Float[Tensor, "B T _ _"]],
 ) -> Sightings:
-    """Return sightings in which windows that look alike take the place of what was found for their patches."""
+    """Return sightings in which patches that look alike take the place of what was found for their patches."""
     depths, pictures = _pictures(views, images, corrections)
     rig, found, sure = cameras.by_time(depths[0].shape[1]), [], []
-    for place, view in enumerate(views):
+    for place in range(len(views)):
         close = match_closely(views, place, pictures, rig, depths[place])
-        trust = torch.stack([view.trust(target) for target in view.matches.targets], dim=2)
         found.append(close.found.double().cpu())
-        sure.append(close.sure.double().cpu() * trust)
+        sure.append(close.sure.double().cpu())
     weight = _CLOSENESS * _beside_each_other(sure, fill=0.0)
     there = weight > 0
     return replace(
