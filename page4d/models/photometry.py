@@ -58,7 +58,7 @@ def look_closer(
     "Stereo Processing by Semiglobal Matching", with correlation for mutual information.
     """
     tried = torch.linspace(-_FURTHEST, _FURTHEST, _NUM_TRIED, device=depth[0].device)
-    steps = (tried[:, None] - tried).abs().clamp(max=_LARGEST_STEP) * (_STEP_PENALTY / _LARGEST_STEP)
+    step = _STEP_PENALTY * float(tried[1] - tried[0]) / _LARGEST_STEP
     corrections = []
     for place, own in enumerate(depth):
         others, sigma = _compared(views, place), _SIGMA * views[place].confidence_of_pixels ** -_CONFIDENCE_POWER
@@ -68,7 +68,7 @@ def look_closer(
             for other in others:
                 pair = cameras[:, time, place], cameras[:, time, other]
                 score += _told_by(images[place][:, time], images[other][:, time], *pair, own[:, time], tried)
-            correction[:, time] = (aggregate(score, steps).softmax(dim=-1) * tried).sum(dim=-1)
+            correction[:, time] = (aggregate(score, step, _STEP_PENALTY).softmax(dim=-1) * tried).sum(dim=-1)
         corrections.append(correction)
     return corrections
 

@@ -131,7 +131,7 @@ def _likeliest(
     """Return the mean logarithm of the factor that each patch's depth is wrong by."""
     tried = _tried()
     score = evidence - (tried / sigma[..., None]).square() / 2
-    steps = (tried[:, None] - tried).abs().clamp(max=_LARGEST_STEP) / _LARGEST_STEP
-    together = aggregate(score.reshape(-1, *grid, len(tried)), _STEP_PENALTY * steps)
+    step = _STEP_PENALTY * float(tried[1] - tried[0]) / _LARGEST_STEP
+    together = aggregate(score.reshape(-1, *grid, len(tried)), step, _STEP_PENALTY)
     mean: Tensor = (together.softmax(dim=-1) * tried).sum(dim=-1)
     return mean.reshape(*evidence.shape[:2], -1)

@@ -2,15 +2,16 @@
 
 from itertools import product
 
+import pytest
 import torch
 from torch import Tensor
 
 from page4d.geometry.scanlines import aggregate
 
 
-def steps(count: int, weight: float) -> Tensor:
+def steps(count: int, weight: float, largest: float) -> Tensor:
     label = torch.arange(count, dtype=torch.float64)
-    return weight * (label[:, None] - label).abs()
+    return (weight * (label[:, None] - label).abs()).clamp(max=largest)
 
 
 def best_of_all(score: Tensor, penalty: Tensor) -> Tensor:
@@ -25,24 +26,27 @@ def best_of_all(score: Tensor, penalty: Tensor) -> Tensor:
     return best
 
 
-def test_a_row_alone_is_solved_exactly() -> None:
+@pytest.mark.parametrize("count", [2, 4, 7])
+@pytest.mark.parametrize(("weight", "largest"), [(0.4, 9.0), (0.4, 1.0), (0.5, 0.4), (0.0, 2.0)])
+def test_a_row_alone_is_solved_exactly(count: int, weight: float, largest: float) -> None:
     torch.manual_seed(0)
-    score, penalty = torch.randn(5, 4).double(), steps(4, 0.4)
-    wanted = best_of_all(score, penalty)
+    score, length = 2 * torch.randn(4, count).double(), 4
+    wanted = best_of_all(score, steps(count, weight, largest))
     for image in (score[None, None], score[None, :, None]):
-        found = aggregate(image, penalty).reshape(5, 4)
+        found = aggregate(image, weight, largest).reshape(length, count)
         torch.testing.assert_close(found - found.amax(-1, keepdim=True), wanted - wanted.amax(-1, keepdim=True))
 
 
 def test_rows_and_columns_count_alike() -> None:
     torch.manual_seed(1)
-    score, penalty = torch.randn(2, 4, 6, 5).double(), steps(5, 0.3)
-    torch.testing.assert_close(aggregate(score.transpose(1, 2), penalty).transpose(1, 2), aggregate(score, penalty))
+    score = torch.randn(2, 4, 6, 5).double()
+    turned = aggregate(score.transpose(1, 2), 0.3, 1.0).transpose(1, 2)
+    torch.testing.assert_close(turned, aggregate(score, 0.3, 1.0))
 
 
 def test_one_who_knows_nothing_follows_the_neighbours() -> None:
     score = torch.zeros(1, 3, 3, 7).double()
     score[..., 5] = 2.0
     score[0, 1, 1] = 0.0
-    assert aggregate(score, steps(7, 0.0))[0, 1, 1].eq(0).all()
-    assert int(aggregate(score, steps(7, 0.5))[0, 1, 1].argmax()) == 5
+    assert aggregate(score, 0.0, 3.0)[0, 1, 1].eq(0).all()
+    assert int(aggregate(score, 0.5, 3.0)[0, 1, 1].argmax()) == 5
