@@ -20,6 +20,9 @@ _NARROWEST_KERNEL = 1.0
 """In standard deviations of a find, in the end: what is further off counts less and less."""
 
 _NUM_KERNELS = 10
+_LATER_KERNELS = (2.0, 0.5, 4)
+"""Widest and narrowest, in standard deviations of a find, and how many, where an earlier adjustment went before."""
+
 _STEPS_A_KERNEL = 2
 _LEAST_GAIN = 1e-9
 """Of twice the negative log-likelihood: less is rounding."""
@@ -27,17 +30,28 @@ _LEAST_GAIN = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Adjusted:
-    """Better cameras, better depths of the pixels, and by how much their errors of projection fell, from 0 to 1."""
+    """Better cameras, better depths of the pixels, and by how much their errors of projection fell, from 0 to 1.
+
+    `guess` is the same in the terms of an adjustment, so that another one can begin there.
+    """
 
     cameras: Cameras
     depth: Float[Tensor, "B N P"]
     gain: Float[Tensor, " B"]
+    guess: Guess
 
 
 def adjust(
-    cameras: Cameras, depth: Float[Tensor, "B N P"], sightings: Sightings, beliefs: Beliefs | None = None
+    cameras: Cameras,
+    depth: Float[Tensor, "B N P"],
+    sightings: Sightings,
+    beliefs: Beliefs | None = None,
+    earlier: Adjusted | None = None,
 ) -> Adjusted:
     """Return the likeliest cameras and depths, the first camera's pose as it was; scenes that get worse stay.
+
+    What is believed is that `cameras` and `depth` are right but for errors as `beliefs` say. An `earlier` adjustment
+    of the same ones, to other sightings, is where this one begins: finds are expected close to where it shows them.
 
     Iterated least squares in float64 with a robust kernel that narrows; depths are eliminated.
 
@@ -49,8 +63,8 @@ def adjust(
     """
     _check(cameras, depth, sightings)
     bundle = Bundle(cameras, depth, sightings, beliefs or Beliefs())
-    guess = bundle.start
-    kernels = _kernels(cameras, sightings.sigma_px)
+    guess = bundle.start if earlier is None else earlier.guess
+    kernels = _kernels(cameras, sightings.sigma_px) if earlier is None else _later_kernels(sightings.sigma_px)
     for kernel in kernels:
         for _ in range(_STEPS_A_KERNEL):
             guess = bundle.improved(guess, kernel)
@@ -58,14 +72,23 @@ def adjust(
     better = after < before - _LEAST_GAIN
     kept = Guess(*(_choose(better, new, old) for new, old in zip(guess, bundle.start, strict=True)))
     gain = torch.where(better, 1 - after / before, 0.0)
-    return Adjusted(cameras=bundle.cameras_of(kept), depth=bundle.depth_of(kept), gain=gain)
+    return Adjusted(cameras=bundle.cameras_of(kept), depth=bundle.depth_of(kept), gain=gain, guess=kept)
 
 
 def _kernels(cameras: Cameras, sigma_px: float) -> list[float]:
     """Return the widths of the robust kernel in px, wide first."""
     narrowest = sigma_px * _NARROWEST_KERNEL
     widest = max(narrowest, _WIDEST_KERNEL * max(cameras.image_size))
-    shares = torch.linspace(0, 1, _NUM_KERNELS, dtype=torch.float64)
+    return _between(widest, narrowest, _NUM_KERNELS)
+
+
+def _later_kernels(sigma_px: float) -> list[float]:
+    widest, narrowest, number = _LATER_KERNELS
+    return _between(sigma_px * widest, sigma_px * narrowest, number)
+
+
+def _between(widest: float, narrowest: float, number: int) -> list[float]:
+    shares = torch.linspace(0, 1, number, dtype=torch.float64)
     widths: list[float] = (widest * (narrowest / widest) ** shares).tolist()
     return widths
 

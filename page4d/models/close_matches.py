@@ -1,6 +1,5 @@
 """Matches to a fraction of a pixel: patches that look alike near where cameras and depth show them."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,8 +11,7 @@ from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.rigid import transform_points
 from page4d.layers.chunks import in_chunks
 from page4d.layers.embed import cut_patches
-from page4d.models.matched_view import MatchedView, inner_pixels
-from page4d.models.matching import target_images
+from page4d.models.matched_view import inner_pixels
 
 _REACH = 4
 """In px: how far from where it is expected a patch is looked for, to each side."""
@@ -39,13 +37,13 @@ _AT_ONCE = 1 << 21
 
 
 class CloseMatches(NamedTuple):
-    """Where the middles of one view's patches are found in other images, in px, and how sure that is, from 0 to 1.
+    """Where the middles of patches are found in another image, in px, and how sure that is, from 0 to 1.
 
     It is 0 where nothing that looks alike was found close by.
     """
 
-    found: Float[Tensor, "B T G P 2"]
-    sure: Float[Tensor, "B T G P"]
+    found: Float[Tensor, "B T P 2"]
+    sure: Float[Tensor, "B T P"]
 
 
 class _Expected(NamedTuple):
@@ -58,41 +56,29 @@ class _Expected(NamedTuple):
 
 @torch.no_grad()
 def match_closely(
-    views: Sequence[MatchedView],
-    place: int,
-    images: Sequence[Float[Tensor, "B T 3 _ _"]],
-    cameras: Cameras,
+    mine: Float[Tensor, "B T 3 H W"],
+    theirs: Float[Tensor, "B T 3 h w"],
+    own: Cameras,
+    other: Cameras,
     depth: Float[Tensor, "B T H W"],
+    patch_size: int,
 ) -> CloseMatches:
-    """Look for one view's patches in the other views that they were looked for in, close to where they should be.
+    """Look for the patches of images in others, close to where they should be.
 
-    `cameras` are [B, T, V], with the unit of depth; images are from 0 to 1. Every pixel of a patch is carried over by
-    its own depth, and all of them are shifted together. They are compared by the correlation of their brightness, so
-    that exposure and contrast may differ; the peak is that of a paraboloid.
+    Cameras are [B, T], with the unit of depth; images are from 0 to 1. Every pixel of a patch is carried over by its
+    own depth, and all of them are shifted together. They are compared by the correlation of their brightness, so that
+    exposure and contrast may differ; the peak is that of a paraboloid.
 
     Source: Furukawa & Ponce (2009), "Accurate Camera Calibration from Multi-View Stereo and Bundle Adjustment", for
     matches that are made better where a first reconstruction shows them, and then make cameras better.
     """
-    own, view = images[place], views[place]
-    num_times = own.shape[1]
-    points = unproject(depth.double(), cameras.intrinsics[:, :, place].to(depth.device))
-    mine = cut_patches(own.mean(dim=2).flatten(0, 1)[..., None], (view.patch_size,) * 2).flatten(1, 2)
-    found, sure = [], []
-    for target in view.matches.targets:
-        times, numbers = (one[:, place] for one in target_images(target, num_times, len(views)))
-        other = int(numbers[0])
-        if other == place:  # a camera that hardly moves shows itself little that is new
-            found.append(torch.zeros_like(mine[..., :2]))
-            sure.append(torch.zeros_like(mine[..., 0]))
-            continue
-        there, theirs = cameras[:, times, other], images[other][:, times].mean(dim=2).flatten(0, 1)
-        between = there.world_to_camera @ cameras[:, :, place].camera_to_world
-        expected = _expected(points, between, there.intrinsics, view.patch_size, theirs.shape[1:])
-        shift, alike = _compared(mine, theirs, expected)
-        found.append(expected.middle + shift)
-        sure.append(torch.where(expected.usable, alike, 0))
-    of_targets = (torch.unflatten(torch.stack(one, dim=1), 0, own.shape[:2]) for one in (found, sure))
-    return CloseMatches(*of_targets)
+    points = unproject(depth.double(), own.intrinsics.to(depth.device))
+    between = other.world_to_camera @ own.camera_to_world
+    patches = cut_patches(mine.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
+    expected = _expected(points, between, other.intrinsics, patch_size, theirs.shape[-2:])
+    shift, alike = _compared(patches, theirs.mean(dim=2).flatten(0, 1), expected)
+    sure = torch.where(expected.usable, alike, 0)
+    return CloseMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in (expected.middle + shift, sure)))
 
 
 def _expected(

@@ -28,7 +28,7 @@ class MatchedView:
     @property
     def size(self) -> tuple[int, int]:
         """(Height, width) in px."""
-        return self._depth.shape[-2], self._depth.shape[-1]
+        return self.depth.shape[-2], self.depth.shape[-1]
 
     @property
     def grid(self) -> Grid:
@@ -45,7 +45,7 @@ class MatchedView:
         """Depth there: the mean logarithm of the four pixels that meet."""
         rows, columns = self.grid
         side = self.patch_size
-        depth = self._depth[:, :, 0].double().cpu()
+        depth = self.depth[:, :, 0].double().cpu()
         around = depth.log().reshape(*depth.shape[:2], rows, side, columns, side)
         inner = inner_pixels(side)
         middles: Tensor = around[..., inner, :, inner].mean(dim=(-3, -1)).exp()
@@ -56,7 +56,7 @@ class MatchedView:
         """Confidence in depth, at least 1; middling where the network says nothing of it."""
         confidence = self.output.depth_confidence
         if confidence is None:
-            return torch.full_like(self._depth[:, :, 0], _MIDDLING)
+            return torch.full_like(self.depth[:, :, 0], _MIDDLING)
         return confidence[:, :, 0]
 
     @property
@@ -69,12 +69,13 @@ class MatchedView:
         dynamic = self.output.dynamic
         if target.at_same_instant or dynamic is None:
             rows, columns = self.grid
-            return torch.ones(*self._depth.shape[:2], rows * columns, dtype=torch.float64)
+            return torch.ones(*self.depth.shape[:2], rows * columns, dtype=torch.float64)
         moving = functional.max_pool2d(dynamic.double().cpu().flatten(0, 2)[:, None], self.patch_size)
         return 1 - moving.reshape(*dynamic.shape[:2], -1)
 
     @property
-    def _depth(self) -> Float[Tensor, "B T one H W"]:
+    def depth(self) -> Float[Tensor, "B T one H W"]:
+        """Depth of every pixel."""
         assert self.output.depth is not None
         return self.output.depth
 

@@ -140,13 +140,21 @@ def test_the_first_pose_and_what_is_known_stay():
     torch.testing.assert_close(known.depth, depth, rtol=0.02, atol=0)
 
 
-@pytest.mark.parametrize("alike", [0.0, 0.2])
-def test_steps_end_where_nothing_gets_likelier(monkeypatch, alike):
+@pytest.mark.parametrize(("alike", "of_one_camera"), [(0.0, 0.0), (0.2, 0.0), (0.0, 0.9)])
+def test_steps_end_where_nothing_gets_likelier(monkeypatch, alike, of_one_camera):
     """The slopes of the likelihood vanish there, whatever was eliminated on the way."""
     monkeypatch.setattr("page4d.geometry.bundle._DAMPING", 1e-9)
     true, depth, sightings = capture(3)
     deviation = 0.1 + 0.2 * torch.rand(depth.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    beliefs = Beliefs(rotation_rad=10, position=10, log_focal=0.1, log_depth=deviation, alike=alike)
+    beliefs = Beliefs(
+        rotation_rad=100,
+        position=100,
+        log_focal=0.1,
+        log_depth=deviation,
+        alike=alike,
+        of_one_camera=of_one_camera,
+        taken_by=torch.tensor([0, 1, 0, 1]),
+    )
     bundle = Bundle(*disturbed(true, depth, 4), sightings, beliefs)
     guess = bundle.start
     for _ in range(100):
@@ -184,6 +192,43 @@ def test_what_is_found_nowhere_follows_what_is_around_it_if_errors_are_alike():
     )
     torch.testing.assert_close(alone, wrong.log().abs()[..., ~found])
     assert together.median() < 0.4 * alone.median()
+
+
+def test_an_image_that_is_seen_by_none_follows_the_others_of_its_camera():
+    true, depth, sightings = capture(7)
+    twist = torch.tensor([0.1, -0.1, 0.1, 0.03, 0.05, -0.04]).double()
+    pose, matrices = true.world_to_camera.clone(), true.intrinsics.clone()
+    pose[:, 2:] = se3_exp(twist) @ pose[:, 2:]
+    matrices[:, 2:, :2, :2] *= 1.06
+    wrong = replace(true, world_to_camera=pose, intrinsics=matrices)
+    weight = sightings.weight.clone()
+    weight[:, 3], weight[:, OTHERS == 3] = 0, 0
+    blind = replace(sightings, weight=weight)
+    alone, together = (
+        adjust(wrong, depth, blind, Beliefs(of_one_camera=0.999, taken_by=taken_by)).cameras
+        for taken_by in (None, torch.tensor([0, 1, 2, 2]))
+    )
+    torch.testing.assert_close(alone.world_to_camera[:, 3], wrong.world_to_camera[:, 3])
+    assert rotation_errors(together, true)[:, 2:].max() < 0.3 * rotation_errors(wrong, true)[:, 3].min()
+    assert ((together.intrinsics / true.intrinsics)[:, 3, 0, 0] - 1).abs().max() < 0.03
+
+
+def test_better_finds_lead_on_from_an_earlier_adjustment():
+    true, depth, sightings = capture(9, batch=4)
+    random = torch.Generator().manual_seed(10)
+    rough = sightings.found + 2 * torch.randn(sightings.found.shape, generator=random, dtype=torch.float64)
+    false = torch.rand(rough.shape[:-1], generator=random) < 0.2
+    better = torch.where(false[..., None], rough, sightings.found)
+    start, guessed = disturbed(true, depth, 11)
+    first = adjust(start, guessed, replace(sightings, found=rough))
+    second = adjust(start, guessed, replace(sightings, found=better), earlier=first)
+    wide = adjust(start, guessed, replace(sightings, found=better))
+    errors = [rotation_errors(one.cameras, true)[:, 1:] for one in (first, second, wide)]
+    assert errors[1].median() < 0.3 * errors[0].median()
+    assert errors[1].median() < 1.2 * errors[2].median()
+    # What is believed is what was given, wherever the steps begin.
+    nothing = replace(sightings, weight=torch.zeros_like(sightings.weight))
+    torch.testing.assert_close(adjust(start, guessed, nothing, earlier=first).depth, guessed)
 
 
 def test_finds_that_say_nothing_change_nothing():

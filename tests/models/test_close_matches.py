@@ -12,8 +12,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import se3_exp
 from page4d.models.close_matches import CloseMatches, match_closely
 from page4d.models.input_config import MatchTarget
-from page4d.models.matched_view import MatchedView
-from page4d.models.matching import Matches, ViewMatches
+from page4d.models.matching import Matches, patch_centers, to_pixels
 from page4d.models.output import NetworkOutput
 from page4d.models.refinement import refine
 from page4d.synthetic.sampler import ShotRequest, sample_truth
@@ -23,17 +22,8 @@ from page4d.training.targets import targets_of
 from page4d.truth import Truth
 
 PATCH, SIZE, GRID = 8, (96, 128), (12, 16)
+MIDDLES = to_pixels(patch_centers(GRID), GRID, PATCH)
 KINDS = (MatchTarget.NEXT_VIEW, MatchTarget.PREVIOUS_VIEW)
-
-
-def views_of(depth: Tensor, kinds: tuple[MatchTarget, ...] = KINDS) -> list[MatchedView]:
-    """Return views whose matches say nothing but in which images they were looked for."""
-    nothing = torch.zeros(*depth.shape[:2], len(kinds), GRID[0] * GRID[1])
-    matches = ViewMatches(
-        likelihoods=None, expected=nothing[..., None].expand(*nothing.shape, 2), confidence=nothing, targets=kinds
-    )
-    outputs = (NetworkOutput(depth=one[:, :, None]) for one in depth.unbind(2))
-    return [MatchedView(output=output, matches=matches, patch_size=PATCH) for output in outputs]
 
 
 def shifted(shift: tuple[float, float]) -> tuple[Tensor, Cameras, Tensor]:
@@ -57,28 +47,29 @@ def shifted(shift: tuple[float, float]) -> tuple[Tensor, Cameras, Tensor]:
     return pair[None, None, :, None].expand(1, 1, 2, 3, *SIZE), cameras, torch.full((1, 1, 2, *SIZE), 3.0)
 
 
-def looked(images: Tensor | Sequence[Tensor], cameras: Cameras, depth: Tensor, place: int = 0) -> CloseMatches:
-    of_views = list(images.unbind(2)) if isinstance(images, Tensor) else list(images)
-    return match_closely(views_of(depth), place, of_views, cameras, depth[:, :, place])
+def looked(images: Tensor | Sequence[Tensor], cameras: Cameras, depth: Tensor) -> CloseMatches:
+    """Look for the patches of the first view in the second."""
+    mine, theirs = (images[:, :, 0], images[:, :, 1]) if isinstance(images, Tensor) else images[:2]
+    return match_closely(mine, theirs, cameras[:, :, 0], cameras[:, :, 1], depth[:, :, 0], PATCH)
 
 
 @pytest.mark.parametrize("shift", [(0.0, 0.0), (2.0, -1.0), (-0.4, 2.6), (1.3, 0.7)])
 def test_a_shift_is_found_to_a_fraction_of_a_pixel(shift: tuple[float, float]) -> None:
     images, cameras, depth = shifted(shift)
     close = looked(images, cameras, depth)
-    there = close.found[0, 0, 0] - views_of(depth)[0].middles
+    there = close.found[0, 0] - MIDDLES
     away_from_borders = torch.ones(GRID, dtype=torch.bool)
     away_from_borders[[0, -1]] = away_from_borders[:, [0, -1]] = False
     off = (there - torch.tensor(shift)).abs()[away_from_borders.flatten()]
     assert off.max() < 0.12  # correlation is no parabola, but nearly
-    assert (close.sure[0, 0, 0][away_from_borders.flatten()] > 0.75).all()
+    assert (close.sure[0, 0][away_from_borders.flatten()] > 0.75).all()
 
 
 def test_what_is_further_away_is_not_found() -> None:
     images, cameras, depth = shifted((5.0, 0.0))
     found = looked(images, cameras, depth)
-    at_its_place = (found.found[0, 0, 0] - views_of(depth)[0].middles - torch.tensor([5.0, 0])).norm(dim=-1) < 0.5
-    assert not (at_its_place & (found.sure[0, 0, 0] > 0)).any()
+    at_its_place = (found.found[0, 0] - MIDDLES - torch.tensor([5.0, 0])).norm(dim=-1) < 0.5
+    assert not (at_its_place & (found.sure[0, 0] > 0)).any()
 
 
 def test_edges_and_flat_things_tell_nothing() -> None:
@@ -104,11 +95,11 @@ def test_patches_of_captures_are_found_where_they_truly_are() -> None:
     pose[:, :, 1] = turn @ pose[:, :, 1]
     cameras = replace(truth.cameras, world_to_camera=pose, intrinsics=truth.cameras.intrinsics.double())
     close = looked(truth.images, cameras, depth)
-    position = true.position[:, :, 0] * PATCH
+    position, seen = true.position[:, :, 0, 0] * PATCH, true.seen[:, :, 0, 0]
     sure = close.sure > 0
     assert sure.float().mean() > 0.15
-    assert true.seen[:, :, 0][sure].float().mean() > 0.8
-    off = (close.found - position).norm(dim=-1)[sure & true.seen[:, :, 0]]
+    assert seen[sure].float().mean() > 0.8
+    off = (close.found - position).norm(dim=-1)[sure & seen]
     assert off.median() < 0.5
     assert (off < 1).float().mean() > 0.75
     # Exposure does not matter, but what is nearly flat becomes flatter.
@@ -116,7 +107,7 @@ def test_patches_of_captures_are_found_where_they_truly_are() -> None:
     again = looked(darker, cameras, depth)
     both = sure & (again.sure > 0)
     assert both.sum() > 0.9 * sure.sum()
-    assert ((close.found - again.found).norm(dim=-1)[both] < 0.1).float().mean() > 0.9
+    assert ((close.found - again.found).norm(dim=-1)[both] < 0.2).float().mean() > 0.9
 
 
 def test_a_few_patches_at_a_time_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +135,6 @@ def test_other_units_and_views_of_other_sizes_change_nothing() -> None:
     lower = [truth.images[:, :, 0], truth.images[:, :, 1, :, :72], truth.images[:, :, 2]]
     cut = looked(lower, cameras, depth)
     above = (here.sure > 0) & (here.found[..., 1] < 60)
-    above[:, :, 1] = False  # of the other target, which is whole
     torch.testing.assert_close(cut.found[above], here.found[above], rtol=0, atol=1e-3)
 
 

@@ -1,0 +1,156 @@
+"""Where patches are found in other images: as a network says, and close to where an adjustment shows them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.geometry.bundle import Sightings
+from page4d.geometry.camera import Cameras
+from page4d.models.close_matches import match_closely
+from page4d.models.matched_view import MatchedView, image_numbers
+from page4d.models.matching import to_pixels
+
+_SURENESS_POWER = 1.5
+"""The less sure a match is, the further it is off, and the more often it is false."""
+
+_CLOSENESS = 8.0
+"""How much more a find of something that looks alike counts, at most, than the sure match of a patch."""
+
+_MOST_OTHERS = 5
+"""Views in which patches of one are looked for anew: all pairs of larger rigs would take too long."""
+
+
+class _Slot(NamedTuple):
+    """Where one view's patches are found in one other image at each instant, and how much that counts."""
+
+    images: Int[Tensor, " T"]
+    found: Float[Tensor, "B T P 2"]
+    weight: Float[Tensor, "B T P"]
+
+
+def network_sightings(views: Sequence[MatchedView], num_times: int, sigma_px: float) -> Sightings:
+    """Return what a network found, by target; finds that it is sure of have a standard deviation of `sigma_px`."""
+    images = image_numbers(views[0].matches.targets, num_times, len(views))
+    pixels, found, weight = [], [], []
+    for place, view in enumerate(views):
+        expected, confidence = view.matches.expected.double().cpu(), view.matches.confidence.double().cpu()
+        pixels.append(view.middles.expand(len(expected), num_times, -1, 2))
+        there, sure = [], []
+        for index, target in enumerate(view.matches.targets):
+            other = views[int(images[0, place, index]) % len(views)]
+            there.append(to_pixels(expected[:, :, index], other.grid, other.patch_size))
+            sure.append(confidence[:, :, index] ** _SURENESS_POWER * view.trust(target))
+        found.append(torch.stack(there, dim=2))
+        weight.append(torch.stack(sure, dim=2))
+    return Sightings(
+        pixels=beside_each_other(pixels, dim=-2),
+        images=images.flatten(0, 1),
+        found=beside_each_other(found, dim=-2),
+        weight=beside_each_other(weight, fill=0.0),
+        sigma_px=sigma_px,
+    )
+
+
+def close_sightings(
+    sightings: Sightings,
+    views: Sequence[MatchedView],
+    images: Sequence[Float[Tensor, "B T 3 _ _"]],
+    cameras: Cameras,
+    depth: Sequence[Float[Tensor, "B T _ _"]],
+) -> Sightings:
+    """Return sightings in which patches that look alike take the place of what was found for their patches.
+
+    `cameras` are [B, T, V], with the unit of depth. Slots are those of other views at the same instant, whether the
+    network looked there or not, and then those of other instants, as they are. A view alone has no such others, as a
+    camera that hardly moves shows itself little that is new.
+    """
+    num_times, num_views = depth[0].shape[1], len(views)
+    if num_views == 1:
+        return sightings
+    slots = []
+    for place, view in enumerate(views):
+        there, later = _by_view(sightings, place, num_times, num_views)
+        anew = []
+        for other in _others(place, num_views, list(there)):
+            rigs = cameras[:, :, place], cameras[:, :, other]
+            close = match_closely(images[place], images[other], *rigs, depth[place], view.patch_size)
+            looked = _Slot(
+                images=torch.arange(num_times) * num_views + other,
+                found=_filled(close.found.double().cpu(), sightings.found.shape[-2], dim=-2),
+                weight=_CLOSENESS * _filled(close.sure.double().cpu(), sightings.found.shape[-2], dim=-1),
+            )
+            anew.append(_in_place_of(there.get(other), looked))
+        slots.append(anew + later)
+    images_of, found, weight = (
+        torch.stack(
+            [torch.stack([getattr(slot, name) for slot in of_view], dim=-dim) for of_view in slots], dim=place
+        )
+        for name, dim, place in (("images", 1, 1), ("found", 3, 2), ("weight", 2, 2))
+    )
+    return replace(sightings, images=images_of.flatten(0, 1), found=found.flatten(1, 2), weight=weight.flatten(1, 2))
+
+
+def _by_view(
+    sightings: Sightings, place: int, num_times: int, num_views: int
+) -> tuple[dict[int, _Slot], list[_Slot]]:
+    """Return one slot for each other view at the same instant, and those of other instants."""
+    size = (num_times, num_views)
+    numbers = torch.unflatten(sightings.images, 0, size)[:, place]
+    found, weight = (torch.unflatten(part, 1, size)[:, :, place] for part in (sightings.found, sightings.weight))
+    there: dict[int, _Slot] = {}
+    later: list[_Slot] = []
+    for index in range(numbers.shape[-1]):
+        slot = _Slot(images=numbers[:, index], found=found[:, :, index], weight=weight[:, :, index])
+        other = int(slot.images[0])
+        if not torch.equal(slot.images, torch.arange(num_times) * num_views + other):
+            later.append(slot)
+        elif other != place:
+            there.setdefault(other, slot)
+    return there, later
+
+
+def _others(place: int, num_views: int, asked: Sequence[int]) -> list[int]:
+    """Return where patches of a view are looked for: in those that the network asked, then in the nearest in line."""
+
+    def away(other: int) -> int:
+        return min((other - place) % num_views, (place - other) % num_views)
+
+    more = sorted((other for other in range(num_views) if other != place and other not in asked), key=away)
+    return [*asked, *more][: min(num_views - 1, _MOST_OTHERS)]
+
+
+def _in_place_of(before: _Slot | None, looked: _Slot) -> _Slot:
+    """Return what was found anew, and where nothing was, what was there before."""
+    if before is None:
+        return looked
+    there = looked.weight > 0
+    return looked._replace(
+        found=torch.where(there[..., None], looked.found, before.found),
+        weight=torch.where(there, looked.weight, before.weight),
+    )
+
+
+def _filled(part: Tensor, count: int, dim: int) -> Tensor:
+    """Fill up with zeros what a smaller view has of its patches."""
+    missing = count - part.shape[dim]
+    return functional.pad(part, (0, 0) * (-dim - 1) + (0, missing))
+
+
+def beside_each_other(
+    of_views: Sequence[Float[Tensor, "B T *_"]], dim: int = -1, fill: float | None = None
+) -> Float[Tensor, "B N *_"]:
+    """Stack what views have of their patches as [B, T*V, ...]; smaller ones are filled up, or repeat their last."""
+    most = max(part.shape[dim] for part in of_views)
+    full = []
+    for part in of_views:
+        last = part.narrow(dim, part.shape[dim] - 1, 1)
+        shape = list(part.shape)
+        shape[dim] = most - part.shape[dim]
+        more = last.expand(shape) if fill is None else part.new_full(shape, fill)
+        full.append(torch.cat([part, more], dim=dim))
+    return torch.stack(full, dim=2).flatten(1, 2)
