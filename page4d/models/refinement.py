@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.adjustment import adjust
+from page4d.geometry.adjustment import Adjusted, adjust
 from page4d.geometry.averaging import baseline_ratio
 from page4d.geometry.bundle import Beliefs, Sightings
 from page4d.geometry.camera import Cameras
@@ -31,10 +31,13 @@ _BELIEFS = Beliefs(
 """How a network's own answers are believed beside its matches: about the errors of the bundled one, but focal lengths
 less, which all others adapt to; that of depth is where it is least sure."""
 
+_LOG_FOCAL_ALONE = 0.05
+"""The same for the focal length of a view without others: matches in time show little of it, and that wrongly."""
+
 _SURER = 0.5
 """How large errors of depth are believed to be, beside that, after depth was looked for along known rays."""
 
-_CLOSER_LOOKS = 2
+_CLOSER_LOOKS = 3
 """How often patches that look alike are looked for where what was found shows them."""
 
 _CONFIDENCE_POWER = 1.25
@@ -44,15 +47,15 @@ Images = Float[Tensor, "B T V 3 H W"] | Sequence[Float[Tensor, "B T 3 _ _"]]
 """Of views of one size, or of each view."""
 
 
-class _Told(NamedTuple):
-    """Cameras [B, N] that were told, and the unit of those that were found in theirs."""
+class _Rig(NamedTuple):
+    """Cameras [B, N] that depth is to fit, and the unit of those that were found in theirs."""
 
     cameras: Cameras
     scale: Float[Tensor, "B one one"]
 
 
-class _Asked(NamedTuple):
-    """What is adjusted: views, their images if these may be looked at, depths of patches, and what is known."""
+class _Evidence(NamedTuple):
+    """Views, their images if these may be looked at, depths of patches, matches, and how far all this is believed."""
 
     views: Sequence[MatchedView]
     images: Sequence[Float[Tensor, "B T 3 _ _"]] | None
@@ -102,51 +105,37 @@ def refine(
     views = matched_views(output, patch_size)
     if not views or output.world_to_camera is None or output.intrinsics is None:
         return output
-    num_times = output.world_to_camera.shape[1]
-    taken_by = torch.arange(num_times * len(views)) % len(views)
-    beliefs = replace(_with_confidence(beliefs, views), taken_by=taken_by)
+    beliefs = _for_views(beliefs, views)
     if hints.intrinsics is not None:
         beliefs = replace(beliefs, log_focal=0.0)
-    asked = _Asked(
+    evidence = _Evidence(
         views=views,
         images=_of_views(images, views) if images is not None and len(views) > 1 else None,
         depth=beside_each_other([view.depth_at_middles for view in views]),
-        sightings=network_sightings(views, num_times, sigma_cells * patch_size / finer),
+        sightings=network_sightings(views, output.world_to_camera.shape[1], sigma_cells * patch_size / finer),
         beliefs=beliefs,
     )
     matrix = output.intrinsics if hints.intrinsics is None else hints.intrinsics
-    guess = _cameras(output.world_to_camera, matrix, views)
-    found = adjust(guess, asked.depth, asked.sightings, beliefs)
-    if asked.images is not None and hints.world_to_camera is None:
-        for _ in range(_CLOSER_LOOKS):
-            close = _looked_closer(asked, asked.images, found.cameras, found.depth)
-            found = adjust(guess, asked.depth, close, beliefs, earlier=found)
+    found = _adjusted(evidence, _cameras(output.world_to_camera, matrix, views), hints.world_to_camera is None)
     told = _told(hints, matrix, views, found.cameras)
     if told is None:
-        told, better = _Told(found.cameras, torch.ones_like(asked.depth[:, :1, :1])), found.depth
+        rig, depth = _Rig(found.cameras, torch.ones_like(found.depth[:, :1, :1])), found.depth
     else:
-        better = _depth_for(told, asked, found.depth * told.scale) / told.scale
-    corrections = asked.corrections(better)
-    if asked.images is not None:
-        corrections = _along_rays(asked, asked.images, told, corrections)
-    cameras = found.cameras.by_time(num_times)
-    pose, intrinsics = (
-        part.to(output.world_to_camera.device) for part in (cameras.world_to_camera, cameras.intrinsics)
-    )
-    refined = [
-        _corrected(view, pose[:, :, place, None], intrinsics[:, :, place, None], corrections[place][:, :, None])
-        for place, view in enumerate(views)
-    ]
-    if isinstance(output, MixedOutput):
-        return replace(output, views=tuple(refined))
-    points = [view.points for view in refined if view.points is not None]
-    return replace(
-        output,
-        world_to_camera=pose,
-        intrinsics=intrinsics,
-        depth=torch.cat([view.depth for view in refined if view.depth is not None], dim=2),
-        points=torch.cat(points, dim=2) if points else None,
-    )
+        rig, depth = told, _depth_for(told, evidence, found.depth * told.scale) / told.scale
+    corrections = evidence.corrections(depth)
+    if evidence.images is not None:
+        corrections = _along_rays(evidence, evidence.images, rig, corrections)
+    return _corrected(output, views, found.cameras.by_time(evidence.num_times), corrections)
+
+
+def _adjusted(evidence: _Evidence, guess: Cameras, closer: bool) -> Adjusted:
+    """Return cameras and depths of patches that agree with matches, and, `closer`, with what looks alike."""
+    found = adjust(guess, evidence.depth, evidence.sightings, evidence.beliefs)
+    if evidence.images is not None and closer:
+        for _ in range(_CLOSER_LOOKS):
+            close = _looked_closer(evidence, evidence.images, found.cameras, found.depth)
+            found = adjust(guess, evidence.depth, close, evidence.beliefs, earlier=found)
+    return found
 
 
 def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[MatchedView]) -> Cameras:
@@ -159,45 +148,46 @@ def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[MatchedView]) -> 
     )
 
 
-def _told(hints: Hints, matrix: Tensor, views: Sequence[MatchedView], found: Cameras) -> _Told | None:
+def _told(hints: Hints, matrix: Tensor, views: Sequence[MatchedView], found: Cameras) -> _Rig | None:
     """Return the cameras that are told; None if none are, or if they show no unit."""
     if hints.world_to_camera is None:
         return None
     told = _cameras(hints.world_to_camera, matrix, views)
     scales = [baseline_ratio(*centers) for centers in zip(found.centers, told.centers, strict=True)]
     sizes = [scale for scale in scales if scale is not None]
-    return _Told(told, torch.stack(sizes)[:, None, None]) if len(sizes) == len(scales) else None
+    return _Rig(told, torch.stack(sizes)[:, None, None]) if len(sizes) == len(scales) else None
 
 
-def _depth_for(told: _Told, asked: _Asked, depth: Float[Tensor, "B N P"]) -> Float[Tensor, "B N P"]:
+def _depth_for(told: _Rig, evidence: _Evidence, depth: Float[Tensor, "B N P"]) -> Float[Tensor, "B N P"]:
     """Return the depth that fits known cameras, in their unit."""
-    fixed = replace(asked.beliefs, rotation_rad=0.0, position=0.0)
-    swept = sweep(asked.views, told.cameras, adjust(told.cameras, depth, asked.sightings, fixed).depth)
-    if asked.images is None:
+    fixed = replace(evidence.beliefs, rotation_rad=0.0, position=0.0)
+    swept = sweep(evidence.views, told.cameras, adjust(told.cameras, depth, evidence.sightings, fixed).depth)
+    if evidence.images is None:
         return swept
     surer = replace(fixed, log_depth=_SURER * fixed.log_depth)
     for _ in range(_CLOSER_LOOKS):
-        swept = adjust(told.cameras, swept, _looked_closer(asked, asked.images, told.cameras, swept), surer).depth
+        close = _looked_closer(evidence, evidence.images, told.cameras, swept)
+        swept = adjust(told.cameras, swept, close, surer).depth
     return swept
 
 
 def _looked_closer(
-    asked: _Asked, images: Sequence[Float[Tensor, "B T 3 _ _"]], cameras: Cameras, depth: Float[Tensor, "B N P"]
+    evidence: _Evidence, images: Sequence[Float[Tensor, "B T 3 _ _"]], cameras: Cameras, depth: Float[Tensor, "B N P"]
 ) -> Sightings:
     """Return what looks alike where these cameras and depths show it."""
-    depths = _depths(asked.views, asked.corrections(depth))
-    return close_sightings(asked.sightings, asked.views, images, cameras.by_time(asked.num_times), depths)
+    depths = _depths(evidence.views, evidence.corrections(depth))
+    return close_sightings(evidence.sightings, evidence.views, images, cameras.by_time(evidence.num_times), depths)
 
 
 def _along_rays(
-    asked: _Asked,
+    evidence: _Evidence,
     images: Sequence[Float[Tensor, "B T 3 _ _"]],
-    told: _Told,
+    rig: _Rig,
     corrections: Sequence[Float[Tensor, "B T _ _"]],
 ) -> list[Float[Tensor, "B T _ _"]]:
     """Return corrections that agree with what the images show at these corrected depths."""
-    depths = [depth * told.scale[..., None].to(depth) for depth in _depths(asked.views, corrections)]
-    closer = look_closer(asked.views, images, told.cameras.by_time(asked.num_times), depths)
+    depths = [depth * rig.scale[..., None].to(depth) for depth in _depths(evidence.views, corrections)]
+    closer = look_closer(evidence.views, images, rig.cameras.by_time(evidence.num_times), depths)
     return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
 
 
@@ -226,6 +216,29 @@ def _enlarged(view: MatchedView, ratio: Float[Tensor, "B T P"]) -> Float[Tensor,
 
 
 def _corrected(
+    output: Output, views: Sequence[MatchedView], cameras: Cameras, corrections: Sequence[Float[Tensor, "B T _ _"]]
+) -> Output:
+    """Return the output with other cameras [B, T, V] and depth."""
+    assert output.world_to_camera is not None
+    device = output.world_to_camera.device
+    pose, intrinsics = cameras.world_to_camera.to(device), cameras.intrinsics.to(device)
+    refined = [
+        _corrected_view(view, pose[:, :, place, None], intrinsics[:, :, place, None], corrections[place][:, :, None])
+        for place, view in enumerate(views)
+    ]
+    if isinstance(output, MixedOutput):
+        return replace(output, views=tuple(refined))
+    points = [view.points for view in refined if view.points is not None]
+    return replace(
+        output,
+        world_to_camera=pose,
+        intrinsics=intrinsics,
+        depth=torch.cat([view.depth for view in refined if view.depth is not None], dim=2),
+        points=torch.cat(points, dim=2) if points else None,
+    )
+
+
+def _corrected_view(
     view: MatchedView,
     pose: Float[Tensor, "B T one 4 4"],
     intrinsics: Float[Tensor, "B T one 3 3"],
@@ -242,7 +255,9 @@ def _corrected(
     return replace(output, world_to_camera=pose, intrinsics=intrinsics, depth=output.depth * factor, points=points)
 
 
-def _with_confidence(beliefs: Beliefs, views: Sequence[MatchedView]) -> Beliefs:
-    """Believe the depth of a patch the more the surer the network is of it."""
+def _for_views(beliefs: Beliefs, views: Sequence[MatchedView]) -> Beliefs:
+    """Believe the depth of a patch the more the surer the network is of it; say what is of one view."""
     doubt = beside_each_other([view.confidence for view in views]) ** -_CONFIDENCE_POWER
-    return replace(beliefs, log_depth=beliefs.log_depth * doubt)
+    taken_by = torch.arange(doubt.shape[1]) % len(views)
+    log_focal = beliefs.log_focal if len(views) > 1 else min(beliefs.log_focal, _LOG_FOCAL_ALONE)
+    return replace(beliefs, log_depth=beliefs.log_depth * doubt, log_focal=log_focal, taken_by=taken_by)
