@@ -26,10 +26,10 @@ _SIGMA_CELLS = 0.8
 """Standard deviation of where a sure match is found, in cells; a wide one, as errors of neighbours are alike."""
 
 _BELIEFS = Beliefs(
-    rotation_rad=0.2, position=0.2, log_focal=0.3, log_scale=0.1, log_depth=0.8, alike=0.1, of_one_camera=0.98
+    rotation_rad=0.2, position=0.2, log_focal=0.15, log_scale=0.1, log_depth=0.8, alike=0.1, of_one_camera=0.98
 )
-"""How a network's own answers are believed beside its matches: about the errors of the bundled one, but focal lengths
-less, which all others adapt to; that of depth is where it is least sure."""
+"""How a network's own answers are believed beside its matches: about the errors of the bundled one; that of depth is
+where it is least sure."""
 
 _LOG_FOCAL_ALONE = 0.05
 """The same for the focal length of a view without others: matches in time show little of it, and that wrongly."""

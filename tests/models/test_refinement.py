@@ -178,3 +178,26 @@ def test_views_of_different_sizes_are_refined_together(output: NetworkOutput, ma
     better = refine(mixed, PATCH, 2, sigma_cells=0.2)
     assert better.views[2].depth.shape[-2:] == (rows * PATCH, SIZE[1])
     assert rotation_error(better, truth) < 2.5
+
+
+def test_a_view_alone_nearly_keeps_its_focal_length(output: NetworkOutput, matches: Matches) -> None:
+    """Matches in time that show everything further from the middle would make any focal length longer."""
+    wider = replace(
+        matches,
+        expected=1.3 * matches.expected[:, :, :1, -1:],
+        confidence=torch.ones_like(matches.confidence[:, :, :1, -1:]),
+        targets=KINDS[-1:],
+    )
+    alone = replace(
+        output,
+        world_to_camera=output.world_to_camera[:, :, :1],
+        intrinsics=output.intrinsics[:, :, :1],
+        depth=output.depth[:, :, :1],
+        depth_confidence=output.depth_confidence[:, :, :1],
+        dynamic=torch.zeros_like(output.dynamic[:, :, :1]),
+        matches=wider,
+    )
+    found = refine(alone, PATCH, 2)
+    change = (found.intrinsics / alone.intrinsics)[..., 0, 0].log().abs()
+    assert 0 < change.max() < 0.1
+    assert (found.world_to_camera - alone.world_to_camera).abs().max() > 0.01
