@@ -86,13 +86,18 @@ def close_sightings(
             )
             anew.append(_in_place_of(there.get(other), looked))
         slots.append(anew + later)
-    images_of, found, weight = (
-        torch.stack(
-            [torch.stack([getattr(slot, name) for slot in of_view], dim=-dim) for of_view in slots], dim=place
-        )
-        for name, dim, place in (("images", 1, 1), ("found", 3, 2), ("weight", 2, 2))
+    return replace(
+        sightings,
+        images=_stacked([[slot.images for slot in of_view] for of_view in slots], dim=1),
+        found=_stacked([[slot.found for slot in of_view] for of_view in slots], dim=2),
+        weight=_stacked([[slot.weight for slot in of_view] for of_view in slots], dim=2),
     )
-    return replace(sightings, images=images_of.flatten(0, 1), found=found.flatten(1, 2), weight=weight.flatten(1, 2))
+
+
+def _stacked(parts: Sequence[Sequence[Tensor]], dim: int) -> Tensor:
+    """Stack what views have in their slots: V behind the T before `dim`, together N, and then G."""
+    of_views = [torch.stack(list(of_slots), dim=dim) for of_slots in parts]
+    return torch.stack(of_views, dim=dim).flatten(dim - 1, dim)
 
 
 def _by_view(
