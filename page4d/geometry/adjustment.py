@@ -19,8 +19,8 @@ _WIDEST_KERNEL = 0.12
 _NARROWEST_KERNEL = 1.0
 """In standard deviations of a find, in the end: what is further off counts less and less."""
 
-_NUM_KERNELS = 10
-_LATER_KERNELS = (2.0, 0.5, 4)
+_NUM_KERNELS = 6
+_LATER_KERNELS = (3.0, 0.5, 3)
 """Widest and narrowest, in standard deviations of a find, and how many, where an earlier adjustment went before."""
 
 _STEPS_A_KERNEL = 2

@@ -17,7 +17,9 @@ _OF_A_CAMERA = 8
 """Rotation vector and translation of a small motion in the camera's frame, log focal length, log scale of depth."""
 
 _POSE, _FOCAL, _SCALE = slice(0, 6), 6, 7
-_DAMPING = 1e-3
+_DAMPING = 1e-5
+"""Of the diagonal; more would leave focal lengths, which much else makes up for, where they began."""
+
 _LONGEST_STEP = 0.4
 _LONGEST_SHARED = 1.0
 _OWN_SHARE = 0.1
@@ -52,7 +54,8 @@ class Beliefs:
     `position` is in units of the median depth. `log_scale` is of an image's depths together, `log_depth` of each: one
     number, or one for every pixel. Errors of pixels that are `alike` of the image's long side apart correlate by 1/e;
     with 0 every pixel has its own. Errors of poses, focal lengths and scales of images that were `taken_by` the same
-    camera correlate by `of_one_camera`; if nobody knows who took them, every image has its own.
+    camera correlate by `of_one_camera`, and those of focal lengths of any by `of_one_rig` at least: if one view is
+    wrongly taken for narrow, so are others. If nobody knows who took them, every image has its own.
     """
 
     rotation_rad: float = 0.3
@@ -62,6 +65,7 @@ class Beliefs:
     log_depth: float | Float[Tensor, "B N P"] = 0.25
     alike: float = 0.0
     of_one_camera: float = 0.0
+    of_one_rig: float = 0.0
     taken_by: Int[Tensor, " N"] | None = None
 
 
@@ -149,8 +153,7 @@ class Bundle:
         sigma = depth.new_tensor(sigmas, dtype=torch.float64).expand(len(sightings.images), -1).clone()
         sigma[0, _POSE] = 0
         self.free = sigma > 0
-        self.belief = torch.where(self.free[-1], sigma[-1], 1.0) ** -2
-        self.together = _precision(beliefs, sigma[:, 0])
+        self.belief = _precision(beliefs, torch.where(self.free[-1], sigma[-1], 1.0), len(sigma))
         deviation = torch.as_tensor(beliefs.log_depth, dtype=torch.float64, device=depth.device).expand(depth.shape)
         own_share = _OWN_SHARE if beliefs.alike else 1.0
         self.depth_belief = 1 / (own_share * deviation.square())
@@ -187,8 +190,8 @@ class Bundle:
 
     def cost(self, guess: Guess, kernel: float) -> Float[Tensor, " B"]:
         """Return twice the negative log-likelihood."""
-        off = self.off(guess) * self.free
-        believed = (self.belief * off * (self.together @ off)).sum(dim=(1, 2))
+        off = (self.off(guess) * self.free).flatten(1)
+        believed = (off @ self.belief * off).sum(dim=1)
         moved = (self.depth_belief * (guess.log_depth - self.start.log_depth).square()).sum(dim=(1, 2))
         shared = ((guess.shared @ self.errors.precision) * guess.shared).sum(dim=(1, 2))
         total: Tensor = believed + moved + shared
@@ -322,24 +325,24 @@ class Bundle:
         vector = slope.new_zeros(batch, size)
         vector.index_add_(1, self.places.flatten(), slope.flatten(1))
         free = self.free.flatten().to(vector)
-        off = self.off(guess) * self.free
-        vector = (vector + (self.belief * (self.together @ off)).flatten(1)) * free
+        vector = (vector + (self.off(guess).flatten(1) * free) @ self.belief) * free
         damping = torch.diag_embed(_DAMPING * matrix.diagonal(dim1=1, dim2=2))
-        believed = torch.kron(self.together, torch.diag(self.belief))
-        matrix = (matrix + damping + believed) * free[:, None] * free + torch.diag(1 - free)
+        matrix = (matrix + damping + self.belief) * free[:, None] * free + torch.diag(1 - free)
         step: Tensor = -torch.linalg.solve(matrix, vector[..., None])[..., 0]
         return step.clamp(-_LONGEST_STEP, _LONGEST_STEP).reshape(batch, -1, _OF_A_CAMERA)
 
 
-def _precision(beliefs: Beliefs, like: Float[Tensor, " N"]) -> Float[Tensor, "N N"]:
-    """Return the inverse of how errors of images correlate."""
-    itself = torch.eye(len(like)).to(like)
-    if beliefs.taken_by is None:
-        return itself
-    taken_by = beliefs.taken_by.to(like.device)
-    same = (taken_by[:, None] == taken_by).to(like)
-    precision: Tensor = torch.linalg.inv(itself + beliefs.of_one_camera * (same - itself))
-    return precision.contiguous()  # LAPACK's are transposed
+def _precision(beliefs: Beliefs, sigma: Float[Tensor, " C"], num_images: int) -> Float[Tensor, "NC NC"]:
+    """Return the inverse of the covariance of C errors of each of N images; those of one image are independent."""
+    itself = torch.eye(num_images).to(sigma)
+    correlation = itself.expand(len(sigma), -1, -1).clone()
+    if beliefs.taken_by is not None:
+        taken_by = beliefs.taken_by.to(sigma.device)
+        same = (taken_by[:, None] == taken_by).to(sigma)
+        correlation += beliefs.of_one_camera * (same - itself)
+        correlation[_FOCAL].clamp_(min=beliefs.of_one_rig)
+    of_each = torch.linalg.inv(correlation * sigma[:, None, None].square())
+    return torch.diag_embed(of_each.permute(1, 2, 0), dim1=1, dim2=3).flatten(2).flatten(0, 1)
 
 
 def _in_columns(pairs: Float[Tensor, "*batch G C"]) -> Float[Tensor, "*batch L"]:

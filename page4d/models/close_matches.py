@@ -13,7 +13,7 @@ from page4d.layers.chunks import in_chunks
 from page4d.layers.embed import cut_patches
 from page4d.models.matched_view import inner_pixels
 
-_REACH = 4
+_REACH = 5
 """In px: how far from where it is expected a patch is looked for, to each side."""
 
 _LEAST_VARIANCE = 1e-4

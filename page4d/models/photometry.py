@@ -17,10 +17,10 @@ _SIGMA = 0.5
 _CONFIDENCE_POWER = 1.0
 """With which it becomes smaller: the confidence is 1 at least."""
 
-_FURTHEST = 0.6
+_FURTHEST = 0.4
 """Logarithm of the largest factor that is tried."""
 
-_NUM_TRIED = 49
+_NUM_TRIED = 33
 _WINDOW = 5
 """Side in px of the squares that are compared."""
 

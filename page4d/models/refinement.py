@@ -26,7 +26,14 @@ _SIGMA_CELLS = 0.8
 """Standard deviation of where a sure match is found, in cells; a wide one, as errors of neighbours are alike."""
 
 _BELIEFS = Beliefs(
-    rotation_rad=0.2, position=0.2, log_focal=0.15, log_scale=0.1, log_depth=0.8, alike=0.1, of_one_camera=0.98
+    rotation_rad=0.2,
+    position=0.2,
+    log_focal=0.2,
+    log_scale=0.1,
+    log_depth=0.8,
+    alike=0.1,
+    of_one_camera=0.98,
+    of_one_rig=0.85,
 )
 """How a network's own answers are believed beside its matches: about the errors of the bundled one; that of depth is
 where it is least sure."""

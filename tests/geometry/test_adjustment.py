@@ -213,6 +213,25 @@ def test_an_image_that_is_seen_by_none_follows_the_others_of_its_camera():
     assert ((together.intrinsics / true.intrinsics)[:, 3, 0, 0] - 1).abs().max() < 0.03
 
 
+def test_focal_lengths_of_views_that_nobody_sees_follow_the_others_of_their_rig():
+    true, depth, sightings = capture(7)
+    matrices = true.intrinsics.clone()
+    matrices[..., :2, :2] *= 1.06
+    wrong = replace(true, intrinsics=matrices)
+    weight = sightings.weight.clone()
+    weight[:, 3], weight[:, OTHERS == 3] = 0, 0
+    blind = replace(sightings, weight=weight)
+    alone, together = (
+        adjust(wrong, depth, blind, Beliefs(of_one_rig=of_one_rig, taken_by=torch.arange(4)))
+        for of_one_rig in (0.0, 0.95)
+    )
+    torch.testing.assert_close(alone.cameras.intrinsics[:, 3], wrong.intrinsics[:, 3])
+    torch.testing.assert_close(together.cameras.world_to_camera[:, 3], wrong.world_to_camera[:, 3])
+    focal = (together.cameras.intrinsics / true.intrinsics)[..., 0, 0].log()
+    assert (focal[:, :3].mean(dim=1) < 0.03).all()  # it was .058
+    torch.testing.assert_close(focal[:, 3], focal[:, :3].mean(dim=1), atol=0.01, rtol=0)
+
+
 def test_better_finds_lead_on_from_an_earlier_adjustment():
     true, depth, sightings = capture(9, batch=4)
     random = torch.Generator().manual_seed(10)
