@@ -47,7 +47,7 @@ def look_closer(
     cameras: Cameras,
     depth: Sequence[Float[Tensor, "B T _ _"]],
 ) -> list[Float[Tensor, "B T _ _"]]:
-    """Return the logarithm of the factor by which the depth of every pixel is wrong, seen by true cameras.
+    """Return the logarithm of the factor by which the depth of every pixel is wrong, if these cameras are right.
 
     `cameras` are [B, T, V], with the unit of depth; images are from 0 to 1. Each is compared with those of its
     instant that its patches were looked for in. Windows are compared by their colours' correlation, so that

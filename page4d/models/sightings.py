@@ -7,7 +7,6 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional
 
 from page4d.geometry.bundle import Sightings
 from page4d.geometry.camera import Cameras
@@ -140,22 +139,17 @@ def _in_place_of(before: _Slot | None, looked: _Slot) -> _Slot:
     )
 
 
-def _filled(part: Tensor, count: int, dim: int) -> Tensor:
-    """Fill up with zeros what a smaller view has of its patches."""
-    missing = count - part.shape[dim]
-    return functional.pad(part, (0, 0) * (-dim - 1) + (0, missing))
-
-
 def beside_each_other(
     of_views: Sequence[Float[Tensor, "B T *_"]], dim: int = -1, fill: float | None = None
 ) -> Float[Tensor, "B N *_"]:
     """Stack what views have of their patches as [B, T*V, ...]; smaller ones are filled up, or repeat their last."""
     most = max(part.shape[dim] for part in of_views)
-    full = []
-    for part in of_views:
-        last = part.narrow(dim, part.shape[dim] - 1, 1)
-        shape = list(part.shape)
-        shape[dim] = most - part.shape[dim]
-        more = last.expand(shape) if fill is None else part.new_full(shape, fill)
-        full.append(torch.cat([part, more], dim=dim))
-    return torch.stack(full, dim=2).flatten(1, 2)
+    return torch.stack([_filled(part, most, dim, fill) for part in of_views], dim=2).flatten(1, 2)
+
+
+def _filled(part: Tensor, count: int, dim: int, fill: float | None = 0.0) -> Tensor:
+    """Fill up what a smaller view has of its patches, or repeat the last of them."""
+    last = part.narrow(dim, part.shape[dim] - 1, 1)
+    shape = list(part.shape)
+    shape[dim] = count - part.shape[dim]
+    return torch.cat([part, last.expand(shape) if fill is None else part.new_full(shape, fill)], dim=dim)

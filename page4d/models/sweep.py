@@ -39,7 +39,7 @@ _COMPARED_AT_ONCE = 1 << 23
 
 
 def sweep(views: Sequence[MatchedView], cameras: Cameras, depth: Float[Tensor, "B N P"]) -> Float[Tensor, "B N P"]:
-    """Return better depths of the middles of patches, seen by true cameras.
+    """Return better depths of the middles of patches, seen by known cameras.
 
     `cameras` are [B, N], N = T * V, with the unit of depth. Every patch is compared with what is where its middle
     would be seen from each of many depths; neighbours are preferably wrong by the same factor, so that a patch that
