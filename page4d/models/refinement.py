@@ -28,12 +28,12 @@ _SIGMA_CELLS = 0.8
 _BELIEFS = Beliefs(
     rotation_rad=0.2,
     position=0.2,
-    log_focal=0.2,
+    log_focal=0.15,
     log_scale=0.1,
     log_depth=0.8,
     alike=0.1,
     of_one_camera=0.98,
-    of_one_rig=0.85,
+    of_one_rig=0.65,
 )
 """How a network's own answers are believed beside its matches: about the errors of the bundled one; that of depth is
 where it is least sure."""
