@@ -167,7 +167,7 @@ def test_cameras_come_closer_to_the_truth_if_images_are_given() -> None:
 
     plain, closer = refine(output, PATCH, 2), refine(output, PATCH, 2, images=truth.images)
     assert errors(closer)[0] < 0.75 * errors(plain)[0]
-    assert errors(closer)[1] < 0.4 * errors(output)[1]
+    assert errors(closer)[1] < 0.9 * errors(plain)[1]
 
 
 def capture() -> tuple[Truth, Correspondences]:
