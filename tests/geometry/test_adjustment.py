@@ -45,6 +45,13 @@ def capture(seed: int, batch: int = 2) -> tuple[Cameras, Tensor, Sightings]:
     return cameras, depth, Sightings(pixels=pixels, images=OTHERS, found=found, weight=weight, sigma_px=0.3)
 
 
+def without_the_last(sightings: Sightings) -> Sightings:
+    """What is left if the last image finds nothing, and nothing is found in it."""
+    weight = sightings.weight.clone()
+    weight[:, 3], weight[:, OTHERS == 3] = 0, 0
+    return replace(sightings, weight=weight)
+
+
 def disturbed(cameras: Cameras, depth: Tensor, seed: int) -> tuple[Cameras, Tensor]:
     random = torch.Generator().manual_seed(seed)
     twist = torch.randn(*depth.shape[:2], 6, generator=random, dtype=torch.float64)
@@ -201,9 +208,7 @@ def test_an_image_that_is_seen_by_none_follows_the_others_of_its_camera():
     pose[:, 2:] = se3_exp(twist) @ pose[:, 2:]
     matrices[:, 2:, :2, :2] *= 1.06
     wrong = replace(true, world_to_camera=pose, intrinsics=matrices)
-    weight = sightings.weight.clone()
-    weight[:, 3], weight[:, OTHERS == 3] = 0, 0
-    blind = replace(sightings, weight=weight)
+    blind = without_the_last(sightings)
     alone, together = (
         adjust(wrong, depth, blind, Beliefs(of_one_camera=0.999, taken_by=taken_by)).cameras
         for taken_by in (None, torch.tensor([0, 1, 2, 2]))
@@ -218,9 +223,7 @@ def test_focal_lengths_of_views_that_nobody_sees_follow_the_others_of_their_rig(
     matrices = true.intrinsics.clone()
     matrices[..., :2, :2] *= 1.06
     wrong = replace(true, intrinsics=matrices)
-    weight = sightings.weight.clone()
-    weight[:, 3], weight[:, OTHERS == 3] = 0, 0
-    blind = replace(sightings, weight=weight)
+    blind = without_the_last(sightings)
     alone, together = (
         adjust(wrong, depth, blind, Beliefs(of_one_rig=of_one_rig, taken_by=torch.arange(4)))
         for of_one_rig in (0.0, 0.95)
