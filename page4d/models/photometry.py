@@ -28,8 +28,9 @@ _LEAST_VARIANCE = 1e-4
 """Of colours from 0 to 1, summed over channels: what varies less is flat, and flat things all look alike."""
 
 _LEAST_CORRELATION = 0.4
-_WEIGHT = 6.0
-"""Windows that correlate less tell nothing; log-likelihood of what they do more."""
+_WEIGHT, _WEIGHT_FOUND = 6.0, 3.0
+"""Windows that correlate less tell nothing; log-likelihood of what they do more, along rays that are known, and along
+those that were found: where these are wrong, other windows look alike."""
 
 _STEP_PENALTY = 3.0
 _LARGEST_STEP = 0.3
@@ -46,6 +47,7 @@ def look_closer(
     images: Sequence[Float[Tensor, "B T 3 _ _"]],
     cameras: Cameras,
     depth: Sequence[Float[Tensor, "B T _ _"]],
+    cameras_are_known: bool = True,
 ) -> list[Float[Tensor, "B T _ _"]]:
     """Return the logarithm of the factor by which the depth of every pixel is wrong, if these cameras are right.
 
@@ -58,6 +60,7 @@ def look_closer(
     "Stereo Processing by Semiglobal Matching", with correlation for mutual information.
     """
     tried = torch.linspace(-_FURTHEST, _FURTHEST, _NUM_TRIED, device=depth[0].device)
+    weight = _WEIGHT if cameras_are_known else _WEIGHT_FOUND
     step = _STEP_PENALTY * float(tried[1] - tried[0]) / _LARGEST_STEP
     corrections = []
     for place, own in enumerate(depth):
@@ -67,7 +70,8 @@ def look_closer(
             score = -(tried / sigma[:, time, ..., None].to(tried)).square() / 2
             for other in others:
                 pair = cameras[:, time, place], cameras[:, time, other]
-                score += _told_by(images[place][:, time], images[other][:, time], *pair, own[:, time], tried)
+                there = _alike(images[place][:, time], images[other][:, time], *pair, own[:, time], tried)
+                score.add_(there.sub_(_LEAST_CORRELATION).clamp_(min=0), alpha=weight)
             correction[:, time] = (aggregate(score, step, _STEP_PENALTY).softmax(dim=-1) * tried).sum(dim=-1)
         corrections.append(correction)
     return corrections
@@ -82,7 +86,7 @@ def _compared(views: Sequence[MatchedView], place: int) -> list[int]:
     return sorted(set(numbers) - {place})
 
 
-def _told_by(
+def _alike(
     mine: Float[Tensor, "B 3 H W"],
     theirs: Float[Tensor, "B 3 h w"],
     own: Cameras,
@@ -90,7 +94,7 @@ def _told_by(
     depth: Float[Tensor, "B H W"],
     tried: Float[Tensor, " K"],
 ) -> Float[Tensor, "B H W K"]:
-    """Return what an image tells of every factor that depth in another one may be wrong by."""
+    """Return how windows correlate for every factor that depth may be wrong by; 0 where that is out of sight."""
     frames, height, width = len(mine), mine.shape[-2], mine.shape[-1]
     # Seen from the other camera, and before the division, a pixel is at base * factor + shift.
     rays = camera_rays(own.intrinsics, (height, width))
@@ -100,7 +104,7 @@ def _told_by(
     size = depth.new_tensor([theirs.shape[-1], theirs.shape[-2]])
     mean = _means(mine)
     variance = _means(mine.square().sum(dim=1)) - mean.square().sum(dim=1)
-    told = depth.new_zeros(frames, height, width, len(tried))
+    alike = depth.new_zeros(frames, height, width, len(tried))
     at_once = max(1, _AT_ONCE // (frames * height * width))
     for start in range(0, len(tried), at_once):
         part = tried[start : start + at_once]
@@ -115,9 +119,8 @@ def _told_by(
         covariance = _means((mine[:, None] * there).sum(dim=2)) - (mean[:, None] * their_mean).sum(dim=2)
         spread = (variance.clamp(min=0)[:, None] + _LEAST_VARIANCE) * (their_variance.clamp(min=0) + _LEAST_VARIANCE)
         correlation = covariance / spread.sqrt()
-        likely = _WEIGHT * (correlation - _LEAST_CORRELATION).clamp(min=0) * inside
-        told[..., start : start + at_once] = likely.permute(0, 2, 3, 1)
-    return told
+        alike[..., start : start + at_once] = (correlation * inside).permute(0, 2, 3, 1)
+    return alike
 
 
 def _means(maps: Float[Tensor, "*maps H W"]) -> Float[Tensor, "*maps H W"]:

@@ -19,6 +19,7 @@ from page4d.models.matched_view import MatchedView, matched_views
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.photometry import look_closer
+from page4d.models.sharpening import sharpen
 from page4d.models.sightings import beside_each_other, close_sightings, network_sightings
 from page4d.models.sweep import sweep
 
@@ -106,8 +107,9 @@ def refine(
 
     It is worked out on the CPU, where sums always come in the same order, but for what is of pixels: numbers are few.
     If `images` of a rig are given, patches are looked for anew where what was found shows them, and then depths of
-    pixels along their rays. Known poses are not put in the place of what network and matches say, so that it can
-    still be compared with them; but depth, in the unit of these predicted cameras, is the one that fits known ones.
+    pixels along their rays; of any, depth then steps where colours do. Known poses are not put in the place of what
+    network and matches say, so that it can still be compared with them; but depth, in the unit of these predicted
+    cameras, is the one that fits known ones.
     """
     views = matched_views(output, patch_size)
     if not views or output.world_to_camera is None or output.intrinsics is None:
@@ -115,9 +117,10 @@ def refine(
     beliefs = _for_views(beliefs, views)
     if hints.intrinsics is not None:
         beliefs = replace(beliefs, log_focal=0.0)
+    seen = None if images is None else _of_views(images, views)
     evidence = _Evidence(
         views=views,
-        images=_of_views(images, views) if images is not None and len(views) > 1 else None,
+        images=seen if len(views) > 1 else None,
         depth=beside_each_other([view.depth_at_middles for view in views]),
         sightings=network_sightings(views, output.world_to_camera.shape[1], sigma_cells * patch_size / finer),
         beliefs=beliefs,
@@ -131,7 +134,9 @@ def refine(
         rig, depth = told, _depth_for(told, evidence, found.depth * told.scale) / told.scale
     corrections = evidence.corrections(depth)
     if evidence.images is not None:
-        corrections = _along_rays(evidence, evidence.images, rig, corrections)
+        corrections = _along_rays(evidence, evidence.images, rig, corrections, told is not None)
+    if seen is not None:
+        corrections = _sharpened(views, seen, corrections)
     return _corrected(output, views, found.cameras.by_time(evidence.num_times), corrections)
 
 
@@ -191,11 +196,27 @@ def _along_rays(
     images: Sequence[Float[Tensor, "B T 3 _ _"]],
     rig: _Rig,
     corrections: Sequence[Float[Tensor, "B T _ _"]],
+    cameras_are_known: bool,
 ) -> list[Float[Tensor, "B T _ _"]]:
     """Return corrections that agree with what the images show at these corrected depths."""
     depths = [depth * rig.scale[..., None].to(depth) for depth in _depths(evidence.views, corrections)]
-    closer = look_closer(evidence.views, images, rig.cameras.by_time(evidence.num_times), depths)
+    cameras = rig.cameras.by_time(evidence.num_times)
+    closer = look_closer(evidence.views, images, cameras, depths, cameras_are_known)
     return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
+
+
+def _sharpened(
+    views: Sequence[MatchedView],
+    images: Sequence[Float[Tensor, "B T 3 _ _"]],
+    corrections: Sequence[Float[Tensor, "B T _ _"]],
+) -> list[Float[Tensor, "B T _ _"]]:
+    """Return corrections with which depth steps where the images do."""
+    sharpened = []
+    for view, image, depth, correction in zip(views, images, _depths(views, corrections), corrections, strict=True):
+        log_depth = depth.log().flatten(0, 1)
+        sharp = sharpen(log_depth, view.confidence_of_pixels.float().flatten(0, 1), image.flatten(0, 1))
+        sharpened.append(correction + (sharp - log_depth).view_as(depth).to(correction))
+    return sharpened
 
 
 def _of_views(images: Images, views: Sequence[MatchedView]) -> list[Float[Tensor, "B T 3 _ _"]]:

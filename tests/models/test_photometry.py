@@ -89,6 +89,14 @@ def test_what_a_network_is_sure_of_moves_the_least(truth: Truth, cameras: Camera
     assert sure.abs().median() < 0.5 * unsure.abs().median()
 
 
+def test_what_rays_that_were_found_show_counts_less(truth: Truth, cameras: Cameras) -> None:
+    known, found = (
+        torch.stack(look_closer(views_of(truth), images_of(truth), cameras, given(truth), cameras_are_known))
+        for cameras_are_known in (True, False)
+    )
+    assert 0 < found.abs().mean() < 0.95 * known.abs().mean()
+
+
 def test_exposure_and_offset_of_a_view_do_not_matter(truth: Truth, cameras: Cameras) -> None:
     images = images_of(truth)
     darker = [images[0], 0.6 * images[1] + 0.1, images[2]]

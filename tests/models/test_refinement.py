@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from page4d.evaluation.camera_pairs import pair_errors
 from page4d.geometry.rigid import se3_exp
@@ -201,3 +203,36 @@ def test_a_view_alone_nearly_keeps_its_focal_length(output: NetworkOutput, match
     change = (found.intrinsics / alone.intrinsics)[..., 0, 0].log().abs()
     assert 0 < change.max() < 0.1
     assert (found.world_to_camera - alone.world_to_camera).abs().max() > 0.01
+
+
+def test_depth_steps_where_the_colours_of_images_do(truth: Truth, output: NetworkOutput) -> None:
+    """Depth that is unsure, and wide, around the edges of things ends where these do; of a view alone, too."""
+    known, log_depth = truth.depth > 0, torch.where(truth.depth > 0, truth.depth, 60).log()
+    frames = log_depth.flatten(0, 2)[:, None]
+    wide, slim = (functional.max_pool2d(sign * frames, 3, stride=1, padding=1) * sign for sign in (-1, 1))
+    wide, apart = wide.view_as(log_depth), (slim - wide).view_as(log_depth)
+    said = replace(output, depth=wide.exp(), depth_confidence=1 + 3 * (apart < 0.05).float(), points=None)
+    for views in (slice(0, 1), slice(0, 3)):
+        found = _sharpened_alone(said, truth, views)
+        edges = (known & (apart > 0.3))[:, :, views]
+        before, after = ((depth.log() - log_depth[:, :, views]).abs() for depth in (said.depth[:, :, views], found))
+        assert after[edges].mean() < 0.8 * before[edges].mean()
+
+
+def _sharpened_alone(said: NetworkOutput, truth: Truth, views: slice) -> Tensor:
+    """Return refined depth of some views where matches tell nothing."""
+    nothing = replace(
+        said.matches,
+        expected=said.matches.expected[:, :, views],
+        confidence=torch.zeros_like(said.matches.confidence[:, :, views]),
+    )
+    some = replace(
+        said,
+        world_to_camera=truth.cameras.world_to_camera.double()[:, :, views],
+        intrinsics=truth.cameras.intrinsics.double()[:, :, views],
+        depth=said.depth[:, :, views],
+        depth_confidence=said.depth_confidence[:, :, views],
+        dynamic=said.dynamic[:, :, views],
+        matches=nothing,
+    )
+    return refine(some, PATCH, 2, images=truth.images[:, :, views]).depth
