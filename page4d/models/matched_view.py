@@ -16,6 +16,9 @@ from page4d.models.sizes import Grid
 _MIDDLING = 2.0
 """Confidence of a network that says nothing of it: that of most patches is between 1 and 4."""
 
+_MOST_OTHERS = 5
+"""Views that one is compared with: all pairs of larger rigs would take too long."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedView:
@@ -110,3 +113,23 @@ def image_numbers(targets: Sequence[MatchTarget], num_times: int, num_views: int
         times, views = target_images(target, num_times, num_views)
         numbers.append(times * num_views + views)
     return torch.stack(numbers, dim=-1)
+
+
+def asked_views(views: Sequence[MatchedView], place: int) -> list[int]:
+    """Return the other views in which a view's patches were looked for at the same instant."""
+    targets = [target for target in views[place].matches.targets if target.at_same_instant]
+    if not targets:
+        return []
+    numbers = image_numbers(targets, 1, len(views))[0, place].tolist()
+    return sorted(set(numbers) - {place})
+
+
+def nearby_views(views: Sequence[MatchedView], place: int) -> list[int]:
+    """Return those, and then the nearest in line, as many as are worth the time."""
+    asked, num_views = asked_views(views, place), len(views)
+
+    def away(other: int) -> int:
+        return min((other - place) % num_views, (place - other) % num_views)
+
+    more = sorted((other for other in range(num_views) if other != place and other not in asked), key=away)
+    return [*asked, *more][: min(num_views - 1, _MOST_OTHERS)]

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.scanlines import aggregate
-from page4d.models.matched_view import MatchedView, image_numbers
+from page4d.models.matched_view import MatchedView, asked_views
 
 _SIGMA = 0.5
 """Standard deviation of the logarithm of the depths that are given, where a network is least sure of them."""
@@ -64,7 +64,7 @@ def look_closer(
     step = _STEP_PENALTY * float(tried[1] - tried[0]) / _LARGEST_STEP
     corrections = []
     for place, own in enumerate(depth):
-        others, sigma = _compared(views, place), _SIGMA * views[place].confidence_of_pixels ** -_CONFIDENCE_POWER
+        others, sigma = asked_views(views, place), _SIGMA * views[place].confidence_of_pixels ** -_CONFIDENCE_POWER
         correction = torch.empty_like(own)
         for time in range(own.shape[1]):  # one by one: what is told of a single image may be hundreds of MB
             score = -(tried / sigma[:, time, ..., None].to(tried)).square() / 2
@@ -75,15 +75,6 @@ def look_closer(
             correction[:, time] = (aggregate(score, step, _STEP_PENALTY).softmax(dim=-1) * tried).sum(dim=-1)
         corrections.append(correction)
     return corrections
-
-
-def _compared(views: Sequence[MatchedView], place: int) -> list[int]:
-    """Return the other views in which a view's patches were looked for at the same instant."""
-    targets = [target for target in views[place].matches.targets if target.at_same_instant]
-    if not targets:
-        return []
-    numbers = image_numbers(targets, 1, len(views))[0, place].tolist()
-    return sorted(set(numbers) - {place})
 
 
 def _alike(

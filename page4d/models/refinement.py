@@ -14,6 +14,7 @@ from page4d.geometry.averaging import baseline_ratio
 from page4d.geometry.bundle import Beliefs, Sightings
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.models.fusion import agree
 from page4d.models.hints import NO_HINTS, Hints
 from page4d.models.matched_view import MatchedView, matched_views
 from page4d.models.network import ViewTimeNetwork
@@ -135,6 +136,8 @@ def refine(
     corrections = evidence.corrections(depth)
     if evidence.images is not None:
         corrections = _along_rays(evidence, evidence.images, rig, corrections, told is not None)
+    if len(views) > 1:
+        corrections = _agreed(evidence, rig, corrections)
     if seen is not None:
         corrections = _sharpened(views, seen, corrections)
     return _corrected(output, views, found.cameras.by_time(evidence.num_times), corrections)
@@ -199,10 +202,25 @@ def _along_rays(
     cameras_are_known: bool,
 ) -> list[Float[Tensor, "B T _ _"]]:
     """Return corrections that agree with what the images show at these corrected depths."""
-    depths = [depth * rig.scale[..., None].to(depth) for depth in _depths(evidence.views, corrections)]
-    cameras = rig.cameras.by_time(evidence.num_times)
-    closer = look_closer(evidence.views, images, cameras, depths, cameras_are_known)
+    rigs, depths = _in_unit_of(rig, evidence, corrections)
+    closer = look_closer(evidence.views, images, rigs, depths, cameras_are_known)
     return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
+
+
+def _agreed(
+    evidence: _Evidence, rig: _Rig, corrections: Sequence[Float[Tensor, "B T _ _"]]
+) -> list[Float[Tensor, "B T _ _"]]:
+    """Return corrections with which views agree on surfaces."""
+    closer = agree(evidence.views, *_in_unit_of(rig, evidence, corrections))
+    return [one + more.to(one) for one, more in zip(corrections, closer, strict=True)]
+
+
+def _in_unit_of(
+    rig: _Rig, evidence: _Evidence, corrections: Sequence[Float[Tensor, "B T _ _"]]
+) -> tuple[Cameras, list[Float[Tensor, "B T _ _"]]]:
+    """Return cameras [B, T, V], and corrected depths in their unit."""
+    depths = [depth * rig.scale[..., None].to(depth) for depth in _depths(evidence.views, corrections)]
+    return rig.cameras.by_time(evidence.num_times), depths
 
 
 def _sharpened(

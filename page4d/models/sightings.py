@@ -11,7 +11,7 @@ from torch import Tensor
 from page4d.geometry.bundle import Sightings
 from page4d.geometry.camera import Cameras
 from page4d.models.close_matches import match_closely
-from page4d.models.matched_view import MatchedView, image_numbers
+from page4d.models.matched_view import MatchedView, image_numbers, nearby_views
 from page4d.models.matching import to_pixels
 
 _SURENESS_POWER = 1.5
@@ -19,9 +19,6 @@ _SURENESS_POWER = 1.5
 
 _CLOSENESS = 8.0
 """How much more a find of something that looks alike counts, at most, than the sure match of a patch."""
-
-_MOST_OTHERS = 5
-"""Views in which patches of one are looked for anew: all pairs of larger rigs would take too long."""
 
 
 class _Slot(NamedTuple):
@@ -75,7 +72,7 @@ def close_sightings(
     for place, view in enumerate(views):
         there, later = _by_view(sightings, place, num_times, num_views)
         anew = []
-        for other in _others(place, num_views, list(there)):
+        for other in nearby_views(views, place):
             rigs = cameras[:, :, place], cameras[:, :, other]
             close = match_closely(images[place], images[other], *rigs, depth[place], view.patch_size)
             looked = _Slot(
@@ -116,16 +113,6 @@ def _by_view(
         elif other != place:
             there.setdefault(other, slot)
     return there, later
-
-
-def _others(place: int, num_views: int, asked: Sequence[int]) -> list[int]:
-    """Return where patches of a view are looked for: in those that the network asked, then in the nearest in line."""
-
-    def away(other: int) -> int:
-        return min((other - place) % num_views, (place - other) % num_views)
-
-    more = sorted((other for other in range(num_views) if other != place and other not in asked), key=away)
-    return [*asked, *more][: min(num_views - 1, _MOST_OTHERS)]
 
 
 def _in_place_of(before: _Slot | None, looked: _Slot) -> _Slot:

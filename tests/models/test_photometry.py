@@ -11,7 +11,7 @@ from page4d.geometry.camera import Cameras
 from page4d.models.hints import Hints
 from page4d.models.input_config import MatchTarget
 from page4d.models.matched_view import MatchedView
-from page4d.models.matching import Matches, ViewMatches
+from page4d.models.matching import Matches
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.photometry import look_closer
 from page4d.models.refinement import refine
@@ -20,8 +20,9 @@ from page4d.training.correspondences import true_correspondences
 from page4d.training.matching_losses import centered
 from page4d.training.targets import targets_of
 from page4d.truth import Truth
+from tests.models.silent_views import PATCH, silent_views, true_cameras, wrong_depth
 
-PATCH, SIZE, KINDS = 8, (64, 80), tuple(MatchTarget)
+SIZE, KINDS = (64, 80), tuple(MatchTarget)
 WRONG = 1.2
 """Factor by which the depths that are given are wrong."""
 
@@ -33,24 +34,13 @@ def truth() -> Truth:
 
 @pytest.fixture(scope="module")
 def cameras(truth: Truth) -> Cameras:
-    return replace(
-        truth.cameras,
-        world_to_camera=truth.cameras.world_to_camera.double(),
-        intrinsics=truth.cameras.intrinsics.double(),
-    )
+    return true_cameras(truth)
 
 
 def views_of(
     truth: Truth, num_views: int = 3, kinds: tuple[MatchTarget, ...] = KINDS, confidence: float = 1.0
 ) -> list[MatchedView]:
-    """Return views whose matches say nothing but in which images they were looked for."""
-    nothing = torch.zeros(2, 1, len(kinds), 80)
-    matches = ViewMatches(
-        likelihoods=None, expected=nothing[..., None].expand(*nothing.shape, 2), confidence=nothing, targets=kinds
-    )
-    depths = (truth.depth[:, :, view, None] for view in range(num_views))
-    outputs = (NetworkOutput(depth=one, depth_confidence=torch.full_like(one, confidence)) for one in depths)
-    return [MatchedView(output=output, matches=matches, patch_size=PATCH) for output in outputs]
+    return silent_views(truth.depth.unbind(2)[:num_views], [confidence] * num_views, kinds)
 
 
 def images_of(truth: Truth) -> list[Tensor]:
@@ -58,8 +48,8 @@ def images_of(truth: Truth) -> list[Tensor]:
 
 
 def given(truth: Truth, wrong: float = WRONG) -> list[Tensor]:
-    """Return depths that are wrong by a factor; far away where there is nothing."""
-    return [torch.where(depth > 0, depth, 60) * wrong for depth in truth.depth.unbind(2)]
+    """Return depths that are wrong by a factor."""
+    return wrong_depth(truth, (wrong,) * 3)
 
 
 def errors(truth: Truth, corrections: Sequence[Tensor], wrong: float = WRONG) -> Tensor:

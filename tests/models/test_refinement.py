@@ -61,6 +61,17 @@ def output(truth: Truth, matches: Matches) -> NetworkOutput:
     )
 
 
+def of_views(output: NetworkOutput, views: slice) -> NetworkOutput:
+    """Return what is said of some of the views."""
+    matches = replace(
+        output.matches,
+        expected=output.matches.expected[:, :, views],
+        confidence=output.matches.confidence[:, :, views],
+    )
+    names = ("world_to_camera", "intrinsics", "depth", "depth_confidence", "dynamic")
+    return replace(output, matches=matches, **{name: getattr(output, name)[:, :, views] for name in names})
+
+
 def rotation_error(output: NetworkOutput, truth: Truth) -> float:
     errors = [
         pair_errors(found.flatten(0, 1).double(), true.flatten(0, 1).double()).rotation_deg
@@ -136,12 +147,15 @@ def test_what_moves_says_nothing_of_other_instants(output: NetworkOutput, matche
     torch.testing.assert_close(refine(wrong, PATCH, 2).depth, refine(clean, PATCH, 2).depth)
 
 
-def test_without_matches_everything_stays(output: NetworkOutput, matches: Matches) -> None:
+def test_without_matches_cameras_and_what_no_other_view_sees_stay(output: NetworkOutput, matches: Matches) -> None:
     alone = replace(output, matches=None)
     assert refine(alone, PATCH, 2) is alone
     unsure = replace(output, matches=replace(matches, confidence=torch.zeros_like(matches.confidence)))
-    torch.testing.assert_close(refine(unsure, PATCH, 2).depth, output.depth)
-    torch.testing.assert_close(refine(unsure, PATCH, 2).world_to_camera, output.world_to_camera)
+    found = refine(unsure, PATCH, 2)
+    torch.testing.assert_close(found.world_to_camera, output.world_to_camera)
+    torch.testing.assert_close(found.intrinsics, output.intrinsics)
+    lone = of_views(unsure, slice(0, 1))
+    torch.testing.assert_close(refine(lone, PATCH, 2).depth, lone.depth)
 
 
 def test_views_of_different_sizes_are_refined_together(output: NetworkOutput, matches: Matches, truth: Truth) -> None:
@@ -190,15 +204,8 @@ def test_a_view_alone_nearly_keeps_its_focal_length(output: NetworkOutput, match
         confidence=torch.ones_like(matches.confidence[:, :, :1, -1:]),
         targets=KINDS[-1:],
     )
-    alone = replace(
-        output,
-        world_to_camera=output.world_to_camera[:, :, :1],
-        intrinsics=output.intrinsics[:, :, :1],
-        depth=output.depth[:, :, :1],
-        depth_confidence=output.depth_confidence[:, :, :1],
-        dynamic=torch.zeros_like(output.dynamic[:, :, :1]),
-        matches=wider,
-    )
+    alone = replace(of_views(output, slice(0, 1)), matches=wider)
+    alone = replace(alone, dynamic=torch.zeros_like(alone.dynamic))
     found = refine(alone, PATCH, 2)
     change = (found.intrinsics / alone.intrinsics)[..., 0, 0].log().abs()
     assert 0 < change.max() < 0.1
@@ -220,19 +227,14 @@ def test_depth_steps_where_the_colours_of_images_do(truth: Truth, output: Networ
 
 
 def _sharpened_alone(said: NetworkOutput, truth: Truth, views: slice) -> Tensor:
-    """Return refined depth of some views where matches tell nothing."""
-    nothing = replace(
-        said.matches,
-        expected=said.matches.expected[:, :, views],
-        confidence=torch.zeros_like(said.matches.confidence[:, :, views]),
-    )
+    """Return refined depth of some views, of known cameras, where matches tell nothing."""
+    some = of_views(said, views)
+    nothing = replace(some.matches, confidence=torch.zeros_like(some.matches.confidence))
+    cameras = truth.cameras[:, :, views]
     some = replace(
-        said,
-        world_to_camera=truth.cameras.world_to_camera.double()[:, :, views],
-        intrinsics=truth.cameras.intrinsics.double()[:, :, views],
-        depth=said.depth[:, :, views],
-        depth_confidence=said.depth_confidence[:, :, views],
-        dynamic=said.dynamic[:, :, views],
+        some,
+        world_to_camera=cameras.world_to_camera.double(),
+        intrinsics=cameras.intrinsics.double(),
         matches=nothing,
     )
     return refine(some, PATCH, 2, images=truth.images[:, :, views]).depth
