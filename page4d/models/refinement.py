@@ -108,9 +108,9 @@ def refine(
 
     It is worked out on the CPU, where sums always come in the same order, but for what is of pixels: numbers are few.
     If `images` of a rig are given, patches are looked for anew where what was found shows them, and then depths of
-    pixels along their rays; of any, depth then steps where colours do. Known poses are not put in the place of what
-    network and matches say, so that it can still be compared with them; but depth, in the unit of these predicted
-    cameras, is the one that fits known ones.
+    pixels along their rays. Views of a rig agree on surfaces, and with `images`, depth steps where colours do. Known
+    poses are not put in the place of what network and matches say, so that it can still be compared with them; but
+    depth, in the unit of these predicted cameras, is the one that fits known ones.
     """
     views = matched_views(output, patch_size)
     if not views or output.world_to_camera is None or output.intrinsics is None:
