@@ -14,7 +14,7 @@ _PIPELINE_BYTES = 210
 """What a pixel of a chunk takes beside the network: its frames and those decoded ahead, its predictions, and the
 chunk before that is stitched and written meanwhile."""
 
-_LIBRARY_BYTES = 50_000_000
+_LIBRARY_BYTES = 100_000_000
 """What libraries take when they first decode, compute and write."""
 
 _DECODER_BYTES = 17
