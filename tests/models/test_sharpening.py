@@ -16,22 +16,17 @@ def step(near: float, far: float) -> Tensor:
     return values
 
 
-def picture(channels: tuple[float, float, float] = (0.3, 0.2, 0.6)) -> Tensor:
+def picture() -> Tensor:
     """An image whose colours change where depth does."""
-    return torch.stack([step(0.5, channel) for channel in channels], dim=1)
-
-
-def blurred(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return values that pass slowly from one side of the edge to the other, and a low confidence in them there."""
-    said, confidence = values.clone(), torch.full_like(values, 4.0)
-    said[..., EDGE - 1], said[..., EDGE] = 1 / 3, 2 / 3
-    confidence[..., EDGE - 1 : EDGE + 1] = 1.0
-    return said, confidence
+    return torch.stack([step(0.5, there) for there in (0.3, 0.2, 0.6)], dim=1)
 
 
 def test_what_is_between_two_surfaces_goes_to_the_one_of_its_colour() -> None:
     true = step(0.0, 1.0)
-    assert torch.equal(sharpen(*blurred(true), picture()), true)
+    said, confidence = true.clone(), torch.full_like(true, 4.0)
+    said[..., EDGE - 1], said[..., EDGE] = 1 / 3, 2 / 3
+    confidence[..., EDGE - 1 : EDGE + 1] = 1.0
+    assert torch.equal(sharpen(said, confidence, picture()), true)
 
 
 def test_a_surface_that_is_too_wide_ends_where_its_colour_does() -> None:
