@@ -35,7 +35,7 @@ def agree(
     close to it, it moves towards theirs, the further the surer they are of it and the less sure its own view is.
 
     Source: Merrell et al. (2007), "Real-Time Visibility-Based Fusion of Depth Maps", confidence-weighted means of
-    depths that support each other; here all views are fused in turn, and none loses what it alone sees.
+    depths that support each other; here all views are fused at once, and none loses what it alone sees.
     """
     corrections = [torch.empty_like(one) for one in depth]
     for time in range(depth[0].shape[1]):  # one by one: all of a long capture would need as much memory again
