@@ -50,4 +50,4 @@ $(VENV)/.developed: $(VENV)/.tested
 
 # Open3D reads our files back in the tests. It needs libraries that bare servers lack; without them those tests skip.
 libraries:
-	@sh scripts/system-libraries.sh
+	@sh tools/system-libraries.sh

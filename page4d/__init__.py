@@ -9,7 +9,7 @@ _EXPORTS = {
     "open_scene": "page4d.scene.open",
     "SceneOptions": "page4d.scene.open",
     "open_output": "page4d.export.output",
-    "reconstruct": "page4d.inference.pipeline",
+    "reconstruct": "page4d.inference.reconstruct",
     "ReconstructSettings": "page4d.inference.settings",
     "load": "page4d.weights.loading",
     "load_network": "page4d.weights.loading",

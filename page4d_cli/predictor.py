@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.inference.predict import NetworkPredictor, Predictor
+    from page4d.inference.predictor import NetworkPredictor, Predictor
     from page4d.models.network import ViewTimeNetwork
     from page4d.scene.records import Scene
 
@@ -51,7 +51,7 @@ def choose_predictor(scene: "Scene", choice: NetworkChoice) -> tuple["Predictor"
         CapabilityError: if the device is not there.
     """
     from page4d.export.run_record import NetworkRecord
-    from page4d.inference.predict import MeasuredDepth
+    from page4d.inference.predictor import MeasuredDepth
 
     if any(view.depth is not None for view in scene.views):
         if choice.weights is not None or choice.untrained:
@@ -78,7 +78,7 @@ def _trained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"
     import json
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.models.signs import Domain
+    from page4d.models.ood import Domain
     from page4d.weights.bundled import NOTICE, bundled_weights
     from page4d.weights.loading import load_network
     from page4d.weights.placement import choose_device, choose_precision
@@ -106,7 +106,7 @@ def _untrained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecor
     import torch
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.models.config import PRESETS
+    from page4d.models.config.network import PRESETS
     from page4d.models.network import build_network
     from page4d.weights.placement import choose_device, choose_precision
 
@@ -128,7 +128,7 @@ def _untrained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecor
 def _network_predictor(
     choice: NetworkChoice, network: "ViewTimeNetwork", device: "torch.device", precision: "torch.dtype"
 ) -> "NetworkPredictor":
-    from page4d.inference.predict import NetworkPredictor
+    from page4d.inference.predictor import NetworkPredictor
 
     return NetworkPredictor(
         network=network,

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from page4d.batch.process import Watch
     from page4d.export.run_record import RunRecord
     from page4d.inference.chunk_source import OpenChunks
-    from page4d.inference.observe import Observer
-    from page4d.inference.predict import Predictor
+    from page4d.inference.output_policy import ExistingOutput
+    from page4d.inference.predictor import Predictor
+    from page4d.inference.progress import Observer
     from page4d.inference.settings import ReconstructSettings
-    from page4d.inference.target import ExistingOutput
     from page4d.scene.open import SceneOptions
     from page4d.scene.records import Scene
 
@@ -66,7 +66,7 @@ def run_scene(
     request: Request, job: "SceneJob", observer: "Observer", open_chunks: "OpenChunks | None" = None
 ) -> "RunRecord":
     """Reconstruct a scene and return what `run.json` records."""
-    from page4d.inference import pipeline
+    from page4d.inference import reconstruct as pipeline
     from page4d.inference.chunk_source import local_chunks
     from page4d.inference.settings import describe_settings
     from page4d.scene.open import open_scene
@@ -116,7 +116,7 @@ def run_batch(
     """
     from page4d.batch.outcome import BatchRecord, SceneStatus, not_begun
     from page4d.errors import BatchError, InterruptedRunError
-    from page4d.export.atomic import check_can_be_made
+    from page4d.io.atomic import check_can_be_made
 
     if dry_run:
         for job in jobs:
@@ -196,7 +196,7 @@ def _predictor(choice: NetworkChoice, scene: "Scene") -> "Predictor":
 
 def _check_target(request: Request, job: "SceneJob") -> None:
     from page4d.errors import UsageError
-    from page4d.inference.target import check_target
+    from page4d.inference.output_policy import check_target
 
     if job.out.resolve() == job.scene.resolve():
         raise UsageError(f"--out '{job.out}' is the scene itself", "give another folder, such as one below it")

@@ -8,12 +8,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = {
-    "page4d_cli": 8,
-    "page4d.pretraining": 7,
-    "page4d.training": 6,
-    "page4d.batch": 6,
-    "page4d.benchmark": 6,
-    "page4d.inference": 5,
+    "page4d_cli": 9,
+    "page4d.pretraining": 8,
+    "page4d.training": 7,
+    "page4d.batch": 7,
+    "page4d.benchmark": 7,
+    "page4d.inference": 6,
+    "page4d.refinement": 5,
+    "page4d.profiling": 5,
     "page4d.weights": 5,
     "page4d.evaluation": 4,
     "page4d.models": 4,
@@ -22,9 +24,11 @@ FLOORS = {
     "page4d.synthetic": 3,
     "page4d.scene": 2,
     "page4d.predictions": 2,
-    "page4d.truth": 2,
+    "page4d.ground_truth": 2,
     "page4d.layers": 2,
     "page4d.geometry": 1,
+    "page4d.io": 1,
+    "page4d.plotting": 1,
     "page4d.conventions": 0,
     "page4d.errors": 0,
 }

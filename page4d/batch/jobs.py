@@ -7,7 +7,7 @@ from pathlib import Path
 
 from page4d.errors import UsageError
 from page4d.export.run_record import RunRecord
-from page4d.inference.observe import Observer
+from page4d.inference.progress import Observer
 
 
 @dataclass(frozen=True, kw_only=True)

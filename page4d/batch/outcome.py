@@ -10,9 +10,9 @@ from pydantic import Field
 import page4d
 from page4d.batch.jobs import SceneJob, Work
 from page4d.errors import InterruptedRunError, Page4DError
-from page4d.export.atomic import write_bytes_atomic
-from page4d.export.json_file import FileModel, format_json, readable
-from page4d.inference.observe import Observer
+from page4d.inference.progress import Observer
+from page4d.io.atomic import write_bytes_atomic
+from page4d.io.json_model import FileModel, format_json, readable
 
 BATCH_FILE = "batch.json"
 

@@ -13,7 +13,7 @@ from threading import Lock
 from page4d.batch.jobs import SceneJob, Work
 from page4d.batch.outcome import SceneOutcome, SceneStatus, not_begun, outcome_of
 from page4d.errors import InterruptedRunError
-from page4d.inference.observe import Observer
+from page4d.inference.progress import Observer
 from page4d.scene.records import Notice
 
 Watch = Callable[[SceneJob], AbstractContextManager[Observer]]

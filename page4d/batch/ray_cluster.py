@@ -21,11 +21,11 @@ from page4d.geometry.preprocess import Preprocess
 from page4d.inference.chunk_source import ChunkSource, PredictedChunk
 from page4d.inference.chunks import Chunk
 from page4d.inference.memory import is_out_of_memory
-from page4d.inference.observe import Journal, Observer, SilentObserver
-from page4d.inference.predict import Predictor
+from page4d.inference.predictor import Predictor
+from page4d.inference.progress import Journal, Observer, SilentObserver
 from page4d.inference.report import RunInputs
 from page4d.inference.settings import ReconstructSettings
-from page4d.models.hints import Memory
+from page4d.models.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 

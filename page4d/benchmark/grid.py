@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page4d.evaluation.plots.chart import Curve, line_chart
-from page4d.export.preview.drawing import INK, VIEW_COLORS
 from page4d.inference.cost import Extent, NetworkCost
 from page4d.inference.memory import is_out_of_memory
-from page4d.inference.predict import NetworkPredictor
+from page4d.inference.predictor import NetworkPredictor
 from page4d.inference.probe import Cost, cost_of, probe_batch
+from page4d.plotting.canvas import INK, VIEW_COLORS
+from page4d.plotting.charts import Curve, line_chart
 
 
 @dataclass(frozen=True, kw_only=True)

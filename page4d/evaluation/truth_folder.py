@@ -18,7 +18,7 @@ from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError
-from page4d.scene.calibration.own import read_own
+from page4d.scene.calibration.page4d_json import read_own
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"

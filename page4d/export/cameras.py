@@ -13,12 +13,12 @@ from torch import Tensor
 import page4d
 from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, OutputError, ShapeError
-from page4d.export.atomic import WrittenFile, write_bytes_atomic
-from page4d.export.json_file import FileModel, format_json, read_model, readable
 from page4d.export.layout import OutputLayout
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import quaternion_from_matrix, xyzw_from_wxyz
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.json_model import FileModel, format_json, read_model, readable
 from page4d.predictions import Predictions
 
 Matrix = list[list[float]]

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from page4d.errors import ShapeError, UsageError
-from page4d.export.atomic import WrittenFile
 from page4d.export.cameras import CaptureCameras, write_cameras_json, write_open3d_trajectories, write_tum
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import crop_to_content, quantize_confidence, quantize_depth, quantize_dynamic, write_png
 from page4d.export.ply import write_ply
 from page4d.export.points import PointOptions, cloud_comments, merged_cloud
+from page4d.io.atomic import WrittenFile
 from page4d.predictions import Predictions
 
 

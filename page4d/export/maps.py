@@ -14,8 +14,8 @@ from torch.nn import functional
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, OutputError
 from page4d.export.arrays import to_bytes, to_numpy
-from page4d.export.atomic import WrittenFile, write_bytes_atomic
 from page4d.geometry.pixels import PixelTransform
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
 
 DEEPEST_LEVEL = 65535
 HEADROOM = 4.0

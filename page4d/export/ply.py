@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, ShapeError
-from page4d.export.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
 
 PROPERTIES = (
     ("x", "float"),

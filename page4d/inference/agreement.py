@@ -6,7 +6,7 @@ import torch
 
 from page4d.export.run_record import AgreementRecord, CameraResidualRecord, ChunkRecord, ResidualsRecord
 from page4d.geometry.rigid import camera_centers
-from page4d.inference.residuals import RigResiduals
+from page4d.inference.calibration_check import RigResiduals
 from page4d.scene.records import Notice, Scene
 
 

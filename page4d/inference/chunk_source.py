@@ -6,11 +6,11 @@ from typing import NamedTuple, Protocol
 
 from page4d.geometry.camera import Cameras
 from page4d.inference.chunks import Chunk
-from page4d.inference.observe import Journal
-from page4d.inference.predict import Predicted, Predictor
+from page4d.inference.predictor import Predicted, Predictor
+from page4d.inference.progress import Journal
 from page4d.inference.report import RunInputs
 from page4d.inference.settings import ReconstructSettings
-from page4d.models.hints import Memory
+from page4d.models.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_placed_batches
 
 

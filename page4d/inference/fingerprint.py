@@ -11,10 +11,10 @@ from pydantic import JsonValue
 
 import page4d
 from page4d.errors import UsageError
-from page4d.export.json_file import readable
 from page4d.inference.report import RunInputs
+from page4d.inference.run_state import RunState
 from page4d.inference.settings import ReconstructSettings
-from page4d.inference.state import RunState
+from page4d.io.json_model import readable
 from page4d.scene.records import Scene
 
 _EDGE_BYTES = 1 << 20

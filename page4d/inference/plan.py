@@ -11,9 +11,9 @@ from page4d.geometry.preprocess import Preprocess, place_views
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.forecast import Forecast, MemoryLimit, choose_length
 from page4d.inference.memory import usable_bytes, used_bytes
-from page4d.inference.predict import NetworkPredictor, Predictor
+from page4d.inference.metric_scale import known_distance
+from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.inference.probe import network_cost
-from page4d.inference.scale import known_distance
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.world import World
 from page4d.scene.records import MaskMeaning, Notice, Scene, View

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import torch
 
 from page4d.errors import InputError, OutputError
-from page4d.export.atomic import write_bytes_atomic
-from page4d.export.json_file import FileModel, format_json, read_model
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
 from page4d.inference.cost import Coefficients, Extent, NetworkCost, fit, quantities
-from page4d.inference.predict import PRECISION_NAMES, NetworkPredictor
-from page4d.models.live_bytes import LiveBytes
+from page4d.inference.predictor import PRECISION_NAMES, NetworkPredictor
+from page4d.io.atomic import write_bytes_atomic
+from page4d.io.json_model import FileModel, format_json, read_model
+from page4d.profiling.memory import LiveBytes
 from page4d.scene.records import FrameBatch, Level, Notice
 
 _PROBES = ((1, 2, 4), (2, 2, 4), (1, 3, 8), (1, 2, 16), (1, 2, 28))

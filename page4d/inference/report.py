@@ -22,10 +22,10 @@ from page4d.export.run_record import (
 from page4d.geometry.similarity import Sim3
 from page4d.inference.agreement import agreement_of
 from page4d.inference.memory import peak_bytes
-from page4d.inference.observe import Journal
 from page4d.inference.plan import RunPlan
-from page4d.inference.predict import PRECISION_NAMES, Predictor
-from page4d.inference.state import FinishedChunk, RunState
+from page4d.inference.predictor import PRECISION_NAMES, Predictor
+from page4d.inference.progress import Journal
+from page4d.inference.run_state import FinishedChunk, RunState
 from page4d.inference.stitch import Stitched
 from page4d.scene.records import Scene
 

@@ -1,11 +1,11 @@
 """What a run says of cameras that stand still or move."""
 
 from page4d.export.run_record import ChunkRecord, DistanceRecord, RigRecord, ViewMotionRecord
+from page4d.inference.metric_scale import AGREES, MeasuredDistance
 from page4d.inference.motion import STILL_SHARE, CameraMotion
-from page4d.inference.rig import RigKeeper
-from page4d.inference.scale import AGREES, MeasuredDistance
+from page4d.inference.run_state import RigState
 from page4d.inference.seams import LARGEST_SHIFT
-from page4d.inference.state import RigState
+from page4d.inference.static_rig import RigKeeper
 from page4d.scene.records import Level, Notice
 
 

@@ -11,7 +11,7 @@ from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
-from page4d.inference.scale import KnownDistance, MeasuredDistance, measure_distance, to_metres
+from page4d.inference.metric_scale import KnownDistance, MeasuredDistance, measure_distance, to_metres
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 

@@ -16,21 +16,21 @@ from page4d.geometry.pose_encoding import decode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import patch_grid
 from page4d.layers.precision import full_precision
-from page4d.models.aggregator import Aggregator, TrunkOutput
-from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
+from page4d.models.conditioning import NO_HINTS, Hints, check_hints
+from page4d.models.config.network import DPTHeadConfig, FullAttention, NetworkConfig
 from page4d.models.heads.camera import CameraHead
 from page4d.models.heads.dpt import DenseActivation, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
 from page4d.models.heads.motion import MotionHead
-from page4d.models.hints import NO_HINTS, Hints, check_hints
+from page4d.models.inputs.matching import Matches, PatchMatching, ViewMatches
+from page4d.models.inputs.rays import RayEmbedding, relative_cameras
+from page4d.models.inputs.triangulation import Triangulation
 from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import NO_LIMITS, ForwardLimits
-from page4d.models.matching import Matches, PatchMatching, ViewMatches
 from page4d.models.output import MixedOutput, NetworkOutput
-from page4d.models.rays import RayEmbedding, relative_cameras
-from page4d.models.sizes import Grid, SizeGroups, check_mixed
-from page4d.models.triangulation import Triangulation
+from page4d.models.size_groups import Grid, SizeGroups, check_mixed
+from page4d.models.trunk import Aggregator, TrunkOutput
 
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_DEVIATION = (0.229, 0.224, 0.225)

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.models.hints import Memory
-from page4d.models.matching import Matches, ViewMatches
+from page4d.models.conditioning import Memory
+from page4d.models.inputs.matching import Matches, ViewMatches
 
 _BEYOND = {"depth": 0.0, "depth_confidence": 1.0, "points": 0.0, "points_confidence": 1.0, "dynamic": 0.0}
 """What stands for predictions for pixels where there is no image."""

@@ -13,7 +13,7 @@ from page4d.errors import UsageError
 from page4d.pretraining.crops import CropConfig
 from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
-from page4d.training.config import OptimizerConfig
+from page4d.training.supervised.config import OptimizerConfig
 from page4d.weights.placement import Precision
 
 

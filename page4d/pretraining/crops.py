@@ -10,7 +10,7 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN
-from page4d.pretraining.colours import ColourUse, draw_colours, recolour
+from page4d.pretraining.color_jitter import ColourUse, draw_colours, recolour
 from page4d.pretraining.footage import FramePool
 from page4d.scene.images import resize
 from page4d.scene.records import Image

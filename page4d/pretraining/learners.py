@@ -12,8 +12,8 @@ from page4d.pretraining.config import PretrainConfig
 from page4d.pretraining.crops import Crops
 from page4d.pretraining.dino import DINOConfig, SelfDistillation
 from page4d.pretraining.mae import MAEConfig, MaskedAutoencoder
-from page4d.training.average import WeightAverage
-from page4d.training.parallel import Team
+from page4d.training.engine.distributed import Team
+from page4d.training.engine.ema import WeightAverage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,19 +9,26 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.pretraining.config import PretrainConfig
+from page4d.pretraining.figures import draw_pictures
 from page4d.pretraining.footage import Footage, open_footage
-from page4d.pretraining.pictures import draw_pictures
+from page4d.pretraining.pretraining_state import PretrainState, begin, read_pretraining, resume
 from page4d.pretraining.release import release_encoder
 from page4d.pretraining.run import PretrainContext, Pretraining
-from page4d.pretraining.state import PretrainState, begin, read_pretraining, resume
 from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
-from page4d.training.curve import draw_losses
-from page4d.training.folder import RunFolder
-from page4d.training.logs import read_metrics
-from page4d.training.parallel import Team, own_device
-from page4d.training.plan import Budget
-from page4d.training.progress import SilentObserver, TrainObserver
-from page4d.training.session import check_unfinished, closing, find_resumed, interrupted, open_logs, open_session
+from page4d.training.engine.distributed import Team, own_device
+from page4d.training.engine.logs import read_metrics
+from page4d.training.engine.progress import SilentObserver, TrainObserver
+from page4d.training.engine.run_folder import RunFolder
+from page4d.training.engine.session import (
+    check_unfinished,
+    closing,
+    find_resumed,
+    interrupted,
+    open_logs,
+    open_session,
+)
+from page4d.training.engine.step_plan import Budget
+from page4d.training.supervised.curve import draw_losses
 from page4d.weights.placement import Precision, choose_device, choose_precision
 
 ENDS = "--steps or --until-seconds"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 import page4d
-from page4d.pretraining.state import PretrainState
-from page4d.training.release import summary
+from page4d.pretraining.pretraining_state import PretrainState
+from page4d.training.supervised.release import summary
 from page4d.weights.store import save_tensors
 from page4d.weights.stream import TensorSpec
 

@@ -12,11 +12,11 @@ from page4d.pretraining.crops import Crops, CropSource
 from page4d.pretraining.footage import Footage, open_pool
 from page4d.pretraining.learners import Taken
 from page4d.pretraining.mae import MAEConfig
-from page4d.pretraining.state import PretrainState, write_pretraining
-from page4d.training.loop import Loop, LoopContext, Plans
-from page4d.training.optimizers import set_rate
-from page4d.training.plan import Position, begin_decay, fraction_done, rate_at
-from page4d.training.step import StepResult, descend, step_seed
+from page4d.pretraining.pretraining_state import PretrainState, write_pretraining
+from page4d.training.engine.loop import Loop, LoopContext, Plans
+from page4d.training.engine.optimizers import set_rate
+from page4d.training.engine.step_plan import Position, begin_decay, fraction_done, rate_at
+from page4d.training.supervised.step import StepResult, descend, step_seed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,7 @@ from typing import Any
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import UsageError
-from page4d.scene.calibration.read import read_calibration
-from page4d.scene.companions import find_companions
-from page4d.scene.discover import Candidate, check_openable, discover, select_views
-from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
-from page4d.scene.images import ImageFolderSource, probe_image_folder, time_by_number
-from page4d.scene.records import FrameSource, Level, MaskMeaning, Notice, Scene, View, ViewCamera
-from page4d.scene.rig import (
+from page4d.scene.assign_cameras import (
     CalibrationMatch,
     CalibrationResize,
     RigRequest,
@@ -22,6 +16,12 @@ from page4d.scene.rig import (
     match_cameras,
     place_cameras,
 )
+from page4d.scene.calibration.read import read_calibration
+from page4d.scene.discover import Candidate, check_openable, discover, select_views
+from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
+from page4d.scene.images import ImageFolderSource, probe_image_folder, time_by_number
+from page4d.scene.records import FrameSource, Level, MaskMeaning, Notice, Scene, View, ViewCamera
+from page4d.scene.sidecars import find_companions
 from page4d.scene.sync import synchronise
 from page4d.scene.timeline import build_timeline
 from page4d.scene.video import VideoSource, probe_video

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.synthetic.dice import Dice
+from page4d.synthetic.rng import Dice
 
 BLOCK = 8
 """Side in px of the blocks that compression looks at."""

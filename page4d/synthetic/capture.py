@@ -17,14 +17,14 @@ from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.predictions import Predictions
 from page4d.scene.records import Clock, Scene, View, ViewCamera
 from page4d.synthetic.appearance import Appearance, develop, plain_appearance, sample_appearance
-from page4d.synthetic.dice import Dice
+from page4d.synthetic.blueprint import build_world
+from page4d.synthetic.camera_rigs import SceneFamily, Subject, build_rig, sample_shot
 from page4d.synthetic.flow import Flow, exact_flow
 from page4d.synthetic.furnish import sample_plan
-from page4d.synthetic.plan import build_world
 from page4d.synthetic.render import render
 from page4d.synthetic.rig import Rig
+from page4d.synthetic.rng import Dice
 from page4d.synthetic.rolling import render_rolling
-from page4d.synthetic.shots import SceneFamily, Subject, build_rig, sample_shot
 from page4d.synthetic.source import RenderedSource
 from page4d.synthetic.world import World
 

@@ -2,16 +2,16 @@
 
 import math
 
-from page4d.synthetic.dice import Dice
+from page4d.synthetic.blueprint import Person, Plan, Thing
+from page4d.synthetic.camera_rigs import Shot, Stage
 from page4d.synthetic.furniture import box
 from page4d.synthetic.materials import Material, plain_material
 from page4d.synthetic.movers import circling_box, flying, rolling_ball
 from page4d.synthetic.outdoors import ground, sunlight, surroundings
 from page4d.synthetic.people import Doing, sample_person
 from page4d.synthetic.place import Space
-from page4d.synthetic.plan import Person, Plan, Thing
+from page4d.synthetic.rng import Dice
 from page4d.synthetic.room import furniture, room_around, room_faces, room_light, wall_relief
-from page4d.synthetic.shots import Shot, Stage
 from page4d.synthetic.tabletop import table_scene
 from page4d.synthetic.world import ROOM_FACES
 

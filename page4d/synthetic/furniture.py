@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 
-from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.blueprint import Thing
 from page4d.synthetic.materials import Material, near, object_material, plain_material
-from page4d.synthetic.plan import Thing
+from page4d.synthetic.rng import Dice, Vector
 from page4d.synthetic.world import Shape
 
 

@@ -4,7 +4,7 @@ import colorsys
 import math
 from typing import NamedTuple
 
-from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.rng import Dice, Vector
 from page4d.synthetic.texture import Pattern
 
 GAMMA = 2.2

@@ -2,9 +2,9 @@
 
 import math
 
-from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.blueprint import UP, Path, Thing
 from page4d.synthetic.materials import object_material
-from page4d.synthetic.plan import UP, Path, Thing
+from page4d.synthetic.rng import Dice, Vector
 from page4d.synthetic.world import Shape
 
 

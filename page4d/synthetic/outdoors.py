@@ -2,12 +2,12 @@
 
 import math
 
-from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.blueprint import Lighting, Thing
+from page4d.synthetic.camera_rigs import Shot
 from page4d.synthetic.furniture import box, boxes, extent, tree
 from page4d.synthetic.materials import Material, color, near, object_material, plain_material
 from page4d.synthetic.place import Space, turned
-from page4d.synthetic.plan import Lighting, Thing
-from page4d.synthetic.shots import Shot
+from page4d.synthetic.rng import Dice, Vector
 from page4d.synthetic.texture import Pattern
 from page4d.synthetic.world import Shape
 

@@ -3,10 +3,10 @@
 import math
 from enum import IntEnum
 
-from page4d.synthetic.dice import Dice
+from page4d.synthetic.blueprint import Person, Swing
 from page4d.synthetic.figure import Joint, Part
 from page4d.synthetic.materials import Material, near, object_material, plain_material
-from page4d.synthetic.plan import Person, Swing
+from page4d.synthetic.rng import Dice
 from page4d.synthetic.texture import Pattern
 
 

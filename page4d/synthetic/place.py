@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from page4d.synthetic.dice import Dice, Vector
-from page4d.synthetic.plan import Thing
-from page4d.synthetic.shots import Camera, Shot, Stage
+from page4d.synthetic.blueprint import Thing
+from page4d.synthetic.camera_rigs import Camera, Shot, Stage
+from page4d.synthetic.rng import Dice, Vector
 
 VIEW_GAP = 0.12
 """How far things keep from the lines between cameras and the middle of the stage, in metres."""

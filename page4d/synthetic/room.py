@@ -3,7 +3,8 @@
 import math
 from typing import NamedTuple
 
-from page4d.synthetic.dice import Dice
+from page4d.synthetic.blueprint import ZERO, Lighting, Thing
+from page4d.synthetic.camera_rigs import Shot
 from page4d.synthetic.furniture import AT_WALLS, FREE_STANDING, diagonal, extent, side_table
 from page4d.synthetic.materials import (
     Material,
@@ -14,8 +15,7 @@ from page4d.synthetic.materials import (
     wall_material,
 )
 from page4d.synthetic.place import Space, turned
-from page4d.synthetic.plan import ZERO, Lighting, Thing
-from page4d.synthetic.shots import Shot
+from page4d.synthetic.rng import Dice
 from page4d.synthetic.world import Shape
 
 WALL_GAP = 0.1

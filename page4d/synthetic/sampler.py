@@ -9,15 +9,15 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
+from page4d.ground_truth import Truth
 from page4d.synthetic.appearance import develop, plain_appearance, sample_appearance
-from page4d.synthetic.dice import Dice
+from page4d.synthetic.blueprint import build_world
+from page4d.synthetic.camera_rigs import SceneFamily, build_rig, sample_shot
 from page4d.synthetic.flow import Flow, exact_flow
 from page4d.synthetic.furnish import sample_plan
-from page4d.synthetic.plan import build_world
 from page4d.synthetic.render import Rendered, render
-from page4d.synthetic.shots import SceneFamily, build_rig, sample_shot
+from page4d.synthetic.rng import Dice
 from page4d.synthetic.world import World
-from page4d.truth import Truth
 
 __all__ = ["Sample", "SceneFamily", "ShotRequest", "sample", "sample_truth"]
 

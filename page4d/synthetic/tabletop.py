@@ -2,14 +2,14 @@
 
 import math
 
-from page4d.synthetic.dice import Dice, Vector
+from page4d.synthetic.blueprint import Path, Person, Thing
+from page4d.synthetic.camera_rigs import Stage
 from page4d.synthetic.furniture import table
 from page4d.synthetic.materials import Material, near, object_material, plain_material
 from page4d.synthetic.movers import circling_box, flying, rolling_ball, turning
 from page4d.synthetic.people import Doing, sample_person
 from page4d.synthetic.place import Space, turned
-from page4d.synthetic.plan import Path, Person, Thing
-from page4d.synthetic.shots import Stage
+from page4d.synthetic.rng import Dice, Vector
 from page4d.synthetic.texture import Pattern
 from page4d.synthetic.world import Shape
 

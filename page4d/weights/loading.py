@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import WeightsError
 from page4d.layers.block import Block, MixerBlock
-from page4d.models.config import NetworkConfig
-from page4d.models.hints import NO_HINTS, Hints
+from page4d.models.conditioning import NO_HINTS, Hints
+from page4d.models.config.network import NetworkConfig
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.weights.bundled import bundled_weights
+from page4d.weights.file_type import FETCH_AGAIN
 from page4d.weights.placement import Precision, choose_device, choose_precision
-from page4d.weights.sniff import FETCH_AGAIN
 from page4d.weights.store import WeightsInfo, describe_encoder, describe_weights
 
 _HALVES = (torch.float16, torch.bfloat16)

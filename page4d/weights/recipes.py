@@ -7,11 +7,11 @@ from enum import StrEnum
 from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
+from page4d.models.config.network import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
 from page4d.models.schedule import FRAME_GLOBAL, Schedule
 from page4d.weights.accounting import Exemption, Stage
 from page4d.weights.families import TITLES, Family, Recognised, Specs, mask_head_kind
-from page4d.weights.fresh import FreshTensors
+from page4d.weights.initialization import FreshTensors
 from page4d.weights.keymap import PAGE4D, PI3, VGGT, KeyMap
 from page4d.weights.published import VGGTSettings
 from page4d.weights.view_time import ViewTimeOptions, view_time_network

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from page4d.errors import WeightsError
-from page4d.weights.sniff import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
+from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
 from page4d.weights.stream import DTYPES, TensorSpec
 
 _WRAPPERS = ("model", "state_dict")

@@ -221,7 +221,7 @@ def _write_report(path: Path, document: dict[str, Any]) -> None:
     import json
 
     from page4d.errors import OutputError
-    from page4d.export.atomic import write_bytes_atomic
+    from page4d.io.atomic import write_bytes_atomic
 
     try:
         write_bytes_atomic(path, (json.dumps(document, indent=1) + "\n").encode())

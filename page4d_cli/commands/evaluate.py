@@ -79,7 +79,7 @@ def evaluate(
     from page4d.evaluation.comparison import compare
     from page4d.evaluation.depth_alignment import DepthAlignment
     from page4d.evaluation.evaluate import DEFAULT_ALIGNMENTS, EvaluationSettings, measure
-    from page4d.evaluation.plots.pictures import check_plots, write_plots
+    from page4d.evaluation.plots.figures import check_plots, write_plots
 
     if plots is not None:
         check_plots(plots, overwrite=overwrite)

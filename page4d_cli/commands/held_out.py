@@ -8,7 +8,7 @@ import typer
 from page4d_cli import console, options
 
 if TYPE_CHECKING:
-    from page4d.training.held_out import Figures
+    from page4d.training.validation.validation_metrics import Figures
 
 _COLUMNS = {
     "abs_rel": "AbsRel",
@@ -43,8 +43,14 @@ def held_out(
     """
     from page4d.errors import UsageError
     from page4d.synthetic.sampler import SceneFamily
-    from page4d.training.held_out import FIGURES
-    from page4d.training.judge import HeldOutRequest, baselines, held_out_truths, judge, network_guessers
+    from page4d.training.validation.validation import (
+        HeldOutRequest,
+        baselines,
+        held_out_truths,
+        judge,
+        network_guessers,
+    )
+    from page4d.training.validation.validation_metrics import FIGURES
     from page4d.weights.bundled import bundled_weights
     from page4d.weights.loading import load_network
     from page4d.weights.placement import choose_device, choose_precision

@@ -28,8 +28,8 @@ def inspect_scene(
     as_json: options.Json = False,
 ) -> None:
     """Print the views of a scene, their clocks, rates and faults, and what is ignored and why."""
+    from page4d.scene.assign_cameras import CalibrationMatch, CalibrationResize
     from page4d.scene.open import SceneOptions, open_scene
-    from page4d.scene.rig import CalibrationMatch, CalibrationResize
 
     opened = open_scene(
         scene,

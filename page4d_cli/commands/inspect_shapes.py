@@ -12,8 +12,8 @@ from page4d_cli import console, options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from page4d.models.config import NetworkConfig
-    from page4d.models.walk import Stage, Walk
+    from page4d.models.config.network import NetworkConfig
+    from page4d.profiling.table import Stage, Walk
 
 
 class FormatOption(StrEnum):
@@ -50,7 +50,7 @@ def inspect_shapes(
     as_json: options.Json = False,
 ) -> None:
     """Print what shape leaves every stage of a network, with its parameters and work; nothing is computed."""
-    from page4d.models.trace import walk_network
+    from page4d.profiling.network import walk_network
 
     image_size = None if size is None else _parse_size(size)
     if model is not None and model in _encoders():
@@ -72,8 +72,8 @@ def inspect_shapes(
 def _encoders() -> "dict[str, Callable[..., Walk]]":
     """Return what walks through an encoder by itself, or through what pretrains it, by name."""
     from page4d.encoders.presets import ENCODER_PRESETS
-    from page4d.models.encoder_trace import walk_encoder
-    from page4d.pretraining.trace import PRETRAINING_WALKS
+    from page4d.pretraining.profile import PRETRAINING_WALKS
+    from page4d.profiling.encoders import walk_encoder
 
     return {name: partial(walk_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_WALKS
 
@@ -95,7 +95,7 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
 
 def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfig]":
     from page4d.errors import UsageError
-    from page4d.models.config import PRESETS
+    from page4d.models.config.network import PRESETS
 
     if weights is not None:
         from page4d.weights.store import describe_weights

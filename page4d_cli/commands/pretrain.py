@@ -8,7 +8,7 @@ import typer
 
 from page4d_cli import console, options
 from page4d_cli.interrupts import noticed_stop
-from page4d_cli.training_progress import observed_training
+from page4d_cli.training_display import observed_training
 
 if TYPE_CHECKING:
     from page4d.encoders.build import EncoderConfig
@@ -110,7 +110,7 @@ def pretrain(
     from page4d.errors import UsageError
     from page4d.pretraining.pretrain import PretrainRequest
     from page4d.pretraining.pretrain import pretrain as run_pretraining
-    from page4d.training.parallel import is_follower
+    from page4d.training.engine.distributed import is_follower
 
     asked = (method, encoder, config, size, batch, learning_rate, seed)
     if resume and (scenes or any(value is not None for value in asked)):

@@ -234,12 +234,12 @@ def reconstruct(
     from page4d.geometry.preprocess import Preprocess
     from page4d.inference.memory import parse_memory
     from page4d.inference.motion import CameraMotion
+    from page4d.inference.output_policy import ExistingOutput
     from page4d.inference.settings import ReconstructSettings
-    from page4d.inference.target import ExistingOutput
     from page4d.inference.world import Poses
+    from page4d.scene.assign_cameras import CalibrationMatch, CalibrationResize
     from page4d.scene.open import SceneOptions
     from page4d.scene.records import MaskMeaning
-    from page4d.scene.rig import CalibrationMatch, CalibrationResize
 
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")

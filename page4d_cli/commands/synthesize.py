@@ -80,8 +80,8 @@ def synthesize(
     as_json: options.Json = False,
 ) -> None:
     """Render people, rooms and moving things: videos, depth, motion masks and cameras, exact to the last digit."""
+    from page4d.synthetic.camera_rigs import SceneFamily, Subject
     from page4d.synthetic.capture import SyntheticCapture
-    from page4d.synthetic.shots import SceneFamily, Subject
     from page4d.synthetic.write import write_capture
 
     capture = SyntheticCapture(

@@ -7,12 +7,12 @@ import typer
 
 from page4d_cli import console, options
 from page4d_cli.interrupts import noticed_stop
-from page4d_cli.training_progress import observed_training
+from page4d_cli.training_display import observed_training
 
 if TYPE_CHECKING:
-    from page4d.models.config import NetworkConfig
-    from page4d.training.config import TrainConfig
-    from page4d.training.plan import Budget
+    from page4d.models.config.network import NetworkConfig
+    from page4d.training.engine.step_plan import Budget
+    from page4d.training.supervised.config import TrainConfig
 
 LEARNING = "What is learned"
 LENGTH = "How long"
@@ -113,9 +113,9 @@ def train(
 
     import torch
 
-    from page4d.training.parallel import is_follower
-    from page4d.training.train import TrainRequest
-    from page4d.training.train import train as run_training
+    from page4d.training.engine.distributed import is_follower
+    from page4d.training.supervised.train import TrainRequest
+    from page4d.training.supervised.train import train as run_training
 
     asked = {"model": None if model is None else _network(model), "seed": seed, "decay_fraction": decay_fraction}
     continues = resume or branch is not None
@@ -161,7 +161,7 @@ def train(
 
 def _network(model: str) -> "str | NetworkConfig":
     """Return the name of a preset, or what a JSON file says."""
-    from page4d.models.config import NetworkConfig
+    from page4d.models.config.network import NetworkConfig
 
     if not model.endswith(".json"):
         return model
@@ -181,8 +181,8 @@ def _configuration(
     from dataclasses import replace
 
     from page4d.errors import UsageError
-    from page4d.training.config import SourceConfig
-    from page4d.training.presets import PRESETS
+    from page4d.training.supervised.config import SourceConfig
+    from page4d.training.supervised.presets import PRESETS
 
     changes = {name: value for name, value in asked.items() if value is not None}
     if continues:
@@ -203,12 +203,12 @@ def _configuration(
 
 
 def _read(path: Path) -> "TrainConfig":
-    from page4d.training.config import TrainConfig
+    from page4d.training.supervised.config import TrainConfig
 
     return TrainConfig.from_json(options.read_text(path, "give a configuration as --dry-run prints it"))
 
 
 def _budget(seconds: float | None, samples: int | None) -> "Budget | None":
-    from page4d.training.plan import Budget
+    from page4d.training.engine.step_plan import Budget
 
     return None if seconds is None and samples is None else Budget(seconds=seconds, samples=samples)

@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import torch
 
-from page4d.inference.predict import NetworkPredictor
+from page4d.inference.predictor import NetworkPredictor
 
 GRID = ("benchmark", "--preset", "mv-tiny", "--times", "2,1", "--views", "2", "--sizes", "28x14,28x28")
 

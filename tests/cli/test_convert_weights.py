@@ -282,7 +282,7 @@ def test_a_report_that_cannot_be_written_leaves_the_weights(source, tmp_path, co
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("page4d.export.atomic._write_synced", full)
+    monkeypatch.setattr("page4d.io.atomic._write_synced", full)
     ended = convert(source, "--quiet", "--report", tmp_path / "r.json")
     assert (ended.code, ended.err) == (
         5,

@@ -10,10 +10,10 @@ from clips import write_scene
 
 from page4d.encoders.build import encoder_to_json
 from page4d.encoders.vit import ViTConfig
-from page4d.models.config import PRESETS as NETWORKS
+from page4d.models.config.network import PRESETS as NETWORKS
 from page4d.pretraining.config import PretrainConfig
 from page4d.weights.loading import load_encoder, load_network
-from page4d_cli import training_progress
+from page4d_cli import training_display
 
 ENCODER = ViTConfig(image_size=28, patch_size=14, embed_dim=32, depth=1, num_heads=2)
 RUN = ("--device", "cpu", "--threads", "1", "--batch", "2")
@@ -51,7 +51,7 @@ def test_videos_become_an_encoder(pretrain, tmp_path, method):
 
 
 def test_ctrl_c_saves_and_resume_goes_on(pretrain, cli, tmp_path, monkeypatch):
-    monkeypatch.setattr(training_progress.TrainingProgress, "step", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(training_display.TrainingProgress, "step", lambda *_: signal.raise_signal(signal.SIGINT))
     ended = pretrain("--steps", 7)
     assert ended.code == 130
     assert "error: interrupted after step 5, which is saved in" in ended.err

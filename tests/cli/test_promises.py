@@ -18,7 +18,7 @@ import pytest
 import torch
 from clips import write_scene
 
-from page4d.inference.predict import NetworkPredictor
+from page4d.inference.predictor import NetworkPredictor
 from page4d.scene import batches
 
 FRAMES = 8
@@ -31,7 +31,7 @@ RUNNER = """
 import os, resource, signal, sys, time
 import torch
 torch.set_num_threads(1)
-from page4d.inference.predict import NetworkPredictor
+from page4d.inference.predictor import NetworkPredictor
 
 calls = 0
 predict = NetworkPredictor.predict
@@ -164,7 +164,7 @@ class TestInterrupt:
             os.kill(os.getpid(), signal.SIGTERM)
 
         with monkeypatch.context() as patched:
-            patched.setattr("page4d.inference.pipeline.check_disk", stop)
+            patched.setattr("page4d.inference.reconstruct.check_disk", stop)
             stopped = chunked(tmp_path / "out")
         assert stopped.code == 143
         assert f"interrupted after 0 of {FRAMES} frames" in stopped.err
@@ -317,7 +317,7 @@ class TestOverwrite:
     def test_files_of_a_torn_chunk_go_too(self, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patched:
-            patched.setattr("page4d.inference.state.StateFolder.write_chunk", _interrupt)
+            patched.setattr("page4d.inference.run_state.StateFolder.write_chunk", _interrupt)
             assert chunked(out).code == 130
         assert (out / "depth" / "cam02" / "frame_000000.png").exists()
         assert chunked(out, "--views", "1", "--overwrite").code == 0
@@ -426,7 +426,7 @@ class TestOneWriter:
     def test_the_lock_is_free_after_an_error(self, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patched:
-            patched.setattr("page4d.inference.state.StateFolder.write_chunk", _interrupt)
+            patched.setattr("page4d.inference.run_state.StateFolder.write_chunk", _interrupt)
             assert chunked(out).code == 130
         with (out / ".page4d.lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -458,7 +458,7 @@ class TestDisk:
                 raise OSError(28, "No space left on device")
             return real(handle, data)
 
-        monkeypatch.setattr("page4d.export.atomic.os.write", full)
+        monkeypatch.setattr("page4d.io.atomic.os.write", full)
         ended = chunked(tmp_path / "out")
         assert ended.code == 5
         assert "disk full (after 0 of 8 frames)" in ended.err
@@ -466,7 +466,7 @@ class TestDisk:
         assert not parts(tmp_path)
 
     def test_too_little_space_is_known_before_work(self, tmp_path, chunked, monkeypatch):
-        monkeypatch.setattr("page4d.inference.state.shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+        monkeypatch.setattr("page4d.inference.run_state.shutil.disk_usage", lambda _: SimpleNamespace(free=1))
         ended = chunked(tmp_path / "out")
         assert ended.code == 5
         assert f"in '{tmp_path / 'out'}'" in ended.err

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from page4d.encoders.vit import ViTConfig
-from page4d.models.config import PRESETS as NETWORKS
-from page4d.training.config import TrainConfig
-from page4d.training.presets import PRESETS
+from page4d.models.config.network import PRESETS as NETWORKS
+from page4d.training.supervised.config import TrainConfig
+from page4d.training.supervised.presets import PRESETS
 from page4d.weights.loading import load_network
-from page4d_cli import training_progress
+from page4d_cli import training_display
 
 RUN = ("--preset", "tiny", "--device", "cpu", "--threads", "1")
 
@@ -71,14 +71,14 @@ def test_a_network_on_another_encoder_comes_from_a_file(cli, tmp_path):
 
 
 def test_ctrl_c_saves_and_resume_goes_on(cli, tmp_path, monkeypatch):
-    show = training_progress.TrainingProgress.step
+    show = training_display.TrainingProgress.step
 
     def interrupt(self, report):
         show(self, report)
         if report.step == 2:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(training_progress.TrainingProgress, "step", interrupt)
+    monkeypatch.setattr(training_display.TrainingProgress, "step", interrupt)
     ended = cli("train", "--out", tmp_path, *RUN, "--until-samples", 6)
     assert ended.code == 130
     assert "error: interrupted after step 2, which is saved in" in ended.err

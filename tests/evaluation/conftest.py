@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from outputs import reconstruct_from_truth
 
+from page4d.synthetic.camera_rigs import Subject
 from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.shots import Subject
 from page4d.synthetic.write import write_capture
 
 

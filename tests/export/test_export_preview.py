@@ -24,9 +24,9 @@ from page4d.export.preview.contact_sheet import (
     tiles_from_output,
     tiles_from_predictions,
 )
-from page4d.export.preview.drawing import BACKGROUND, BANNER, drawable, round_length, shortened, text_size
 from page4d.export.preview.splat import Orthographic, looking_along, splat
 from page4d.export.run_record import UNTRAINED_NOTICE
+from page4d.plotting.canvas import BACKGROUND, BANNER, drawable, round_length, shortened, text_size
 
 
 def share(picture: np.ndarray, color: tuple[int, int, int]) -> float:

@@ -13,12 +13,12 @@ from page4d.inference import probe
 from page4d.inference.cost import Coefficients, Extent, NetworkCost, fit, process_bytes, quantities
 from page4d.inference.forecast import LONGEST_CHUNK, Forecast, MemoryLimit, choose_length
 from page4d.inference.memory import parse_memory, usable_bytes, used_bytes
-from page4d.inference.pipeline import reconstruct
-from page4d.inference.predict import CPU, NetworkPredictor
-from page4d.inference.target import ExistingOutput
-from page4d.models.config import PRESETS
+from page4d.inference.output_policy import ExistingOutput
+from page4d.inference.predictor import CPU, NetworkPredictor
+from page4d.inference.reconstruct import reconstruct
+from page4d.models.config.network import PRESETS
 from page4d.models.network import build_network
-from tests.inference.test_pipeline import CAPTURE, NETWORK, SETTINGS, StopAt
+from tests.inference.test_reconstruct import CAPTURE, NETWORK, SETTINGS, StopAt
 from tests.inference.truth import TruthPredictor
 
 TINY = PRESETS["mv-tiny"]

@@ -17,12 +17,12 @@ from page4d.geometry.pixels import fit_each_view, fit_views
 from page4d.geometry.rigid import transform_points
 from page4d.inference.cost import Extent, quantities
 from page4d.inference.motion import CameraMotion
-from page4d.inference.pipeline import reconstruct
 from page4d.inference.plan import plan_run
-from page4d.inference.predict import CPU, NetworkPredictor, Predicted
+from page4d.inference.predictor import CPU, NetworkPredictor, Predicted
+from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
-from page4d.models.config import PRESETS, SparseConfig
-from page4d.models.hints import Memory
+from page4d.models.conditioning import Memory
+from page4d.models.config.network import PRESETS, SparseConfig
 from page4d.models.network import build_network
 from page4d.predictions import Predictions
 from page4d.scene.batches import open_placed_batches

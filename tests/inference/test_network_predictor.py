@@ -8,14 +8,14 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.export.run_record import NetworkRecord
-from page4d.inference.pipeline import reconstruct
-from page4d.inference.predict import CPU, NetworkPredictor, Predicted, times_in_frames
+from page4d.inference.output_policy import ExistingOutput
+from page4d.inference.predictor import CPU, NetworkPredictor, Predicted, times_in_frames
+from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
-from page4d.inference.target import ExistingOutput
 from page4d.inference.world import Poses
-from page4d.models.config import PRESETS, EpipolarConfig, SparseConfig, SparseStrategy, TimeEncoding
-from page4d.models.hints import Memory
-from page4d.models.input_config import MatchConfig
+from page4d.models.conditioning import Memory
+from page4d.models.config.inputs import MatchConfig
+from page4d.models.config.network import PRESETS, EpipolarConfig, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch

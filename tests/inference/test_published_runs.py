@@ -16,11 +16,11 @@ from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.preprocess import Preprocess, place_views
 from page4d.geometry.rigid import transform_points
-from page4d.inference.pipeline import reconstruct
 from page4d.inference.plan import plan_run
-from page4d.inference.predict import Predicted
+from page4d.inference.predictor import Predicted
+from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
-from page4d.models.hints import Memory
+from page4d.models.conditioning import Memory
 from page4d.scene.records import FrameBatch
 from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.truth import TruthPredictor, exact_predictions

@@ -7,8 +7,8 @@ import torch
 
 from page4d.export.output import open_output
 from page4d.export.run_record import NetworkRecord
-from page4d.inference.pipeline import reconstruct
-from page4d.inference.predict import MeasuredDepth
+from page4d.inference.predictor import MeasuredDepth
+from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
 from page4d.scene.open import open_scene
 

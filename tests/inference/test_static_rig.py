@@ -17,15 +17,15 @@ from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunks import Chunk, plan_chunks
 from page4d.inference.motion import STILL_SHARE, CameraMotion
-from page4d.inference.pipeline import reconstruct
-from page4d.inference.rig import RigKeeper
+from page4d.inference.output_policy import ExistingOutput
+from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
+from page4d.inference.static_rig import RigKeeper
 from page4d.inference.stitch import Stitched, stitch
-from page4d.inference.target import ExistingOutput
 from page4d.inference.world import Poses, World
 from page4d.predictions import Predictions, join_times
 from page4d.synthetic.capture import SyntheticCapture
-from tests.inference.test_pipeline import StopAt, bytes_of, uncalibrated
+from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity
 
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=32, image_size=(24, 32))

@@ -13,16 +13,16 @@ import torch
 
 from page4d.errors import OutputError
 from page4d.export.layout import OutputLayout
-from page4d.inference.handover import Handover
-from page4d.inference.pipeline import reconstruct
-from page4d.inference.predict import Predicted
-from page4d.inference.state import StateFolder
-from page4d.inference.target import ExistingOutput
-from page4d.models.hints import Memory
+from page4d.inference.bounded_queue import Handover
+from page4d.inference.output_policy import ExistingOutput
+from page4d.inference.predictor import Predicted
+from page4d.inference.reconstruct import reconstruct
+from page4d.inference.run_state import StateFolder
+from page4d.models.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_batches
 from page4d.scene.records import FrameBatch, Scene, View
 from page4d.synthetic.capture import SyntheticCapture
-from tests.inference.test_pipeline import NETWORK, SETTINGS, bytes_of, fails_above
+from tests.inference.test_reconstruct import NETWORK, SETTINGS, bytes_of, fails_above
 from tests.inference.truth import TruthPredictor
 
 

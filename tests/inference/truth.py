@@ -9,8 +9,8 @@ import torch
 from page4d.conventions import Scale
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.similarity import Sim3
-from page4d.inference.predict import CPU, Predicted
-from page4d.models.hints import Memory
+from page4d.inference.predictor import CPU, Predicted
+from page4d.models.conditioning import Memory
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
 from page4d.synthetic.capture import SyntheticCapture

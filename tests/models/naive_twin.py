@@ -5,11 +5,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.layers.block import Block
-from page4d.models.aggregator import Aggregator
-from page4d.models.config import BiasRows, MaskRule, Streams
+from page4d.models.config.network import BiasRows, MaskRule, Streams
 from page4d.models.schedule import Step
 from page4d.models.streams import Stream
 from page4d.models.tokens import token_positions
+from page4d.models.trunk import Aggregator
 
 Levels = dict[Stream, list[Tensor]]
 """By stream and layer, [step within views | step across views] of all tokens; streams share what came before them."""

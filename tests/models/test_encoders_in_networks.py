@@ -12,12 +12,12 @@ from page4d.encoders.swin import SwinConfig
 from page4d.encoders.twins import TwinsConfig, TwinsDesign
 from page4d.encoders.vit import PatchEmbedding, Pooling, ViTConfig
 from page4d.errors import UsageError
-from page4d.models.config import PRESETS, NetworkConfig
+from page4d.models.config.network import PRESETS, NetworkConfig
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
-from page4d.training.config import OptimizerConfig, OptimizerKind
-from page4d.training.optimizers import build_optimizers
+from page4d.training.engine.optimizers import build_optimizers
+from page4d.training.supervised.config import OptimizerConfig, OptimizerKind
 from page4d.weights.loading import HalfPrecisionNetwork
 
 SWIN = SwinConfig(image_size=32, first_patch=2, dim=16, depths=(2, 2), num_heads=(2, 4), window=3)

@@ -11,7 +11,8 @@ from page4d.encoders.dinov2 import DinoV2Config
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.layers.feed_forward import FeedForwardKind
-from page4d.models.config import (
+from page4d.models.conditioning import Hints
+from page4d.models.config.network import (
     PRESETS,
     BiasRows,
     EpipolarConfig,
@@ -25,7 +26,6 @@ from page4d.models.config import (
     Streams,
     TimeEncoding,
 )
-from page4d.models.hints import Hints
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput

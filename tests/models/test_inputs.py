@@ -11,7 +11,8 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays, project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.models.config import (
+from page4d.models.conditioning import Hints
+from page4d.models.config.network import (
     PRESETS,
     CameraHeadConfig,
     DPTHeadConfig,
@@ -20,11 +21,10 @@ from page4d.models.config import (
     MatchTarget,
     NetworkConfig,
 )
-from page4d.models.hints import Hints
-from page4d.models.matching import PatchMatching, likelihoods_of, patch_centers, target_images
+from page4d.models.inputs.matching import PatchMatching, likelihoods_of, patch_centers, target_images
+from page4d.models.inputs.rays import patch_directions, plucker_lines, relative_cameras
+from page4d.models.inputs.triangulation import ray_meeting
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.rays import patch_directions, plucker_lines, relative_cameras
-from page4d.models.triangulation import ray_meeting
 
 DENSE = DPTHeadConfig(layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8), hidden=8, fine_dim=8)
 CONFIG = NetworkConfig(
@@ -206,7 +206,7 @@ def test_many_pairs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch, image
     network = build_network(CONFIG).double()
     with torch.no_grad():
         whole = network(images).matches
-        monkeypatch.setattr("page4d.models.matching._COMPARED_AT_ONCE", 100)
+        monkeypatch.setattr("page4d.models.inputs.matching._COMPARED_AT_ONCE", 100)
         parts = network(images).matches
     torch.testing.assert_close(parts.expected, whole.expected)
     torch.testing.assert_close(parts.confidence, whole.confidence)

@@ -10,7 +10,8 @@ from torch import Tensor
 from page4d.encoders.navit import NaViTConfig
 from page4d.encoders.stem import StemConfig
 from page4d.errors import ShapeError, UsageError
-from page4d.models.config import (
+from page4d.models.conditioning import NO_HINTS, Hints
+from page4d.models.config.network import (
     PRESETS,
     CameraHeadConfig,
     DPTHeadConfig,
@@ -23,13 +24,12 @@ from page4d.models.config import (
     Streams,
     TimeEncoding,
 )
-from page4d.models.epipolar import EpipolarConfig
-from page4d.models.hints import NO_HINTS, Hints
+from page4d.models.inputs.epipolar import EpipolarConfig
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
-from page4d.models.sizes import SizeGroups
+from page4d.models.size_groups import SizeGroups
 
 DENSE = DPTHeadConfig(layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8), hidden=8, fine_dim=8)
 CONFIG = NetworkConfig(

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.errors import UsageError
-from page4d.models.config import MotionHeadConfig
+from page4d.models.config.network import MotionHeadConfig
 from page4d.models.heads.motion import MotionHead
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import build_network
 from page4d.synthetic.sampler import ShotRequest, sample_truth
-from page4d.training.losses import motion_loss
+from page4d.training.supervised.losses import motion_loss
 from tests.models.demo_like import DEMO_LIKE, demo_like
 
 SHAPE, SIZE, GRID = (2, 3, 2), (16, 24), (2, 3)

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.models.aggregator import Aggregator
-from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
+from page4d.models.config.network import PRESETS, BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
 from page4d.models.limits import ForwardLimits
-from page4d.models.live_bytes import LiveBytes
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import Stream
+from page4d.models.trunk import Aggregator
+from page4d.profiling.memory import LiveBytes
 from tests.models.naive_twin import naive_trunk
 
 GRID = (2, 3)

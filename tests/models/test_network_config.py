@@ -8,7 +8,8 @@ import torch
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import ShapeError, UsageError
-from page4d.models.config import (
+from page4d.models.conditioning import Hints
+from page4d.models.config.network import (
     PRESETS,
     BiasRows,
     CameraHeadConfig,
@@ -20,7 +21,6 @@ from page4d.models.config import (
     SparseConfig,
     Streams,
 )
-from page4d.models.hints import Hints
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step, images_together, merge, split

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.pose_encoding import decode_pose
-from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskFusion, MaskHeadKind, NetworkConfig, Streams
+from page4d.models.config.network import (
+    PRESETS,
+    BiasRows,
+    MaskConfig,
+    MaskFusion,
+    MaskHeadKind,
+    NetworkConfig,
+    Streams,
+)
 from page4d.models.heads.dynamic import DynamicMask, external_log_odds
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network

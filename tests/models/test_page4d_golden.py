@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from page4d.models.aggregator import Aggregator
-from page4d.models.config import PRESETS, MaskConfig
+from page4d.models.config.network import PRESETS, MaskConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import ReleaseBias, Stream
+from page4d.models.trunk import Aggregator
 from page4d.weights.keymap import PAGE4D, PAGE4D_WITHOUT_MASK, VGGT, rename
 
 MASK = PRESETS["page4d-mask"].mask

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from page4d.layers.attention import LogitsBias
-from page4d.models.config import PRESETS, FullAttention, SparseConfig, Streams
-from page4d.models.hints import Hints
+from page4d.models.conditioning import Hints
+from page4d.models.config.network import PRESETS, FullAttention, SparseConfig, Streams
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput

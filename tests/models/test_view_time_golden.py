@@ -12,14 +12,14 @@ from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
 from page4d.layers.embed import PatchEmbed
 from page4d.layers.rope import rotary_tables
-from page4d.models import aggregator
-from page4d.models.aggregator import Aggregator
-from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
+from page4d.models import trunk as aggregator
+from page4d.models.config.network import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
 from page4d.models.heads.dynamic import MASK_HEADS
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, images_together, merge, split
 from page4d.models.streams import MaskBias, Stream
 from page4d.models.tokens import token_positions
+from page4d.models.trunk import Aggregator
 
 GRID = (3, 4)
 BLOCK = BlockConfig(dim=64, num_heads=4, qk_norm_eps=1e-5, layer_scale=0.01)

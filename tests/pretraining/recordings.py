@@ -15,10 +15,10 @@ from page4d.pretraining.crops import CropConfig
 from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
 from page4d.pretraining.pretrain import PretrainOutcome, PretrainRequest, pretrain
-from page4d.pretraining.state import PretrainCheckpoint, read_pretraining
-from page4d.training.config import OptimizerConfig
-from page4d.training.folder import RunFolder
-from page4d.training.progress import SilentObserver
+from page4d.pretraining.pretraining_state import PretrainCheckpoint, read_pretraining
+from page4d.training.engine.progress import SilentObserver
+from page4d.training.engine.run_folder import RunFolder
+from page4d.training.supervised.config import OptimizerConfig
 
 ENCODER = ViTConfig(image_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, pooling=Pooling.MEAN)
 TINY_MAE = PretrainConfig(

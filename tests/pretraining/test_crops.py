@@ -8,7 +8,7 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.pretraining import crops
-from page4d.pretraining.colours import ColourUse, draw_colours, recolour
+from page4d.pretraining.color_jitter import ColourUse, draw_colours, recolour
 from page4d.pretraining.crops import CropConfig, CropSource, normalised, shown
 
 CPU = torch.device("cpu")

@@ -13,14 +13,14 @@ from page4d.encoders.vit import ViTConfig
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.pretraining import pretrain as pretraining
 from page4d.pretraining.config import PRESETS, Method, PretrainConfig, with_encoder, with_size
+from page4d.pretraining.figures import class_attention
 from page4d.pretraining.learners import Distiller, Taken, build_learner
-from page4d.pretraining.pictures import class_attention
 from page4d.pretraining.pretrain import PretrainRequest
-from page4d.training.folder import RunFolder
-from page4d.training.logs import read_metrics
-from page4d.training.parallel import ALONE
-from page4d.training.progress import SilentObserver
-from page4d.training.train import train as train_network
+from page4d.training.engine.distributed import ALONE
+from page4d.training.engine.logs import read_metrics
+from page4d.training.engine.progress import SilentObserver
+from page4d.training.engine.run_folder import RunFolder
+from page4d.training.supervised.train import train as train_network
 from page4d.weights.loading import load_encoder
 from tests.pretraining.recordings import (
     TINY_DINO,
@@ -216,7 +216,7 @@ class TestRequests:
             PretrainRequest(**{"out": tmp_path, "config": config, "steps": 1} | more)
 
     def test_the_checkpoint_of_another_kind_of_run_is_refused(self, whole, tmp_path) -> None:
-        from page4d.training.train import TrainRequest
+        from page4d.training.supervised.train import TrainRequest
 
         _, out = whole
         with pytest.raises(InputError, match="pretraining 1"):

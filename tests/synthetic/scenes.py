@@ -7,10 +7,10 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.synthetic.blueprint import build_world
+from page4d.synthetic.camera_rigs import SceneFamily, Shot, Subject, build_rig, sample_shot
 from page4d.synthetic.furnish import sample_plan
-from page4d.synthetic.plan import build_world
 from page4d.synthetic.render import Rendered, render
-from page4d.synthetic.shots import SceneFamily, Shot, Subject, build_rig, sample_shot
 from page4d.synthetic.world import Shape, World
 
 SIZE = (24, 32)

@@ -13,8 +13,8 @@ from page4d.errors import UsageError
 from page4d.geometry.pixels import fit_views
 from page4d.predictions import join_times
 from page4d.scene.records import FrameSource, Scene
+from page4d.synthetic.camera_rigs import SceneFamily
 from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.shots import SceneFamily
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from scenes import EXACT, GARDEN, ROOM, SETTINGS, SIZE, TABLE, TIMES, distance_t
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import unproject, world_points
+from page4d.synthetic.blueprint import build_world
+from page4d.synthetic.camera_rigs import build_rig
 from page4d.synthetic.furnish import sample_plan
-from page4d.synthetic.plan import build_world
 from page4d.synthetic.rays import Bundles, Pairs, blocked, nearest, reachable, split
 from page4d.synthetic.render import render
 from page4d.synthetic.rolling import render_rolling
-from page4d.synthetic.shots import build_rig
 from page4d.synthetic.world import Instants, Lights, Shape, World
 
 

@@ -11,13 +11,13 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.rotation import rotation_angle, rotation_defect
-from page4d.synthetic.dice import Dice
+from page4d.synthetic.blueprint import Person, build_world
+from page4d.synthetic.camera_rigs import SPACING_DEG, SceneFamily, Shot, Subject, build_rig, sample_shot
 from page4d.synthetic.figure import Figures, Joint, Part
 from page4d.synthetic.furnish import sample_plan
 from page4d.synthetic.movers import circling_box, flying, rolling_ball, turning
 from page4d.synthetic.people import Doing, sample_person
-from page4d.synthetic.plan import Person, build_world
-from page4d.synthetic.shots import SPACING_DEG, SceneFamily, Shot, Subject, build_rig, sample_shot
+from page4d.synthetic.rng import Dice
 from page4d.synthetic.texture import lattice_values, noise
 from page4d.synthetic.world import Shape, World
 

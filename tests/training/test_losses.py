@@ -11,16 +11,16 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.models.config import MatchTarget
-from page4d.models.matching import Likelihoods, Matches
+from page4d.ground_truth import Truth
+from page4d.models.config.network import MatchTarget
+from page4d.models.inputs.matching import Likelihoods, Matches
+from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
-from page4d.models.rays import patch_directions
 from page4d.synthetic.capture import SyntheticCapture
-from page4d.training.correspondences import bilinear_weights, true_correspondences
-from page4d.training.losses import LossConfig, losses, mask_loss, weighed_by_confidence
-from page4d.training.matching_losses import centered
-from page4d.training.targets import SceneUnit, Targets, targets_of
-from page4d.truth import Truth
+from page4d.training.supervised.losses import LossConfig, losses, mask_loss, weighed_by_confidence
+from page4d.training.supervised.matching_losses import centered
+from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
+from page4d.training.supervised.true_matches import bilinear_weights, true_correspondences
 
 PATCH = 8
 GRID = (6, 8)

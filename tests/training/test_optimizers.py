@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from page4d.models.config import PRESETS
+from page4d.models.config.network import PRESETS
 from page4d.models.network import build_network
-from page4d.training.average import WeightAverage
-from page4d.training.config import OptimizerConfig, OptimizerKind
-from page4d.training.muon import Muon, orthogonalize
-from page4d.training.optimizers import build_optimizers, gradient_norm, set_rate
+from page4d.training.engine.ema import WeightAverage
+from page4d.training.engine.muon import Muon, orthogonalize
+from page4d.training.engine.optimizers import build_optimizers, gradient_norm, set_rate
+from page4d.training.supervised.config import OptimizerConfig, OptimizerKind
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import torch
 from training_runs import TINY, checkpoint_of, train_tiny
 from training_team import KeepingRun
 
-from page4d.training import train as training
-from page4d.training.folder import RunFolder
-from page4d.training.parallel import Team
+from page4d.training.engine.distributed import Team
+from page4d.training.engine.run_folder import RunFolder
+from page4d.training.supervised import train as training
 
 STEPS = 3
 
@@ -65,6 +65,6 @@ def test_batches_are_shared_without_gaps():
 
 
 def start() -> dict[str, torch.Tensor]:
-    from page4d.training.state import begin
+    from page4d.training.supervised.training_state import begin
 
     return begin(TINY, torch.device("cpu")).network.state_dict()

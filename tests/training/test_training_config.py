@@ -7,8 +7,8 @@ import pytest
 from training_runs import TINY
 
 from page4d.errors import UsageError
-from page4d.models.config import PRESETS as NETWORKS
-from page4d.training.config import (
+from page4d.models.config.network import PRESETS as NETWORKS
+from page4d.training.supervised.config import (
     EvaluationConfig,
     Family,
     HintConfig,
@@ -17,7 +17,7 @@ from page4d.training.config import (
     Stage,
     TrainConfig,
 )
-from page4d.training.presets import PRESETS
+from page4d.training.supervised.presets import PRESETS
 
 STAGE = TINY.stages[0]
 

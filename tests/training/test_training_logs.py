@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from page4d.errors import InputError
-from page4d.export.preview.drawing import VIEW_COLORS
-from page4d.training.curve import draw_curve
-from page4d.training.judge import MEAN, NETWORK
-from page4d.training.logs import MetricsFile, read_metrics
+from page4d.plotting.canvas import VIEW_COLORS
+from page4d.training.engine.logs import MetricsFile, read_metrics
+from page4d.training.supervised.curve import draw_curve
+from page4d.training.validation.validation import MEAN, NETWORK
 
 
 @pytest.fixture

@@ -18,14 +18,17 @@ from training_runs import (
 )
 
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
-from page4d.models.config import PRESETS as NETWORKS
-from page4d.models.input_config import MatchConfig
-from page4d.models.signs import Domain
+from page4d.models.config.inputs import MatchConfig
+from page4d.models.config.network import PRESETS as NETWORKS
+from page4d.models.ood import Domain
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
-from page4d.training import step as steps
-from page4d.training.captures import CaptureSource
-from page4d.training.config import (
+from page4d.training.engine.logs import read_metrics
+from page4d.training.engine.run_folder import RunFolder
+from page4d.training.engine.step_plan import BatchRequest, Budget, Position, plan_step
+from page4d.training.supervised import step as steps
+from page4d.training.supervised.captures import CaptureSource
+from page4d.training.supervised.config import (
     HintConfig,
     Learner,
     OptimizerConfig,
@@ -34,14 +37,11 @@ from page4d.training.config import (
     SourceConfig,
     TrainConfig,
 )
-from page4d.training.folder import RunFolder
-from page4d.training.held_out import evaluate
-from page4d.training.judge import NETWORK, network_guessers
-from page4d.training.logs import read_metrics
-from page4d.training.plan import BatchRequest, Budget, Position, plan_step
-from page4d.training.sources import SyntheticSource
-from page4d.training.state import RunState, begin, begin_from_weights, resume
-from page4d.training.train import TrainRequest, train
+from page4d.training.supervised.sources import SyntheticSource
+from page4d.training.supervised.train import TrainRequest, train
+from page4d.training.supervised.training_state import RunState, begin, begin_from_weights, resume
+from page4d.training.validation.validation import NETWORK, network_guessers
+from page4d.training.validation.validation_metrics import evaluate
 from page4d.weights.loading import load_network
 from tests.models.demo_like import DEMO_LIKE
 
@@ -196,7 +196,7 @@ class TestResuming:
                 raise KeyboardInterrupt
             return take(*arguments)
 
-        monkeypatch.setattr("page4d.training.run.take_step", die)
+        monkeypatch.setattr("page4d.training.supervised.run.take_step", die)
         with pytest.raises(KeyboardInterrupt):
             train_tiny(out, 6, config=config)
         assert checkpoint_of(out).position.decay_start == 3
@@ -253,7 +253,7 @@ class TestResuming:
             raise RuntimeError("unexpected pos 64 vs 0")
 
         monkeypatch.setattr(torch, "save", full)
-        from page4d.training.checkpoint import write_checkpoint
+        from page4d.training.supervised.checkpoint import write_checkpoint
 
         with pytest.raises(OutputError, match="cannot write"):
             write_checkpoint(path, checkpoint_of(whole))
@@ -366,7 +366,7 @@ def test_memory_that_does_not_suffice_is_said_with_advice(tmp_path, monkeypatch)
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("page4d.training.run.take_step", exhausted)
+    monkeypatch.setattr("page4d.training.supervised.run.take_step", exhausted)
     with pytest.raises(MemoryBudgetError) as raised:
         train_tiny(tmp_path, 2)
     assert "2.00 GiB" in raised.value.message

@@ -11,11 +11,11 @@ from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import transform_points
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
-from page4d.training.captures import CaptureSource
-from page4d.training.config import ALL_FAMILIES
-from page4d.training.feed import open_feed
-from page4d.training.plan import BatchRequest, Position, after, plan_step
-from page4d.training.sources import SyntheticSource
+from page4d.training.engine.step_plan import BatchRequest, Position, after, plan_step
+from page4d.training.supervised.captures import CaptureSource
+from page4d.training.supervised.config import ALL_FAMILIES
+from page4d.training.supervised.feed import open_feed
+from page4d.training.supervised.sources import SyntheticSource
 
 CPU = torch.device("cpu")
 TABLETOP = Path(__file__).parents[3] / "shared" / "scenes" / "tabletop"

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from page4d.synthetic.sampler import SceneFamily
-from page4d.training.checkpoint import Checkpoint, read_checkpoint
-from page4d.training.config import EvaluationConfig, Family, OptimizerConfig, Shot, Stage, TrainConfig
-from page4d.training.folder import RunFolder
-from page4d.training.plan import Budget
-from page4d.training.progress import SilentObserver, StepReport
-from page4d.training.train import TrainOutcome, TrainRequest, train
+from page4d.training.engine.progress import SilentObserver, StepReport
+from page4d.training.engine.run_folder import RunFolder
+from page4d.training.engine.step_plan import Budget
+from page4d.training.supervised.checkpoint import Checkpoint, read_checkpoint
+from page4d.training.supervised.config import EvaluationConfig, Family, OptimizerConfig, Shot, Stage, TrainConfig
+from page4d.training.supervised.train import TrainOutcome, TrainRequest, train
 
 SIZE = (28, 42)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from training_runs import train_tiny
 
-from page4d.training import train as training
-from page4d.training.run import Run
+from page4d.training.supervised import train as training
+from page4d.training.supervised.run import Run
 
 
 class KeepingRun(Run):

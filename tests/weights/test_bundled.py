@@ -7,11 +7,19 @@ import torch
 
 import page4d
 from page4d.errors import WeightsError
-from page4d.models.config import PRESETS
-from page4d.models.hints import Hints
-from page4d.models.signs import Domain, signs_of
+from page4d.models.conditioning import Hints
+from page4d.models.config.network import PRESETS
+from page4d.models.ood import Domain, signs_of
 from page4d.synthetic.sampler import SceneFamily
-from page4d.training.judge import MEAN, NETWORK, HeldOutRequest, baselines, held_out_truths, judge, network_guessers
+from page4d.training.validation.validation import (
+    MEAN,
+    NETWORK,
+    HeldOutRequest,
+    baselines,
+    held_out_truths,
+    judge,
+    network_guessers,
+)
 from page4d.weights import bundled
 from page4d.weights.bundled import bundled_weights
 from page4d.weights.store import describe_weights

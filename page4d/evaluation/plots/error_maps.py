@@ -10,7 +10,7 @@ from PIL import Image
 from page4d.conventions import Scale
 from page4d.evaluation.comparison import FramePair
 from page4d.evaluation.depth_alignment import DepthFit
-from page4d.export.preview.drawing import (
+from page4d.plotting.canvas import (
     FAINT,
     INK,
     blank,

@@ -12,7 +12,8 @@ from page4d.export.arrays import to_numpy
 from page4d.export.cameras import CaptureCameras
 from page4d.export.ply import PointCloud
 from page4d.export.points import random_subset
-from page4d.export.preview.drawing import (
+from page4d.export.preview.splat import Orthographic, looking_along, splat
+from page4d.plotting.canvas import (
     BACKGROUND,
     FAINT,
     INK,
@@ -26,7 +27,6 @@ from page4d.export.preview.drawing import (
     text_size,
     with_banner,
 )
-from page4d.export.preview.splat import Orthographic, looking_along, splat
 
 _PANEL = (760, 620)
 _HEADING = 40

@@ -17,7 +17,7 @@ from page4d.errors import ShapeError
 from page4d.export.arrays import to_bytes, to_numpy
 from page4d.export.maps import DYNAMIC_THRESHOLD, crop_to_content
 from page4d.export.output import Output
-from page4d.export.preview.drawing import (
+from page4d.plotting.canvas import (
     FAINT,
     INK,
     NO_VALUE,

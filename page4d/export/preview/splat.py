@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.export.preview.drawing import BACKGROUND
+from page4d.plotting.canvas import BACKGROUND
 
 _SHADING = 1.2
 _NEIGHBOURS = ((1, 0), (-1, 0), (0, 1), (0, -1))

@@ -18,7 +18,7 @@ from page4d.scene.calibration.colmap import find_colmap, read_colmap
 from page4d.scene.calibration.files import check_exists, read_bytes, read_json, unreadable
 from page4d.scene.calibration.nerfstudio import read_nerfstudio
 from page4d.scene.calibration.opencv_yaml import ENDINGS, read_opencv_yaml
-from page4d.scene.calibration.own import read_own
+from page4d.scene.calibration.page4d_json import read_own
 from page4d.scene.calibration.pose2sim import read_pose2sim
 from page4d.scene.calibration.qualisys import read_qualisys
 from page4d.scene.calibration.record import CalibratedCamera, Calibration

@@ -1,0 +1,50 @@
+"""The output folder before a run: what may lie in it already, and what may not."""
+
+from enum import StrEnum
+from pathlib import Path
+
+from page4d.errors import UsageError
+from page4d.inference.fingerprint import files_of
+from page4d.inference.run_state import OWN_NAMES, is_occupied
+from page4d.io.atomic import check_can_be_made
+from page4d.scene.records import Scene
+
+
+class ExistingOutput(StrEnum):
+    """What to do with an output folder that already holds a result."""
+
+    REFUSE = "refuse"
+    OVERWRITE = "overwrite"
+    RESUME = "resume"
+
+
+def check_target(out: Path, existing: ExistingOutput) -> None:
+    """Refuse, before any work, an output that cannot be written or already holds a result.
+
+    Raises:
+        OutputError: if it is a file or cannot be made.
+        UsageError: if it holds a result that is neither to be continued nor replaced.
+    """
+    check_can_be_made(out)
+    if not is_occupied(out):
+        return
+    if existing is ExistingOutput.REFUSE:
+        raise UsageError(f"'{out}' already holds a result", "use --resume, --overwrite or another folder")
+    if existing is ExistingOutput.OVERWRITE and not (out / "state" / "run.json").is_file():
+        raise UsageError(
+            f"'{out}' holds files that page4d did not write", "use another folder, or move them away yourself"
+        )
+
+
+def check_apart(scene: Scene, out: Path) -> None:
+    """Refuse an output whose files would come to lie among those that are read.
+
+    Raises:
+        UsageError: naming the first such file.
+    """
+    own = [(out / name).resolve() for name in OWN_NAMES]
+    companions = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
+    read = [path for source in (*(view.source for view in scene.views), *companions) for path in files_of(source)]
+    for path in (*read, *scene.other_files):
+        if any(path.resolve().is_relative_to(folder) for folder in own):
+            raise UsageError(f"the output would overwrite '{path}', which is read", "use another folder for --out")

@@ -1,0 +1,346 @@
+"""What a run leaves behind so that it can be continued, and so that a finished one is never overwritten unasked."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, JsonValue
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from page4d.conventions import Scale
+from page4d.errors import InputError, OutputError, UsageError
+from page4d.export.cameras import CaptureCameras
+from page4d.export.instant import InstantFiles
+from page4d.export.layout import OutputLayout
+from page4d.export.run_record import ChunkRecord, DistanceRecord, RigRecord, RunRecord
+from page4d.geometry.camera import Cameras
+from page4d.geometry.similarity import Sim3
+from page4d.inference.chunks import Chunk
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.json_model import FileModel, Model, format_json, read_model
+from page4d.models.conditioning import Memory
+
+OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
+"""What the output contract calls its files and folders."""
+
+PREVIEW_NAMES = ("contact_sheet.png", "cloud.png")
+
+Matrix = list[list[float]]
+
+
+class FileRecord(FileModel):
+    """A finished file below the output folder."""
+
+    name: str
+    num_bytes: Annotated[int, Field(ge=0)]
+    sha256: str
+
+
+class ChunkState(FileModel):
+    """A chunk whose instants are all written: its files, its cameras and its place in the world."""
+
+    record: ChunkRecord
+    first: int
+    stop: int
+    files: list[FileRecord]
+    times: list[float]
+    world_to_camera: list[list[Matrix]]
+    intrinsics: list[list[Matrix]]
+    clipped_depths: int
+    num_points: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedChunk:
+    """What is kept in memory of a chunk whose instants `first` to before `stop` are all on disk."""
+
+    record: ChunkRecord
+    first: int
+    stop: int
+    times: Float[Tensor, " T"]
+    world_to_camera: Float[Tensor, "T V 4 4"]
+    intrinsics: Float[Tensor, "T V 3 3"]
+    clipped_depths: int
+    num_points: int
+
+
+class RigState(FileModel):
+    """What was decided about the cameras: with none listed they move, else these are those of all instants.
+
+    They are at the pixels of a network image of (height, width).
+    """
+
+    record: RigRecord
+    image_size: tuple[int, int]
+    world_to_camera: list[Matrix] = Field(default_factory=list)
+    intrinsics: list[Matrix] = Field(default_factory=list)
+
+    def cameras(self) -> Cameras | None:
+        """Return the cameras [V] that stand still, or None if they move."""
+        if not self.world_to_camera:
+            return None
+        return Cameras(
+            world_to_camera=torch.tensor(self.world_to_camera, dtype=torch.float64),
+            intrinsics=torch.tensor(self.intrinsics, dtype=torch.float64),
+            image_size=self.image_size,
+        )
+
+
+class RunState(FileModel):
+    """What must stay the same for a run to be continued, what was decided at its start, and what adds up."""
+
+    fingerprint: dict[str, JsonValue]
+    plan: list[tuple[int, int, int]]
+    depth_scale: float | None = None
+    scale: Scale | None = None
+    rig: RigState | None = None
+    scale_from: DistanceRecord | None = None
+    other_files: list[str] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    seconds: dict[str, float] = Field(default_factory=dict)
+
+
+class StateFolder:
+    """The `state/` folder of an output."""
+
+    def __init__(self, layout: OutputLayout) -> None:
+        self._layout = layout
+
+    def write_run(self, state: RunState) -> None:
+        """Record the run, whole or not at all."""
+        _write(self._layout.state("run.json"), state)
+
+    def read_run(self) -> RunState | None:
+        """Return what an earlier run recorded, or None if there was none."""
+        path = self._layout.state("run.json")
+        return _read(path, RunState) if path.is_file() else None
+
+    def write_chunk(self, index: int, state: ChunkState) -> None:
+        """Record a finished chunk; this is the last thing written for it."""
+        _write(self._layout.state(_chunk_name(index)), state)
+
+    def write_memory(self, index: int, memory: Memory) -> WrittenFile:
+        """Keep what the network remembers after a chunk, for the next one."""
+        tensors = {name: tokens.contiguous() for name, tokens in memory.items()}
+        return write_bytes_atomic(self._layout.state(_memory_name(index)), save(tensors))
+
+    def read_memory(self, index: int) -> Memory | None:
+        """Return what was kept after a chunk, or None if nothing was.
+
+        Raises:
+            UsageError: if the file is damaged.
+        """
+        path = self._layout.state(_memory_name(index))
+        try:
+            return load(path.read_bytes()) if path.is_file() else None
+        except SafetensorError as error:
+            raise UsageError(f"'{path}' is damaged: {error}", "use another folder, or delete this one") from error
+
+    def finished_chunks(self, run: RunState) -> list[FinishedChunk]:
+        """Return the chunks from the start of the plan on that are recorded and whose files are all there."""
+        finished: list[FinishedChunk] = []
+        for index, (start, stop, overlap) in enumerate(run.plan):
+            path = self._layout.state(_chunk_name(index))
+            if not path.is_file():
+                break
+            chunk = _read(path, ChunkState)
+            planned = (chunk.record.start, chunk.record.stop, chunk.record.overlap) == (start, stop, overlap)
+            follows = chunk.first == (finished[-1].stop if finished else 0)
+            if not (planned and follows and all(self._is_whole(file) for file in chunk.files)):
+                break
+            finished.append(finished_chunk(chunk))
+        return finished
+
+    def forget_chunks_from(self, index: int) -> None:
+        """Delete the records of chunks that belong to a plan that is no longer followed."""
+        for path in self._chunk_records():
+            if path.name >= _chunk_name(index):
+                path.unlink()
+
+    def is_complete(self) -> bool:
+        """Tell whether the run in the folder says that it is complete and every file it lists is there."""
+        run = self.read_run()
+        if run is None or not self._layout.run.is_file():
+            return False
+        complete = _read(self._layout.run, RunRecord).status == "complete"
+        return complete and all((self._layout.folder / name).is_file() for name in run.other_files)
+
+    def _chunk_records(self) -> list[Path]:
+        return sorted(self._layout.state("run.json").parent.glob("chunk_*.json"))
+
+    def _is_whole(self, file: FileRecord) -> bool:
+        path = self._layout.folder / file.name
+        return path.is_file() and path.stat().st_size == file.num_bytes
+
+    def listed_files(self) -> list[str]:
+        """Name every file that an earlier run lists, `run.json` first: without it nothing is a result."""
+        names = ["run.json"]
+        run = self.read_run()
+        if run is not None:
+            names += run.other_files + self._planned_files()
+        for path in self._chunk_records():
+            names += [file.name for file in _read(path, ChunkState).files]
+            names.append(f"state/{path.name}")
+        return list(dict.fromkeys([*names, "state/run.json"]))
+
+    def listed_bytes(self) -> int:
+        """Return how much space deleting the listed files would free."""
+        paths = [self._layout.folder / name for name in self.listed_files()]
+        return sum(path.lstat().st_size for path in paths if path.is_file())
+
+    def remove_listed_files(self) -> None:
+        """Delete what the records of an earlier run list, and nothing else; empty folders go too."""
+        names = self.listed_files()
+        root = self._layout.folder.resolve()
+        for name in names:
+            path = self._layout.folder / name
+            if path.parent.resolve().is_relative_to(root) and (path.is_file() or path.is_symlink()):
+                path.unlink()
+        for folder in sorted({(self._layout.folder / name).parent for name in names}, reverse=True):
+            for own in (folder, folder.parent):
+                if own not in (self._layout.folder, self._layout.folder.parent) and own.is_dir():
+                    _remove_if_empty(own)
+
+    def _planned_files(self) -> list[str]:
+        """Name the files of all instants that the run in the folder set out to write: the last chunk may be torn."""
+        root = self._layout.folder
+        if not self._layout.run.is_file():
+            return []
+        earlier = _read(self._layout.run, RunRecord)
+        layout = OutputLayout(
+            root, tuple(view.name for view in earlier.views), tuple(view.safe_name for view in earlier.views)
+        )
+        maps = (layout.depth, layout.confidence, layout.dynamic)
+        paths = [layout.cameras, *(layout.preview(name) for name in PREVIEW_NAMES)]
+        paths += [path(view) for path in (layout.tum, layout.open3d_trajectory) for view in layout.view_names]
+        paths += [layout.points(index) for index in range(len(earlier.times))]
+        paths += [
+            path(index, view) for path in maps for view in layout.view_names for index in range(len(earlier.times))
+        ]
+        return [str(path.relative_to(root)) for path in paths]
+
+
+def is_occupied(folder: Path) -> bool:
+    """Tell whether a folder holds something under the names of the output contract."""
+    return folder.is_dir() and any(_exists(folder / name) for name in OWN_NAMES)
+
+
+def _exists(path: Path) -> bool:
+    """Tell whether there is a file, or a folder with something in it."""
+    return any(path.iterdir()) if path.is_dir() else path.exists()
+
+
+def chunk_state(
+    record: ChunkRecord,
+    first: int,
+    cameras: CaptureCameras,
+    written: InstantFiles,
+    memory: WrittenFile | None,
+    folder: Path,
+) -> ChunkState:
+    """Build the record of a chunk whose final instants begin at `first`; what it remembers is one of its files."""
+    return ChunkState(
+        record=record,
+        first=first,
+        stop=first + len(cameras.times),
+        files=[
+            FileRecord(name=str(file.path.relative_to(folder)), num_bytes=file.num_bytes, sha256=file.sha256)
+            for file in (*written.files, *([] if memory is None else [memory]))
+        ],
+        times=cameras.times.tolist(),
+        world_to_camera=cameras.world_to_camera.tolist(),
+        intrinsics=cameras.intrinsics.tolist(),
+        clipped_depths=written.clipped_depths,
+        num_points=written.num_points,
+    )
+
+
+def finished_chunk(state: ChunkState) -> FinishedChunk:
+    """Keep of a chunk's record what the rest of the run needs."""
+
+    def matrices(values: list[list[Matrix]]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64)
+
+    return FinishedChunk(
+        record=state.record,
+        first=state.first,
+        stop=state.stop,
+        times=torch.tensor(state.times, dtype=torch.float64),
+        world_to_camera=matrices(state.world_to_camera),
+        intrinsics=matrices(state.intrinsics),
+        clipped_depths=state.clipped_depths,
+        num_points=state.num_points,
+    )
+
+
+def cameras_of(
+    chunks: list[FinishedChunk], view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...], scale: Scale
+) -> CaptureCameras:
+    """Join the cameras of all chunks into those of the capture; sizes are (height, width)."""
+    return CaptureCameras(
+        times=torch.cat([chunk.times for chunk in chunks]),
+        view_names=view_names,
+        image_sizes=image_sizes,
+        world_to_camera=torch.cat([chunk.world_to_camera for chunk in chunks]),
+        intrinsics=torch.cat([chunk.intrinsics for chunk in chunks]),
+        scale=scale,
+    )
+
+
+def transform_of(record: ChunkRecord) -> Sim3:
+    """Return the map that brought a recorded chunk into the world."""
+    if record.transform is None:
+        return Sim3.identity()
+    return Sim3(
+        scale=torch.tensor(record.transform.scale, dtype=torch.float64),
+        rotation=torch.tensor(record.transform.rotation, dtype=torch.float64),
+        translation=torch.tensor(record.transform.translation, dtype=torch.float64),
+    )
+
+
+def plan_of(state: RunState) -> tuple[Chunk, ...]:
+    """Return the recorded plan."""
+    return tuple(Chunk(*chunk) for chunk in state.plan)
+
+
+def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
+    """Refuse to start what cannot fit, counting the space that is about to be freed.
+
+    Raises:
+        OutputError: if the disk has less free space than the estimate.
+    """
+    free = shutil.disk_usage(folder).free + freed_bytes
+    if needed_bytes > free:
+        raise OutputError(
+            f"need about {needed_bytes / 1e9:.1f} GB in '{folder}', {free / 1e9:.1f} GB free",
+            "free space, use --voxel or --max-points, or another folder",
+        )
+
+
+def _chunk_name(index: int) -> str:
+    return f"chunk_{index:05d}.json"
+
+
+def _memory_name(index: int) -> str:
+    return f"memory_{index:05d}.safetensors"
+
+
+def _read(path: Path, model: type[Model]) -> Model:
+    try:
+        return read_model(path, model)
+    except InputError as error:
+        raise UsageError(error.message, "use another folder, or delete this one yourself") from error
+
+
+def _write(path: Path, model: FileModel) -> None:
+    write_bytes_atomic(path, (format_json(model.model_dump(mode="json")) + "\n").encode())
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()

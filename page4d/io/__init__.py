@@ -1,0 +1,1 @@
+"""Files written and read: atomic writes and JSON records."""

@@ -1,0 +1,1 @@
+"""Explicit inputs of the trunk: matches, rays, triangulation, epipolar prior."""

@@ -1,0 +1,385 @@
+"""The trunk: alternating attention within and across views, executed from a schedule, in one or two streams."""
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from page4d.layers.attention import LogitsBias, Neighbours
+from page4d.layers.block import Block, BlockConfig, initialise_linears
+from page4d.layers.chunks import in_chunks
+from page4d.layers.rope import RotaryTables, rotary_tables
+from page4d.models.conditioning import NO_HINTS, Hints, Memory
+from page4d.models.config.network import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
+from page4d.models.heads.dynamic import DynamicMask
+from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
+from page4d.models.limits import NO_LIMITS, ForwardLimits
+from page4d.models.relative_time import RelativeTime
+from page4d.models.schedule import Step, images_together, merge, neighbours, split
+from page4d.models.size_groups import Grid, SizeGroups, join
+from page4d.models.sparse import SparseLayers, Surroundings
+from page4d.models.streams import MaskBias, ReleaseBias, Stream
+from page4d.models.tokens import SpecialTokens, token_positions
+
+State = list[Tensor]
+"""Tokens [B, T, W, N, C] of the W views of each group of one size."""
+
+Biases = dict[tuple[Stream, Step], list[LogitsBias | None]]
+"""One for every sequence of a step: all groups of sizes are one where views exchange."""
+
+Halves = dict[tuple[Stream, bool], State | None]
+"""By stream and whether views exchanged, what heads read of a layer's steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrunkOutput:
+    """What heads read of views of one size.
+
+    A layer's read-out is [its step within views | its step across views] on channels.
+    """
+
+    camera_tokens: Float[Tensor, "B T V C2"]
+    """Of the last layer, the first token of every image."""
+    levels: dict[int, Float[Tensor, "B T V N C2"]]
+    """By layer, of the layers that dense heads read; special tokens first."""
+    dynamic_logit: Float[Tensor, "B T V rows columns"] | None
+    memory: Memory | None
+    """What a network with a memory hands on to the next chunk of instants."""
+
+
+@dataclass
+class _Run:
+    """State of one forward pass: the tokens of every stream and what was kept for the heads."""
+
+    sizes: SizeGroups
+    states: dict[Stream, State]
+    positions: list[Tensor]
+    times: Tensor
+    ropes: dict[Step, list[RotaryTables]]
+    around: Surroundings
+    limits: ForwardLimits
+    hints: Hints
+    band: EpipolarBand | None = None
+    biases: Biases = field(default_factory=dict)
+    levels: dict[int, State] = field(default_factory=dict)
+    camera_tokens: State | None = None
+    memory: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Aggregator(nn.Module):
+    """Execute the schedule on tokens [B, T, V, N, C] and keep only what heads read.
+
+    Blocks are `blocks.<step>.<layer>`. Streams with blocks of their own have `stream_blocks.<stream>.<step>.<n>`
+    for the masked layers, copies of the trunk's when built.
+    """
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        self.config = config
+        dim = config.encoder.embed_dim
+        self.special = SpecialTokens(dim, config.num_registers, config.token_slots, camera=config.camera_token)
+        self.blocks = nn.ModuleDict(
+            {step.value: nn.ModuleList(map(self._new_block, range(config.depth))) for step in config.schedule}
+        )
+        initialise_linears(self)
+        self.stream_blocks = nn.ModuleDict()
+        self.dynamic: DynamicMask | None = None
+        self.mask_bias: MaskBias | ReleaseBias | None = None
+        if config.mask is not None:
+            self._add_mask(config.mask, dim)
+        self.time = None if config.time_encoding is TimeEncoding.NONE else RelativeTime(config)
+        self.sparse: SparseLayers | None = None
+        if config.sparse is not None:
+            across = next(step for step in config.schedule if step.across_views)
+            copied = {layer: self._trunk_block(across, layer) for layer in config.sparse.layers}
+            self.sparse = SparseLayers(config.sparse, copied, self.special.count)
+
+    def forward(
+        self,
+        patches: Float[Tensor, "B T V P C"],
+        grid: tuple[int, int],
+        external: Float[Tensor, "B T V rows columns"] | None = None,
+        limits: ForwardLimits = NO_LIMITS,
+        hints: Hints = NO_HINTS,
+    ) -> TrunkOutput:
+        """Put the special tokens in front and run all layers; `external` holds log-odds that a patch moves."""
+        sizes = SizeGroups.of([grid] * patches.shape[2])
+        return self.over_sizes([patches], sizes, None if external is None else [external], limits, hints)[0]
+
+    def over_sizes(
+        self,
+        patches: Sequence[Float[Tensor, "B T W _ C"]],
+        sizes: SizeGroups,
+        external: Sequence[Float[Tensor, "B T W _ _"]] | None = None,
+        limits: ForwardLimits = NO_LIMITS,
+        hints: Hints = NO_HINTS,
+    ) -> list[TrunkOutput]:
+        """Do the same for views of different sizes, given and returned by size.
+
+        Tokens of views of different sizes meet where views exchange; nothing is padded.
+        """
+        special = sizes.chosen(self.special(*patches[0].shape[:2], sizes.num_views))
+        run = self._start(
+            [torch.cat(pair, dim=3) for pair in zip(special, patches, strict=True)], sizes, limits, hints
+        )
+        return self._run(run, external)
+
+    def transform(
+        self,
+        tokens: Float[Tensor, "B T V N C"],
+        grid: tuple[int, int],
+        external: Float[Tensor, "B T V rows columns"] | None = None,
+        limits: ForwardLimits = NO_LIMITS,
+        hints: Hints = NO_HINTS,
+    ) -> TrunkOutput:
+        """Run all layers on tokens that are complete."""
+        run = self._start([tokens], SizeGroups.of([grid] * tokens.shape[2]), limits, hints)
+        del tokens
+        return self._run(run, None if external is None else [external])[0]
+
+    def _run(self, run: _Run, external: Sequence[Tensor] | None) -> list[TrunkOutput]:
+        dynamic_logits: list[Tensor] | None = None
+        for layer in range(self.config.depth):
+            halves: Halves = {}
+            for place, step in enumerate(self.config.schedule):
+                if (layer, place) == self._mask_place():
+                    dynamic_logits = self._apply_mask(run, external)
+                for stream in run.states:
+                    run.states[stream] = self._attend(run, stream, step, layer)
+                    halves[stream, step.across_views] = self._read(run.states[stream], stream, layer)
+            if self.sparse is not None and layer in self.sparse.config.layers:
+                self._exchange(run, layer, halves)
+            for stream in run.states:
+                self._keep(run, stream, layer, halves)
+        assert run.camera_tokens is not None
+        return [
+            TrunkOutput(
+                camera_tokens=camera_tokens,
+                levels={layer: parts[place] for layer, parts in run.levels.items()},
+                dynamic_logit=None if dynamic_logits is None else dynamic_logits[place],
+                memory=run.memory or None,
+            )
+            for place, camera_tokens in enumerate(run.camera_tokens)
+        ]
+
+    def _new_block(self, layer: int) -> Block:
+        config = self.config
+        return Block(
+            BlockConfig(
+                dim=config.encoder.embed_dim,
+                num_heads=config.num_heads,
+                mlp_ratio=config.mlp_ratio,
+                norm_eps=config.norm_eps_of(layer),
+                qk_norm_eps=config.qk_norm_eps,
+                layer_scale=config.layer_scale,
+            )
+        )
+
+    def _add_mask(self, mask: MaskConfig, dim: int) -> None:
+        self.dynamic = DynamicMask(mask, dim)
+        release = mask.rule is MaskRule.PAGE4D
+        self.mask_bias = ReleaseBias(self.special.count) if release else MaskBias(mask, self.special.count)
+        if mask.own_blocks:
+            for stream in self._streams_read():
+                self.stream_blocks[stream.value] = self._copies(mask.layers)
+
+    def _start(self, tokens: State, sizes: SizeGroups, limits: ForwardLimits, hints: Hints) -> _Run:
+        """Work out what all layers share; the run alone holds the tokens, which are free after the first layer."""
+        batch, num_times = tokens[0].shape[:2]
+        dtype, device = torch.promote_types(tokens[0].dtype, torch.float32), tokens[0].device
+        positions = [token_positions(grid, self.special.count, device) for grid in sizes.grids]
+        head_dim = self.config.encoder.embed_dim // self.config.num_heads
+        tables = [rotary_tables(places, head_dim, self.config.rope_base, dtype) for places in positions]
+        times = torch.arange(num_times).expand(batch, -1) if hints.times is None else hints.times
+        keypoints = None if hints.keypoints is None else hints.keypoints.flatten(3)
+        return _Run(
+            sizes=sizes,
+            states={Stream.SHARED: tokens},
+            positions=positions,
+            times=times.to(device, dtype),
+            ropes={step: _ropes(tables, sizes, step, num_times) for step in self.config.schedule},
+            around=Surroundings(rope=tables[0], grid=sizes.grids[0], keypoints=keypoints, limits=limits),
+            limits=limits,
+            hints=hints,
+            band=self._band(hints, sizes.grids[0]),
+        )
+
+    def _band(self, hints: Hints, grid: Grid) -> EpipolarBand | None:
+        config = self.config.epipolar
+        if config is None or hints.world_to_camera is None or hints.intrinsics is None:
+            return None
+        cameras = (hints.world_to_camera, hints.intrinsics)
+        return epipolar_band(config, *cameras, grid, self.config.patch_size, self.special.count)
+
+    def _apply_mask(self, run: _Run, external: Sequence[Tensor] | None) -> list[Tensor]:
+        """Compute the mask once, for all masked layers, and separate the streams if anything tells them apart."""
+        assert self.dynamic is not None
+        assert self.mask_bias is not None
+        assert self.config.mask is not None
+        state = run.states[Stream.SHARED]
+        told = [None] * len(state) if external is None else external
+        logits: list[Tensor] = [
+            self.dynamic(tokens[..., self.special.count :, :], *known)
+            for tokens, *known in zip(state, run.sizes.grids, told, strict=True)
+        ]
+        dual = self.config.mask.streams is Streams.DUAL
+        streams = self._streams_read() if dual else (Stream.SHARED,)
+        if external is not None or not self.dynamic.knows_nothing():
+            masks = [logit.sigmoid().flatten(3) for logit in logits]
+            run.around = replace(run.around, mask=masks[0])
+            for stream in streams:
+                for step in self.config.schedule:
+                    biases = [self.mask_bias(mask, stream, step) for mask in masks]
+                    run.biases[stream, step] = [_joined(biases)] if step.across_views else biases
+        if len(self.stream_blocks) or any(bias is not None for biases in run.biases.values() for bias in biases):
+            run.states = dict.fromkeys(streams, state)
+        return logits
+
+    def _exchange(self, run: _Run, layer: int, halves: Halves) -> None:
+        """Run the sparse block of a layer; its result takes the place of the step across views."""
+        assert self.sparse is not None
+        dual = self.config.mask is not None and self.config.mask.streams is Streams.DUAL
+        if dual and Stream.SHARED in run.states and self.sparse.needs_streams(layer, run.hints):
+            run.states = dict.fromkeys(self._streams_read(), run.states[Stream.SHARED])
+            halves.update({(stream, False): halves[Stream.SHARED, False] for stream in run.states})
+        for stream in run.states:
+            (state,) = run.states[stream]  # sparse blocks are for images of one size
+            state, memory = self.sparse(state, stream, layer, run.around, run.hints)
+            run.states[stream] = [state]
+            halves[stream, True] = self._read(run.states[stream], stream, layer)
+            run.memory.update(memory)
+
+    def _attend(self, run: _Run, stream: Stream, step: Step, layer: int) -> State:
+        """Run the block of one step on a stream."""
+        state = run.states[stream]
+        reach = neighbours(step, state[0].shape[1], state[0].shape[2])
+        block = self._block(stream, step, layer)
+        merged = [merge(part, step) for part in state]
+        lengths = [part.shape[1] for part in merged]
+        if step.across_views:
+            merged = [join(merged, dim=1)]
+        for place in range(len(merged)):
+            bias, rope = self._bias_and_rope(run, stream, step, layer, place)
+            merged[place] = _by_groups(block, merged[place], rope, bias, run.limits, reach)
+        if len(merged) < len(lengths):
+            merged = list(torch.split(merged[0], lengths, dim=1))
+        return [
+            split(done, step, (part.shape[0], part.shape[1], part.shape[2], part.shape[3]))
+            for done, part in zip(merged, state, strict=True)
+        ]
+
+    def _bias_and_rope(
+        self, run: _Run, stream: Stream, step: Step, layer: int, place: int
+    ) -> tuple[LogitsBias | None, RotaryTables]:
+        """Return what a layer's attention is told of one of the sequences of a step."""
+        state = run.states[stream][place]
+        biased = self.config.mask is not None and layer in self.config.mask.layers
+        bias = run.biases[stream, step][place] if biased and (stream, step) in run.biases else None
+        rope = run.ropes[step][place]
+        if self.time is not None and step is Step.TIME:
+            images = (state.shape[2], state.shape[3])
+            bias = self.time.bias(layer, run.times, images, bias)
+            rope = self.time.rope(layer, run.times, images, run.positions[place], rope.cos.shape[-1]) or rope
+        if run.band is not None and step is Step.VIEW and self._has_prior(layer):
+            bias = (
+                LogitsBias(key=state.new_zeros(run.band.num_instants, state.shape[2] * state.shape[3]))
+                if bias is None
+                else bias
+            )
+            bias = replace(bias, pairs=run.band)
+        return bias, rope
+
+    def _has_prior(self, layer: int) -> bool:
+        return self.config.epipolar is not None and layer in self.config.epipolar.layers
+
+    def _read(self, state: State, stream: Stream, layer: int) -> State | None:
+        """Return what heads read of the result of a step: all tokens, the cameras' or nothing."""
+        if layer in self.config.dense_layers and stream is not Stream.POSE:
+            return state
+        return [part[..., :1, :].clone() for part in state] if layer == self.config.depth - 1 else None
+
+    def _keep(self, run: _Run, stream: Stream, layer: int, halves: Halves) -> None:
+        """Keep what heads read of a layer."""
+        within, across = halves[stream, False], halves[stream, True]
+        if within is None or across is None:
+            return
+        pairs = list(zip(within, across, strict=True))
+        if layer == self.config.depth - 1 and (stream is not Stream.GEOMETRY or run.camera_tokens is None):
+            run.camera_tokens = [torch.cat([one[..., 0, :], two[..., 0, :]], dim=-1) for one, two in pairs]
+        if layer in self.config.dense_layers and stream is not Stream.POSE:
+            run.levels[layer] = [torch.cat(pair, dim=-1) for pair in pairs]
+
+    def _mask_place(self) -> tuple[int, int] | None:
+        """Return the layer and the step in it before which the mask is computed."""
+        mask = self.config.mask
+        if mask is None:
+            return None
+        return (mask.layers[0] - 1, 1) if mask.rule is MaskRule.PAGE4D else (mask.layers[0], 0)
+
+    def _block(self, stream: Stream, step: Step, layer: int) -> nn.Module:
+        mask = self.config.mask
+        if mask is not None and layer in mask.layers and stream.value in self.stream_blocks:
+            return self.get_submodule(f"stream_blocks.{stream}.{step}.{layer - mask.layers[0]}")
+        return self.get_submodule(f"blocks.{step}.{layer}")
+
+    def _trunk_block(self, step: Step, layer: int) -> Block:
+        block = self.get_submodule(f"blocks.{step}.{layer}")
+        assert isinstance(block, Block)
+        return block
+
+    def _streams_read(self) -> tuple[Stream, ...]:
+        """Return the streams that some head reads; at least one, so that a network without heads still runs."""
+        pose = (Stream.POSE,) if self.config.camera_head is not None or not self.config.dense_layers else ()
+        geometry = (Stream.GEOMETRY,) if self.config.dense_layers else ()
+        return pose + geometry
+
+    def _copies(self, layers: Iterable[int]) -> nn.ModuleDict:
+        return nn.ModuleDict(
+            {
+                step.value: nn.ModuleList(deepcopy(self.get_submodule(f"blocks.{step}.{layer}")) for layer in layers)
+                for step in self.config.schedule
+            }
+        )
+
+
+def _by_groups(
+    block: nn.Module,
+    merged: Float[Tensor, "G L C"],
+    rope: RotaryTables,
+    bias: LogitsBias | None,
+    limits: ForwardLimits,
+    reach: Neighbours | None,
+) -> Float[Tensor, "G L C"]:
+    """Run a block on as many groups at once as the limit on tokens allows."""
+    num_groups, length = merged.shape[:2]
+    at_once = None if limits.max_tokens is None else max(1, limits.max_tokens // length)
+
+    def groups(chosen: slice) -> Tensor:
+        part_bias = None if bias is None else bias.of_groups(chosen)
+        done: Tensor = block(merged[chosen], rope.of_groups(chosen), part_bias, limits.max_queries, neighbours=reach)
+        return done
+
+    return in_chunks(groups, num_groups, at_once, dim=0)
+
+
+def _ropes(tables: Sequence[RotaryTables], sizes: SizeGroups, step: Step, num_times: int) -> list[RotaryTables]:
+    """Return the tables of every sequence of a step; all groups of sizes are one where views exchange."""
+    ropes = [
+        table.repeat(images_together(step, num_times, len(views)))
+        for table, views in zip(tables, sizes.members, strict=True)
+    ]
+    if not step.across_views or len(ropes) == 1:
+        return ropes
+    return [RotaryTables(cos=torch.cat([rope.cos for rope in ropes]), sin=torch.cat([rope.sin for rope in ropes]))]
+
+
+def _joined(biases: Sequence[LogitsBias | None]) -> LogitsBias | None:
+    """Return the bias of groups of sizes behind each other: all have one, and rows, or none has."""
+    given = [bias for bias in biases if bias is not None]
+    if not given or len(biases) == 1:
+        return biases[0]
+    rows = [bias.row for bias in given if bias.row is not None]
+    return LogitsBias(key=join([bias.key for bias in given], dim=1), row=join(rows, dim=1) if rows else None)

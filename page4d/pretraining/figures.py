@@ -1,0 +1,153 @@
+"""What an encoder has learned, to be looked at: painted patches of MAE, attention of DINO's class token."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from PIL import Image as Picture
+from torch import Tensor
+
+from page4d.encoders.vit import ViT
+from page4d.io.atomic import write_bytes_atomic
+from page4d.layers.attention import Attention
+from page4d.layers.block import MixerBlock
+from page4d.plotting.canvas import INK, NO_VALUE, blank, colored, font
+from page4d.pretraining.config import PretrainConfig
+from page4d.pretraining.crops import normalised, shown
+from page4d.pretraining.footage import Footage
+from page4d.pretraining.learners import Learner, Painter
+from page4d.scene.images import resize
+from page4d.scene.records import Image
+
+_FRAMES = 4
+_TILE = 240
+_GAP = 8
+_TITLE = 26
+_SEED = 0
+_FINER = 2
+"""Attention is drawn on images of so many times the size: their grid is that much finer."""
+
+
+def draw_pictures(learner: Learner, footage: Footage, config: PretrainConfig, folder: Path) -> None:
+    """Write `reconstruction.png` or `attention.png` for a few frames, spread over views and time.
+
+    Raises:
+        InputError: if a frame cannot be decoded.
+        OutputError: if a file cannot be written.
+    """
+    frames = footage.spread(min(_FRAMES, footage.num_frames))
+    if isinstance(learner, Painter):
+        images = _squares(frames, config.crops.size)
+        _write(painted_sheet(learner, images), folder / "reconstruction.png")
+    else:
+        images = _squares(frames, config.crops.size * _FINER)
+        _write(attention_sheet(learner.encoder, images), folder / "attention.png")
+
+
+@torch.no_grad()
+def painted_sheet(learner: Painter, images: Float[Tensor, "F 3 H W"]) -> Picture.Image:
+    """Draw, for every image, what was left to see, what was made of it, and the image.
+
+    Patches that are painted without mean and contrast get their true ones.
+    """
+    network = learner.average.network
+    device = next(network.parameters()).device
+    given = normalised(images).to(device)
+    rows, columns = network.encoder.grid_of(given)
+    noise = torch.rand(len(given), rows * columns, generator=torch.Generator().manual_seed(_SEED))
+    painted = network(given, noise.to(device))
+    grey = normalised(torch.tensor(NO_VALUE).float().expand(1, 1, 1, 3).permute(0, 3, 1, 2) / 255).to(device)
+    kept = network.hidden(torch.ones_like(given), painted.masking, colour=0.0)
+    hidden = given * kept + grey * (1 - kept)
+    columns_of = [hidden, network.picture(given, painted), given]
+    share = f"{learner.network.config.masked_share:.0%} hidden"
+    tiles = [[_tile(_pixels(shown(column.cpu()))[row]) for column in columns_of] for row in range(len(given))]
+    given_means = ", means given" if learner.network.config.normalise_patches else ""
+    return _sheet(tiles, [share, f"reconstruction{given_means}", "original"])
+
+
+def attention_sheet(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Picture.Image:
+    """Draw, for every image, where the class token looks, head by head."""
+    device = next(encoder.parameters()).device
+    attention = class_attention(encoder, normalised(images).to(device)).cpu().numpy()
+    pixels = _pixels(images)
+    tiles = [
+        [_tile(image), *(_tile(_over(image, heat)) for heat in heads)]
+        for image, heads in zip(pixels, attention, strict=True)
+    ]
+    return _sheet(tiles, ["frame", *(f"head {number + 1}" for number in range(attention.shape[1]))])
+
+
+@torch.no_grad()
+def class_attention(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F heads rows columns"]:
+    """Return the shares that the class token of the last block gives to the patches.
+
+    Source: Caron et al. (2021), DINO, figure 1.
+    """
+    grid = encoder.grid_of(images)
+    tokens = encoder.embed(images)
+    *earlier, last = encoder.blocks
+    for block in earlier:
+        tokens = block(tokens)
+    assert isinstance(last, MixerBlock)
+    assert isinstance(last.attn, Attention)
+    projected = torch.unflatten(last.attn.qkv(last.norm1(tokens)), -1, (3, last.attn.num_heads, -1))
+    query, key, _ = projected.permute(2, 0, 3, 1, 4)
+    logits = torch.einsum("fhd,fhnd->fhn", query[:, :, 0], key) * query.shape[-1] ** -0.5
+    shares: Tensor = logits.softmax(dim=-1)[..., encoder.config.num_special :].unflatten(-1, grid)
+    return shares
+
+
+def _squares(frames: Sequence[Image], side: int) -> Float[Tensor, "F 3 S S"]:
+    """Cut the middle out of every frame."""
+    images = []
+    for frame in frames:
+        rows, columns = frame.shape[:2]
+        short = min(rows, columns)
+        top, left = (rows - short) // 2, (columns - short) // 2
+        images.append(resize(np.ascontiguousarray(frame[top : top + short, left : left + short]), (side, side)))
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).float() / 255
+
+
+def _over(image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Lay a map over the image in grey; its darkest is the least, its brightest the 99th percentile."""
+    low, high = float(heat.min()), float(np.quantile(heat, 0.99))
+    scaled = np.clip((heat - low) / max(high - low, 1e-12), 0, 1)
+    smooth = cv2.resize(scaled, image.shape[1::-1], interpolation=cv2.INTER_LINEAR)
+    colours = colored(smooth, np.ones_like(smooth, dtype=bool), cv2.COLORMAP_INFERNO).astype(np.float32)
+    grey = image.mean(axis=2, keepdims=True)
+    return np.asarray(np.clip(0.35 * grey + 0.75 * colours, 0, 255), dtype=np.uint8)
+
+
+def _pixels(images: Float[Tensor, "F 3 H W"]) -> NDArray[np.uint8]:
+    return np.asarray((images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).numpy())
+
+
+def _tile(pixels: NDArray[np.uint8]) -> Picture.Image:
+    nearest = pixels.shape[0] < _TILE
+    return Picture.fromarray(pixels).resize(
+        (_TILE, _TILE), Picture.Resampling.BICUBIC if nearest else Picture.Resampling.LANCZOS
+    )
+
+
+def _sheet(tiles: Sequence[Sequence[Picture.Image]], titles: Sequence[str]) -> Picture.Image:
+    """Set tiles in rows under their titles."""
+    width, height = len(titles) * (_TILE + _GAP) + _GAP, _TITLE + len(tiles) * (_TILE + _GAP) + _GAP
+    picture, pen = blank(width, height)
+    for column, title in enumerate(titles):
+        left = _GAP + column * (_TILE + _GAP)
+        pen.text((left, _TITLE / 2 + 2), title, fill=INK, font=font(14), anchor="lm")
+        for row, line in enumerate(tiles):
+            picture.paste(line[column], (left, _TITLE + row * (_TILE + _GAP)))
+    return picture
+
+
+def _write(picture: Picture.Image, path: Path) -> None:
+    encoded = io.BytesIO()
+    picture.save(encoded, format="PNG", optimize=True)
+    write_bytes_atomic(path, encoded.getvalue())

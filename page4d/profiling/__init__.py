@@ -1,0 +1,1 @@
+"""Shapes, parameters, work and memory of networks."""

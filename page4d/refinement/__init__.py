@@ -1,0 +1,1 @@
+"""Refinement of cameras and depth: bundle adjustment and multi-view stereo."""

@@ -1,0 +1,229 @@
+"""What training minimises, part by part. Every part is a mean over what is known, in float32."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.errors import UsageError
+from page4d.ground_truth import Truth
+from page4d.models.inputs.rays import patch_directions
+from page4d.models.output import NetworkOutput
+from page4d.training.supervised.matching_losses import match_position_loss, match_probability_loss, reprojection_loss
+from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
+from page4d.training.supervised.true_matches import Correspondences, true_correspondences
+
+_LEAST = 1e-4
+_GRADIENT_STEPS = (1, 2, 4)
+"""Distances in pixels over which slopes of depth are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """Weights of the parts; a part of weight 0, or of what a network or the truth lacks, is left out.
+
+    `confidence` is what a unit of log-confidence earns: error times confidence is its price. `refinement` is the
+    factor by which earlier iterations of the camera head count less. `moving_weight` makes up for how little moves.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
+
+    rotation: float = 2.0
+    translation: float = 1.0
+    focal: float = 1.0
+    refinement: float = 0.6
+    depth: float = 1.0
+    gradient: float = 0.5
+    points: float = 1.0
+    confidence: float = 0.2
+    rays: float = 1.0
+    match_probability: float = 0.3
+    match_position: float = 0.2
+    reprojection: float = 0.3
+    mask: float = 1.0
+    motion: float = 1.0
+    moving_weight: float = 3.0
+    unit: SceneUnit = SceneUnit.MEAN_DISTANCE
+    """What depth and translations are measured in."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", SceneUnit(self.unit))
+        if min(value for value in vars(self).values() if not isinstance(value, str)) < 0 or self.refinement > 1:
+            raise UsageError(f"losses: {vars(self)}", "give no negative weights, and a refinement of at most 1")
+
+
+def losses(output: NetworkOutput, truth: Truth, config: LossConfig) -> dict[str, Tensor]:
+    """Return the parts by name, unweighted, and their weighted sum as "total".
+
+    Networks of this family predict in the frame of the first camera, in a unit that the scene has: see `targets_of`.
+    """
+    targets = targets_of(truth, config.unit)
+    parts: dict[str, Tensor] = {}
+    if output.pose_encoding_iterations:
+        parts |= camera_losses(output.pose_encoding_iterations, targets.pose_encoding, config.refinement)
+    if output.depth is not None and output.depth_confidence is not None:
+        slip = (output.depth.float().clamp(min=_LEAST).log() - targets.depth.clamp(min=_LEAST).log()) * targets.known
+        parts["depth"] = weighed_by_confidence(slip.abs(), output.depth_confidence, targets.known, config.confidence)
+        parts["gradient"] = slope_loss(slip, targets.known)
+    if output.points is not None and output.points_confidence is not None:
+        apart = (output.points.float() - targets.points).norm(dim=-1) / targets.depth.clamp(min=_LEAST)
+        parts["points"] = weighed_by_confidence(
+            apart * targets.known, output.points_confidence, targets.known, config.confidence
+        )
+    if output.rays is not None:
+        parts["rays"] = ray_loss(output.rays, targets)
+    if output.matches is not None:
+        grid = _grid(output, targets)
+        true = true_correspondences(targets, targets.depth.shape[-2] // grid[0], output.matches.targets)
+        parts |= _match_losses(output, true, grid)
+    if output.dynamic_logit is not None and targets.dynamic is not None and targets.dynamic.shape[1] > 1:
+        parts["mask"] = mask_loss(output.dynamic_logit, targets.dynamic, truth.valid, config.moving_weight)
+        if output.motion_logit is not None:
+            parts["motion"] = motion_loss(output.motion_logit, targets.dynamic & truth.valid, truth.valid)
+    parts["total"] = torch.stack([getattr(config, name) * value for name, value in parts.items()]).sum()
+    return parts
+
+
+def motion_losses(output: NetworkOutput, truth: Truth) -> dict[str, Tensor]:
+    """Return the loss of a motion head alone, as "motion" and "total"; 0 where nobody knows what moves."""
+    assert output.motion_logit is not None
+    loss = output.motion_logit.sum() * 0
+    if truth.dynamic is not None:
+        loss = motion_loss(output.motion_logit, truth.dynamic & truth.valid, truth.valid)
+    return {"motion": loss, "total": loss}
+
+
+def camera_losses(
+    iterations: tuple[Float[Tensor, "B T V 9"], ...], true: Float[Tensor, "B T V 9"], refinement: float
+) -> dict[str, Tensor]:
+    """Compare pose encodings: Huber of quaternion and translation, log focal lengths; later iterations weigh more.
+
+    Source: Wang et al. (2025), VGGT, eq. 2, with the weights of iterations of Teed & Deng (2020), RAFT, eq. 7.
+    """
+    parts: dict[str, Tensor] = {}
+    weights = [refinement**later for later in reversed(range(len(iterations)))]
+    for weight, predicted in zip(weights, iterations, strict=True):
+        pose = predicted.float()
+        sign = torch.where((pose[..., 3:7] * true[..., 3:7]).sum(dim=-1, keepdim=True) < 0, -1.0, 1.0)
+        found = {
+            "rotation": _huber(pose[..., 3:7] - sign * true[..., 3:7]).sum(dim=-1).mean(),
+            "translation": _huber(pose[..., :3] - true[..., :3]).sum(dim=-1).mean(),
+            "focal": (_log_tangent(pose[..., 7:]) - _log_tangent(true[..., 7:])).abs().mean(),
+        }
+        for name, value in found.items():
+            parts[name] = parts.get(name, 0) + weight / sum(weights) * value
+    return parts
+
+
+def weighed_by_confidence(
+    error: Float[Tensor, "*pixels"],
+    confidence: Float[Tensor, "*pixels"],
+    known: Bool[Tensor, "*pixels"],
+    reward: float,
+) -> Tensor:
+    """Return the mean of error * confidence - reward * log(confidence): best at confidence reward / error.
+
+    Source: Kendall & Gal (2017), eq. 8, in the form of Wang et al. (2024), DUSt3R, eq. 4.
+    """
+    return mean_of(error * confidence.float() - reward * confidence.float().log(), known)
+
+
+def slope_loss(slip: Float[Tensor, "*images H W"], known: Bool[Tensor, "*images H W"]) -> Tensor:
+    """Return how much the error of log-depth changes from pixel to pixel, over several distances.
+
+    Source: Li & Snavely (2018), MegaDepth, eq. 3.
+    """
+    parts = []
+    for step in _GRADIENT_STEPS:
+        for axis in (-1, -2):
+            length = slip.shape[axis] - step
+            if length > 0:
+                near, far = slip.narrow(axis, 0, length), slip.narrow(axis, step, length)
+                both = known.narrow(axis, 0, length) & known.narrow(axis, step, length)
+                parts.append(mean_of((far - near).abs(), both))
+    return torch.stack(parts).mean() if parts else slip.sum() * 0
+
+
+def ray_loss(rays: Float[Tensor, "B T V rows columns 3"], targets: Targets) -> Tensor:
+    """Return the mean distance of unit directions from the true ones."""
+    grid = (rays.shape[3], rays.shape[4])
+    true = patch_directions(targets.cameras.intrinsics, grid, targets.depth.shape[-2] // grid[0])
+    distance: Tensor = (rays.flatten(3, 4).float() - true.float()).norm(dim=-1)
+    return distance.mean()
+
+
+def mask_loss(
+    logit: Float[Tensor, "B T V rows columns"],
+    dynamic: Bool[Tensor, "B T V H W"],
+    valid: Bool[Tensor, "B T V H W"],
+    moving_weight: float,
+) -> Tensor:
+    """Return cross-entropy, what moves weighing more, plus one minus the Dice overlap.
+
+    Source: Milletari et al. (2016), V-Net, section 3, for the overlap.
+    """
+    rows, columns = logit.shape[-2:]
+    sides = (dynamic.shape[-2] // rows, dynamic.shape[-1] // columns)
+
+    def pooled(mask: Tensor) -> Tensor:
+        return functional.avg_pool2d(mask.float().flatten(0, 2)[:, None], sides)[:, 0].reshape(logit.shape)
+
+    share, weight = pooled(dynamic & valid), pooled(valid)
+    entropy = functional.binary_cross_entropy_with_logits(
+        logit.float(), share, weight=weight, pos_weight=logit.new_tensor(moving_weight, dtype=torch.float32)
+    )
+    probability = logit.float().sigmoid() * weight
+    overlap = 2 * (probability * share).sum() / (probability.square().sum() + share.square().sum()).clamp(min=1e-3)
+    return entropy + torch.where(share.sum() > 0, 1 - overlap, 0.0)
+
+
+def motion_loss(
+    logit: Float[Tensor, "B T V H W"], moving: Bool[Tensor, "B T V H W"], valid: Bool[Tensor, "B T V H W"]
+) -> Tensor:
+    """Return cross-entropy, plus one minus intersection over union of what moves, scene by scene where anything does.
+
+    Source: Rahman & Wang (2016), "Optimizing Intersection-Over-Union in Deep Neural Networks", eq. 2 to 4.
+    """
+    true, known = moving.float(), valid.float()
+    entropy = functional.binary_cross_entropy_with_logits(logit.float(), true, weight=known)
+    probability = logit.float().sigmoid() * known
+    both = (probability * true).flatten(1).sum(dim=1)
+    either = (probability + true).flatten(1).sum(dim=1) - both
+    apart = 1 - both / either.clamp(min=1.0)
+    return entropy + torch.where(true.flatten(1).any(dim=1), apart, 0).mean()
+
+
+def mean_of(values: Tensor, known: Tensor) -> Tensor:
+    """Return the mean over what is known; 0, with gradients of 0, where nothing is."""
+    return torch.where(known, values, 0).sum() / known.sum().clamp(min=1)
+
+
+def _match_losses(output: NetworkOutput, true: Correspondences, grid: tuple[int, int]) -> dict[str, Tensor]:
+    assert output.matches is not None
+    parts = {
+        "match_probability": match_probability_loss(output.matches, true, grid),
+        "match_position": match_position_loss(output.matches, true, grid),
+    }
+    if output.depth is not None and output.pose_encoding is not None:
+        parts["reprojection"] = reprojection_loss(output.depth, output.pose_encoding, output.matches, true, grid)
+    return parts
+
+
+def _grid(output: NetworkOutput, targets: Targets) -> tuple[int, int]:
+    """Work out the rows and columns of patches from their number and the shape of the images."""
+    assert output.matches is not None
+    height, width = targets.depth.shape[-2:]
+    rows = round((output.matches.expected.shape[-2] * height / width) ** 0.5)
+    return rows, output.matches.expected.shape[-2] // rows
+
+
+def _huber(difference: Tensor) -> Tensor:
+    """Return the absolute value, rounded off below 0.05."""
+    return functional.smooth_l1_loss(difference, torch.zeros_like(difference), beta=0.05, reduction="none")
+
+
+def _log_tangent(field_of_view: Tensor) -> Tensor:
+    """Return the log of half the image over the focal length."""
+    return (field_of_view.clamp(0.1, 2.9) / 2).tan().log()

@@ -1,0 +1,77 @@
+"""What a network should have said: truth in the world and the unit in which networks are trained."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from page4d.geometry.camera import Cameras, unproject
+from page4d.geometry.pose_encoding import encode_pose
+from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.ground_truth import Truth
+
+_LEAST_UNIT = 1e-6
+
+
+class SceneUnit(StrEnum):
+    """The length that networks call 1 in a scene whose scale images cannot tell."""
+
+    MEAN_DISTANCE = "mean-distance"
+    """Mean distance of all known points from the first camera, as VGGT has it."""
+
+    TYPICAL_DEPTH = "typical-depth"
+    """Geometric mean of all known depths, which open ground far away does not move: errors of log-depth then leave
+    nothing to guess of the scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Truth in the frame of the first camera and in the unit of training."""
+
+    cameras: Cameras
+    pose_encoding: Float[Tensor, "B T V 9"]
+    depth: Float[Tensor, "B T V H W"]
+    points: Float[Tensor, "B T V H W 3"]
+    known: Bool[Tensor, "B T V H W"]
+    """Where depth and points mean something."""
+    dynamic: Bool[Tensor, "B T V H W"] | None
+    unit: Float[Tensor, " B"]
+    """Length that became 1."""
+
+
+def targets_of(truth: Truth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE) -> Targets:
+    """Bring truth to the world and unit of training, in float32.
+
+    A scene without a known depth keeps its unit.
+
+    Source: Wang et al. (2025), VGGT, section 3.3, "ground truth coordinate normalisation".
+    """
+    known = truth.valid & (truth.depth > 0)
+    world_to_camera = truth.cameras.world_to_camera.to(torch.float64)
+    relative = world_to_camera @ invert_rigid(world_to_camera[:, :1, :1])
+    intrinsics = truth.cameras.intrinsics.to(torch.float64)
+    lifted = unproject(truth.depth, intrinsics.to(truth.depth.dtype))
+    points = transform_points(invert_rigid(relative).to(lifted.dtype), lifted)
+    if scene_unit is SceneUnit.MEAN_DISTANCE:
+        unit = _mean(points.norm(dim=-1), known)
+    else:
+        unit = _mean(torch.where(known, truth.depth, 1).log(), known).exp()
+    unit = torch.where(unit > _LEAST_UNIT, unit, 1)
+    scaled = relative.clone()
+    scaled[..., :3, 3] = relative[..., :3, 3] / unit.to(relative.dtype)[:, None, None, None]
+    cameras = Cameras(world_to_camera=scaled, intrinsics=intrinsics, image_size=truth.cameras.image_size)
+    return Targets(
+        cameras=cameras,
+        pose_encoding=encode_pose(cameras).float(),
+        depth=truth.depth / unit[:, None, None, None, None],
+        points=points / unit[:, None, None, None, None, None],
+        known=known,
+        dynamic=truth.dynamic,
+        unit=unit,
+    )
+
+
+def _mean(values: Float[Tensor, "B T V H W"], known: Bool[Tensor, "B T V H W"]) -> Float[Tensor, " B"]:
+    return (values * known).sum(dim=(1, 2, 3, 4)) / known.sum(dim=(1, 2, 3, 4)).clamp(min=1)

@@ -1,0 +1,1 @@
+"""Validation on held-out synthetic scenes."""

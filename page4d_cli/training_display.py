@@ -1,0 +1,95 @@
+"""What a person sees of a training run: one living line on a terminal, a line now and then elsewhere."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from page4d_cli import console
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from page4d.training.engine.progress import StepReport
+    from page4d.training.validation.validation_metrics import Figures
+
+_EVERY_S = 15.0
+"""Between lines where there is no terminal."""
+
+_SHOWN = ("abs_rel", "rotation_deg", "direction_deg", "focal", "mask_iou")
+
+
+class TrainingProgress:
+    """Shows reports on stderr; made by `observed_training`."""
+
+    def __init__(self, live: "Live | None") -> None:
+        self._live = live
+        self._shown = -_EVERY_S
+
+    def step(self, report: "StepReport") -> None:
+        """Renew the line, or print one if the last is a while ago."""
+        if self._live is not None:
+            self._live.update(describe_step(report))
+        elif time.monotonic() - self._shown >= _EVERY_S:
+            self._shown = time.monotonic()
+            self.message(describe_step(report))
+
+    def evaluation(self, step: int, figures: "Mapping[str, Mapping[str, Figures]]") -> None:
+        """Print the held-out figures of every family."""
+        for family, rows in figures.items():
+            for row, found in rows.items():
+                values = [f"{name} {value:.3g}" for name in _SHOWN if (value := found.get(name)) is not None]
+                self.message(f"step {step}: {family}, {row}: {', '.join(values)}")
+
+    def message(self, text: str) -> None:
+        """Print a line above the living one."""
+        target = console.error_console() if self._live is None else self._live.console
+        target.print(console.visible(text), markup=False, highlight=False)
+
+
+class Quiet:
+    """Shows nothing but what is wrong."""
+
+    def step(self, report: "StepReport") -> None:
+        """Show nothing."""
+
+    def evaluation(self, step: int, figures: "Mapping[str, Mapping[str, Figures]]") -> None:
+        """Show nothing."""
+
+    def message(self, text: str) -> None:
+        """Print a line."""
+        console.error_console().print(console.visible(text), markup=False, highlight=False)
+
+
+@contextmanager
+def observed_training(quiet: bool) -> Iterator[TrainingProgress | Quiet]:
+    """Show the progress of the body on stderr."""
+    if quiet:
+        yield Quiet()
+        return
+    target = console.error_console()
+    if not target.is_terminal:
+        yield TrainingProgress(None)
+        return
+    from rich.live import Live
+
+    with Live("", console=target, refresh_per_second=4, vertical_overflow="ellipsis") as live:
+        yield TrainingProgress(live)
+
+
+def describe_step(report: "StepReport") -> str:
+    """Write a report on one line, what matters most first: a narrow terminal cuts the rest."""
+    losses = report.losses
+    left = "" if report.eta_s is None else f"  {_duration(report.eta_s)} left"
+    skipped = f"  {report.skipped} skipped" if report.skipped else ""
+    parts = "".join(f"  {name} {losses[name]:.3f}" for name in ("depth", "rotation", "translation") if name in losses)
+    return (
+        f"step {report.step:,}  {report.samples:,} samples  {report.samples_per_second:.1f}/s{left}{skipped}  "
+        f"loss {losses.get('total', float('nan')):.3f}{parts}  rate {report.rate:.3f}  {_duration(report.seconds)}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

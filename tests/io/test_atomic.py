@@ -1,0 +1,212 @@
+"""Files appear whole or not at all, and one process holds a folder."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from page4d.errors import OutputError
+from page4d.io import atomic
+from page4d.io.atomic import LOCK_NAME, claim_output, output_error, remove_stale_parts, write_bytes_atomic
+
+
+def files_below(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
+
+
+def test_a_written_file_is_what_it_says(tmp_path: Path) -> None:
+    written = write_bytes_atomic(tmp_path / "a" / "b.bin", b"abc" * 1000)
+    assert written.path.read_bytes() == b"abc" * 1000
+    assert written.num_bytes == 3000
+    assert written.sha256 == hashlib.sha256(b"abc" * 1000).hexdigest()
+    assert files_below(tmp_path) == ["a/b.bin"]
+
+
+def test_the_users_umask_decides_the_mode(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        written = write_bytes_atomic(tmp_path / "x", b"")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(written.path.stat().st_mode) == 0o640
+
+
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "x").symlink_to(precious)
+    write_bytes_atomic(tmp_path / "out" / "x", b"new")
+    assert precious.read_text() == "mine"
+    assert not (tmp_path / "out" / "x").is_symlink()
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_bytes(b"old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write to .*x': the file is larger than") as caught:
+            write_bytes_atomic(target, bytes(1_000_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.exit_code == 5
+    assert caught.value.hint
+    assert target.read_bytes() == b"old"
+    assert files_below(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_no_space_at_any_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, call, fail)
+    with pytest.raises(OutputError, match="disk full"):
+        write_bytes_atomic(tmp_path / "x", b"abc")
+    assert files_below(tmp_path) == []
+
+
+def test_a_folder_in_the_way_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "x").mkdir()
+    with pytest.raises(OutputError, match="a folder is in the way"):
+        write_bytes_atomic(tmp_path / "x", b"abc")
+    assert files_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "disk full"),
+        (errno.EDQUOT, "quota"),
+        (errno.EACCES, "permission denied"),
+        (errno.EROFS, "read-only"),
+        (errno.EIO, os.strerror(errno.EIO)),
+    ],
+)
+def test_each_reason_has_words_and_a_hint(number: int, words: str) -> None:
+    error = output_error(OSError(number, os.strerror(number)), Path("out"))
+    assert words in error.message
+    assert "'out'" in error.message
+    assert error.hint
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_folders_that_know_no_sync_are_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = os.fsync
+
+    def files_only(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        real(handle)
+
+    monkeypatch.setattr(atomic.os, "fsync", files_only)
+    expected = pytest.raises(OutputError) if number == errno.EIO else contextlib.nullcontext()
+    with expected:
+        write_bytes_atomic(tmp_path / "x", b"abc")
+    assert files_below(tmp_path) == ["x"]
+
+
+def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "depth" / "cam01").mkdir(parents=True)
+    (tmp_path / "other_run" / "points").mkdir(parents=True)
+    stale = tmp_path / "depth" / "cam01" / ".frame_000000.png.0123abcd.part"
+    stale.write_bytes(b"half")
+    kept = ["notes.part", ".x.part", ".frame.png.0123ABCD.part", "depth/.frame.png.0123abcd.part2"]
+    kept.append("other_run/points/.frame_000000.ply.0123abcd.part")
+    for name in kept:
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / ".link.0123abcd.part").symlink_to(tmp_path / "notes.part")
+    assert remove_stale_parts(tmp_path) == (stale,)
+    assert files_below(tmp_path) == sorted([*kept, ".link.0123abcd.part"])
+
+
+def test_claiming_a_folder_makes_it_and_clears_leftovers(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "out"
+    with claim_output(folder):
+        assert files_below(folder) == [LOCK_NAME]
+        assert (folder / LOCK_NAME).read_text().strip() == str(os.getpid())
+    (folder / ".x.00000000.part").write_bytes(b"half")
+    with claim_output(folder):
+        assert files_below(folder) == [LOCK_NAME]
+
+
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from page4d.io.atomic import claim_output\n"
+        "with claim_output(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        expected = rf"'{tmp_path}' is in use by another page4d \(pid {process.pid}\)"
+        with pytest.raises(OutputError, match=expected) as caught, claim_output(tmp_path):
+            pass
+        assert caught.value.exit_code == 5
+        process.kill()
+    with claim_output(tmp_path):
+        pass
+
+
+def test_a_file_or_a_path_below_a_file_cannot_be_claimed(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("")
+    with pytest.raises(OutputError, match=r"cannot write to .*it is a file"), claim_output(tmp_path / "f"):
+        pass
+    with pytest.raises(OutputError, match="a part of the path is a file"), claim_output(tmp_path / "f" / "out"):
+        pass
+
+
+def test_a_link_at_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / LOCK_NAME).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OutputError, match="a link is in the way"), claim_output(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(("number", "words"), [(errno.EACCES, "permission denied"), (errno.EROFS, "read-only")])
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    real = os.open
+
+    def refuse(path: object, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_EXCL:
+            raise OSError(number, os.strerror(number))
+        return real(path, flags, mode)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(atomic.os, "open", refuse)
+    with pytest.raises(OutputError, match=f"cannot write to '{tmp_path}': .*{words}"), claim_output(tmp_path):
+        pytest.fail("the body ran")
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", unsupported)
+    with claim_output(tmp_path) as folder:
+        assert folder == tmp_path
+
+
+def test_another_locking_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(OutputError, match="Input/output error"), claim_output(tmp_path):
+        pass

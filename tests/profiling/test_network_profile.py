@@ -1,0 +1,180 @@
+"""The walk through a network, which computes nothing, against networks that compute."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import FlopCounterMode
+
+from page4d.models.conditioning import Hints
+from page4d.models.config.network import (
+    PRESETS,
+    BiasRows,
+    EpipolarConfig,
+    FrameHeadConfig,
+    FullAttention,
+    MaskConfig,
+    MaskFusion,
+    MaskHeadKind,
+    MaskRule,
+    NetworkConfig,
+    SparseConfig,
+    SparseStrategy,
+    Streams,
+    TimeEncoding,
+)
+from page4d.models.limits import NO_LIMITS, ForwardLimits
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
+from page4d.profiling.memory import LiveBytes
+from page4d.profiling.network import walk_network
+from page4d.profiling.table import Walk
+
+TINY = PRESETS["mv-tiny"]
+PAGE4D = MaskConfig(
+    layers=(1, 2),
+    head=MaskHeadKind.RELEASE,
+    rule=MaskRule.PAGE4D,
+    streams=Streams.SINGLE,
+    bias_rows=BiasRows.SPECIAL,
+)
+NO_HEADS = {"camera_head": None, "depth_head": None, "point_head": None}
+NETWORKS = {
+    "two streams": TINY,
+    "cameras only": replace(TINY, depth_head=None, point_head=None),
+    "streams with blocks of their own": replace(TINY, mask=MaskConfig(layers=(1, 2), own_blocks=True)),
+    "one stream": replace(TINY, mask=MaskConfig(layers=(1, 2), streams=Streams.SINGLE, fusion=MaskFusion.GATED)),
+    "vggt": replace(TINY, schedule=FRAME_GLOBAL, mask=None),
+    "page4d with its mask": replace(TINY, schedule=FRAME_GLOBAL, mask=PAGE4D),
+    "pi3": replace(
+        TINY,
+        schedule=FRAME_GLOBAL,
+        mask=None,
+        camera_token=False,
+        frame_head=FrameHeadConfig(dim=16, depth=1, num_heads=2, point_dim=16, camera_dim=8),
+        **NO_HEADS,
+    ),
+    "criss-cross": replace(TINY, schedule=FRAME_CROSS, mask=None),
+    "landmarks": replace(TINY, sparse=SparseConfig(layers=(2, 3), landmarks=4)),
+    "dilated": replace(TINY, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.DILATED, dilations=(1,))),
+    "memory": replace(TINY, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.MEMORY, memory_tokens=3)),
+    "alibi": replace(TINY, time_encoding=TimeEncoding.ALIBI),
+    "epipolar prior": replace(TINY, depth_head=None, point_head=None, epipolar=EpipolarConfig(layers=(1,))),
+    "all images as one instant": replace(TINY, mask=None, full_attention=FullAttention.ALWAYS),
+    "matches, cameras, fine maps": PRESETS["mv-demo"],
+}
+BATCH, TIMES, VIEWS = 2, 3, 2
+LIMITS = ForwardLimits(max_images=2, max_tokens=60, max_queries=16)
+FUSED = {"4 register tokens", "5 join", "6 group again"}
+"""Steps of the specification that are taken at once."""
+
+
+def size_of(config: NetworkConfig) -> tuple[int, int]:
+    return 2 * config.patch_size, 3 * config.patch_size
+
+
+def with_open_gates(config: NetworkConfig) -> ViewTimeNetwork:
+    torch.manual_seed(0)
+    network = build_network(config).eval().requires_grad_(False)
+    for name, parameter in network.named_parameters():
+        if "lambda_" in name or name.endswith((".gate", ".gates", "mask_head.4.bias", "head0.4.bias")):
+            parameter.fill_(0.5)
+    return network
+
+
+def run(network: ViewTimeNetwork, limits: ForwardLimits = NO_LIMITS) -> None:
+    """Give a network all that it has a use for."""
+    config, (height, width) = network.config, size_of(network.config)
+    leading = (BATCH, TIMES, VIEWS)
+    images = torch.rand(*leading, 3, height, width)
+    mask = torch.rand(*leading, height, width) if config.mask is not None and config.motion_head is None else None
+    hints: dict[str, torch.Tensor] = {}
+    if config.sparse is not None:
+        hints["keypoints"] = torch.rand(*leading, 2, 3)
+    if config.known_cameras or config.epipolar is not None:
+        hints["world_to_camera"] = torch.eye(4).repeat(*leading, 1, 1)
+        hints["world_to_camera"][..., 0, 3] = torch.rand(leading)
+        hints["intrinsics"] = torch.tensor([[40.0, 0, 20], [0, 40, 20], [0, 0, 1]]).repeat(*leading, 1, 1)
+    with torch.no_grad():
+        network(images, mask, hints=Hints(**hints), limits=limits)
+
+
+@cache
+def walk(config: NetworkConfig, limits: ForwardLimits = NO_LIMITS) -> Walk:
+    return walk_network(config, times=TIMES, views=VIEWS, size=size_of(config), batch=BATCH, limits=limits)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_peak_memory_is_that_of_a_run(name: str) -> None:
+    """To a percent; it was equal to the byte when this was written."""
+    network = with_open_gates(NETWORKS[name])
+    for limits in (NO_LIMITS, LIMITS) if name in ("two streams", "vggt", "pi3") else (NO_LIMITS,):
+        with LiveBytes() as counted:
+            run(network, limits)
+        assert walk(network.config, limits).computed_bytes == pytest.approx(counted.peak, rel=0.01)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_work_and_parameters_are_those_of_the_network(name: str) -> None:
+    """Work as counted by torch, in the plain formula of attention."""
+    network = with_open_gates(NETWORKS[name])
+    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
+        run(network)
+    walked = walk(network.config)
+    parts = counted.get_flop_counts()
+    inside = sum(sum(work.values()) for part, work in parts.items() if part.count(".") == 1)
+    geometry = 0 if network.config.epipolar is None else 1e-3 * inside  # lines of the prior are of no stage
+    assert 0 <= inside - walked.flops <= geometry
+    aside = counted.get_total_flops() - walked.flops  # geometry, after the heads
+    assert 0 <= aside < 0.02 * walked.flops
+    total = sum(parameter.numel() for parameter in network.parameters())
+    assert walked.parameters == total == sum(stage.parameters for stage in walked.stages)
+
+
+class _Shapes(TorchDispatchMode):
+    """Collects the shapes of all tensors, without axes of length 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        results = function(*args, **(kwargs or {}))
+        self.seen |= {
+            squeezed(value.shape) for value in tree_iter((args, results)) if isinstance(value, torch.Tensor)
+        }
+        return results
+
+
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(side for side in shape if side != 1)
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_stage_is_a_tensor_of_a_run(name: str) -> None:
+    network = with_open_gates(NETWORKS[name])
+    with _Shapes() as shapes:
+        run(network)
+    for stage in walk(network.config).stages:
+        if stage.name not in FUSED:
+            assert squeezed(stage.shape) in shapes.seen, (stage.name, stage.shape)
+
+
+def test_limits_lower_the_peak_and_nothing_else() -> None:
+    whole, parts = walk(TINY), walk(TINY, LIMITS)
+    assert parts.computed_bytes < 0.7 * whole.computed_bytes
+    assert (parts.stages, parts.flops) == (whole.stages, whole.flops)
+    assert whole.peak_bytes == whole.computed_bytes + 4 * whole.parameters
+    assert whole.busiest == "point_head"
+
+
+def test_one_view_is_shown_as_views_of_one_instant() -> None:
+    config = replace(TINY, full_attention=FullAttention.ONE_VIEW)
+    walks = [walk_network(config, times=6, views=views, size=(28, 42)) for views in (1, 2)]
+    assert [(found.symbols["T"], found.symbols["V"]) for found in walks] == [(1, 6), (6, 2)]
+    shapes = [{stage.name: stage.shape for stage in found.stages} for found in walks]
+    assert [found["view-attention (fixed t), 4 layers"] for found in shapes] == [(1, 66, 32), (6, 22, 32)]

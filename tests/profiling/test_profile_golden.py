@@ -1,0 +1,61 @@
+"""The walk of shapes through networks and encoders as it was read and found right: `make golden` writes it anew."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from page4d.encoders.presets import ENCODER_PRESETS
+from page4d.models.config.network import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
+from page4d.pretraining.profile import PRETRAINING_WALKS
+from page4d.profiling.encoders import walk_encoder
+from page4d.profiling.network import walk_network
+from page4d.profiling.table import Walk
+
+FOLDER = Path(__file__).parents[1] / "golden" / "shapes"
+LARGE = PRESETS["mv-large"]
+CASES: dict[str, tuple[NetworkConfig, int, int]] = {
+    "specification": (replace(LARGE, sparse=SparseConfig(layers=(22, 23))), 24, 4),
+    "memory": (replace(LARGE, sparse=SparseConfig(layers=(22, 23), strategy=SparseStrategy.MEMORY)), 2, 4),
+    "vggt": (PRESETS["vggt"], 100, 1),
+    "pi3": (PRESETS["pi3"], 100, 1),
+    "mv-demo": (PRESETS["mv-demo"], 8, 4),
+}
+ENCODERS: dict[str, Callable[[], Walk]] = {
+    **{
+        name: partial(walk_encoder, ENCODER_PRESETS[name], batch=3)
+        for name in ("vit-b16", "swin-t", "twins-svt-s", "navit")
+    },
+    **{name: partial(walk, batch=3) for name, walk in PRETRAINING_WALKS.items()},
+}
+
+
+def written(walk: Walk) -> str:
+    lines = [", ".join(f"{symbol}={number}" for symbol, number in walk.symbols.items()), ""]
+    for stage in walk.stages:
+        axes = f"[{', '.join(stage.symbolic)}] = [{', '.join(map(str, stage.shape))}]"
+        work = f"{stage.parameters} parameters, {stage.flops} FLOP" if stage.parameters else ""
+        lines.append(f"{stage.part:<9} {stage.name:<66} {axes:<60} {work}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def check(name: str, walk: Walk) -> None:
+    found, path = written(walk), FOLDER / f"{name}.txt"
+    if os.environ.get("PAGE4D_REGENERATE"):
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_golden_walk(name: str) -> None:
+    config, times, views = CASES[name]
+    side = config.encoder.image_size
+    check(name, walk_network(config, times=times, views=views, size=(side, side)))
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_golden_walk_of_an_encoder(name: str) -> None:
+    check(name, ENCODERS[name]())

@@ -1,0 +1,245 @@
+"""A calibration meets the views of a scene: by name or order, at their sizes, at their instants."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from clip_writers import counter_image, write_counter_clip, write_images, write_sync
+from scipy.spatial.transform import Rotation, Slerp
+
+from page4d.conventions import Scale
+from page4d.errors import InputError, UsageError
+from page4d.geometry.camera import project
+from page4d.geometry.rigid import transform_points
+from page4d.scene.assign_cameras import CalibrationResize
+from page4d.scene.batches import open_batches, scene_cameras
+from page4d.scene.open import SceneOptions, open_scene
+
+SIZE = (48, 64)
+INTRINSICS = [[70.0, 0.0, 31.0], [0.0, 71.0, 25.5], [0.0, 0.0, 1.0]]
+
+
+def pose(angle: float, shift: float = 0.0) -> list[list[float]]:
+    matrix = np.eye(4)
+    matrix[:3, :3] = Rotation.from_rotvec([0.1, angle, -0.05]).as_matrix()
+    matrix[:3, 3] = [0.1 + shift, -0.2, 3.0 + shift / 2]
+    return matrix.tolist()  # type: ignore[no-any-return]
+
+
+def write_calibration(path: Path, cameras: dict[str, dict[str, Any]], **more: Any) -> Path:
+    """Write `cameras.json` in the layout of a run."""
+    views = {
+        name: {"image_size": [SIZE[1], SIZE[0]], "intrinsics": INTRINSICS, "world_to_camera": pose(0.1 * count)} | own
+        for count, (name, own) in enumerate(cameras.items())
+    }
+    path.write_text(json.dumps({"views": views, "scale": "metric", "pixel_center": 0.5} | more))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "rig").mkdir()
+    for name in "abc":
+        write_counter_clip(tmp_path / "rig" / f"{name}.mp4", 6, size=SIZE)
+    return tmp_path / "rig"
+
+
+@pytest.mark.parametrize("long_side", [64, 28, 100])
+def test_points_project_to_the_same_network_pixels(long_side: int, folder: Path, tmp_path: Path) -> None:
+    """Original pixels carried to the network are the pixels of the network's own camera."""
+    write_counter_clip(folder / "c.mp4", 6, size=(80, 48))  # a portrait camera among landscapes
+    own = {"c": {"image_size": [48, 80], "intrinsics": [[90.0, 0.3, 25.0], [0.0, 88.0, 39.0], [0.0, 0.0, 1.0]]}}
+    scene = open_scene(folder, calibration=write_calibration(tmp_path / "cameras.json", {"a": {}, "b": {}} | own))
+    assert scene.scale is Scale.METRIC
+    with open_batches(scene, long_side=long_side, multiple=14) as reader:
+        batch = reader.read(1, 4)
+    assert batch.cameras is not None
+    assert batch.cameras.world_to_camera.shape == (1, 3, 3, 4, 4)
+    points = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (50, 3)))
+    for count, view in enumerate(scene.views):
+        assert view.camera is not None
+        shown, depth = project(transform_points(view.camera.world_to_camera, points), view.camera.intrinsics)
+        assert (depth > 0).all()
+        camera = batch.cameras[0, 2, count]
+        found, _ = project(transform_points(camera.world_to_camera, points), camera.intrinsics)
+        torch.testing.assert_close(batch.pixel_transforms[count].to_network(shown), found, rtol=0, atol=1e-9)
+        assert camera.image_size == batch.images.shape[-2:]
+
+
+def test_cameras_are_found_by_name_whatever_their_order(folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "cameras.json", {"c": {}, "a": {}, "b": {}})
+    scene = open_scene(folder, calibration=calibration)
+    for view, count in zip(scene.views, (1, 2, 0), strict=True):
+        assert view.camera is not None
+        np.testing.assert_allclose(view.camera.world_to_camera, pose(0.1 * count))
+    assert scene.calibration == "cameras.json (cameras.json)"
+
+
+def test_cameras_are_taken_in_order_when_asked(folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "cameras.json", {"z": {}, "y": {}, "x": {}})
+    with pytest.raises(InputError, match="names z, y, x, the videos are a, b, c: no name is in both"):
+        open_scene(folder, calibration=calibration)
+    scene = open_scene(folder, calibration=calibration, calibration_match="order")
+    for count, view in enumerate(scene.views):
+        assert view.camera is not None
+        np.testing.assert_allclose(view.camera.world_to_camera, pose(0.1 * count))
+    with pytest.raises(InputError, match="has 3 cameras, 2 views are used"):
+        open_scene(folder, calibration=calibration, calibration_match="order", views=2)
+
+
+def test_names_that_do_not_meet_are_listed(folder: Path, tmp_path: Path) -> None:
+    more = write_calibration(tmp_path / "more.json", {name: {} for name in "abcde"})
+    with pytest.raises(InputError, match="calibration has 5 cameras, scene has 3 videos; missing video for d, e"):
+        open_scene(folder, calibration=more)
+    assert open_scene(folder, calibration=more, views=("c", "a")).view_names == ("c", "a")
+    fewer = write_calibration(tmp_path / "fewer.json", {"b": {}})
+    with pytest.raises(InputError, match=r"fewer\.json has no camera for a, c"):
+        open_scene(folder, calibration=fewer)
+    assert open_scene(folder, calibration=fewer, views=("b",)).num_views == 1
+    part = write_calibration(tmp_path / "part.json", {name: {} for name in "abc"})
+    assert open_scene(folder, calibration=part, views=2).num_views == 2
+
+
+def test_a_unit_belongs_to_a_calibration(folder: Path) -> None:
+    with pytest.raises(UsageError, match="--calibration-unit without --calibration"):
+        open_scene(folder, calibration_unit="mm")
+
+
+def sized(width: int, height: int) -> dict[str, Any]:
+    return {"image_size": [width, height]}
+
+
+def test_every_camera_of_another_size_is_named(folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(64, 50)})
+    with pytest.raises(InputError) as caught:
+        open_scene(folder, calibration=calibration)
+    assert caught.value.message == (
+        "a: calibration is for 72x54, video is 64x48; c: calibration is for 64x50, video is 64x48"
+    )
+    assert "--calib-resize crop-center or scale" in caught.value.hint
+
+
+@pytest.mark.parametrize("resize", ["crop-center", "scale"])
+def test_a_calibration_of_another_size_is_cut_or_scaled(resize: str, folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(32, 20)})
+    scene = open_scene(folder, calibration=calibration, calibration_resize=resize)
+    texts = [notice.text for notice in scene.notices]
+    assert f"a: calibration is for 72x54, video is 64x48; {resize} applied" in texts
+    matrix = np.array(INTRINSICS)
+    for view, (width, height) in zip(scene.views, ((72, 54), (64, 48), (32, 20)), strict=True):
+        assert view.camera is not None
+        if resize == "scale":
+            expected = np.diag([64 / width, 48 / height, 1]) @ matrix
+        else:
+            expected = matrix - [[0, 0, (width - 64) / 2], [0, 0, (height - 48) / 2], [0, 0, 0]]
+        np.testing.assert_allclose(view.camera.intrinsics, expected, atol=1e-12)
+
+
+def moving(times: list[float]) -> tuple[dict[str, Any], Any]:
+    poses = [pose(0.5 * time, time) for time in times]
+    return {"static": False, "world_to_camera": poses}, np.array(poses)
+
+
+def test_a_moving_camera_follows_the_common_clock(folder: Path, tmp_path: Path) -> None:
+    write_sync(folder, {"a": (2.0, 1.0), "b": (2.01, 1.0), "c": (2.0, 1.0)})
+    known = [1.99, 2.05, 2.11, 2.2]
+    own, poses = moving(known)
+    calibration = write_calibration(tmp_path / "cameras.json", {"a": own, "b": {}, "c": own}, times=known)
+    scene = open_scene(folder, calibration=calibration)
+    assert scene.times[0] == pytest.approx(2.0)
+    assert scene.views[0].camera is not None
+    found = scene.views[0].camera.world_to_camera.numpy()
+    assert found.shape == (scene.num_times, 4, 4)
+    turns = Slerp(known, Rotation.from_matrix(poses[:, :3, :3]))(scene.times).as_matrix()
+    centers = np.stack([-pose[:3, :3].T @ pose[:3, 3] for pose in poses])
+    places = np.stack([np.interp(scene.times, known, centers[:, axis]) for axis in range(3)], axis=-1)
+    np.testing.assert_allclose(found[:, :3, :3], turns, atol=1e-9)
+    np.testing.assert_allclose(-np.einsum("tji,tj->ti", found[:, :3, :3], found[:, :3, 3]), places, atol=1e-9)
+    cut = open_scene(folder, calibration=calibration, frames=(2, 5))
+    with open_batches(cut, long_side=64, multiple=1) as reader:
+        batch = reader.read(1, 3)
+    assert batch.cameras is not None
+    np.testing.assert_allclose(batch.cameras.world_to_camera[0, :, 0], found[3:5], atol=1e-12)
+
+
+def test_poses_that_do_not_cover_the_scene_are_refused(folder: Path, tmp_path: Path) -> None:
+    known = [0.0, 0.05, 0.1]
+    own, _ = moving(known)
+    calibration = write_calibration(tmp_path / "c.json", {"a": own, "b": {}, "c": {}}, times=known)
+    with pytest.raises(
+        InputError, match=r"c\.json: camera a has poses for 0\.000-0\.100 s, the scene needs 0\.000-0\.167"
+    ):
+        open_scene(folder, calibration=calibration)
+    assert open_scene(folder, calibration=calibration, frames=(0, 4)).num_times == 4
+    backwards = write_calibration(tmp_path / "c.json", {"a": own, "b": {}, "c": {}}, times=[0.0, 0.2, 0.1])
+    with pytest.raises(InputError, match="times do not increase"):
+        open_scene(folder, calibration=backwards)
+
+
+def write_frames(folder: Path, numbers: list[int]) -> None:
+    write_images(folder, {f"{number:03}.png": counter_image(number, SIZE) for number in numbers})
+
+
+def frame_poses(path: Path, numbers: list[int]) -> dict[int, Any]:
+    """Write a `transforms.json` with one pose for each image of one moving camera."""
+    flip = np.diag([1.0, -1.0, -1.0, 1.0])
+    poses = {number: np.array(pose(0.01 * number, 0.1 * number)) for number in numbers}
+    frames = [
+        {"file_path": f"a/{number:03}.png", "transform_matrix": (np.linalg.inv(matrix) @ flip).tolist()}
+        for number, matrix in poses.items()
+    ]
+    lens = {"fl_x": 70, "fl_y": 71, "cx": 31, "cy": 25.5, "w": SIZE[1], "h": SIZE[0]}
+    path.write_text(json.dumps(lens | {"frames": frames}))
+    return poses
+
+
+def test_a_moving_camera_follows_file_names(tmp_path: Path) -> None:
+    write_frames(tmp_path / "rig" / "a", [3, 4, 6, 7, 8])
+    poses = frame_poses(tmp_path / "transforms.json", [8, 7, 6, 5, 4, 3])
+    scene = open_scene(tmp_path / "rig", calibration=tmp_path / "transforms.json", image_fps=30)
+    assert scene.views[0].camera is not None
+    np.testing.assert_allclose(
+        scene.views[0].camera.world_to_camera, [poses[number] for number in (3, 4, 6, 7, 8)], atol=1e-9
+    )
+    write_frames(tmp_path / "rig" / "a", [9, 10])
+    with pytest.raises(InputError, match="camera a has no pose for 2 of 7 frames, first 009"):
+        open_scene(tmp_path / "rig", calibration=tmp_path / "transforms.json", image_fps=30)
+
+
+def test_as_many_poses_as_a_video_has_frames_belong_to_them_in_order(folder: Path, tmp_path: Path) -> None:
+    numbers = [4, 3, 5, 6, 8, 7]
+    poses = frame_poses(tmp_path / "transforms.json", numbers)
+    by_name = open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",), frames=(1, 6), stride=2)
+    assert by_name.views[0].camera is not None
+    np.testing.assert_allclose(by_name.views[0].camera.world_to_camera, [poses[n] for n in (4, 6, 8)], atol=1e-9)
+    moving = [pose(0.1 * count) for count in range(6)]
+    camera = {"world_to_camera": moving, "intrinsics": INTRINSICS, "width": SIZE[1], "height": SIZE[0]}
+    (tmp_path / "truth.json").write_text(json.dumps({"pixel_center": 0.5, "cameras": {"a": camera}}))
+    in_order = open_scene(folder, calibration=tmp_path / "truth.json", views=("a",), frames=(2, 5))
+    assert in_order.views[0].camera is not None
+    np.testing.assert_allclose(in_order.views[0].camera.world_to_camera, moving[2:5], atol=1e-9)
+
+
+def test_poses_that_cannot_be_paired_with_a_videos_frames_are_refused(folder: Path, tmp_path: Path) -> None:
+    for numbers, hint in (([0, 1, 2], "one pose a frame"), ([0, 1, 2, 3, 4, 9], "numbered without a gap")):
+        frame_poses(tmp_path / "transforms.json", numbers)
+        with pytest.raises(InputError, match=rf"camera a has {len(numbers)} poses, a\.mp4 has 6 frames") as caught:
+            open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",))
+        assert hint in caught.value.hint
+
+
+def test_without_a_calibration_there_are_no_cameras(folder: Path) -> None:
+    scene = open_scene(folder)
+    assert scene_cameras(scene, (), 0, 1) is None
+
+
+def test_options_given_as_text_mean_what_they_say(folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "c.json", {"a": {}, "b": {}, "c": {}})
+    options = SceneOptions(calibration=str(calibration), calibration_resize="scale")  # type: ignore[arg-type]
+    assert options.calibration == calibration
+    assert options.calibration_resize is CalibrationResize.SCALE
+    with pytest.raises(UsageError, match="calibration_match is 'nmae'"):
+        open_scene(folder, calibration=calibration, calibration_match="nmae")

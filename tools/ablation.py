@@ -1,0 +1,217 @@
+"""What parts of the view x time network are worth: each left out, trained with the same samples, judged on the same.
+
+    python tools/ablation.py OUT [--samples N] [--scratch [--matches-samples N]] [--processes 2]
+
+Every variant starts from all that it shares with the bundled network, which is everything but a mask head where there
+is no mask, and learns to do without what is left out; so does the bundled network itself, which has a single stream.
+With --scratch, trunk and heads are fresh; encoder and matches, which do not depend on what is left out, are trained
+once, alone. It takes hours before such networks differ. Runs are kept in folders under OUT, and are not repeated if
+they are there. One seed says little of differences of a few percent: give --seed for more.
+
+Cameras are still told of each other where views do not attend to each other in the trunk: by the matches and by the
+camera head. Times are those of one process with one thread.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+
+from page4d.models import streams  # noqa: E402
+from page4d.models import trunk as aggregator  # noqa: E402
+from page4d.models.config.mask import Streams  # noqa: E402
+from page4d.models.config.network import PRESETS as NETWORKS  # noqa: E402
+from page4d.models.config.network import NetworkConfig  # noqa: E402
+from page4d.models.network import build_network  # noqa: E402
+from page4d.models.schedule import Step, images_together, merge, split  # noqa: E402
+from page4d.synthetic.sampler import SceneFamily  # noqa: E402
+from page4d.training.engine.progress import SilentObserver  # noqa: E402
+from page4d.training.engine.step_plan import Budget  # noqa: E402
+from page4d.training.supervised.config import Learner, Shot, Stage  # noqa: E402
+from page4d.training.supervised.presets import PRESETS as TRAININGS  # noqa: E402
+from page4d.training.supervised.train import TrainRequest, train  # noqa: E402
+from page4d.training.validation.validation import NETWORK, HeldOutRequest, held_out_truths, judge, network_guessers  # noqa: E402
+from page4d.weights.bundled import bundled_weights  # noqa: E402
+from page4d.weights.loading import load_network  # noqa: E402
+from page4d.weights.store import save_network  # noqa: E402
+
+SIZES = ((48, 64), (64, 48), (56, 56))
+SHOTS = (Shot(times=2, views=4, weight=2), Shot(times=4, views=2), Shot(times=2, views=2))
+"""Several instants each: one alone has no motion, and nothing to attend to in time."""
+
+FRESH_RATE, CONTINUED_RATE = 1e-3, 3e-4
+FAMILIES = (SceneFamily.ARC, SceneFamily.HANDHELD)
+COLUMNS = {
+    "abs_rel": "AbsRel",
+    "delta": "<1.25",
+    "rotation_deg": "rotation",
+    "direction_deg": "direction",
+    "focal": "focal",
+    "mask_iou": "mask IoU",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A network, and what is done to the process in which it lives."""
+
+    name: str
+    config: NetworkConfig
+    prepare: Callable[[], None] = lambda: None
+
+
+def keep_views_apart() -> None:
+    """Let steps across views see one image, as those of no schedule do: what heads read keeps its shape."""
+    own = {Step.VIEW: Step.FRAME}
+    aggregator.merge = streams.merge = lambda values, step: merge(values, own.get(step, step))
+    aggregator.split = lambda merged, step, shape: split(merged, own.get(step, step), shape)
+    aggregator.images_together = lambda step, times, views: images_together(own.get(step, step), times, views)
+
+
+def variants() -> dict[str, Variant]:
+    demo = replace(NETWORKS["mv-demo"], motion_head=None)  # it tells the others nothing
+    assert demo.mask is not None
+    full = replace(demo, mask=replace(demo.mask, streams=Streams.DUAL))
+    return {
+        "full": Variant("full: two streams", full),
+        "single": Variant("single stream", demo),
+        "no-mask": Variant("mask off", replace(demo, mask=None)),
+        "no-time": Variant("Time-SA off", replace(full, schedule=(Step.FRAME, Step.VIEW))),
+        "no-view": Variant("View-SA off", full, keep_views_apart),
+    }
+
+
+def matches_of(out: Path) -> Path:
+    """Return where the weights of encoder and matches are, for networks from scratch."""
+    return out / "matches" / "weights.safetensors"
+
+
+def never() -> None:
+    """Never ask a run to stop."""
+
+
+def train_matches(out: Path, samples: int, seed: int) -> None:
+    """Train what all variants share."""
+    demo = TRAININGS["demo"]
+    first = demo.stages[0]
+    stage = Stage(
+        sizes=SIZES, shots=first.shots, families=first.families, images_per_batch=32, learner=Learner.MATCHES
+    )
+    config = replace(demo, stages=(stage,), seed=seed, workers=0, decay_fraction=0.0)
+    train(TrainRequest(out=out, config=config, budget=Budget(samples=samples)), SilentObserver(), never)
+
+
+def first_weights(config: NetworkConfig, origin: Path, parts: tuple[str, ...], seed: int, path: Path) -> None:
+    """Write fresh weights with those of another network in the parts named."""
+    torch.manual_seed(seed)
+    network = build_network(config)
+    # A step in time that sees one image is a step within it.
+    within = f".{config.schedule[0].value}."
+    known = load_network(origin, torch.device("cpu")).network.state_dict()
+    shared = {name.replace(".time.", within): values for name, values in known.items()}
+    own = network.state_dict()
+    chosen = {name: values for name, values in shared.items() if name.startswith(parts) and name in own}
+    missing = [name for name in own if name.startswith(parts) and name not in chosen]
+    assert not missing, missing
+    network.load_state_dict({**own, **chosen})
+    save_network(network, path, {"licence": "Apache-2.0", "description": "where a variant starts"})
+
+
+def train_variant(variant: Variant, out: Path, arguments: argparse.Namespace) -> float:
+    """Train one variant; return the seconds that it took."""
+    out.mkdir(parents=True, exist_ok=True)
+    origin, parts, rate = bundled_weights(), ("",), CONTINUED_RATE
+    if arguments.scratch:
+        origin, parts, rate = matches_of(arguments.out), ("encoder.", "matching."), FRESH_RATE
+    first_weights(variant.config, origin, parts, arguments.seed, out / "first.safetensors")
+    stage = Stage(sizes=SIZES, shots=SHOTS, images_per_batch=16)
+    config = replace(
+        TRAININGS["demo"],
+        model=variant.config,
+        stages=(stage,),
+        optimizer=replace(TRAININGS["demo"].optimizer, learning_rate=rate),
+        seed=arguments.seed,
+        workers=0,
+        evaluation=replace(TRAININGS["demo"].evaluation, every_seconds=0.0, every_steps=0, scenes=1),
+    )
+    request = TrainRequest(
+        out=out / "run", config=config, weights=out / "first.safetensors", budget=Budget(samples=arguments.samples)
+    )
+    return train(request, SilentObserver(), never).seconds
+
+
+def work(name: str, arguments: argparse.Namespace) -> None:
+    """Train and judge one variant in this process."""
+    torch.set_num_threads(1)
+    variant, out = variants()[name], arguments.out / name
+    variant.prepare()
+    seconds = train_variant(variant, out, arguments)
+    network = load_network(out / "run" / "weights.safetensors", torch.device("cpu")).network.eval()
+    request = HeldOutRequest(scenes=arguments.scenes, image_size=SIZES[0], families=FAMILIES)
+    figures = {}
+    for family in request.families:
+        truths = list(held_out_truths(request, family, torch.device("cpu")))
+        guesser = {NETWORK: network_guessers(network, torch.float32)[NETWORK]}
+        figures[family.value] = judge(guesser, truths)[NETWORK]
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    document = {"figures": figures, "seconds": seconds, "parameters": parameters}
+    (out / "figures.json").write_text(json.dumps(document, indent=1))
+
+
+def spawn(name: str, arguments: argparse.Namespace) -> "subprocess.Popen[bytes]":
+    options = {"samples": arguments.samples, "scenes": arguments.scenes, "seed": arguments.seed}
+    line = [sys.executable, __file__, str(arguments.out), "--only", name]
+    line += [f"--{key}={value}" for key, value in options.items()]
+    return subprocess.Popen([*line, "--scratch"] if arguments.scratch else line)
+
+
+def show(out: Path) -> None:
+    for family in FAMILIES:
+        print(f"\n{family.value}, the network's own words")
+        print(
+            f"{'':20s}" + "".join(f"{label:>11s}" for label in COLUMNS.values()) + f"{'seconds':>10s}{'weights':>10s}"
+        )
+        for name, variant in variants().items():
+            document = json.loads((out / name / "figures.json").read_text())
+            values = [document["figures"][family.value].get(column) for column in COLUMNS]
+            cells = "".join(f"{'-':>11s}" if value is None else f"{value:11.3f}" for value in values)
+            weights = f"{document['parameters'] / 1e6:8.2f} M"
+            print(f"{variant.name:20s}{cells}{document['seconds']:10.0f}{weights}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--matches-samples", type=int, default=16000)
+    parser.add_argument("--scratch", action="store_true", help="start with a fresh trunk and fresh heads")
+    parser.add_argument("--samples", type=int, default=4000, help="that every variant is trained on")
+    parser.add_argument("--scenes", type=int, default=50, help="held-out scenes of a family")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=2, help="variants at a time")
+    parser.add_argument("--only", choices=list(variants()), help="train and judge this one in this process")
+    arguments = parser.parse_args()
+    if arguments.only:
+        work(arguments.only, arguments)
+        return
+    if arguments.scratch and not matches_of(arguments.out).exists():
+        train_matches(matches_of(arguments.out).parent, arguments.matches_samples, arguments.seed)
+    waiting = [name for name in variants() if not (arguments.out / name / "figures.json").exists()]
+    running: list[subprocess.Popen[bytes]] = []
+    while waiting or running:
+        while waiting and len(running) < arguments.processes:
+            running.append(spawn(waiting.pop(0), arguments))
+        if running.pop(0).wait():
+            sys.exit("a variant could not be trained; see above")
+    show(arguments.out)
+
+
+if __name__ == "__main__":
+    main()

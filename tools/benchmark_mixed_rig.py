@@ -1,0 +1,96 @@
+"""Time and memory of a mixed rig against padding every view to the largest: run me from the repository.
+
+    python tools/benchmark_mixed_rig.py
+
+The twin places all views on the canvas that holds each of them and runs as for one size. It has the tokens that any
+padding of tokens has, and not even a mask for those that are nothing. The two take turns, the fastest of some rounds
+counts. Memory is what a forward pass allocates, by the bytes of its tensors; weights are not in it.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from page4d.geometry.pixels import fit_each_view, shared_canvas  # noqa: E402
+from page4d.models.config.network import PRESETS  # noqa: E402
+from page4d.models.network import ViewTimeNetwork, build_network  # noqa: E402
+from page4d.profiling.memory import LiveBytes  # noqa: E402
+
+RIGS = {
+    "portrait beside three landscape": [(1920, 1080), (1080, 1920), (480, 640), (1080, 2560)],
+    "3 portrait beside 3 landscape": [(1920, 1080)] * 3 + [(1080, 1920)] * 3,
+    "4:3 beside 16:9": [(480, 640)] * 2 + [(2160, 3840)] * 2,
+}
+"""Height and width of the original images of every view."""
+
+
+def ways(
+    network: ViewTimeNetwork, views: Sequence[Tensor], canvas: tuple[int, int]
+) -> dict[str, Callable[[], object]]:
+    """Return what is compared: every view padded to the canvas, and every view as it is."""
+    pads = [(0, canvas[1] - view.shape[-1], 0, canvas[0] - view.shape[-2]) for view in views]
+    padded = torch.stack([functional.pad(view, pad) for view, pad in zip(views, pads, strict=True)], dim=2)
+    return {"padded": lambda: network(padded), "mixed": lambda: network.forward_mixed(views)}
+
+
+@torch.inference_mode()
+def compare(network: ViewTimeNetwork, rig: str, options: argparse.Namespace) -> None:
+    """Measure both in turn and print one line."""
+    patch = network.config.patch_size
+    transforms = fit_each_view(RIGS[rig], options.size, patch)
+    canvas = shared_canvas(transforms)
+    views = [torch.rand(1, options.times, 3, *transform.canvas_size) for transform in transforms]
+    seconds: dict[str, float] = {}
+    num_bytes: dict[str, float] = {}
+    for turn in range(options.rounds + 1):
+        for name, run in ways(network, views, canvas).items():
+            if turn == 0:
+                with LiveBytes() as counted:
+                    run()
+                num_bytes[name] = counted.peak / 1e6
+            else:
+                start = time.process_time()
+                run()
+                seconds[name] = min(seconds.get(name, float("inf")), time.process_time() - start)
+    tokens = {
+        "padded": float(len(views) * canvas[0] * canvas[1] // patch**2),
+        "mixed": float(sum(view.shape[-2] * view.shape[-1] for view in views) // patch**2),
+    }
+    cells = [f"{rig:32}"]
+    for found, digits in ((tokens, 0), (seconds, 2), (num_bytes, 1)):
+        twin, ours = found["padded"], found["mixed"]
+        cells.append(f"{twin:8.{digits}f} {ours:8.{digits}f} {ours / twin:6.2f}")
+    print("   ".join(cells), flush=True)
+
+
+def main() -> None:
+    """Print a table: for every rig, padded, mixed and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--preset", default="mv-small", choices=list(PRESETS))
+    parser.add_argument("--size", type=int, default=224, help="long side of the images in pixels")
+    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    network = build_network(PRESETS[options.preset]).eval().requires_grad_(False)
+    print(f"{options.preset}, {options.times} instants, long side {options.size} px, {options.threads} threads")
+    groups = ("patches an instant", "CPU seconds", "MB of tensors")
+    print(f"{'rig':32}   " + "   ".join(f"{group:24}" for group in groups))
+    print(" " * 35 + "   ".join(f"{'padded':>8} {'mixed':>8} {'ratio':>6}" for _ in groups))
+    for rig in RIGS:
+        compare(network, rig, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Time and memory of the aggregator against its naive twin, at the published width: run me from the repository.
+
+    python tools/benchmark_trunk.py
+
+Every measurement is a process of its own; the two take turns, and the fastest of some rounds counts. Memory is what
+the trunk allocates: exactly, by the bytes of its tensors, and as the process sees it. Weights are not in it.
+Published heads read 4 of 24 layers; so here they read the last of 8.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+
+from page4d.encoders.dinov2 import DinoV2Config  # noqa: E402
+from page4d.models.config.network import (  # noqa: E402
+    PRESETS,
+    BiasRows,
+    CameraHeadConfig,
+    MaskConfig,
+    MaskHeadKind,
+    MaskRule,
+    NetworkConfig,
+    Streams,
+)
+from page4d.models.limits import ForwardLimits  # noqa: E402
+from page4d.models.schedule import FRAME_GLOBAL  # noqa: E402
+from page4d.models.trunk import Aggregator  # noqa: E402
+from page4d.profiling.memory import LiveBytes  # noqa: E402
+from tests.models.naive_twin import naive_trunk  # noqa: E402
+
+VIEWS = 4
+TOKENS_AT_ONCE = 256
+"""Limit of ours, for every image: a constant share of all tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trunk(NetworkConfig):
+    """A trunk of which one dense head reads the last layer only."""
+
+    @property
+    def dense_layers(self) -> tuple[int, ...]:
+        return (self.depth - 1,)
+
+
+def page4d_mv(pairs: int) -> Trunk:
+    """Time and view attention in two streams, with the mask in a fifth of the layers."""
+    masked = MaskConfig(layers=tuple(range(pairs // 3, pairs // 3 + max(1, pairs // 5))))
+    return Trunk(
+        encoder=DinoV2Config(), depth=pairs, num_heads=16, mask=masked, camera_head=PRESETS["vggt"].camera_head
+    )
+
+
+def page4d(pairs: int) -> Trunk:
+    """Frame and global attention in one stream, with PAGE-4D's mask in two fifths of the layers."""
+    masked = MaskConfig(
+        layers=tuple(range(2 * pairs // 5, 2 * pairs // 5 + max(1, 2 * pairs // 5))),
+        head=MaskHeadKind.RELEASE,
+        rule=MaskRule.PAGE4D,
+        streams=Streams.SINGLE,
+        bias_rows=BiasRows.SPECIAL,
+    )
+    return Trunk(
+        encoder=DinoV2Config(),
+        depth=pairs,
+        num_heads=16,
+        schedule=FRAME_GLOBAL,
+        mask=masked,
+        camera_head=CameraHeadConfig(),
+    )
+
+
+TRUNKS: dict[str, Callable[[int], Trunk]] = {"time, view": page4d_mv, "frame, global": page4d}
+
+
+class _QuickWeights(TorchFunctionMode):
+    """Fill weights with cheap numbers: drawing them well takes longer than the measurement."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (Tensor.uniform_, Tensor.normal_, Tensor.erfinv_):
+            row = torch.linspace(-0.04, 0.04, args[0].shape[-1])
+            return args[0].copy_(row[torch.randperm(len(row))])
+        return function(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def measure(trunk: str, who: str, num_images: int, options: argparse.Namespace) -> dict[str, float]:
+    """Run once after warming up on one image and return seconds and bytes; with `tracked` once more for bytes."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    with torch.inference_mode(mode=False), _QuickWeights():
+        aggregator = Aggregator(TRUNKS[trunk](options.pairs)).eval().requires_grad_(False)
+    for name, parameter in aggregator.named_parameters():
+        if "lambda_" in name:
+            parameter.fill_(1.0)
+    side = options.size // 14
+
+    def run(times: int, views: int) -> Any:
+        patches = torch.randn(1, times, views, side * side, 1024)
+        told = torch.randn(1, times, views, side, side)
+        if who == "twin":
+            return naive_trunk(aggregator, patches, (side, side), told)
+        limits = ForwardLimits(max_tokens=TOKENS_AT_ONCE * num_images, max_queries=TOKENS_AT_ONCE * num_images)
+        return aggregator(patches, (side, side), told, limits)
+
+    run(1, 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start, cpu_start = time.perf_counter(), time.process_time()
+    run(num_images // VIEWS, VIEWS)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu_start
+    process = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    found = {"seconds": seconds, "cpu": cpu, "process": process}
+    if options.tracked:
+        with LiveBytes() as counted:
+            run(num_images // VIEWS, VIEWS)
+        found["tensors"] = counted.peak
+    return found
+
+
+def in_a_process(trunk: str, who: str, num_images: int, options: argparse.Namespace, *, tracked: bool) -> dict:
+    """Measure in a fresh process whose allocator returns what is freed."""
+    command = [sys.executable, __file__, "--one", trunk, who, str(num_images)]
+    command += [f"--size={options.size}", f"--pairs={options.pairs}", f"--threads={options.threads}"]
+    command += ["--tracked"] if tracked else []
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"}
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return json.loads(ended.stdout)
+
+
+def compare(trunk: str, num_images: int, options: argparse.Namespace) -> None:
+    """Measure both in turn and print one line."""
+    rounds = [
+        {who: in_a_process(trunk, who, num_images, options, tracked=turn == 0) for who in ("twin", "ours")}
+        for turn in range(options.rounds)
+    ]
+    best = {
+        name: {who: min(found[who][name] for found in rounds if name in found[who]) for who in ("twin", "ours")}
+        for name in ("seconds", "cpu", "process", "tensors")
+    }
+    cells = [f"{trunk:14}{num_images:>7}"]
+    for name, divisor in (("seconds", 1), ("cpu", 1), ("tensors", num_images * 1e6), ("process", num_images * 1e6)):
+        twin, ours = best[name]["twin"], best[name]["ours"]
+        cells.append(f"{twin / divisor:7.1f} {ours / divisor:7.1f} {ours / twin:6.2f}")
+    print("   ".join(cells), flush=True)
+
+
+def main() -> None:
+    """Print a table: for every trunk and number of images, twin, ours and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--size", type=int, default=280, help="side of the images in pixels, a multiple of 14")
+    parser.add_argument("--pairs", type=int, default=8, help="pairs of attention layers")
+    parser.add_argument("--images", type=int, nargs="+", default=[4, 8, 16], help="multiples of 4")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--tracked", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        trunk, who, num_images = options.one
+        print(json.dumps(measure(trunk, who, int(num_images), options)))
+        return
+    print(
+        f"{options.pairs} pairs of width 1024, images of {options.size} px, {options.threads} threads, "
+        f"ours of {TOKENS_AT_ONCE} tokens an image at once"
+    )
+    groups = ("seconds", "CPU seconds", "MB of tensors an image", "MB of the process an image")
+    print(f"{'trunk':14}{'images':>7}   " + "   ".join(f"{group:22.22}" for group in groups))
+    print(" " * 24 + "   ".join(f"{'twin':>7} {'ours':>7} {'ratio':>6}" for _ in groups))
+    for trunk in TRUNKS:
+        for num_images in options.images:
+            compare(trunk, num_images, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""What frozen encoders know of depth: a linear probe from their tokens to the logarithm of measured depth.
+
+    python tools/depth_probe.py SCENE run0/encoder.safetensors run1/encoder.safetensors ...
+
+SCENE has `truth/cameras.json` and `truth/depth`. Every file is compared with fresh weights of its own configuration,
+drawn from a seed of its own. The probe is a ridge regression, solved exactly, so that all have the same budget; how
+much it is held back is chosen on the last quarter of what it may see. It is asked twice: for later instants of views
+that it has seen, and for views that it has not seen, each left out in turn.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from page4d.encoders.build import build_encoder
+from page4d.pretraining.crops import normalised
+from page4d.scene.batches import open_batches
+from page4d.scene.open import open_scene
+from page4d.weights.loading import load_encoder
+
+RIDGES = tuple(10.0**power for power in range(-4, 4))
+TRAINED_SHARE = 2 / 3
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A capture: images [T, V, 3, H, W] and depth [T, V, H, W], 0 where the sensor saw nothing."""
+
+    images: Tensor
+    depth: Tensor
+
+
+def read(scene: Path, size: int, patch: int) -> Frames:
+    opened = open_scene(scene, calibration=scene / "truth" / "cameras.json", depth=scene / "truth" / "depth")
+    with open_batches(opened, size, patch) as reader:
+        batch = reader.read(0, opened.num_times)
+    assert batch.depth is not None
+    return Frames(batch.images[0], batch.depth[0])
+
+
+@torch.no_grad()
+def features(encoder: nn.Module, images: Tensor) -> Tensor:
+    """Return tokens [T, V, P, C]."""
+    tokens = encoder.eval()(normalised(images.flatten(0, 1))).tokens
+    return tokens.unflatten(0, images.shape[:2]).double()
+
+
+def targets(depth: Tensor, patch: int) -> Tensor:
+    """Return the logarithm of the median depth of every patch [T, V, P]; no number where less than half is known."""
+    cut = depth.unfold(-2, patch, patch).unfold(-2, patch, patch).flatten(-2).flatten(-3, -2)
+    known = torch.where(cut > 0, cut.log(), torch.nan)
+    return torch.where((cut > 0).double().mean(-1) >= 0.5, known.nanmedian(dim=-1).values, torch.nan).double()
+
+
+def solve(inputs: Tensor, wanted: Tensor, ridge: float) -> Tensor:
+    gram = inputs.T @ inputs / len(inputs) + ridge * torch.eye(inputs.shape[1], dtype=inputs.dtype)
+    return torch.linalg.solve(gram, inputs.T @ wanted / len(inputs))
+
+
+def probe(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """Return AbsRel and the root mean square of log depth on what was held out."""
+    known, asked = (pair[1].isfinite() for pair in (train, test))
+    inputs, wanted = train[0][known], train[1][known]
+    mean, deviation, middle = inputs.mean(0), inputs.std(0) + 1e-6, wanted.mean()
+    inputs, wanted = (inputs - mean) / deviation, wanted - middle
+    cut = len(inputs) * 3 // 4
+
+    def error(ridge: float) -> float:
+        weights = solve(inputs[:cut], wanted[:cut], ridge)
+        return float((inputs[cut:] @ weights - wanted[cut:]).square().mean())
+
+    weights = solve(inputs, wanted, min(RIDGES, key=error))
+    found = (test[0][asked] - mean) / deviation @ weights + middle
+    off = found - test[1][asked]
+    return float((off.exp() - 1).abs().mean()), math.sqrt(float(off.square().mean()))
+
+
+def judge(tokens: Tensor, wanted: Tensor) -> list[float]:
+    """Return AbsRel and log RMSE at later instants, then AbsRel and log RMSE in other views."""
+    times, views = wanted.shape[:2]
+    split = round(times * TRAINED_SHARE)
+    later = probe((tokens[:split], wanted[:split]), (tokens[split:], wanted[split:]))
+    others = []
+    for view in range(views):
+        rest = [other for other in range(views) if other != view]
+        others.append(probe((tokens[:, rest], wanted[:, rest]), (tokens[:, view], wanted[:, view])))
+    return [*later, *(sum(column) / views for column in zip(*others, strict=True))]
+
+
+def spread(rows: Sequence[Sequence[float]]) -> str:
+    """Write mean and deviation of every column."""
+    table = torch.tensor(rows, dtype=torch.float64)
+    deviation = table.std(0) if len(rows) > 1 else torch.zeros(table.shape[1])
+    return "   ".join(f"{m:.4f} ±{d:.4f}" for m, d in zip(table.mean(0).tolist(), deviation.tolist(), strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("scene", type=Path)
+    parser.add_argument("encoders", type=Path, nargs="+")
+    parser.add_argument("--size", type=int, default=128, help="long side of the images in pixels")
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    learned, fresh = [], []
+    print(f"{'':24s}{'later instants':32s}other views")
+    print(f"{'':24s}{'AbsRel':16s}{'log RMSE':16s}{'AbsRel':16s}log RMSE")
+    for seed, path in enumerate(arguments.encoders):
+        loaded = load_encoder(path)
+        patch = loaded.config.patch_size
+        frames = read(arguments.scene, arguments.size, patch)
+        wanted = targets(frames.depth, patch)
+        torch.manual_seed(seed)
+        for name, encoder, rows in (
+            ("pretrained", loaded.encoder, learned),
+            ("random", build_encoder(loaded.config), fresh),
+        ):
+            rows.append(judge(features(encoder, frames.images), wanted))
+            print(f"{name + ' ' + str(seed):24s}" + "".join(f"{value:<16.4f}" for value in rows[-1]), flush=True)
+    pixels = frames.images.unfold(-2, patch, patch).unfold(-2, patch, patch).permute(0, 1, 3, 4, 2, 5, 6).flatten(4)
+    print(
+        f"{'pixels of the patch':24s}" + "".join(f"{v:<16.4f}" for v in judge(pixels.flatten(2, 3).double(), wanted))
+    )
+    print(f"{'pretrained':24s}{spread(learned)}")
+    print(f"{'random':24s}{spread(fresh)}")
+
+
+if __name__ == "__main__":
+    main()
