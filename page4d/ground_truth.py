@@ -10,7 +10,7 @@ from page4d.geometry.camera import Cameras
 
 
 @dataclass(frozen=True, kw_only=True)
-class Truth:
+class GroundTruth:
     """Images of B scenes in [0, 1] with their cameras, depth and motion, all at the same pixels.
 
     `depth` is z-depth in the unit of the cameras' translations, 0 where it is not known (sky, a sensor's hole).

@@ -78,7 +78,7 @@ def _trained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"
     import json
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.models.ood import Domain
+    from page4d.models.ood import OODLimits
     from page4d.weights.bundled import NOTICE, bundled_weights
     from page4d.weights.loading import load_network
     from page4d.weights.placement import choose_device, choose_precision
@@ -97,7 +97,7 @@ def _trained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"
     )
     domain = loaded.info.metadata.get("domain")
     predictor = _network_predictor(choice, loaded.network, device, precision)
-    return replace(predictor, domain=None if domain is None else Domain.from_json(domain)), record
+    return replace(predictor, domain=None if domain is None else OODLimits.from_json(domain)), record
 
 
 def _untrained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecord"]:

@@ -11,9 +11,9 @@ from torch import Tensor
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import Cameras
-from page4d.models.conditioning import Hints, Memory
+from page4d.models.conditioning import Conditioning, Memory
 from page4d.models.network import ViewTimeNetwork
-from page4d.models.ood import Domain, signs_of
+from page4d.models.ood import OODLimits, measure_ood
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.size_groups import parts_for_one_size
 from page4d.predictions import Predictions
@@ -32,7 +32,7 @@ class Predicted(NamedTuple):
     predictions: Predictions
     memory: Memory | None = None
     strange: tuple[str, ...] = ()
-    """The names of `Signs` that are worse than is usual on scenes like those of its training."""
+    """The names of `OODIndicators` that are worse than is usual on scenes like those of its training."""
 
 
 class Predictor(Protocol):
@@ -92,7 +92,7 @@ class NetworkPredictor:
     uses_rig_cameras: bool = False
     tells_cameras: bool = True
     refines: bool = True
-    domain: Domain | None = None
+    domain: OODLimits | None = None
 
     @property
     def multiple(self) -> int:
@@ -117,10 +117,10 @@ class NetworkPredictor:
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
         found = self.run(batch, memory)
-        strange = () if self.domain is None else self.domain.beyond(signs_of(found))
+        strange = () if self.domain is None else self.domain.beyond(measure_ood(found))
         height, width = batch.images.shape[-2:]
         if self.refines:
-            found = refine_by(self.network, found, self._images(batch), self._hints(batch, None))
+            found = refine_by(self.network, found, self._images(batch), self._conditioning(batch, None))
         output = found.on_canvas((height, width)) if isinstance(found, MixedOutput) else found
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         return Predicted(_predictions(batch, output), kept, strange)
@@ -133,12 +133,12 @@ class NetworkPredictor:
         takes_masks = self.network.config.mask is not None
         external = batch.dynamic.to(self.device) if batch.dynamic is not None and takes_masks else None
         reduced = self.precision is not torch.float32
-        images, hints = self._images(batch), self._hints(batch, memory)
+        images, conditioning = self._images(batch), self._conditioning(batch, memory)
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
             if isinstance(images, list):
                 masks = None if external is None else _each_view(external, _sizes(batch))
-                return self.network.forward_mixed(images, masks, hints=hints)
-            output: NetworkOutput = self.network(images, mask_ext=external, hints=hints)
+                return self.network.forward_mixed(images, masks, conditioning=conditioning)
+            output: NetworkOutput = self.network(images, mask_ext=external, conditioning=conditioning)
         return output
 
     def _images(self, batch: FrameBatch) -> Tensor | list[Tensor]:
@@ -146,10 +146,10 @@ class NetworkPredictor:
         images, sizes = batch.images.to(self.device), _sizes(batch)
         return _each_view(images, sizes) if len(set(sizes)) > 1 else images
 
-    def _hints(self, batch: FrameBatch, memory: Memory | None) -> Hints:
+    def _conditioning(self, batch: FrameBatch, memory: Memory | None) -> Conditioning:
         """Return what is known besides the images, on the device."""
         cameras = batch.cameras if self.tells_cameras else None
-        return Hints(
+        return Conditioning(
             times=times_in_frames(batch.times).to(self.device)[None],
             memory=memory and {name: tokens.to(self.device) for name, tokens in memory.items()},
             world_to_camera=None if cameras is None else cameras.world_to_camera.to(self.device),

@@ -56,7 +56,7 @@ from page4d.inference.stitch import Stitched, stitch
 from page4d.inference.world import World
 from page4d.io.atomic import claim_output
 from page4d.models.conditioning import Memory
-from page4d.models.ood import SAID
+from page4d.models.ood import OOD_MESSAGES
 from page4d.predictions import Predictions
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Level, Notice, Scene
@@ -339,7 +339,7 @@ class _Run:
     def _notice_strangeness(self, strange: tuple[str, ...]) -> None:
         """Warn if the network shows signs of being at a loss; what the first chunk shows is said of the capture."""
         if strange:
-            reasons = ", ".join(SAID[name] for name in strange)
+            reasons = ", ".join(OOD_MESSAGES[name] for name in strange)
             text = f"this footage is unlike what the network was trained on ({reasons}): do not trust the result"
             self.journal.notice(Notice(text))
 

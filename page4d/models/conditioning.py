@@ -13,7 +13,7 @@ Memory = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hints:
+class Conditioning:
     """Everything is optional.
 
     `keypoints` says how much of a keypoint a patch is, from 0 to 1. `times` tell a network that encodes
@@ -28,8 +28,8 @@ class Hints:
     world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
     intrinsics: Float[Tensor, "B T V 3 3"] | None = None
 
-    def as_one_instant(self) -> "Hints":
-        """Return the hints for the same images as views of one instant."""
+    def as_one_instant(self) -> "Conditioning":
+        """Return the conditioning for the same images as views of one instant."""
         return replace(
             self,
             keypoints=as_one_instant(self.keypoints),
@@ -39,7 +39,7 @@ class Hints:
         )
 
 
-NO_HINTS = Hints()
+NO_CONDITIONING = Conditioning()
 """Nothing is known."""
 
 
@@ -48,8 +48,8 @@ def as_one_instant(values: Shaped[Tensor, "B T V *rest"] | None) -> Shaped[Tenso
     return None if values is None else values.flatten(1, 2).unsqueeze(1)
 
 
-def check_hints(hints: Hints, images: tuple[int, ...], grid: tuple[int, int] | None) -> None:
-    """Compare hints with the images (B, T, V) that they are about; without a grid views have different ones.
+def check_conditioning(conditioning: Conditioning, images: tuple[int, ...], grid: tuple[int, int] | None) -> None:
+    """Compare conditioning with the images (B, T, V) that they are about; without a grid views have different ones.
 
     Raises:
         ShapeError: if they do not fit.
@@ -60,9 +60,9 @@ def check_hints(hints: Hints, images: tuple[int, ...], grid: tuple[int, int] | N
         "world_to_camera": (*images, 4, 4),
         "intrinsics": (*images, 3, 3),
     }
-    if hints.world_to_camera is not None and hints.intrinsics is None:
+    if conditioning.world_to_camera is not None and conditioning.intrinsics is None:
         raise ShapeError("poses of cameras without their intrinsics", "give intrinsics too, or neither")
     for name, shape in expected.items():
-        value = getattr(hints, name)
+        value = getattr(conditioning, name)
         if value is not None and shape is not None and tuple(value.shape) != shape:
             raise ShapeError(f"{name} have shape {tuple(value.shape)}, images {images}", f"give {shape}")

@@ -16,7 +16,7 @@ from page4d.geometry.pose_encoding import decode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import patch_grid
 from page4d.layers.precision import full_precision
-from page4d.models.conditioning import NO_HINTS, Hints, check_hints
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
 from page4d.models.config.network import DPTHeadConfig, FullAttention, NetworkConfig
 from page4d.models.heads.camera import CameraHead
 from page4d.models.heads.dpt import DenseActivation, DPTHead
@@ -71,7 +71,7 @@ class ViewTimeNetwork(nn.Module):
         images: Float[Tensor, "B T V 3 H W"],
         mask_ext: Float[Tensor, "B T V H W"] | None = None,
         *,
-        hints: Hints = NO_HINTS,
+        conditioning: Conditioning = NO_CONDITIONING,
         limits: ForwardLimits = NO_LIMITS,
     ) -> NetworkOutput:
         """Predict everything for images in [0, 1] and, optionally, probabilities that their pixels move.
@@ -80,10 +80,10 @@ class ViewTimeNetwork(nn.Module):
             ShapeError: if image sides are not multiples of the patch size or the mask is of other images.
             UsageError: if a mask is given to a network that has no use for it.
         """
-        grid = self._check(images, mask_ext, hints)
+        grid = self._check(images, mask_ext, conditioning)
         sizes = SizeGroups.of([grid] * images.shape[2])
         masks = None if mask_ext is None else [mask_ext]
-        outputs, matches = self._predict_scheduled([images], masks, sizes, hints, limits)
+        outputs, matches = self._predict_scheduled([images], masks, sizes, conditioning, limits)
         assert matches is None or isinstance(matches, Matches)
         return replace(outputs[0], matches=matches)
 
@@ -96,7 +96,7 @@ class ViewTimeNetwork(nn.Module):
         """
         if self.matching is None:
             raise UsageError("this network works out no matches", "use one whose configuration has them")
-        grid = self._check(images, None, NO_HINTS)
+        grid = self._check(images, None, NO_CONDITIONING)
         encoded = self._encode(images, None)
         tokens = torch.unflatten(encoded.tokens, 0, images.shape[:3])
         _, matches = self.matching(tokens, grid, _as_images(encoded.fine, images))
@@ -107,21 +107,21 @@ class ViewTimeNetwork(nn.Module):
         images: Sequence[Float[Tensor, "B T 3 _ _"]],
         mask_ext: Sequence[Float[Tensor, "B T _ _"]] | None = None,
         *,
-        hints: Hints = NO_HINTS,
+        conditioning: Conditioning = NO_CONDITIONING,
         limits: ForwardLimits = NO_LIMITS,
     ) -> MixedOutput:
         """Predict everything for views that each have a size of their own.
 
-        Every view is cut into its own patches; no image is stretched, cropped or padded, and no token added. Hints
-        are as in `forward`, with intrinsics in pixels of each view's own image. Views of one size go together.
+        Every view is cut into its own patches; no image is stretched, cropped or padded, and no token added.
+        Conditioning is as in `forward`, with intrinsics in pixels of each view's own image.
 
         Raises:
             ShapeError: as `forward`, and if views differ in more than their size.
             UsageError: as `forward`, and if a part of the network needs images of one size.
         """
-        sizes = self._check_mixed(images, mask_ext, hints)
+        sizes = self._check_mixed(images, mask_ext, conditioning)
         masks = None if mask_ext is None else sizes.by_group(mask_ext)
-        outputs, matches = self._predict_scheduled(sizes.by_group(images), masks, sizes, hints, limits)
+        outputs, matches = self._predict_scheduled(sizes.by_group(images), masks, sizes, conditioning, limits)
         places = {view: (group, place) for group, own in enumerate(sizes.members) for place, view in enumerate(own)}
         views = tuple(outputs[places[view][0]].of_view(places[view][1]) for view in range(sizes.num_views))
         if isinstance(matches, Matches):
@@ -133,7 +133,7 @@ class ViewTimeNetwork(nn.Module):
         images: list[Tensor],
         masks: list[Tensor] | None,
         sizes: SizeGroups,
-        hints: Hints,
+        conditioning: Conditioning,
         limits: ForwardLimits,
     ) -> tuple[list[NetworkOutput], AllMatches]:
         """Predict for every group of one size; where all images see each other, as those of one instant."""
@@ -142,32 +142,32 @@ class ViewTimeNetwork(nn.Module):
             flat = [part.flatten(1, 2).unsqueeze(1) for part in images]
             flat_masks = None if masks is None else [part.flatten(1, 2).unsqueeze(1) for part in masks]
             sizes = sizes.as_one_instant(num_times)
-            together, _ = self._predict(flat, flat_masks, sizes, hints.as_one_instant(), limits)
+            together, _ = self._predict(flat, flat_masks, sizes, conditioning.as_one_instant(), limits)
             return [output.at_instants(num_times) for output in together], None
-        return self._predict(images, masks, sizes, hints, limits)
+        return self._predict(images, masks, sizes, conditioning, limits)
 
     def _predict(
         self,
         images: list[Tensor],
         masks: list[Tensor] | None,
         sizes: SizeGroups,
-        hints: Hints,
+        conditioning: Conditioning,
         limits: ForwardLimits,
     ) -> tuple[list[NetworkOutput], AllMatches]:
         """Predict with the schedule as it stands, for every group of one size."""
         encoded = [self._encode(part, limits.max_images) for part in images]
         patches = [torch.unflatten(own.tokens, 0, part.shape[:3]) for own, part in zip(encoded, images, strict=True)]
         fine = [_as_images(own.fine, part) for own, part in zip(encoded, images, strict=True)]
-        patches, matches = self._informed(patches, fine, sizes, hints)
+        patches, matches = self._informed(patches, fine, sizes, conditioning)
         external = None
         if masks is not None and self.config.mask is not None:
             settings = (self.config.patch_size, self.config.mask.external_floor)
             external = [external_log_odds(mask.to(images[0].dtype), *settings) for mask in masks]
         if sizes.are_one:
             told = None if external is None else external[0]
-            trunks: list[TrunkOutput] = [self.aggregator(patches[0], sizes.grids[0], told, limits, hints)]
+            trunks: list[TrunkOutput] = [self.aggregator(patches[0], sizes.grids[0], told, limits, conditioning)]
         else:
-            trunks = self.aggregator.over_sizes(patches, sizes, external, limits, hints)
+            trunks = self.aggregator.over_sizes(patches, sizes, external, limits, conditioning)
         del patches
         with full_precision(images[0].device):
             if self.frame_head is None:
@@ -206,19 +206,19 @@ class ViewTimeNetwork(nn.Module):
         return logit
 
     def _informed(
-        self, patches: list[Tensor], fine: list[Tensor | None], sizes: SizeGroups, hints: Hints
+        self, patches: list[Tensor], fine: list[Tensor | None], sizes: SizeGroups, conditioning: Conditioning
     ) -> tuple[list[Tensor], AllMatches]:
         """Tell the patches what matches and known cameras say of them."""
         told, matches = _told_by_matches(self.matching, patches, fine, sizes)
         informed = [one if more is None else one + more for one, more in zip(patches, told, strict=True)]
-        if self.ray_embedding is not None and hints.intrinsics is not None:
+        if self.ray_embedding is not None and conditioning.intrinsics is not None:
             size = self.config.patch_size
-            poses = None if hints.world_to_camera is None else relative_cameras(hints.world_to_camera)
+            poses = None if conditioning.world_to_camera is None else relative_cameras(conditioning.world_to_camera)
             relative = [None] * len(patches) if poses is None else sizes.chosen(poses)
-            for place, own in enumerate(sizes.chosen(hints.intrinsics)):
+            for place, own in enumerate(sizes.chosen(conditioning.intrinsics)):
                 informed[place] = informed[place] + self.ray_embedding(own, relative[place], sizes.grids[place], size)
-            if self.triangulation is not None and matches is not None and hints.world_to_camera is not None:
-                cameras = (hints.intrinsics, hints.world_to_camera)
+            if self.triangulation is not None and matches is not None and conditioning.world_to_camera is not None:
+                cameras = (conditioning.intrinsics, conditioning.world_to_camera)
                 if isinstance(matches, Matches):
                     met = [self.triangulation(matches, *cameras, sizes.grids[0], size)]
                 else:
@@ -278,16 +278,18 @@ class ViewTimeNetwork(nn.Module):
         encoder = self.config.encoder
         return DPTHead(config, 2 * encoder.embed_dim, encoder.patch_size, value_dim, activation)
 
-    def _check(self, images: Tensor, mask_ext: Tensor | None, hints: Hints) -> Grid:
+    def _check(self, images: Tensor, mask_ext: Tensor | None, conditioning: Conditioning) -> Grid:
         if images.ndim != 6 or images.shape[3] != 3:
             raise ShapeError(f"images have shape {tuple(images.shape)}", "give [B, T, V, 3, H, W]")
         if mask_ext is not None:
             self._check_mask(mask_ext, images, (*images.shape[:3], *images.shape[4:]))
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
-        check_hints(hints, tuple(images.shape[:3]), grid)
+        check_conditioning(conditioning, tuple(images.shape[:3]), grid)
         return grid
 
-    def _check_mixed(self, images: Sequence[Tensor], mask_ext: Sequence[Tensor] | None, hints: Hints) -> SizeGroups:
+    def _check_mixed(
+        self, images: Sequence[Tensor], mask_ext: Sequence[Tensor] | None, conditioning: Conditioning
+    ) -> SizeGroups:
         for view in images:
             if view.ndim != 5 or view.shape[2] != 3 or view.shape[:2] != images[0].shape[:2]:
                 raise ShapeError(f"a view of shape {tuple(view.shape)}", "give [B, T, 3, H, W] for every view")
@@ -298,8 +300,10 @@ class ViewTimeNetwork(nn.Module):
             self._check_mask(mask, view, (*view.shape[:2], *view.shape[3:]))
         sizes = SizeGroups.of([patch_grid(view.shape[-2], view.shape[-1], self.config.patch_size) for view in images])
         if not sizes.are_one:
-            check_mixed(self.config, hints)
-        check_hints(hints, (*images[0].shape[:2], len(images)), sizes.grids[0] if sizes.are_one else None)
+            check_mixed(self.config, conditioning)
+        check_conditioning(
+            conditioning, (*images[0].shape[:2], len(images)), sizes.grids[0] if sizes.are_one else None
+        )
         return sizes
 
     def _check_mask(self, mask: Tensor, images: Tensor, expected: tuple[int, ...]) -> None:

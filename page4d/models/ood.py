@@ -1,4 +1,4 @@
-"""Signs that a network is out of its depth: how unsure it is, and how far its answers contradict each other."""
+"""Out-of-distribution indicators: confidence, and the consistency of depth, rays and matches across views."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ _STEP = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signs:
+class OODIndicators:
     """What the answers to one batch say of the network, larger being worse; None where it does not say it.
 
     `doubt` is the mean of 1 - confidence of depth, `ray_gap_deg` the median angle between the rays that it predicts
@@ -36,7 +36,7 @@ class Signs:
     depth_gap: float | None = None
 
 
-SAID = {
+OOD_MESSAGES = {
     "doubt": "its confidence is low",
     "ray_gap_deg": "its focal lengths contradict each other",
     "match_doubt": "it hardly finds one view in another",
@@ -46,12 +46,12 @@ SAID = {
 
 
 @torch.no_grad()
-def signs_of(output: NetworkOutput | MixedOutput) -> Signs:
+def measure_ood(output: NetworkOutput | MixedOutput) -> OODIndicators:
     """Measure the signs of one output, over all its scenes, instants and views."""
     pairs = _with_next(output)
     parts = [part for part, _ in pairs]
     several = sum(part.depth.shape[2] for part in parts if part.depth is not None) > 1
-    return Signs(
+    return OODIndicators(
         doubt=_mean([1 / part.depth_confidence.float() for part in parts if part.depth_confidence is not None]),
         ray_gap_deg=_median([_ray_angles(part) for part in parts]),
         match_doubt=_mean(_match_doubts(output.matches)) if several else None,
@@ -127,15 +127,15 @@ def _depth_gaps(output: NetworkOutput, onlooker: NetworkOutput) -> Float[Tensor,
 
 
 @dataclass(frozen=True, kw_only=True)
-class Domain:
+class OODLimits:
     """Where a network is at home: the worst signs that are usual on scenes like those of its training.
 
-    `limits` has the names of `Signs`; a sign without a limit is not looked at.
+    `limits` has the names of `OODIndicators`; a sign without a limit is not looked at.
     """
 
     limits: Mapping[str, float]
 
-    def beyond(self, signs: Signs) -> tuple[str, ...]:
+    def beyond(self, signs: OODIndicators) -> tuple[str, ...]:
         """Name the signs that are worse than their limits."""
         found = asdict(signs)
         return tuple(
@@ -149,13 +149,13 @@ class Domain:
         return json.dumps({"limits": dict(self.limits)}, sort_keys=True)
 
     @staticmethod
-    def from_json(text: str) -> "Domain":
+    def from_json(text: str) -> "OODLimits":
         """Read what `to_json` wrote.
 
         Raises:
             WeightsError: if it is something else.
         """
-        known = {field.name for field in fields(Signs)}
+        known = {field.name for field in fields(OODIndicators)}
         try:
             limits = {str(name): float(value) for name, value in json.loads(text)["limits"].items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -164,14 +164,14 @@ class Domain:
             raise WeightsError(
                 f"the weights' domain has unknown signs: {', '.join(sorted(limits.keys() - known))}", "update page4d"
             )
-        return Domain(limits=limits)
+        return OODLimits(limits=limits)
 
 
-def measure_domain(signs: Sequence[Signs], share: float) -> Domain:
+def fit_ood_limits(signs: Sequence[OODIndicators], share: float) -> OODLimits:
     """Return the limits within which a share of what was measured lies, sign by sign."""
     limits = {}
-    for field in fields(Signs):
+    for field in fields(OODIndicators):
         values = [value for one in signs if (value := getattr(one, field.name)) is not None]
         if values:
             limits[field.name] = float(torch.tensor(values, dtype=torch.float64).quantile(share))
-    return Domain(limits=limits)
+    return OODLimits(limits=limits)

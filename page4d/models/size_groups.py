@@ -8,7 +8,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from page4d.errors import UsageError
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import NetworkConfig
 from page4d.models.schedule import Step
 
@@ -94,12 +94,12 @@ def parts_for_one_size(config: NetworkConfig) -> list[str]:
     return [name for name, is_there in found.items() if is_there]
 
 
-def check_mixed(config: NetworkConfig, hints: Hints) -> None:
+def check_mixed(config: NetworkConfig, conditioning: Conditioning) -> None:
     """Refuse views of different sizes where a part of the network, or a hint, is for one size.
 
     Raises:
         UsageError: naming the part.
     """
-    parts = parts_for_one_size(config) or (["keypoints"] if hints.keypoints is not None else [])
+    parts = parts_for_one_size(config) or (["keypoints"] if conditioning.keypoints is not None else [])
     if parts:
         raise UsageError(f"views of different sizes with {' and '.join(parts)}", "give images of one size")

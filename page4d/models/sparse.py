@@ -11,7 +11,7 @@ from torch.nn import functional
 from page4d.layers.attention import Context, LogitsBias, Neighbours
 from page4d.layers.block import INIT_STD, Block
 from page4d.layers.rope import RotaryTables
-from page4d.models.conditioning import Hints, Memory
+from page4d.models.conditioning import Conditioning, Memory
 from page4d.models.config.sparse import SparseConfig, SparseStrategy
 from page4d.models.landmarks import choose_landmarks, landmark_places
 from page4d.models.limits import NO_LIMITS, ForwardLimits
@@ -148,28 +148,35 @@ class SparseLayers(nn.Module):
             {str(layer): SparseBlock(config, block, num_special) for layer, block in blocks.items()}
         )
 
-    def needs_streams(self, layer: int, hints: Hints) -> bool:
+    def needs_streams(self, layer: int, conditioning: Conditioning) -> bool:
         """Whether this layer tells the pose stream from the geometry stream."""
         names = {f"{layer}.{stream}" for stream in (Stream.POSE, Stream.GEOMETRY)}
-        return self._weighs(hints) or (hints.memory is not None and bool(names & set(hints.memory)))
+        return self._weighs(conditioning) or (
+            conditioning.memory is not None and bool(names & set(conditioning.memory))
+        )
 
     def forward(
-        self, state: Float[Tensor, "B T V N C"], stream: Stream, layer: int, around: Surroundings, hints: Hints
+        self,
+        state: Float[Tensor, "B T V N C"],
+        stream: Stream,
+        layer: int,
+        around: Surroundings,
+        conditioning: Conditioning,
     ) -> tuple[Float[Tensor, "B T V N C"], dict[str, Tensor]]:
         """Return the state of a stream after a layer's sparse block, and its memory by name.
 
         Keypoints favour their keys everywhere but in the pose stream.
         """
-        favoured = stream is not Stream.POSE and self._weighs(hints)
+        favoured = stream is not Stream.POSE and self._weighs(conditioning)
         limit = self.config.lambda_limit
         weight = self.lambda_kpt.clamp(-limit, limit) if favoured else None
-        memory = None if hints.memory is None else _of_stream(hints.memory, layer, stream)
+        memory = None if conditioning.memory is None else _of_stream(conditioning.memory, layer, stream)
         state, memory = self.layers[str(layer)](state, around, weight, memory)
         return state, {} if memory is None else {f"{layer}.{stream}": memory}
 
-    def _weighs(self, hints: Hints) -> bool:
+    def _weighs(self, conditioning: Conditioning) -> bool:
         learned = self.lambda_kpt.requires_grad and torch.is_grad_enabled()
-        return hints.keypoints is not None and (learned or float(self.lambda_kpt) != 0)
+        return conditioning.keypoints is not None and (learned or float(self.lambda_kpt) != 0)
 
 
 def _of_stream(memory: Memory, layer: int, stream: Stream) -> Tensor | None:

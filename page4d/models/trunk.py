@@ -12,7 +12,7 @@ from page4d.layers.attention import LogitsBias, Neighbours
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.chunks import in_chunks
 from page4d.layers.rope import RotaryTables, rotary_tables
-from page4d.models.conditioning import NO_HINTS, Hints, Memory
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning, Memory
 from page4d.models.config.network import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
 from page4d.models.heads.dynamic import DynamicMask
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
@@ -61,7 +61,7 @@ class _Run:
     ropes: dict[Step, list[RotaryTables]]
     around: Surroundings
     limits: ForwardLimits
-    hints: Hints
+    conditioning: Conditioning
     band: EpipolarBand | None = None
     biases: Biases = field(default_factory=dict)
     levels: dict[int, State] = field(default_factory=dict)
@@ -103,11 +103,11 @@ class Aggregator(nn.Module):
         grid: tuple[int, int],
         external: Float[Tensor, "B T V rows columns"] | None = None,
         limits: ForwardLimits = NO_LIMITS,
-        hints: Hints = NO_HINTS,
+        conditioning: Conditioning = NO_CONDITIONING,
     ) -> TrunkOutput:
         """Put the special tokens in front and run all layers; `external` holds log-odds that a patch moves."""
         sizes = SizeGroups.of([grid] * patches.shape[2])
-        return self.over_sizes([patches], sizes, None if external is None else [external], limits, hints)[0]
+        return self.over_sizes([patches], sizes, None if external is None else [external], limits, conditioning)[0]
 
     def over_sizes(
         self,
@@ -115,7 +115,7 @@ class Aggregator(nn.Module):
         sizes: SizeGroups,
         external: Sequence[Float[Tensor, "B T W _ _"]] | None = None,
         limits: ForwardLimits = NO_LIMITS,
-        hints: Hints = NO_HINTS,
+        conditioning: Conditioning = NO_CONDITIONING,
     ) -> list[TrunkOutput]:
         """Do the same for views of different sizes, given and returned by size.
 
@@ -123,7 +123,7 @@ class Aggregator(nn.Module):
         """
         special = sizes.chosen(self.special(*patches[0].shape[:2], sizes.num_views))
         run = self._start(
-            [torch.cat(pair, dim=3) for pair in zip(special, patches, strict=True)], sizes, limits, hints
+            [torch.cat(pair, dim=3) for pair in zip(special, patches, strict=True)], sizes, limits, conditioning
         )
         return self._run(run, external)
 
@@ -133,10 +133,10 @@ class Aggregator(nn.Module):
         grid: tuple[int, int],
         external: Float[Tensor, "B T V rows columns"] | None = None,
         limits: ForwardLimits = NO_LIMITS,
-        hints: Hints = NO_HINTS,
+        conditioning: Conditioning = NO_CONDITIONING,
     ) -> TrunkOutput:
         """Run all layers on tokens that are complete."""
-        run = self._start([tokens], SizeGroups.of([grid] * tokens.shape[2]), limits, hints)
+        run = self._start([tokens], SizeGroups.of([grid] * tokens.shape[2]), limits, conditioning)
         del tokens
         return self._run(run, None if external is None else [external])[0]
 
@@ -186,15 +186,15 @@ class Aggregator(nn.Module):
             for stream in self._streams_read():
                 self.stream_blocks[stream.value] = self._copies(mask.layers)
 
-    def _start(self, tokens: State, sizes: SizeGroups, limits: ForwardLimits, hints: Hints) -> _Run:
+    def _start(self, tokens: State, sizes: SizeGroups, limits: ForwardLimits, conditioning: Conditioning) -> _Run:
         """Work out what all layers share; the run alone holds the tokens, which are free after the first layer."""
         batch, num_times = tokens[0].shape[:2]
         dtype, device = torch.promote_types(tokens[0].dtype, torch.float32), tokens[0].device
         positions = [token_positions(grid, self.special.count, device) for grid in sizes.grids]
         head_dim = self.config.encoder.embed_dim // self.config.num_heads
         tables = [rotary_tables(places, head_dim, self.config.rope_base, dtype) for places in positions]
-        times = torch.arange(num_times).expand(batch, -1) if hints.times is None else hints.times
-        keypoints = None if hints.keypoints is None else hints.keypoints.flatten(3)
+        times = torch.arange(num_times).expand(batch, -1) if conditioning.times is None else conditioning.times
+        keypoints = None if conditioning.keypoints is None else conditioning.keypoints.flatten(3)
         return _Run(
             sizes=sizes,
             states={Stream.SHARED: tokens},
@@ -203,15 +203,15 @@ class Aggregator(nn.Module):
             ropes={step: _ropes(tables, sizes, step, num_times) for step in self.config.schedule},
             around=Surroundings(rope=tables[0], grid=sizes.grids[0], keypoints=keypoints, limits=limits),
             limits=limits,
-            hints=hints,
-            band=self._band(hints, sizes.grids[0]),
+            conditioning=conditioning,
+            band=self._band(conditioning, sizes.grids[0]),
         )
 
-    def _band(self, hints: Hints, grid: Grid) -> EpipolarBand | None:
+    def _band(self, conditioning: Conditioning, grid: Grid) -> EpipolarBand | None:
         config = self.config.epipolar
-        if config is None or hints.world_to_camera is None or hints.intrinsics is None:
+        if config is None or conditioning.world_to_camera is None or conditioning.intrinsics is None:
             return None
-        cameras = (hints.world_to_camera, hints.intrinsics)
+        cameras = (conditioning.world_to_camera, conditioning.intrinsics)
         return epipolar_band(config, *cameras, grid, self.config.patch_size, self.special.count)
 
     def _apply_mask(self, run: _Run, external: Sequence[Tensor] | None) -> list[Tensor]:
@@ -242,12 +242,12 @@ class Aggregator(nn.Module):
         """Run the sparse block of a layer; its result takes the place of the step across views."""
         assert self.sparse is not None
         dual = self.config.mask is not None and self.config.mask.streams is Streams.DUAL
-        if dual and Stream.SHARED in run.states and self.sparse.needs_streams(layer, run.hints):
+        if dual and Stream.SHARED in run.states and self.sparse.needs_streams(layer, run.conditioning):
             run.states = dict.fromkeys(self._streams_read(), run.states[Stream.SHARED])
             halves.update({(stream, False): halves[Stream.SHARED, False] for stream in run.states})
         for stream in run.states:
             (state,) = run.states[stream]  # sparse blocks are for images of one size
-            state, memory = self.sparse(state, stream, layer, run.around, run.hints)
+            state, memory = self.sparse(state, stream, layer, run.around, run.conditioning)
             run.states[stream] = [state]
             halves[stream, True] = self._read(run.states[stream], stream, layer)
             run.memory.update(memory)

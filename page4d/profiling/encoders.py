@@ -1,4 +1,4 @@
-"""Walk through an image encoder by itself, a classifier, without computing it."""
+"""Profile through an image encoder by itself, a classifier, without computing it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from page4d.encoders.vit import Pooling, ViT
 from page4d.errors import UsageError
 from page4d.layers.embed import patch_grid
 from page4d.layers.packing import Packing, group_in_order
-from page4d.profiling.meta_run import rehearsed, unwritten
-from page4d.profiling.table import Book, Stage, Walk
+from page4d.profiling.meta_run import meta_run, on_meta_device
+from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage
 
 
-def walk_encoder(config: ClassifierConfig, *, batch: int = 1, size: tuple[int, int] | None = None) -> Walk:
+def profile_encoder(config: ClassifierConfig, *, batch: int = 1, size: tuple[int, int] | None = None) -> Profile:
     """Pass `batch` images of `size` (height, width), or of the encoder's own, that have shapes but no numbers.
 
     Raises:
@@ -32,48 +32,48 @@ def walk_encoder(config: ClassifierConfig, *, batch: int = 1, size: tuple[int, i
     height, width = size or (config.image_size, getattr(config, "image_width", None) or config.image_size)
     if batch < 1:
         raise UsageError(f"{batch} images", "give at least one")
-    with unwritten():
+    with on_meta_device():
         encoder = build_encoder(config).eval().requires_grad_(False)
     assert isinstance(encoder, ViT | Swin | Twins | NaViT)
     symbols = {"B": batch, "H": height, "W": width}
     if isinstance(encoder, NaViT):
-        return _walk_navit(encoder, symbols)
+        return _profile_navit(encoder, symbols)
     last = prod(_sides(encoder)) if isinstance(encoder, Swin | Twins) else 1
     patch_grid(height, width, last)
-    with rehearsed(encoder) as rehearsal:
+    with meta_run(encoder) as run:
         images = torch.empty(batch, 3, height, width)
         encoder(images) if config.num_classes is None else encoder.classify(images)
     if isinstance(encoder, ViT):
         patch = encoder.config.patch
         symbols |= {"P": (height // patch[0]) * (width // patch[1]), "C": encoder.config.embed_dim}
-        vit = Book(network=encoder, rehearsal=rehearsal, symbols=symbols | _classes(config))
-        return vit.walk((_entrance(vit), *_vit(vit)))
+        vit = ProfileBuilder(network=encoder, run=run, symbols=symbols | _classes(config))
+        return vit.profile((_entrance(vit), *_vit(vit)))
     symbols |= {f"C{stage}": dim for stage, dim in enumerate(encoder.config.dims)}
-    pyramid = Book(network=encoder, rehearsal=rehearsal, symbols=symbols | _classes(config))
-    return pyramid.walk((_entrance(pyramid), *_pyramid(pyramid)))
+    pyramid = ProfileBuilder(network=encoder, run=run, symbols=symbols | _classes(config))
+    return pyramid.profile((_entrance(pyramid), *_pyramid(pyramid)))
 
 
 def _classes(config: ClassifierConfig) -> dict[str, int]:
     return {} if config.num_classes is None else {"K": config.num_classes}
 
 
-def _entrance(book: Book[Any]) -> Stage:
-    return book.stage("input", "images", "B 3 H W")
+def _entrance(builder: ProfileBuilder[Any]) -> ProfileStage:
+    return builder.stage("input", "images", "B 3 H W")
 
 
-def _vit(book: Book[ViT]) -> Iterator[Stage]:
-    encoder, tokens = book.network, f"B {'1+' * book.network.config.num_special}P C"
-    yield book.stage("embedding", "patches", "B P C", "patches")
+def _vit(builder: ProfileBuilder[ViT]) -> Iterator[ProfileStage]:
+    encoder, tokens = builder.network, f"B {'1+' * builder.network.config.num_special}P C"
+    yield builder.stage("embedding", "patches", "B P C", "patches")
     if encoder.cls_token is not None:
-        yield book.stage("embedding", "class token", tokens, parameters=encoder.cls_token.numel())
-    yield book.stage("embedding", "positions", tokens, parameters=encoder.pos_embed.numel())
+        yield builder.stage("embedding", "class token", tokens, parameters=encoder.cls_token.numel())
+    yield builder.stage("embedding", "positions", tokens, parameters=encoder.pos_embed.numel())
     for index in range(len(encoder.blocks)):
-        yield book.stage("blocks", f"block {index}", tokens, f"blocks.{index}")
-    yield book.stage("pooling", "norm", tokens, "norm")
+        yield builder.stage("blocks", f"block {index}", tokens, f"blocks.{index}")
+    yield builder.stage("pooling", "norm", tokens, "norm")
     if encoder.head is not None:
         taken = "class token" if encoder.config.pooling is Pooling.CLASS else "mean"
-        yield book.stage("pooling", taken, "B C")
-        yield book.stage("head", "logits", "B K", "head")
+        yield builder.stage("pooling", taken, "B C")
+        yield builder.stage("head", "logits", "B K", "head")
 
 
 def _sides(encoder: Swin | Twins) -> tuple[int, ...]:
@@ -83,38 +83,38 @@ def _sides(encoder: Swin | Twins) -> tuple[int, ...]:
     return encoder.config.first_patch, *[2] * (len(encoder.stages) - 1)
 
 
-def _pyramid(book: Book[Swin | Twins]) -> Iterator[Stage]:
-    encoder = book.network
+def _pyramid(builder: ProfileBuilder[Swin | Twins]) -> Iterator[ProfileStage]:
+    encoder = builder.network
     sides = _sides(encoder)
     maps = [f"B H/{prod(sides[: stage + 1])} W/{prod(sides[: stage + 1])} C{stage}" for stage in range(len(sides))]
     if isinstance(encoder, Swin):
         table = 0 if encoder.pos_embed is None else encoder.pos_embed.numel()
-        yield book.stage("embedding", "patches", maps[0], "patch_embed", "patch_norm", parameters=table)
+        yield builder.stage("embedding", "patches", maps[0], "patch_embed", "patch_norm", parameters=table)
     for number, stage in enumerate(encoder.stages):
-        yield from _of_stage(book, number, stage, maps[number])
-    yield book.stage("pooling", "norm", maps[-1], "norm")
+        yield from _of_stage(builder, number, stage, maps[number])
+    yield builder.stage("pooling", "norm", maps[-1], "norm")
     level = encoder.config.level
     if level is not None:
-        yield book.stage("fusion", f"levels from {level} on", maps[level], "fusion")
+        yield builder.stage("fusion", f"levels from {level} on", maps[level], "fusion")
     if encoder.head is not None:
-        yield book.stage("pooling", "mean", f"B C{len(sides) - 1}")
-        yield book.stage("head", "logits", "B K", "head")
+        yield builder.stage("pooling", "mean", f"B C{len(sides) - 1}")
+        yield builder.stage("head", "logits", "B K", "head")
 
 
-def _of_stage(book: Book[Swin | Twins], number: int, stage: object, maps: str) -> Iterator[Stage]:
+def _of_stage(builder: ProfileBuilder[Swin | Twins], number: int, stage: object, maps: str) -> Iterator[ProfileStage]:
     part, path = f"stage {number}", f"stages.{number}"
     if isinstance(stage, TwinsStage):
-        yield book.stage(part, "patches", maps, f"{path}.patches")
+        yield builder.stage(part, "patches", maps, f"{path}.patches")
     elif number:
-        yield book.stage(part, "patches", maps, f"{path}.merging")
-    for index in range(book.network.config.depths[number]):
-        yield book.stage(part, f"block {index}", maps, f"{path}.blocks.{index}")
+        yield builder.stage(part, "patches", maps, f"{path}.merging")
+    for index in range(builder.network.config.depths[number]):
+        yield builder.stage(part, f"block {index}", maps, f"{path}.blocks.{index}")
         if isinstance(stage, TwinsStage) and index == stage.positions_after:
-            yield book.stage(part, "generated positions", maps, f"{path}.positions")
+            yield builder.stage(part, "generated positions", maps, f"{path}.positions")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PackedAlike(Packing):
+class _EqualSizes(Packing):
     """A packing that has shapes but no numbers; `most` images share a sequence."""
 
     most: int
@@ -125,16 +125,16 @@ class _PackedAlike(Packing):
         return torch.arange(self.most, device=self.images.device)
 
 
-def _walk_navit(encoder: NaViT, symbols: dict[str, int]) -> Walk:
+def _profile_navit(encoder: NaViT, symbols: dict[str, int]) -> Profile:
     """Pack images of one size; where they lie is known, so that no number has to be read."""
     config, batch = encoder.config, symbols["B"]
-    with rehearsed(encoder) as rehearsal:
+    with meta_run(encoder) as run:
         images = torch.empty(batch, 3, symbols["H"], symbols["W"])
         patches = prod(encoder.grid_of(images))
         groups = group_in_order([patches] * batch, config.max_tokens)
         most = max(map(len, groups))
         length = most * patches
-        packing = _PackedAlike(
+        packing = _EqualSizes(
             patches=images.new_empty(len(groups), length, 3 * config.patch_size**2),
             positions=torch.zeros(len(groups), length, 2, dtype=torch.long),
             images=torch.zeros(len(groups), length, dtype=torch.long),
@@ -147,20 +147,20 @@ def _walk_navit(encoder: NaViT, symbols: dict[str, int]) -> Walk:
             encoder.head(encoder.pool(tokens, packing).flatten(0, 1)[:batch])
     packed = {"P": patches, "p": config.patch_size, "S": len(groups), "N": length, "I": most}
     symbols = {**symbols, **packed, "C": config.embed_dim, **_classes(config)}
-    book = Book(network=encoder, rehearsal=rehearsal, symbols=symbols)
-    return book.walk((_entrance(book), *_navit(book)))
+    builder = ProfileBuilder(network=encoder, run=run, symbols=symbols)
+    return builder.profile((_entrance(builder), *_navit(builder)))
 
 
-def _navit(book: Book[NaViT]) -> Iterator[Stage]:
-    encoder = book.network
+def _navit(builder: ProfileBuilder[NaViT]) -> Iterator[ProfileStage]:
+    encoder = builder.network
     tables = encoder.row_embed.numel() + encoder.column_embed.numel()
-    yield book.stage("packing", "patches in sequences", "S N 3*p*p")
-    yield book.stage("embedding", "patches", "S N C", "patches")
-    yield book.stage("embedding", "positions of rows and columns", "S N C", parameters=tables)
+    yield builder.stage("packing", "patches in sequences", "S N 3*p*p")
+    yield builder.stage("embedding", "patches", "S N C", "patches")
+    yield builder.stage("embedding", "positions of rows and columns", "S N C", parameters=tables)
     for index in range(len(encoder.blocks)):
-        yield book.stage("blocks", f"block {index}", "S N C", f"blocks.{index}")
-    yield book.stage("pooling", "norm", "S N C", "norm")
+        yield builder.stage("blocks", f"block {index}", "S N C", f"blocks.{index}")
+    yield builder.stage("pooling", "norm", "S N C", "norm")
     if encoder.pool is not None:
-        yield book.stage("pooling", "attention of one query an image", "S I C", "pool")
-        yield book.stage("pooling", "images in their order", "B C")
-        yield book.stage("head", "logits", "B K", "head")
+        yield builder.stage("pooling", "attention of one query an image", "S I C", "pool")
+        yield builder.stage("pooling", "images in their order", "B C")
+        yield builder.stage("head", "logits", "B K", "head")

@@ -17,10 +17,10 @@ from torch.utils.hooks import RemovableHandle
 from page4d.profiling.meta_kernels import result_of, work_of
 
 
-class _Answers:
+class _MetaDispatch:
     """Answer every operation, and keep the books.
 
-    Apart from `Rehearsal`, because torch loads its compiler to wrap this method of a class derived from its own.
+    Apart from `MetaRun`, because torch loads its compiler to wrap this method of a class derived from its own.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class _Answers:
         self._live -= self._sizes.pop(key)
 
 
-class Rehearsal(_Answers, TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MetaRun(_MetaDispatch, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """What was seen of a run: the work of every module by its name, and the memory of all tensors made meanwhile.
 
     `peak_bytes` is the most that they held at once, `peak_in` the module that ran then.
@@ -88,20 +88,20 @@ class _FusedAttention(TorchFunctionMode):
 
 
 @contextmanager
-def unwritten() -> Iterator[None]:
+def on_meta_device() -> Iterator[None]:
     """Build modules on the meta device while the body runs, without filling their parameters."""
-    with torch.device("meta"), Rehearsal():
+    with torch.device("meta"), MetaRun():
         yield
 
 
 @contextmanager
-def rehearsed(network: nn.Module) -> Iterator[Rehearsal]:
+def meta_run(network: nn.Module) -> Iterator[MetaRun]:
     """Run nothing but shapes while the body runs, and note every module of a network on the meta device."""
-    rehearsal = Rehearsal()
-    handles = [handle for name, module in network.named_modules() if name for handle in rehearsal.watch(name, module)]
+    run = MetaRun()
+    handles = [handle for name, module in network.named_modules() if name for handle in run.watch(name, module)]
     try:
-        with torch.device("meta"), _FusedAttention(), rehearsal, torch.no_grad():
-            yield rehearsal
+        with torch.device("meta"), _FusedAttention(), run, torch.no_grad():
+            yield run
     finally:
         for handle in handles:
             handle.remove()

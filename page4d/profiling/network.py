@@ -1,4 +1,4 @@
-"""Walk through a network without computing it: the shape, parameters and work of every stage, at any size."""
+"""Profile through a network without computing it: the shape, parameters and work of every stage, at any size."""
 
 import torch
 from torch import Tensor
@@ -6,19 +6,19 @@ from torch import Tensor
 from page4d.encoders.stem import StemConfig
 from page4d.errors import UsageError
 from page4d.layers.embed import patch_grid
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import FullAttention, NetworkConfig
 from page4d.models.config.sparse import SparseStrategy
 from page4d.models.landmarks import cell_counts
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.sparse import dilated_neighbours
-from page4d.profiling.meta_run import rehearsed, unwritten
-from page4d.profiling.network_stages import stages_of
-from page4d.profiling.table import Book, Walk
+from page4d.profiling.meta_run import meta_run, on_meta_device
+from page4d.profiling.network_stages import network_stages
+from page4d.profiling.table import Profile, ProfileBuilder
 
 
-def walk_network(
+def profile_network(
     config: NetworkConfig,
     *,
     times: int,
@@ -26,7 +26,7 @@ def walk_network(
     size: tuple[int, int],
     batch: int = 1,
     limits: ForwardLimits = NO_LIMITS,
-) -> Walk:
+) -> Profile:
     """Run a network of this configuration on tensors that have shapes but no numbers.
 
     Every gate counts as open, and masks, cameras and keypoints as given if there is a use for them, so that all parts
@@ -40,26 +40,26 @@ def walk_network(
     if min(times, views, batch) < 1:
         raise UsageError(f"{batch} x {times} x {views} images", "give at least one time, one view and a batch of one")
     grid = patch_grid(*size, config.patch_size)
-    with unwritten():
+    with on_meta_device():
         network = build_network(config).eval().requires_grad_(False)
-    with rehearsed(network) as rehearsal:
+    with meta_run(network) as run:
         images = torch.empty(batch, times, views, 3, *size)
         takes_mask = config.mask is not None and config.motion_head is None
         mask = torch.empty(batch, times, views, *size) if takes_mask else None
-        network(images, mask, hints=_hints(config, images, grid), limits=limits)
+        network(images, mask, conditioning=_conditioning(config, images, grid), limits=limits)
     together = config.full_attention is FullAttention.ALWAYS
     if together or (config.full_attention is FullAttention.ONE_VIEW and views == 1):
         times, views = 1, times * views
     symbols = _symbols(network, (batch, times, views), grid)
-    book = Book(network=network, rehearsal=rehearsal, symbols=symbols)
-    return book.walk(stages_of(book))
+    builder = ProfileBuilder(network=network, run=run, symbols=symbols)
+    return builder.profile(network_stages(builder))
 
 
-def _hints(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) -> Hints:
+def _conditioning(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) -> Conditioning:
     """Return all that the network can be told."""
     leading = images.shape[:3]
     cameras = config.known_cameras or config.epipolar is not None
-    return Hints(
+    return Conditioning(
         keypoints=None if config.sparse is None else images.new_empty(*leading, *grid),
         intrinsics=images.new_empty(*leading, 3, 3) if cameras else None,
         world_to_camera=images.new_empty(*leading, 4, 4) if cameras else None,

@@ -7,7 +7,7 @@ from page4d.models.config.network import MaskRule
 from page4d.models.config.sparse import SparseStrategy
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.schedule import Step
-from page4d.profiling.table import Book, Stage, num_parameters
+from page4d.profiling.table import ProfileBuilder, ProfileStage, num_parameters
 
 _ENCODERS = {"dinov2": "DINOv2", "vit": "ViT", "swin": "Swin", "twins": "Twins-SVT", "navit": "NaViT"}
 """How papers call the encoder of a kind of configuration."""
@@ -29,105 +29,112 @@ _SEEN = {
 }
 
 
-_NetworkBook = Book[ViewTimeNetwork]
+_NetworkProfile = ProfileBuilder[ViewTimeNetwork]
 
 
-def stages_of(book: _NetworkBook) -> tuple[Stage, ...]:
+def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:
     """Return all stages in the order in which they run; their parameters add up to the network's."""
-    return (*_encoding(book), *_inputs(book), *_mask(book), *_trunk(book), *_sparse(book), *_heads(book))
+    return (
+        *_encoding(builder),
+        *_inputs(builder),
+        *_mask(builder),
+        *_trunk(builder),
+        *_sparse(builder),
+        *_heads(builder),
+    )
 
 
-def _encoding(book: _NetworkBook) -> Iterator[Stage]:
-    tokens, part = book.network.aggregator.special, "encoding"
-    yield book.stage(part, "1 normalise", "B T V 3 H W")
-    yield book.stage(part, "2 images as one batch", "B*T*V 3 H W")
-    if isinstance(book.network.config.encoder, StemConfig):
-        yield book.stage(part, "3 fine map (first convolution)", "B*T*V F H/2 W/2", "encoder.fine")
+def _encoding(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    tokens, part = builder.network.aggregator.special, "encoding"
+    yield builder.stage(part, "1 normalise", "B T V 3 H W")
+    yield builder.stage(part, "2 images as one batch", "B*T*V 3 H W")
+    if isinstance(builder.network.config.encoder, StemConfig):
+        yield builder.stage(part, "3 fine map (first convolution)", "B*T*V F H/2 W/2", "encoder.fine")
         rest = ("encoder.middle", "encoder.coarse", "encoder.coarse_norm", "encoder.blocks", "encoder.norm")
-        yield book.stage(part, "3 patch tokens (convolutions and blocks)", "B*T*V P C", *rest)
+        yield builder.stage(part, "3 patch tokens (convolutions and blocks)", "B*T*V P C", *rest)
     else:
-        name = _ENCODERS[book.network.config.encoder.kind]
-        yield book.stage(part, f"3 patch tokens ({name})", "B*T*V P C", "encoder")
-    yield book.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
-    yield book.stage(part, "5 join", "B*T*V R+P C")
-    yield book.stage(part, "6 group again", "B T V R+P C")
+        name = _ENCODERS[builder.network.config.encoder.kind]
+        yield builder.stage(part, f"3 patch tokens ({name})", "B*T*V P C", "encoder")
+    yield builder.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
+    yield builder.stage(part, "5 join", "B*T*V R+P C")
+    yield builder.stage(part, "6 group again", "B T V R+P C")
     if tokens.camera_token is not None:
-        yield book.stage(part, "7 camera token", "B T V 1+R+P C", parameters=tokens.camera_token.numel())
+        yield builder.stage(part, "7 camera token", "B T V 1+R+P C", parameters=tokens.camera_token.numel())
 
 
-def _inputs(book: _NetworkBook) -> Iterator[Stage]:
-    network, part = book.network, "inputs"
+def _inputs(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    network, part = builder.network, "inputs"
     if network.matching is not None:
-        yield book.stage(part, "matches with the cells of each of G images", "B T V P Q", "matching")
+        yield builder.stage(part, "matches with the cells of each of G images", "B T V P Q", "matching")
     if network.ray_embedding is not None:
-        yield book.stage(part, "rays of known cameras", "B T V P C", "ray_embedding")
+        yield builder.stage(part, "rays of known cameras", "B T V P C", "ray_embedding")
     if network.triangulation is not None:
-        yield book.stage(part, "where rays of matches meet", "B T V P C", "triangulation")
+        yield builder.stage(part, "where rays of matches meet", "B T V P C", "triangulation")
 
 
-def _mask(book: _NetworkBook) -> Iterator[Stage]:
-    mask, aggregator, part = book.network.config.mask, book.network.aggregator, "mask"
+def _mask(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    mask, aggregator, part = builder.network.config.mask, builder.network.aggregator, "mask"
     if mask is None or aggregator.dynamic is None or aggregator.mask_bias is None:
         return
     gates = [
         f"aggregator.dynamic.{name}" for name in ("alpha_gate", "beta_gate") if hasattr(aggregator.dynamic, name)
     ]
     scalars = sum(parameter.numel() for parameter in aggregator.dynamic.parameters(recurse=False))
-    yield book.stage(part, f"M_tilde of the {mask.head} head", "B T V gh gw", "aggregator.dynamic.head")
+    yield builder.stage(part, f"M_tilde of the {mask.head} head", "B T V gh gw", "aggregator.dynamic.head")
     name = "M, fused with M_ext"
-    yield book.stage(part, name, "B T V P", *gates, parameters=scalars)
+    yield builder.stage(part, name, "B T V P", *gates, parameters=scalars)
     layers = _listed(mask.layers)
-    for step in book.network.config.schedule:
+    for step in builder.network.config.schedule:
         if mask.rule is MaskRule.LAMBDA or step.across_views:
             name = f"M_up of {step}-attention, {layers}"
-            yield book.stage(part, name, _MERGED[step])
+            yield builder.stage(part, name, _MERGED[step])
     scalars = num_parameters(aggregator.mask_bias)
     if scalars:
         name = "lambda of both streams"
-        yield book.stage(part, name, f"{scalars}", "aggregator.mask_bias")
+        yield builder.stage(part, name, f"{scalars}", "aggregator.mask_bias")
 
 
-def _trunk(book: _NetworkBook) -> Iterator[Stage]:
-    config, aggregator, part = book.network.config, book.network.aggregator, "trunk"
+def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    config, aggregator, part = builder.network.config, builder.network.aggregator, "trunk"
     hidden = (
-        f"{config.mlp_ratio:g}*C" if config.mlp_ratio % 1 == 0 else f"{int(config.mlp_ratio * book.symbols['C'])}"
+        f"{config.mlp_ratio:g}*C" if config.mlp_ratio % 1 == 0 else f"{int(config.mlp_ratio * builder.symbols['C'])}"
     )
     for step in config.schedule:
         groups, length = _MERGED[step].split()
         name = f"{step}-attention ({_SEEN[step]}), {config.depth} layers"
-        yield book.stage(part, name, f"{groups} {length} C", f"aggregator.blocks.{step}")
-        yield book.stage(part, f"{step}-attention: q, k, v", f"3 {groups} h {length} d")
-        yield book.stage(part, f"{step}-attention: inside the MLP", f"{groups} {length} {hidden}")
-        yield book.stage(part, f"{step}-attention: grouped again", "B T V N C")
+        yield builder.stage(part, name, f"{groups} {length} C", f"aggregator.blocks.{step}")
+        yield builder.stage(part, f"{step}-attention: q, k, v", f"3 {groups} h {length} d")
+        yield builder.stage(part, f"{step}-attention: inside the MLP", f"{groups} {length} {hidden}")
+        yield builder.stage(part, f"{step}-attention: grouped again", "B T V N C")
     if config.epipolar is not None:
         name = f"epipolar prior of view-attention, {_listed(config.epipolar.layers)}"
-        yield book.stage(part, name, "B*T V*N V*N")
+        yield builder.stage(part, name, "B*T V*N V*N")
     for stream in aggregator.stream_blocks:
         name = f"blocks of the {stream} stream's own"
-        yield book.stage(part, name, "B T V N C", f"aggregator.stream_blocks.{stream}")
+        yield builder.stage(part, name, "B T V N C", f"aggregator.stream_blocks.{stream}")
     if aggregator.time is not None:
         name = f"relative time ({config.time_encoding}): a gate a layer"
-        yield book.stage(part, name, f"{config.depth}", "aggregator.time")
+        yield builder.stage(part, name, f"{config.depth}", "aggregator.time")
     if config.dense_layers:
         name = f"within and across views, kept of {_listed(config.dense_layers)}"
-        yield book.stage(part, name, "B T V N 2*C")
+        yield builder.stage(part, name, "B T V N 2*C")
 
 
-def _sparse(book: _NetworkBook) -> Iterator[Stage]:
-    sparse, part = book.network.config.sparse, "sparse"
+def _sparse(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    sparse, part = builder.network.config.sparse, "sparse"
     if sparse is None:
         return
-    yield book.stage(part, f"{sparse.strategy} attention after {_listed(sparse.layers)}", "B T*V*N C")
+    yield builder.stage(part, f"{sparse.strategy} attention after {_listed(sparse.layers)}", "B T*V*N C")
     seen = {
         SparseStrategy.LANDMARK: ("seen: special tokens and landmarks", "B T*V*L C"),
         SparseStrategy.DILATED: ("seen of E images, at most", "B E*N C"),
         SparseStrategy.MEMORY: ("memory", "B M C"),
     }
-    yield book.stage(part, *seen[sparse.strategy])
-    yield book.stage(part, "grouped again", "B T V N C", "aggregator.sparse")
+    yield builder.stage(part, *seen[sparse.strategy])
+    yield builder.stage(part, "grouped again", "B T V N C", "aggregator.sparse")
 
 
-def _heads(book: _NetworkBook) -> Iterator[Stage]:
+def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     rows = (
         ("pose encodings (t, quaternion, fov)", "B T V 9", "camera_head"),
         ("depth", "B T V H W 1", "depth_head"),
@@ -136,13 +143,13 @@ def _heads(book: _NetworkBook) -> Iterator[Stage]:
         ("log-odds that pixels move", "B T V H W", "motion_head"),
     )
     for name, symbolic, head in rows:
-        if getattr(book.network, head) is not None:
-            yield book.stage("heads", name, symbolic, head)
-    if book.network.frame_head is not None:
+        if getattr(builder.network, head) is not None:
+            yield builder.stage("heads", name, symbolic, head)
+    if builder.network.frame_head is not None:
         point, confidence, camera = (f"frame_head.{name}_decoder" for name in ("point", "confidence", "camera"))
-        yield book.stage("heads", "points in the camera", "B T V H W 3", point, "frame_head.point_out")
-        yield book.stage("heads", "confidence", "B T V H W", confidence, "frame_head.confidence_out")
-        yield book.stage("heads", "camera to world", "B T V 4 4", camera, "frame_head.pose")
+        yield builder.stage("heads", "points in the camera", "B T V H W 3", point, "frame_head.point_out")
+        yield builder.stage("heads", "confidence", "B T V H W", confidence, "frame_head.confidence_out")
+        yield builder.stage("heads", "camera to world", "B T V 4 4", camera, "frame_head.pose")
 
 
 def _listed(layers: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What a walk through a network says: the shape, parameters and work of every stage, and the memory of a pass."""
+"""What a profile through a network says: the shape, parameters and work of every stage, and the memory of a pass."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from torch import nn
 
-from page4d.profiling.meta_run import Rehearsal
+from page4d.profiling.meta_run import MetaRun
 
 _BYTES_A_NUMBER = 4
 
@@ -15,7 +15,7 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class ProfileStage:
     """One stage: what leaves it, axis by axis. `flops` counts a multiplication and an addition as two."""
 
     part: str
@@ -32,14 +32,14 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Walk:
+class Profile:
     """All stages of a network for one size of input, in float32."""
 
     symbols: dict[str, int]
-    stages: tuple[Stage, ...]
+    stages: tuple[ProfileStage, ...]
     parameters: int
     computed_bytes: int
-    """The most that images, hints and everything computed from them hold at once."""
+    """The most that images, conditioning and everything computed from them hold at once."""
     busiest: str
     """The part of the network that runs when they do."""
 
@@ -65,37 +65,37 @@ class Walk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Book(Generic[NetworkT]):
+class ProfileBuilder(Generic[NetworkT]):
     """A network, what was seen of it, and the lengths of its axes."""
 
     network: NetworkT
-    rehearsal: Rehearsal
+    run: MetaRun
     symbols: dict[str, int]
 
-    def stage(self, part: str, name: str, symbolic: str, *modules: str, parameters: int = 0) -> Stage:
+    def stage(self, part: str, name: str, symbolic: str, *modules: str, parameters: int = 0) -> ProfileStage:
         """Return a stage with the parameters and the work of some modules."""
         axes = tuple(symbolic.split())
-        return Stage(
+        return ProfileStage(
             part=part,
             name=name,
             symbolic=axes,
-            shape=tuple(number_of(axis, self.symbols) for axis in axes),
+            shape=tuple(axis_length(axis, self.symbols) for axis in axes),
             parameters=parameters + sum(num_parameters(self.network.get_submodule(module)) for module in modules),
-            flops=self.rehearsal.work(*modules),
+            flops=self.run.work(*modules),
         )
 
-    def walk(self, stages: Iterable[Stage]) -> Walk:
-        """Return the walk through these stages, with the memory that was seen."""
-        return Walk(
+    def profile(self, stages: Iterable[ProfileStage]) -> Profile:
+        """Return the profile through these stages, with the memory that was seen."""
+        return Profile(
             symbols=self.symbols,
             stages=tuple(stages),
             parameters=num_parameters(self.network),
-            computed_bytes=self.rehearsal.peak_bytes,
-            busiest=self.rehearsal.peak_in.partition(".")[0],
+            computed_bytes=self.run.peak_bytes,
+            busiest=self.run.peak_in.partition(".")[0],
         )
 
 
-def number_of(axis: str, symbols: dict[str, int]) -> int:
+def axis_length(axis: str, symbols: dict[str, int]) -> int:
     """Return the length of an axis such as `1+R+P`, `B*T` or `H/2`."""
     return sum(prod(_factor(factor, symbols) for factor in term.split("*")) for term in axis.split("+"))
 

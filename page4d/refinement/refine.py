@@ -12,7 +12,7 @@ from torch.nn import functional
 from page4d.geometry.averaging import baseline_ratio
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.models.conditioning import NO_HINTS, Hints
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.refinement.bundle_adjustment import Adjusted, adjust
@@ -86,12 +86,14 @@ class _Evidence(NamedTuple):
 Output = TypeVar("Output", bound=NetworkOutput | MixedOutput)
 
 
-def refine_by(network: ViewTimeNetwork, output: Output, images: Images, hints: Hints = NO_HINTS) -> Output:
+def refine_by(
+    network: ViewTimeNetwork, output: Output, images: Images, conditioning: Conditioning = NO_CONDITIONING
+) -> Output:
     """Return what a network said of images, refined if it looked for matches."""
     matches = network.config.matches
     if matches is None:
         return output
-    return refine(output, network.config.patch_size, matches.finer, hints, images)
+    return refine(output, network.config.patch_size, matches.finer, conditioning, images)
 
 
 @torch.no_grad()
@@ -99,7 +101,7 @@ def refine(
     output: Output,
     patch_size: int,
     finer: int,
-    hints: Hints = NO_HINTS,
+    conditioning: Conditioning = NO_CONDITIONING,
     images: Images | None = None,
     beliefs: Beliefs = _BELIEFS,
     sigma_cells: float = _SIGMA_CELLS,
@@ -116,7 +118,7 @@ def refine(
     if not views or output.world_to_camera is None or output.intrinsics is None:
         return output
     beliefs = _for_views(beliefs, views)
-    if hints.intrinsics is not None:
+    if conditioning.intrinsics is not None:
         beliefs = replace(beliefs, log_focal=0.0)
     seen = None if images is None else _of_views(images, views)
     evidence = _Evidence(
@@ -126,9 +128,9 @@ def refine(
         sightings=network_sightings(views, output.world_to_camera.shape[1], sigma_cells * patch_size / finer),
         beliefs=beliefs,
     )
-    matrix = output.intrinsics if hints.intrinsics is None else hints.intrinsics
-    found = _adjusted(evidence, _cameras(output.world_to_camera, matrix, views), hints.world_to_camera is None)
-    told = _told(hints, matrix, views, found.cameras)
+    matrix = output.intrinsics if conditioning.intrinsics is None else conditioning.intrinsics
+    found = _adjusted(evidence, _cameras(output.world_to_camera, matrix, views), conditioning.world_to_camera is None)
+    told = _told(conditioning, matrix, views, found.cameras)
     if told is None:
         rig, depth = _Rig(found.cameras, torch.ones_like(found.depth[:, :1, :1])), found.depth
     else:
@@ -163,11 +165,11 @@ def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[MatchedView]) -> 
     )
 
 
-def _told(hints: Hints, matrix: Tensor, views: Sequence[MatchedView], found: Cameras) -> _Rig | None:
+def _told(conditioning: Conditioning, matrix: Tensor, views: Sequence[MatchedView], found: Cameras) -> _Rig | None:
     """Return the cameras that are told; None if none are, or if they show no unit."""
-    if hints.world_to_camera is None:
+    if conditioning.world_to_camera is None:
         return None
-    told = _cameras(hints.world_to_camera, matrix, views)
+    told = _cameras(conditioning.world_to_camera, matrix, views)
     scales = [baseline_ratio(*centers) for centers in zip(found.centers, told.centers, strict=True)]
     sizes = [scale for scale in scales if scale is not None]
     return _Rig(told, torch.stack(sizes)[:, None, None]) if len(sizes) == len(scales) else None

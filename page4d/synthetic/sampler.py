@@ -9,7 +9,7 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.synthetic.appearance import develop, plain_appearance, sample_appearance
 from page4d.synthetic.blueprint import build_world
 from page4d.synthetic.camera_rigs import SceneFamily, build_rig, sample_shot
@@ -66,9 +66,9 @@ class Sample:
     images: Float[Tensor, "B T V 3 H W"]
 
     @property
-    def truth(self) -> Truth:
+    def truth(self) -> GroundTruth:
         """Images with exact depth, motion and cameras, in single precision."""
-        return Truth(
+        return GroundTruth(
             images=self.images,
             valid=torch.ones_like(self.rendered.dynamic),
             depth=self.rendered.depth,
@@ -88,7 +88,7 @@ class Sample:
         return exact_flow(self.world, seen.depth[:, *source], seen.objects[:, *source], cameras, times)
 
 
-def sample_truth(seeds: Sequence[int], request: ShotRequest, device: torch.device | str = "cpu") -> Truth:
+def sample_truth(seeds: Sequence[int], request: ShotRequest, device: torch.device | str = "cpu") -> GroundTruth:
     """Render one scene a seed: a pure function of seeds and request, whatever the batch a seed is in."""
     return sample(seeds, request, device).truth
 

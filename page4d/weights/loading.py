@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import WeightsError
 from page4d.layers.block import Block, MixerBlock
-from page4d.models.conditioning import NO_HINTS, Hints
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config.network import NetworkConfig
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
@@ -44,24 +44,24 @@ class HalfPrecisionNetwork(ViewTimeNetwork):
         images: Float[Tensor, "B T V 3 H W"],
         mask_ext: Float[Tensor, "B T V H W"] | None = None,
         *,
-        hints: Hints = NO_HINTS,
+        conditioning: Conditioning = NO_CONDITIONING,
         limits: ForwardLimits = NO_LIMITS,
     ) -> NetworkOutput:
         """Predict as every network does."""
         with torch.autocast(images.device.type, dtype=self.precision):
-            return super().forward(images, mask_ext, hints=hints, limits=limits)
+            return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
 
     def forward_mixed(
         self,
         images: Sequence[Float[Tensor, "B T 3 _ _"]],
         mask_ext: Sequence[Float[Tensor, "B T _ _"]] | None = None,
         *,
-        hints: Hints = NO_HINTS,
+        conditioning: Conditioning = NO_CONDITIONING,
         limits: ForwardLimits = NO_LIMITS,
     ) -> MixedOutput:
         """Predict for views of different sizes as every network does."""
         with torch.autocast(next(self.parameters()).device.type, dtype=self.precision):
-            return super().forward_mixed(images, mask_ext, hints=hints, limits=limits)
+            return super().forward_mixed(images, mask_ext, conditioning=conditioning, limits=limits)
 
 
 @dataclass(frozen=True, kw_only=True)

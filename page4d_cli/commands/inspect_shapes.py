@@ -1,4 +1,4 @@
-"""`page4d inspect-shapes`: the walk of shapes through a network, at full size and without its weights."""
+"""`page4d inspect-shapes`: the profile of shapes through a network, at full size and without its weights."""
 
 from enum import StrEnum
 from functools import partial
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from page4d.models.config.network import NetworkConfig
-    from page4d.profiling.table import Stage, Walk
+    from page4d.profiling.table import Profile, ProfileStage
 
 
 class FormatOption(StrEnum):
-    """How the walk is printed."""
+    """How the profile is printed."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -50,32 +50,34 @@ def inspect_shapes(
     as_json: options.Json = False,
 ) -> None:
     """Print what shape leaves every stage of a network, with its parameters and work; nothing is computed."""
-    from page4d.profiling.network import walk_network
+    from page4d.profiling.network import profile_network
 
     image_size = None if size is None else _parse_size(size)
     if model is not None and model in _encoders():
         for option, number in (("--weights", weights), ("--times", times), ("--views", views)):
             _refuse_with_encoder(model, option, number)
-        name, walk = model, _encoders()[model](batch=batch, size=image_size)
+        name, profile = model, _encoders()[model](batch=batch, size=image_size)
     else:
         name, network = _choose(model, weights)
         side = network.encoder.image_size
-        walk = walk_network(network, times=times or 8, views=views or 4, size=image_size or (side, side), batch=batch)
+        profile = profile_network(
+            network, times=times or 8, views=views or 4, size=image_size or (side, side), batch=batch
+        )
     if as_json or style is FormatOption.JSON:
-        console.print_json(_document(name, walk))
+        console.print_json(_document(name, profile))
     elif style is FormatOption.MARKDOWN:
-        _print_markdown(name, walk)
+        _print_markdown(name, profile)
     else:
-        _print(name, walk)
+        _print(name, profile)
 
 
-def _encoders() -> "dict[str, Callable[..., Walk]]":
+def _encoders() -> "dict[str, Callable[..., Profile]]":
     """Return what walks through an encoder by itself, or through what pretrains it, by name."""
     from page4d.encoders.presets import ENCODER_PRESETS
     from page4d.pretraining.profile import PRETRAINING_WALKS
-    from page4d.profiling.encoders import walk_encoder
+    from page4d.profiling.encoders import profile_encoder
 
-    return {name: partial(walk_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_WALKS
+    return {name: partial(profile_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_WALKS
 
 
 def _refuse_with_encoder(name: str, option: str, value: object) -> None:
@@ -119,16 +121,16 @@ def _parse_size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
-def _document(name: str, walk: "Walk") -> dict[str, Any]:
+def _document(name: str, profile: "Profile") -> dict[str, Any]:
     return {
         "network": name,
-        "symbols": walk.symbols,
-        "parameters": walk.parameters,
-        "flops": walk.flops,
-        "activation_bytes": walk.activation_bytes,
-        "weight_bytes": walk.weight_bytes,
-        "peak_bytes": walk.peak_bytes,
-        "peak_in": walk.busiest,
+        "symbols": profile.symbols,
+        "parameters": profile.parameters,
+        "flops": profile.flops,
+        "activation_bytes": profile.activation_bytes,
+        "weight_bytes": profile.weight_bytes,
+        "peak_bytes": profile.peak_bytes,
+        "peak_in": profile.busiest,
         "stages": [
             {
                 "part": stage.part,
@@ -139,12 +141,12 @@ def _document(name: str, walk: "Walk") -> dict[str, Any]:
                 "flops": stage.flops,
                 "bytes": stage.num_bytes,
             }
-            for stage in walk.stages
+            for stage in profile.stages
         ],
     }
 
 
-def _cells(stage: "Stage") -> tuple[str, ...]:
+def _cells(stage: "ProfileStage") -> tuple[str, ...]:
     return (
         stage.part,
         stage.name,
@@ -160,38 +162,40 @@ def _work(gflop: float) -> str:
     return f"{gflop:,.0f}" if gflop >= 1000 else f"{gflop:.3g}"
 
 
-def _title(name: str, walk: "Walk") -> str:
-    return f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in walk.symbols.items())}"
+def _title(name: str, profile: "Profile") -> str:
+    return f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in profile.symbols.items())}"
 
 
-def _total(walk: "Walk") -> tuple[str, ...]:
-    sizes = console.human_size(walk.activation_bytes)
-    return ("total", "", "", "", f"{walk.parameters:,}", _work(walk.flops / 1e9), sizes)
+def _total(profile: "Profile") -> tuple[str, ...]:
+    sizes = console.human_size(profile.activation_bytes)
+    return ("total", "", "", "", f"{profile.parameters:,}", _work(profile.flops / 1e9), sizes)
 
 
-def _memory(walk: "Walk") -> tuple[str, str]:
+def _memory(profile: "Profile") -> tuple[str, str]:
     """Say how much memory a forward pass takes at once, and what for."""
-    peak, weights, computed = map(console.human_size, (walk.peak_bytes, walk.weight_bytes, walk.computed_bytes))
-    place = f", reached in the {walk.busiest.replace('_', ' ')}" if walk.busiest else ""
+    peak, weights, computed = map(
+        console.human_size, (profile.peak_bytes, profile.weight_bytes, profile.computed_bytes)
+    )
+    place = f", reached in the {profile.busiest.replace('_', ' ')}" if profile.busiest else ""
     parts = f"{weights} of weights, {computed} of images and of what is computed from them"
     return f"peak memory {peak} in fp32{place}:", parts
 
 
-def _print(name: str, walk: "Walk") -> None:
+def _print(name: str, profile: "Profile") -> None:
     """Print a table that fits 80 columns: numbers below their symbols, parts as headings."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        box=box.SIMPLE_HEAD, title=console.cell(_title(name, walk)), title_justify="left", padding=(0, 1, 0, 0)
+        box=box.SIMPLE_HEAD, title=console.cell(_title(name, profile)), title_justify="left", padding=(0, 1, 0, 0)
     )
     table.add_column("stage", overflow="fold")
     table.add_column("symbols, shape", no_wrap=True)
     for heading in _HEADINGS[4:]:
         table.add_column(heading, justify="right", no_wrap=True)
     part = ""
-    for stage in walk.stages:
+    for stage in profile.stages:
         if stage.part != part:
             table.add_section()
             table.add_row(stage.part.upper())
@@ -199,19 +203,19 @@ def _print(name: str, walk: "Walk") -> None:
         _, title, symbols, shape, *numbers = _cells(stage)
         table.add_row(console.cell(title), Text(f"{symbols}\n{shape}"), *map(console.cell, numbers))
     table.add_section()
-    table.add_row("total", "", *map(console.cell, _total(walk)[4:]))
+    table.add_row("total", "", *map(console.cell, _total(profile)[4:]))
     console.print_table(table)
-    for line in _memory(walk):
+    for line in _memory(profile):
         console.print_text(line)
 
 
-def _print_markdown(name: str, walk: "Walk") -> None:
-    console.print_text(f"**{_title(name, walk)}**")
+def _print_markdown(name: str, profile: "Profile") -> None:
+    console.print_text(f"**{_title(name, profile)}**")
     console.print_text("")
     console.print_text(f"| {' | '.join(_HEADINGS)} |")
     console.print_text("|---|---|---|---|---:|---:|---:|")
-    for stage in walk.stages:
+    for stage in profile.stages:
         console.print_text(f"| {' | '.join(_cells(stage))} |".replace("*", "\\*"))
-    console.print_text(f"| {' | '.join(_total(walk))} |")
+    console.print_text(f"| {' | '.join(_total(profile))} |")
     console.print_text("")
-    console.print_text(" ".join(_memory(walk)))
+    console.print_text(" ".join(_memory(profile)))

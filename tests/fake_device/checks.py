@@ -12,7 +12,7 @@ from torch import Tensor
 
 from page4d.export.output import open_output
 from page4d.export.run_record import NetworkRecord
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
@@ -61,7 +61,7 @@ def network() -> ViewTimeNetwork:
 
 
 @pytest.fixture(scope="module")
-def truth() -> Truth:
+def truth() -> GroundTruth:
     return sample_truth(SEEDS, SHOT)
 
 
@@ -70,7 +70,7 @@ def test_tensors_on_two_devices_do_not_mix() -> None:
         torch.ones(3, device=ELSEWHERE) + torch.ones(3)
 
 
-def test_scenes_are_rendered(truth: Truth) -> None:
+def test_scenes_are_rendered(truth: GroundTruth) -> None:
     with elsewhere():
         assert_same(sample_truth(SEEDS, SHOT, ELSEWHERE), truth)
 
@@ -91,8 +91,8 @@ def test_networks_predict(option: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(network_guessers(network(), torch.float32)))
-def test_networks_are_refined(name: str, truth: Truth) -> None:
-    def guess(asked: ViewTimeNetwork, truth: Truth) -> Guess:
+def test_networks_are_refined(name: str, truth: GroundTruth) -> None:
+    def guess(asked: ViewTimeNetwork, truth: GroundTruth) -> Guess:
         return network_guessers(asked, torch.float32)[name](truth)
 
     asked = network()
@@ -113,12 +113,12 @@ def test_a_network_and_baselines_are_judged() -> None:
 
 
 @pytest.mark.parametrize("learner", Learner)
-def test_steps_are_taken(learner: Learner, truth: Truth) -> None:
+def test_steps_are_taken(learner: Learner, truth: GroundTruth) -> None:
     stage = Stage(sizes=(SHOT.image_size,), shots=(Shot(times=2, views=3),), images_per_batch=12, learner=learner)
     optimizer = OptimizerConfig(kind=OptimizerKind.MUON, warmup_steps=0)
     config = TrainConfig(model=DEMO_LIKE, stages=(stage,), optimizer=optimizer)
 
-    def losses(device: torch.device, truth: Truth) -> list[float]:
+    def losses(device: torch.device, truth: GroundTruth) -> list[float]:
         state, plan = begin(config, device), plan_step(config, Position())
         steps = [take_step(state.network, state, plan, [truth], torch.float32) for _ in range(2)]
         return [step.losses["total"] for step in steps]

@@ -11,7 +11,7 @@ from page4d.geometry.camera import project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.layers.attention import LogitsBias, attend
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import PRESETS, EpipolarConfig
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band, fundamental_matrices, line_distances
 from page4d.models.limits import ForwardLimits
@@ -128,7 +128,7 @@ def test_in_a_network(lively: Callable) -> None:
     images = torch.rand(1, 2, 3, 3, 28, 42, dtype=torch.float64)
     told = torch.rand(1, 2, 3, 28, 42, dtype=torch.float64)
     world_to_camera, intrinsics = cameras()
-    known = Hints(world_to_camera=world_to_camera, intrinsics=intrinsics)
+    known = Conditioning(world_to_camera=world_to_camera, intrinsics=intrinsics)
     for mask in (None, MASK):
         network, plain = lively(epipolar=config, mask=mask), lively(mask=mask)
         inputs = (images,) if mask is None else (images, told)
@@ -136,19 +136,19 @@ def test_in_a_network(lively: Callable) -> None:
             for name, parameter in (*network.named_parameters(), *plain.named_parameters()):
                 if "lambda_" in name:
                     parameter.fill_(1.0)
-            without, guided = network(*inputs), network(*inputs, hints=known)
-            limited = network(*inputs, hints=known, limits=ForwardLimits(max_tokens=30, max_queries=7))
+            without, guided = network(*inputs), network(*inputs, conditioning=known)
+            limited = network(*inputs, conditioning=known, limits=ForwardLimits(max_tokens=30, max_queries=7))
             assert torch.equal(without.depth, plain(*inputs).depth)
-            assert torch.equal(plain(*inputs, hints=known).depth, without.depth)
+            assert torch.equal(plain(*inputs, conditioning=known).depth, without.depth)
         assert (guided.depth - without.depth).abs().max() > 1e-5
         assert (guided.pose_encoding - without.pose_encoding).abs().max() > 1e-6
         torch.testing.assert_close(guided.depth, limited.depth, rtol=1e-11, atol=0)
         order = [0, 2, 1]
-        swapped = Hints(world_to_camera=world_to_camera[:, :, order], intrinsics=intrinsics[:, :, order])
+        swapped = Conditioning(world_to_camera=world_to_camera[:, :, order], intrinsics=intrinsics[:, :, order])
         with torch.no_grad():
-            permuted = network(*(value[:, :, order] for value in inputs), hints=swapped)
+            permuted = network(*(value[:, :, order] for value in inputs), conditioning=swapped)
         torch.testing.assert_close(guided.depth[:, :, order], permuted.depth, rtol=1e-10, atol=0)
-    network(*inputs, hints=known).depth.sum().backward()  # learned lambdas beside a fixed prior
+    network(*inputs, conditioning=known).depth.sum().backward()  # learned lambdas beside a fixed prior
     one_view = replace(known, world_to_camera=world_to_camera[:, :, :1], intrinsics=intrinsics[:, :, :1])
     full = lively(epipolar=config, full_attention="one-view")
-    assert full(images[:, :, :1], hints=one_view).depth.isfinite().all()
+    assert full(images[:, :, :1], conditioning=one_view).depth.isfinite().all()

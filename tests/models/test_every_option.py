@@ -11,7 +11,7 @@ from page4d.encoders.dinov2 import DinoV2Config
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.layers.feed_forward import FeedForwardKind
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import (
     PRESETS,
     BiasRows,
@@ -99,7 +99,7 @@ def predict(network: ViewTimeNetwork, given: dict, **options: object) -> Network
     parts = dict(given)
     images, mask = parts.pop("images"), parts.pop("mask_ext", None)
     with torch.no_grad():
-        return network(images, mask, hints=Hints(**parts), **options)
+        return network(images, mask, conditioning=Conditioning(**parts), **options)
 
 
 def numbers(out: NetworkOutput) -> dict[str, Tensor]:
@@ -177,7 +177,7 @@ def test_every_parameter_learns_with_everything_on(lively: Callable) -> None:
     network = opened(lively(**EVERYTHING))
     given = inputs(network.config)
     images, mask = given.pop("images"), given.pop("mask_ext")
-    out = network(images, mask, hints=Hints(**given))
+    out = network(images, mask, conditioning=Conditioning(**given))
     losses = [pose.square().mean() for pose in out.pose_encoding_iterations]
     losses += [out.depth.log().square().mean(), out.depth_confidence.log().mean(), out.points.abs().mean()]
     (torch.stack(losses).sum() + out.points_confidence.log().mean()).backward()

@@ -11,7 +11,7 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays, project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import (
     PRESETS,
     CameraHeadConfig,
@@ -67,8 +67,8 @@ def cameras() -> Cameras:
     )
 
 
-def hints_of(cameras: Cameras) -> Hints:
-    return Hints(world_to_camera=cameras.world_to_camera, intrinsics=cameras.intrinsics)
+def conditioning_of(cameras: Cameras) -> Conditioning:
+    return Conditioning(world_to_camera=cameras.world_to_camera, intrinsics=cameras.intrinsics)
 
 
 def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
@@ -84,7 +84,7 @@ def test_untrained_inputs_say_nothing(network: ViewTimeNetwork, images: Tensor, 
     bare = build_network(replace(CONFIG, matches=None, known_cameras=False)).double()
     own = network.state_dict()
     bare.load_state_dict({name: own[name] for name in bare.state_dict()})
-    informed, silent = network(images, hints=hints_of(cameras)), bare(images)
+    informed, silent = network(images, conditioning=conditioning_of(cameras)), bare(images)
     for name in ("pose_encoding", "depth", "points", "dynamic"):
         torch.testing.assert_close(getattr(informed, name), getattr(silent, name), rtol=0, atol=1e-12)
     assert silent.matches is None
@@ -93,7 +93,8 @@ def test_untrained_inputs_say_nothing(network: ViewTimeNetwork, images: Tensor, 
 def test_everything_told_reaches_the_outputs(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
     opened(network)
     results = [
-        network(images, hints=hints) for hints in (Hints(), Hints(intrinsics=cameras.intrinsics), hints_of(cameras))
+        network(images, conditioning=conditioning)
+        for conditioning in (Conditioning(), Conditioning(intrinsics=cameras.intrinsics), conditioning_of(cameras))
     ]
     for name in ("pose_encoding", "depth", "points", "rays"):
         values = [getattr(result, name) for result in results]
@@ -102,7 +103,9 @@ def test_everything_told_reaches_the_outputs(network: ViewTimeNetwork, images: T
 
 
 def test_every_parameter_gets_a_gradient(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
-    out = opened(network)(images, hints=hints_of(cameras), mask_ext=torch.rand(*SHAPE, *SIZE, dtype=torch.float64))
+    out = opened(network)(
+        images, conditioning=conditioning_of(cameras), mask_ext=torch.rand(*SHAPE, *SIZE, dtype=torch.float64)
+    )
     values = (*out.pose_encoding_iterations, out.depth, out.depth_confidence, out.points, out.points_confidence)
     loss = sum(value.square().mean() for value in (*values, out.dynamic_logit, out.matches.expected))
     (loss + (out.rays * torch.randn_like(out.rays)).mean()).backward()
@@ -119,16 +122,16 @@ def test_neither_the_world_nor_the_unit_of_known_cameras_matters(
     )
     moved = cameras.world_to_camera @ move
     moved[..., :3, 3] *= 40
-    one = opened(network)(images, hints=hints_of(cameras))
-    other = network(images, hints=hints_of(replace(cameras, world_to_camera=moved)))
+    one = opened(network)(images, conditioning=conditioning_of(cameras))
+    other = network(images, conditioning=conditioning_of(replace(cameras, world_to_camera=moved)))
     for name in ("pose_encoding", "depth", "points"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=1e-9)
 
 
 def test_one_camera_alone_gives_finite_numbers(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
     still = cameras.world_to_camera[:, :1, :1].expand(-1, 3, 1, -1, -1)
-    hints = Hints(world_to_camera=still, intrinsics=cameras.intrinsics[:, :, :1])
-    out = opened(network)(images[:, :, :1], hints=hints)
+    conditioning = Conditioning(world_to_camera=still, intrinsics=cameras.intrinsics[:, :, :1])
+    out = opened(network)(images[:, :, :1], conditioning=conditioning)
     out.depth.mean().backward()
     assert out.depth.isfinite().all()
     assert all(value.grad.isfinite().all() for value in network.parameters() if value.grad is not None)

@@ -10,7 +10,7 @@ from torch import Tensor
 from page4d.encoders.navit import NaViTConfig
 from page4d.encoders.stem import StemConfig
 from page4d.errors import ShapeError, UsageError
-from page4d.models.conditioning import NO_HINTS, Hints
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config.network import (
     PRESETS,
     CameraHeadConfig,
@@ -84,22 +84,24 @@ def frames(sizes: Sequence[tuple[int, int]], channels: tuple[int, ...] = (3,)) -
     return [torch.rand(1, TIMES, *channels, *size, dtype=torch.float64) for size in sizes]
 
 
-def hints_for(config: NetworkConfig, sizes: Sequence[tuple[int, int]]) -> Hints:
+def conditioning_for(config: NetworkConfig, sizes: Sequence[tuple[int, int]]) -> Conditioning:
     """Return known cameras, in pixels of each view's own image, where the network can use them."""
     torch.manual_seed(2)
     times = torch.tensor([[0.0, 1.5]], dtype=torch.float64)
     if not config.known_cameras:
-        return Hints(times=times)
+        return Conditioning(times=times)
     poses = torch.eye(4, dtype=torch.float64).repeat(1, TIMES, len(sizes), 1, 1)
     poses[..., :3, 3] = torch.randn(1, TIMES, len(sizes), 3, dtype=torch.float64)
     lenses = [[[20.0, 0, width / 2], [0, 21.0, height / 2], [0, 0, 1]] for height, width in sizes]
     intrinsics = torch.tensor(lenses, dtype=torch.float64).expand(1, TIMES, -1, 3, 3)
-    return Hints(times=times, world_to_camera=poses, intrinsics=intrinsics)
+    return Conditioning(times=times, world_to_camera=poses, intrinsics=intrinsics)
 
 
 def run(network: ViewTimeNetwork, sizes: Sequence[tuple[int, int]], **options: object) -> MixedOutput:
     masks = None if network.config.mask is None else frames(sizes, ())
-    return network.forward_mixed(frames(sizes), masks, hints=hints_for(network.config, sizes), **options)
+    return network.forward_mixed(
+        frames(sizes), masks, conditioning=conditioning_for(network.config, sizes), **options
+    )
 
 
 def assert_close(one: NetworkOutput, other: NetworkOutput, atol: float = 1e-9) -> None:
@@ -114,7 +116,7 @@ def test_apart_or_together_views_of_one_size_give_the_same(name: str, monkeypatc
     network, sizes = lively(CONFIGS[name]), [(16, 24)] * 3
     images = torch.stack(frames(sizes), dim=2)
     masks = None if network.config.mask is None else torch.stack(frames(sizes, ()), dim=2)
-    uniform = network(images, masks, hints=hints_for(network.config, sizes))
+    uniform = network(images, masks, conditioning=conditioning_for(network.config, sizes))
     together = run(network, sizes)
     monkeypatch.setattr(
         SizeGroups,
@@ -142,7 +144,9 @@ def test_views_that_do_not_exchange_see_what_they_would_see_alone() -> None:
             token[:, 1] = token[:, 0]
     out = run(network, RIG)
     for view, (images, masks) in enumerate(zip(frames(RIG), frames(RIG, ()), strict=True)):
-        alone = network(images[:, :, None], masks[:, :, None], hints=hints_for(PLAIN, RIG[view : view + 1]))
+        alone = network(
+            images[:, :, None], masks[:, :, None], conditioning=conditioning_for(PLAIN, RIG[view : view + 1])
+        )
         for part in ("depth", "points", "points_confidence", "rays", "dynamic"):
             torch.testing.assert_close(getattr(out.views[view], part), getattr(alone, part), rtol=1e-7, atol=1e-9)
 
@@ -227,19 +231,21 @@ def test_every_parameter_gets_a_gradient_from_a_mixed_rig() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "hints", "named"),
+    ("change", "conditioning", "named"),
     [
-        ({"sparse": SparseConfig(layers=(3,))}, NO_HINTS, "sparse layers"),
-        ({"epipolar": EpipolarConfig(layers=(1,))}, NO_HINTS, "epipolar prior"),
-        ({"schedule": FRAME_CROSS}, NO_HINTS, "rows and columns"),
-        ({}, Hints(keypoints=torch.zeros(1, TIMES, 4, 2, 3)), "keypoints"),
+        ({"sparse": SparseConfig(layers=(3,))}, NO_CONDITIONING, "sparse layers"),
+        ({"epipolar": EpipolarConfig(layers=(1,))}, NO_CONDITIONING, "epipolar prior"),
+        ({"schedule": FRAME_CROSS}, NO_CONDITIONING, "rows and columns"),
+        ({}, Conditioning(keypoints=torch.zeros(1, TIMES, 4, 2, 3)), "keypoints"),
     ],
 )
-def test_what_needs_one_size_is_refused_before_any_work(change: dict, hints: Hints, named: str) -> None:
+def test_what_needs_one_size_is_refused_before_any_work(change: dict, conditioning: Conditioning, named: str) -> None:
     network = build_network(replace(PRESETS["mv-tiny"], **change))
     network.encoder.register_forward_pre_hook(lambda *_: pytest.fail("it encodes"))
     with pytest.raises(UsageError, match=named):
-        network.forward_mixed([torch.rand(1, TIMES, 3, 28, 14 * side) for side in (1, 2, 3, 3)], hints=hints)
+        network.forward_mixed(
+            [torch.rand(1, TIMES, 3, 28, 14 * side) for side in (1, 2, 3, 3)], conditioning=conditioning
+        )
 
 
 def test_views_that_do_not_belong_together_are_refused() -> None:

@@ -8,7 +8,7 @@ import torch
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import ShapeError, UsageError
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import (
     PRESETS,
     BiasRows,
@@ -188,14 +188,16 @@ def test_wrong_shapes_are_refused(shape: tuple, mask_shape: tuple | None, messag
 
 
 def test_half_a_camera_is_refused() -> None:
-    hints = Hints(world_to_camera=torch.eye(4).expand(1, 1, 2, 4, 4))
+    conditioning = Conditioning(world_to_camera=torch.eye(4).expand(1, 1, 2, 4, 4))
     with pytest.raises(ShapeError, match="without their intrinsics"):
-        build_network(TINY)(torch.rand(1, 1, 2, 3, 28, 28), hints=hints)
+        build_network(TINY)(torch.rand(1, 1, 2, 3, 28, 28), conditioning=conditioning)
 
 
 def test_hints_of_other_images_are_refused() -> None:
     with pytest.raises(ShapeError, match="keypoints have shape"):
-        build_network(TINY)(torch.rand(1, 1, 2, 3, 28, 28), hints=Hints(keypoints=torch.rand(1, 1, 2, 4)))
+        build_network(TINY)(
+            torch.rand(1, 1, 2, 3, 28, 28), conditioning=Conditioning(keypoints=torch.rand(1, 1, 2, 4))
+        )
 
 
 def test_a_mask_needs_a_network_with_masks() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from page4d.layers.attention import LogitsBias
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import PRESETS, FullAttention, SparseConfig, Streams
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork
@@ -77,9 +77,9 @@ def test_full_attention_of_several_views(lively: Callable) -> None:
 def test_full_attention_keeps_memory_and_keypoints(lively: Callable) -> None:
     images, _ = capture(3, 1)
     network = lively(full_attention="one-view", sparse=SparseConfig(layers=(3,), strategy="memory"))
-    hints = Hints(keypoints=torch.rand(2, 3, 1, 2, 3, dtype=torch.float64), times=torch.rand(2, 3))
-    first = predict(network, images, hints=hints)
-    second = predict(network, images, hints=replace(hints, memory=first.memory))
+    conditioning = Conditioning(keypoints=torch.rand(2, 3, 1, 2, 3, dtype=torch.float64), times=torch.rand(2, 3))
+    first = predict(network, images, conditioning=conditioning)
+    second = predict(network, images, conditioning=replace(conditioning, memory=first.memory))
     assert second.depth.shape == (2, 3, 1, 28, 42)
     assert first.memory.keys() == second.memory.keys()
 

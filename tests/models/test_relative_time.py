@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from page4d.layers.attention import attend, fold_bias
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import PRESETS, TimeEncoding
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork
@@ -91,12 +91,12 @@ def test_only_distances_in_time_count(lively: Callable, encoding: TimeEncoding) 
     images = images_of(batch=2)
     times = torch.tensor([TIMES["uneven"], TIMES["whole"]], dtype=torch.float64)
     with torch.no_grad():
-        one = network(images, hints=Hints(times=times))
-        shifted = network(images, hints=Hints(times=times + 17.3))
-        stretched = network(images, hints=Hints(times=2 * times))
+        one = network(images, conditioning=Conditioning(times=times))
+        shifted = network(images, conditioning=Conditioning(times=times + 17.3))
+        stretched = network(images, conditioning=Conditioning(times=2 * times))
         second = network(images[1:])
         order = [0, 2, 3, 1]
-        permuted = network(images[:, order], hints=Hints(times=times[:, order]))
+        permuted = network(images[:, order], conditioning=Conditioning(times=times[:, order]))
     torch.testing.assert_close(one.depth, shifted.depth, rtol=1e-10, atol=0)
     assert (one.depth - stretched.depth).abs().max() > 1e-5
     torch.testing.assert_close(one.depth[1:], second.depth, rtol=1e-11, atol=0)  # times count from 0 by default
@@ -108,8 +108,8 @@ def test_alibi_does_not_know_the_direction_of_time(lively: Callable) -> None:
     for encoding, same in ((TimeEncoding.ALIBI, True), (TimeEncoding.ROPE, False)):
         network = encoded(lively, encoding, 0.6)
         with torch.no_grad():
-            forward = network(images_of(), hints=Hints(times=times))
-            backward = network(images_of(), hints=Hints(times=-times))
+            forward = network(images_of(), conditioning=Conditioning(times=times))
+            backward = network(images_of(), conditioning=Conditioning(times=-times))
         assert torch.allclose(forward.depth, backward.depth, rtol=1e-11, atol=0) == same
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
 from page4d.layers.rope import rotary_tables
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import PRESETS, SparseConfig, SparseStrategy, Streams
 from page4d.models.landmarks import cell_counts, cells, choose_landmarks, landmark_places
 from page4d.models.limits import ForwardLimits
@@ -230,9 +230,9 @@ def test_keypoints_tell_streams_apart_only_with_a_weight(
     """A weight of 0 that nothing is learned from leaves one stream, at the cost of one."""
     config = SparseConfig(layers=(2,), strategy="memory", memory_tokens=4)
     network = opened(lively(mask=MASK, sparse=config), weight=weight)
-    hints = Hints(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64))
+    conditioning = Conditioning(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64))
     with torch.set_grad_enabled(learns):
-        memory = network(images_of(), hints=hints).memory
+        memory = network(images_of(), conditioning=conditioning).memory
     assert (set(memory) == {"2.pose", "2.geometry"}) is split
 
 
@@ -241,15 +241,15 @@ def test_the_memory_carries_over(lively: Callable) -> None:
     with torch.no_grad():
         first = network(images_of())
         fresh = network(images_of())
-        carried = network(images_of(), hints=Hints(memory=first.memory))
+        carried = network(images_of(), conditioning=Conditioning(memory=first.memory))
     assert list(first.memory) == ["3.shared"]
     assert first.memory["3.shared"].shape == (1, 4, 32)
     assert torch.equal(fresh.depth, first.depth)
     assert (carried.depth - fresh.depth).abs().max() > 1e-6
     told = {f"3.{stream}": torch.randn(1, 4, 32, dtype=torch.float64) for stream in (Stream.POSE, Stream.GEOMETRY)}
     with torch.no_grad():
-        split = network(images_of(), hints=Hints(memory=told))
-        moved = network(images_of(), hints=Hints(memory={**told, "3.pose": told["3.geometry"]}))
+        split = network(images_of(), conditioning=Conditioning(memory=told))
+        moved = network(images_of(), conditioning=Conditioning(memory={**told, "3.pose": told["3.geometry"]}))
     assert set(split.memory) == set(told)
     assert torch.equal(split.depth, moved.depth)
     assert not torch.equal(split.pose_encoding, moved.pose_encoding)
@@ -263,9 +263,9 @@ def test_keypoints_favour_geometry(lively: Callable, streams: Streams) -> None:
     points = torch.rand(1, 3, 2, 2, 3, dtype=torch.float64)
     with torch.no_grad():
         plain = opened(network)(images_of())
-        silent = network(images_of(), hints=Hints(keypoints=points))
-        heard = opened(network, weight=4.0)(images_of(), hints=Hints(keypoints=points))
-        beyond = opened(network, weight=9.0)(images_of(), hints=Hints(keypoints=points))
+        silent = network(images_of(), conditioning=Conditioning(keypoints=points))
+        heard = opened(network, weight=4.0)(images_of(), conditioning=Conditioning(keypoints=points))
+        beyond = opened(network, weight=9.0)(images_of(), conditioning=Conditioning(keypoints=points))
     torch.testing.assert_close(plain.depth, silent.depth, rtol=1e-12, atol=0)
     assert (heard.depth - plain.depth).abs().max() > 1e-6
     assert torch.equal(heard.depth, beyond.depth)
@@ -277,7 +277,7 @@ def test_keypoints_favour_geometry(lively: Callable, streams: Streams) -> None:
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
 def test_every_sparse_parameter_gets_a_gradient(lively: Callable, strategy: SparseStrategy) -> None:
     network = opened(lively(mask=None, sparse=SparseConfig(layers=(3,), strategy=strategy, landmarks=2)), weight=0.5)
-    out = network(images_of(), hints=Hints(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64)))
+    out = network(images_of(), conditioning=Conditioning(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64)))
     (out.depth.square().mean() + out.pose_encoding.square().mean()).backward()
     parameters = dict(network.aggregator.sparse.named_parameters())
     dead = [name for name, value in parameters.items() if value.grad is None or not value.grad.any()]

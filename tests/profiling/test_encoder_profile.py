@@ -1,4 +1,4 @@
-"""The walk through an encoder, which computes nothing, against encoders that compute and against published sizes."""
+"""Profiles of encoders on the meta device against encoders that compute and against published sizes."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +16,10 @@ from page4d.encoders.presets import ENCODER_PRESETS, ClassifierConfig
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import ShapeError, UsageError
 from page4d.pretraining.mae import MAEConfig, MaskedAutoencoder
-from page4d.pretraining.profile import walk_mae
-from page4d.profiling.encoders import walk_encoder
+from page4d.pretraining.profile import profile_mae
+from page4d.profiling.encoders import profile_encoder
 from page4d.profiling.memory import LiveBytes
-from page4d.profiling.table import Walk, number_of
+from page4d.profiling.table import Profile, axis_length
 
 SHALLOW: dict[str, ClassifierConfig] = {
     "vit": replace(ENCODER_PRESETS["vit-s16"], depth=2),
@@ -39,19 +39,19 @@ MAE = MAEConfig(
 )
 
 
-def classify(config: ClassifierConfig) -> tuple[Walk, nn.Module, Callable[[], object]]:
+def classify(config: ClassifierConfig) -> tuple[Profile, nn.Module, Callable[[], object]]:
     torch.manual_seed(0)
     encoder = build_encoder(config).eval().requires_grad_(False)
     return (
-        walk_encoder(config, batch=BATCH, size=SIZE),
+        profile_encoder(config, batch=BATCH, size=SIZE),
         encoder,
         lambda: encoder.classify(torch.rand(BATCH, 3, *SIZE)),
     )
 
 
-def paint() -> tuple[Walk, nn.Module, Callable[[], object]]:
+def paint() -> tuple[Profile, nn.Module, Callable[[], object]]:
     network = MaskedAutoencoder(MAE).eval().requires_grad_(False)
-    return walk_mae(MAE, batch=BATCH, size=SIZE), network, lambda: network(torch.rand(BATCH, 3, *SIZE))
+    return profile_mae(MAE, batch=BATCH, size=SIZE), network, lambda: network(torch.rand(BATCH, 3, *SIZE))
 
 
 CASES = {**{name: lambda config=config: classify(config) for name, config in SHALLOW.items()}, "mae": paint}
@@ -72,62 +72,62 @@ class Shapes(TorchDispatchMode):
 
 @pytest.mark.parametrize("name", list(CASES))
 def test_shapes_work_memory_and_parameters_are_those_of_a_run(name: str) -> None:
-    walk, encoder, run = CASES[name]()
+    profile, encoder, run = CASES[name]()
     with Shapes() as shapes:
         run()
-    for stage in walk.stages:
-        assert stage.shape == tuple(number_of(axis, walk.symbols) for axis in stage.symbolic)
+    for stage in profile.stages:
+        assert stage.shape == tuple(axis_length(axis, profile.symbols) for axis in stage.symbolic)
         merged = (stage.shape[0], stage.shape[1] * stage.shape[2], stage.shape[3]) if len(stage.shape) == 4 else ()
         assert {stage.shape, merged} & shapes.seen or stage.name in FUSED, (stage.name, stage.shape)
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         run()
-    assert walk.flops == counted.get_total_flops()
+    assert profile.flops == counted.get_total_flops()
     with LiveBytes() as held:
         run()
-    # NaViT is packed before the walk begins, and its masks are built from tables of booleans.
-    assert walk.computed_bytes == pytest.approx(held.peak, rel=0.1 if name == "navit" else 0.01)
+    # NaViT is packed before the profile begins, and its masks are built from tables of booleans.
+    assert profile.computed_bytes == pytest.approx(held.peak, rel=0.1 if name == "navit" else 0.01)
     total = sum(value.numel() for value in encoder.parameters())
-    assert walk.parameters == total == sum(stage.parameters for stage in walk.stages)
+    assert profile.parameters == total == sum(stage.parameters for stage in profile.stages)
 
 
 def test_vit_b16_walks_as_specified() -> None:
-    walk = walk_encoder(ENCODER_PRESETS["vit-b16"], batch=2)
-    shapes = [stage.shape for stage in walk.stages]
+    profile = profile_encoder(ENCODER_PRESETS["vit-b16"], batch=2)
+    shapes = [stage.shape for stage in profile.stages]
     assert shapes[:4] == [(2, 3, 224, 224), (2, 196, 768), (2, 197, 768), (2, 197, 768)]
     assert shapes[4:-3] == [(2, 197, 768)] * 12
     assert shapes[-3:] == [(2, 197, 768), (2, 768), (2, 1000)]
-    assert walk.parameters == 86_567_656
-    assert [stage.parameters for stage in walk.stages[1:5]] == [589_824 + 768, 768, 151_296, 7_087_872]
-    assert walk.stages[-1].parameters == 768_000 + 1000
+    assert profile.parameters == 86_567_656
+    assert [stage.parameters for stage in profile.stages[1:5]] == [589_824 + 768, 768, 151_296, 7_087_872]
+    assert profile.stages[-1].parameters == 768_000 + 1000
 
 
 @pytest.mark.parametrize(("name", "giga_macs"), [("vit-b16", 17.56), ("swin-t", 4.49), ("twins-svt-s", 2.93)])
 def test_work_is_the_published_one(name: str, giga_macs: float) -> None:
     """Source: the papers' tables and the public timm code's, in multiplications with an addition."""
-    assert walk_encoder(ENCODER_PRESETS[name]).flops / 2e9 == pytest.approx(giga_macs, rel=0.005)
+    assert profile_encoder(ENCODER_PRESETS[name]).flops / 2e9 == pytest.approx(giga_macs, rel=0.005)
 
 
 @pytest.mark.parametrize("name", ["swin", "twins"])
 def test_fused_levels_have_their_parameters(name: str) -> None:
-    walk = walk_encoder(replace(SHALLOW[name], num_classes=None, level=1))
-    assert walk.parameters == sum(stage.parameters for stage in walk.stages)
-    fusion = walk.stages[-1]
-    assert (fusion.name, fusion.shape) == ("levels from 1 on", (1, 28, 28, walk.symbols["C1"]))
+    profile = profile_encoder(replace(SHALLOW[name], num_classes=None, level=1))
+    assert profile.parameters == sum(stage.parameters for stage in profile.stages)
+    fusion = profile.stages[-1]
+    assert (fusion.name, fusion.shape) == ("levels from 1 on", (1, 28, 28, profile.symbols["C1"]))
     assert fusion.parameters > 0
 
 
 def test_images_share_sequences_as_far_as_they_fit() -> None:
-    walk = walk_encoder(replace(ENCODER_PRESETS["navit"], depth=1), batch=5, size=(384, 512))
-    assert walk.stages[1].shape == (3, 2 * 24 * 32, 768)
-    assert [stage.shape for stage in walk.stages[-3:]] == [(3, 2, 768), (5, 768), (5, 1000)]
+    profile = profile_encoder(replace(ENCODER_PRESETS["navit"], depth=1), batch=5, size=(384, 512))
+    assert profile.stages[1].shape == (3, 2 * 24 * 32, 768)
+    assert [stage.shape for stage in profile.stages[-3:]] == [(3, 2, 768), (5, 768), (5, 1000)]
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ShapeError, match="patches of 16 px"):
-        walk_encoder(ENCODER_PRESETS["vit-s16"], size=(200, 224))
+        profile_encoder(ENCODER_PRESETS["vit-s16"], size=(200, 224))
     with pytest.raises(ShapeError, match="patches of 32 px"):
-        walk_encoder(ENCODER_PRESETS["swin-t"], size=(240, 224))
+        profile_encoder(ENCODER_PRESETS["swin-t"], size=(240, 224))
     with pytest.raises(ShapeError, match="positions are known for 32 x 32"):
-        walk_encoder(ENCODER_PRESETS["navit"], size=(224, 528))
+        profile_encoder(ENCODER_PRESETS["navit"], size=(224, 528))
     with pytest.raises(UsageError, match="0 images"):
-        walk_encoder(ENCODER_PRESETS["vit-s16"], batch=0)
+        profile_encoder(ENCODER_PRESETS["vit-s16"], batch=0)

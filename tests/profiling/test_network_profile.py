@@ -1,4 +1,4 @@
-"""The walk through a network, which computes nothing, against networks that compute."""
+"""The profile through a network, which computes nothing, against networks that compute."""
 
 from dataclasses import replace
 from functools import cache
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import (
     PRESETS,
     BiasRows,
@@ -31,8 +31,8 @@ from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.profiling.memory import LiveBytes
-from page4d.profiling.network import walk_network
-from page4d.profiling.table import Walk
+from page4d.profiling.network import profile_network
+from page4d.profiling.table import Profile
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
@@ -92,20 +92,20 @@ def run(network: ViewTimeNetwork, limits: ForwardLimits = NO_LIMITS) -> None:
     leading = (BATCH, TIMES, VIEWS)
     images = torch.rand(*leading, 3, height, width)
     mask = torch.rand(*leading, height, width) if config.mask is not None and config.motion_head is None else None
-    hints: dict[str, torch.Tensor] = {}
+    conditioning: dict[str, torch.Tensor] = {}
     if config.sparse is not None:
-        hints["keypoints"] = torch.rand(*leading, 2, 3)
+        conditioning["keypoints"] = torch.rand(*leading, 2, 3)
     if config.known_cameras or config.epipolar is not None:
-        hints["world_to_camera"] = torch.eye(4).repeat(*leading, 1, 1)
-        hints["world_to_camera"][..., 0, 3] = torch.rand(leading)
-        hints["intrinsics"] = torch.tensor([[40.0, 0, 20], [0, 40, 20], [0, 0, 1]]).repeat(*leading, 1, 1)
+        conditioning["world_to_camera"] = torch.eye(4).repeat(*leading, 1, 1)
+        conditioning["world_to_camera"][..., 0, 3] = torch.rand(leading)
+        conditioning["intrinsics"] = torch.tensor([[40.0, 0, 20], [0, 40, 20], [0, 0, 1]]).repeat(*leading, 1, 1)
     with torch.no_grad():
-        network(images, mask, hints=Hints(**hints), limits=limits)
+        network(images, mask, conditioning=Conditioning(**conditioning), limits=limits)
 
 
 @cache
-def walk(config: NetworkConfig, limits: ForwardLimits = NO_LIMITS) -> Walk:
-    return walk_network(config, times=TIMES, views=VIEWS, size=size_of(config), batch=BATCH, limits=limits)
+def profile(config: NetworkConfig, limits: ForwardLimits = NO_LIMITS) -> Profile:
+    return profile_network(config, times=TIMES, views=VIEWS, size=size_of(config), batch=BATCH, limits=limits)
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
@@ -115,7 +115,7 @@ def test_peak_memory_is_that_of_a_run(name: str) -> None:
     for limits in (NO_LIMITS, LIMITS) if name in ("two streams", "vggt", "pi3") else (NO_LIMITS,):
         with LiveBytes() as counted:
             run(network, limits)
-        assert walk(network.config, limits).computed_bytes == pytest.approx(counted.peak, rel=0.01)
+        assert profile(network.config, limits).computed_bytes == pytest.approx(counted.peak, rel=0.01)
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
@@ -124,7 +124,7 @@ def test_work_and_parameters_are_those_of_the_network(name: str) -> None:
     network = with_open_gates(NETWORKS[name])
     with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
         run(network)
-    walked = walk(network.config)
+    walked = profile(network.config)
     parts = counted.get_flop_counts()
     inside = sum(sum(work.values()) for part, work in parts.items() if part.count(".") == 1)
     geometry = 0 if network.config.epipolar is None else 1e-3 * inside  # lines of the prior are of no stage
@@ -159,13 +159,13 @@ def test_every_stage_is_a_tensor_of_a_run(name: str) -> None:
     network = with_open_gates(NETWORKS[name])
     with _Shapes() as shapes:
         run(network)
-    for stage in walk(network.config).stages:
+    for stage in profile(network.config).stages:
         if stage.name not in FUSED:
             assert squeezed(stage.shape) in shapes.seen, (stage.name, stage.shape)
 
 
 def test_limits_lower_the_peak_and_nothing_else() -> None:
-    whole, parts = walk(TINY), walk(TINY, LIMITS)
+    whole, parts = profile(TINY), profile(TINY, LIMITS)
     assert parts.computed_bytes < 0.7 * whole.computed_bytes
     assert (parts.stages, parts.flops) == (whole.stages, whole.flops)
     assert whole.peak_bytes == whole.computed_bytes + 4 * whole.parameters
@@ -174,7 +174,7 @@ def test_limits_lower_the_peak_and_nothing_else() -> None:
 
 def test_one_view_is_shown_as_views_of_one_instant() -> None:
     config = replace(TINY, full_attention=FullAttention.ONE_VIEW)
-    walks = [walk_network(config, times=6, views=views, size=(28, 42)) for views in (1, 2)]
+    walks = [profile_network(config, times=6, views=views, size=(28, 42)) for views in (1, 2)]
     assert [(found.symbols["T"], found.symbols["V"]) for found in walks] == [(1, 6), (6, 2)]
     shapes = [{stage.name: stage.shape for stage in found.stages} for found in walks]
     assert [found["view-attention (fixed t), 4 layers"] for found in shapes] == [(1, 66, 32), (6, 22, 32)]

@@ -1,4 +1,4 @@
-"""The walk of shapes through networks and encoders as it was read and found right: `make golden` writes it anew."""
+"""Golden shape tables of networks and encoders; `make golden` regenerates them."""
 
 import os
 from collections.abc import Callable
@@ -11,9 +11,9 @@ import pytest
 from page4d.encoders.presets import ENCODER_PRESETS
 from page4d.models.config.network import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
 from page4d.pretraining.profile import PRETRAINING_WALKS
-from page4d.profiling.encoders import walk_encoder
-from page4d.profiling.network import walk_network
-from page4d.profiling.table import Walk
+from page4d.profiling.encoders import profile_encoder
+from page4d.profiling.network import profile_network
+from page4d.profiling.table import Profile
 
 FOLDER = Path(__file__).parents[1] / "golden" / "shapes"
 LARGE = PRESETS["mv-large"]
@@ -24,26 +24,26 @@ CASES: dict[str, tuple[NetworkConfig, int, int]] = {
     "pi3": (PRESETS["pi3"], 100, 1),
     "mv-demo": (PRESETS["mv-demo"], 8, 4),
 }
-ENCODERS: dict[str, Callable[[], Walk]] = {
+ENCODERS: dict[str, Callable[[], Profile]] = {
     **{
-        name: partial(walk_encoder, ENCODER_PRESETS[name], batch=3)
+        name: partial(profile_encoder, ENCODER_PRESETS[name], batch=3)
         for name in ("vit-b16", "swin-t", "twins-svt-s", "navit")
     },
-    **{name: partial(walk, batch=3) for name, walk in PRETRAINING_WALKS.items()},
+    **{name: partial(profile, batch=3) for name, profile in PRETRAINING_WALKS.items()},
 }
 
 
-def written(walk: Walk) -> str:
-    lines = [", ".join(f"{symbol}={number}" for symbol, number in walk.symbols.items()), ""]
-    for stage in walk.stages:
+def written(profile: Profile) -> str:
+    lines = [", ".join(f"{symbol}={number}" for symbol, number in profile.symbols.items()), ""]
+    for stage in profile.stages:
         axes = f"[{', '.join(stage.symbolic)}] = [{', '.join(map(str, stage.shape))}]"
         work = f"{stage.parameters} parameters, {stage.flops} FLOP" if stage.parameters else ""
         lines.append(f"{stage.part:<9} {stage.name:<66} {axes:<60} {work}".rstrip())
     return "\n".join(lines) + "\n"
 
 
-def check(name: str, walk: Walk) -> None:
-    found, path = written(walk), FOLDER / f"{name}.txt"
+def check(name: str, profile: Profile) -> None:
+    found, path = written(profile), FOLDER / f"{name}.txt"
     if os.environ.get("PAGE4D_REGENERATE"):
         path.write_text(found)
     assert found == path.read_text()
@@ -53,7 +53,7 @@ def check(name: str, walk: Walk) -> None:
 def test_golden_walk(name: str) -> None:
     config, times, views = CASES[name]
     side = config.encoder.image_size
-    check(name, walk_network(config, times=times, views=views, size=(side, side)))
+    check(name, profile_network(config, times=times, views=views, size=(side, side)))
 
 
 @pytest.mark.parametrize("name", list(ENCODERS))

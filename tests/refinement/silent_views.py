@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.models.config.inputs import MatchTarget
 from page4d.models.inputs.matching import ViewMatches
 from page4d.models.output import NetworkOutput
@@ -37,13 +37,13 @@ def silent_views(
     return views
 
 
-def true_cameras(truth: Truth) -> Cameras:
+def true_cameras(truth: GroundTruth) -> Cameras:
     """Return [B, T, V] in float64."""
     pose, matrix = truth.cameras.world_to_camera.double(), truth.cameras.intrinsics.double()
     return replace(truth.cameras, world_to_camera=pose, intrinsics=matrix)
 
 
-def wrong_depth(truth: Truth, factors: Sequence[float]) -> list[Tensor]:
+def wrong_depth(truth: GroundTruth, factors: Sequence[float]) -> list[Tensor]:
     """Return depth of every view that is wrong by a factor; far away where there is nothing."""
     true = torch.where(truth.depth > 0, truth.depth, FAR)
     return [depth * factor for depth, factor in zip(true.unbind(2), factors, strict=True)]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.models.config.inputs import MatchTarget
 from page4d.models.inputs.matching import Matches
 from page4d.models.output import NetworkOutput
@@ -23,15 +23,15 @@ TIMES, VIEWS = 2, 4
 
 
 @pytest.fixture(scope="module")
-def truth() -> Truth:
+def truth() -> GroundTruth:
     return sample_truth([5], ShotRequest(num_times=TIMES, num_views=VIEWS, image_size=SIZE, spacing_deg=(8, 9)))
 
 
-def depths(truth: Truth) -> Tensor:
+def depths(truth: GroundTruth) -> Tensor:
     return torch.where(truth.depth > 0, truth.depth, 60)
 
 
-def views_of(truth: Truth, targets: tuple[MatchTarget, ...]) -> list[MatchedView]:
+def views_of(truth: GroundTruth, targets: tuple[MatchTarget, ...]) -> list[MatchedView]:
     """Return views of a network that knows the depth, and some of whose matches are wrong but half sure."""
     shape = (*truth.depth.shape[:3], len(targets), GRID[0] * GRID[1])
     found = torch.linspace(-0.5, 0.5, shape[-1] * 2).reshape(-1, 2).expand(*shape, 2)
@@ -46,7 +46,7 @@ def views_of(truth: Truth, targets: tuple[MatchTarget, ...]) -> list[MatchedView
     ]
 
 
-def looked(truth: Truth, targets: tuple[MatchTarget, ...], views: list[MatchedView] | None = None):
+def looked(truth: GroundTruth, targets: tuple[MatchTarget, ...], views: list[MatchedView] | None = None):
     """Return what a network found, and what is found closely by true cameras and depth."""
     views = views or views_of(truth, targets)
     before = network_sightings(views, TIMES, 3.0)
@@ -61,7 +61,7 @@ def looked(truth: Truth, targets: tuple[MatchTarget, ...], views: list[MatchedVi
 
 
 @pytest.mark.parametrize("targets", [(MatchTarget.NEXT_VIEW,), tuple(MatchTarget), (MatchTarget.NEXT_TIME,)])
-def test_every_pair_of_views_is_looked_at_once(truth: Truth, targets: tuple[MatchTarget, ...]) -> None:
+def test_every_pair_of_views_is_looked_at_once(truth: GroundTruth, targets: tuple[MatchTarget, ...]) -> None:
     _, close = looked(truth, targets)
     later = sum(not target.at_same_instant for target in targets)
     assert close.images.shape == (TIMES * VIEWS, VIEWS - 1 + later)
@@ -72,7 +72,7 @@ def test_every_pair_of_views_is_looked_at_once(truth: Truth, targets: tuple[Matc
         assert all(other % VIEWS == view for other in others[VIEWS - 1 :])
 
 
-def test_pairs_that_no_network_looked_at_are_found_where_they_are(truth: Truth) -> None:
+def test_pairs_that_no_network_looked_at_are_found_where_they_are(truth: GroundTruth) -> None:
     """The first and the third of four views: no target of a network is the view after the next."""
     _, close = looked(truth, (MatchTarget.NEXT_VIEW, MatchTarget.PREVIOUS_VIEW))
     slot = close.images[0].tolist().index(2)
@@ -93,7 +93,7 @@ def test_pairs_that_no_network_looked_at_are_found_where_they_are(truth: Truth) 
     assert off[both].median() < 0.7
 
 
-def test_what_was_found_stays_where_nothing_looks_alike(truth: Truth) -> None:
+def test_what_was_found_stays_where_nothing_looks_alike(truth: GroundTruth) -> None:
     targets = (MatchTarget.NEXT_VIEW, MatchTarget.FIRST_TIME)
     before, close = looked(truth, targets)
     for image in range(TIMES * VIEWS):
@@ -110,7 +110,7 @@ def test_what_was_found_stays_where_nothing_looks_alike(truth: Truth) -> None:
     assert torch.equal(nothing.weight.sum(dim=2), before.weight.sum(dim=2))
 
 
-def test_a_view_alone_is_left_as_it_is(truth: Truth) -> None:
+def test_a_view_alone_is_left_as_it_is(truth: GroundTruth) -> None:
     alone = replace(
         truth,
         images=truth.images[:, :, :1],
@@ -123,7 +123,7 @@ def test_a_view_alone_is_left_as_it_is(truth: Truth) -> None:
     assert after is before
 
 
-def test_a_smaller_view_has_fewer_patches(truth: Truth) -> None:
+def test_a_smaller_view_has_fewer_patches(truth: GroundTruth) -> None:
     """The last view without its lowest rows: what is above them is found as in the whole."""
     targets = (MatchTarget.NEXT_VIEW,)
     views, rows = views_of(truth, targets), 9

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, world_points
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.models.config.inputs import MatchTarget
 from page4d.models.inputs.matching import Appearance, ViewMatches, to_pixels
 from page4d.models.output import NetworkOutput
@@ -26,7 +26,7 @@ WRONG = 1.3
 
 
 @pytest.fixture(scope="module")
-def truth() -> Truth:
+def truth() -> GroundTruth:
     return sample_truth([1, 2], ShotRequest(num_times=2, num_views=3, image_size=SIZE, spacing_deg=(15, 16)))
 
 
@@ -47,7 +47,7 @@ def looks(points: Tensor, side: int) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def views(truth: Truth) -> list[MatchedView]:
+def views(truth: GroundTruth) -> list[MatchedView]:
     points = world_points(truth.depth.double(), cameras_of(truth))
     appearance = Appearance(
         patches=40 * looks(points, PATCH),
@@ -71,7 +71,7 @@ def views(truth: Truth) -> list[MatchedView]:
     return found
 
 
-def cameras_of(truth: Truth) -> Cameras:
+def cameras_of(truth: GroundTruth) -> Cameras:
     return Cameras(
         world_to_camera=truth.cameras.world_to_camera.double(),
         intrinsics=truth.cameras.intrinsics.double(),
@@ -100,7 +100,7 @@ def slips(found: Tensor, views: list[MatchedView]) -> Tensor:
 
 @pytest.mark.parametrize("wrong", [WRONG, 1 / WRONG])
 def test_depth_is_found_where_others_see_what_looks_alike(
-    truth: Truth, views: list[MatchedView], wrong: float
+    truth: GroundTruth, views: list[MatchedView], wrong: float
 ) -> None:
     found = sweep(views, flat(cameras_of(truth)), depth_of(views) * wrong)
     before, after = slips(depth_of(views) * wrong, views), slips(found, views)
@@ -108,7 +108,7 @@ def test_depth_is_found_where_others_see_what_looks_alike(
     assert (after < 0.1).float().mean() > 0.6  # some patches are seen by one view only
 
 
-def test_what_is_seen_nowhere_stays(truth: Truth, views: list[MatchedView]) -> None:
+def test_what_is_seen_nowhere_stays(truth: GroundTruth, views: list[MatchedView]) -> None:
     unlike = [
         replace(
             view,
@@ -124,7 +124,7 @@ def test_what_is_seen_nowhere_stays(truth: Truth, views: list[MatchedView]) -> N
         torch.testing.assert_close(sweep(those, flat(cameras_of(truth)), given), given)
 
 
-def test_other_units_change_nothing(truth: Truth, views: list[MatchedView]) -> None:
+def test_other_units_change_nothing(truth: GroundTruth, views: list[MatchedView]) -> None:
     cameras = flat(cameras_of(truth))
     pose = cameras.world_to_camera.clone()
     pose[..., :3, 3] *= 50
@@ -133,7 +133,7 @@ def test_other_units_change_nothing(truth: Truth, views: list[MatchedView]) -> N
     torch.testing.assert_close(there / 50, sweep(views, cameras, given))
 
 
-def test_scenes_do_not_mix(truth: Truth, views: list[MatchedView]) -> None:
+def test_scenes_do_not_mix(truth: GroundTruth, views: list[MatchedView]) -> None:
     given = depth_of(views) * WRONG
     cameras = flat(cameras_of(truth))
     alone = []
@@ -146,7 +146,7 @@ def test_scenes_do_not_mix(truth: Truth, views: list[MatchedView]) -> None:
 
 
 def test_many_pairs_are_compared_in_parts(
-    monkeypatch: pytest.MonkeyPatch, truth: Truth, views: list[MatchedView]
+    monkeypatch: pytest.MonkeyPatch, truth: GroundTruth, views: list[MatchedView]
 ) -> None:
     given = depth_of(views) * WRONG
     whole = sweep(views, flat(cameras_of(truth)), given)
@@ -154,7 +154,7 @@ def test_many_pairs_are_compared_in_parts(
     torch.testing.assert_close(sweep(views, flat(cameras_of(truth)), given), whole)
 
 
-def test_views_of_fewer_patches_are_padded_and_compared(truth: Truth, views: list[MatchedView]) -> None:
+def test_views_of_fewer_patches_are_padded_and_compared(truth: GroundTruth, views: list[MatchedView]) -> None:
     """The last view without its lowest rows: others still find the rest there, and it finds itself in others."""
     rows = 6
     last = views[2]
@@ -180,7 +180,7 @@ def test_views_of_fewer_patches_are_padded_and_compared(truth: Truth, views: lis
     assert (inner.log().abs() < 0.02).float().mean() > 0.8
 
 
-def test_what_moves_is_not_looked_for_at_other_instants(truth: Truth, views: list[MatchedView]) -> None:
+def test_what_moves_is_not_looked_for_at_other_instants(truth: GroundTruth, views: list[MatchedView]) -> None:
     """With all that may be compared at the same instant left out, only what stands still is found anew."""
     between = tuple(kind for kind in KINDS if not kind.at_same_instant)
     assert between

@@ -10,7 +10,7 @@ from torch import Tensor
 from page4d.evaluation.camera_pairs import pair_errors
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import se3_exp
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.models.config.inputs import MatchTarget
 from page4d.models.inputs.matching import Matches, patch_centers, to_pixels
 from page4d.models.output import NetworkOutput
@@ -170,7 +170,7 @@ def test_cameras_come_closer_to_the_truth_if_images_are_given() -> None:
     assert errors(closer)[1] < 0.9 * errors(plain)[1]
 
 
-def capture() -> tuple[Truth, Correspondences]:
+def capture() -> tuple[GroundTruth, Correspondences]:
     """Return an instant of two scenes that three cameras see, and where patches truly are."""
     truth = sample_truth([1, 2], ShotRequest(num_times=1, num_views=3, image_size=SIZE, spacing_deg=(10, 11)))
     return truth, true_correspondences(targets_of(truth), PATCH, KINDS)

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from page4d.evaluation.camera_pairs import pair_errors
 from page4d.geometry.rigid import se3_exp
-from page4d.ground_truth import Truth
-from page4d.models.conditioning import Hints
+from page4d.ground_truth import GroundTruth
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.inputs import MatchTarget
 from page4d.models.inputs.matching import Matches, ViewMatches, target_images
 from page4d.models.output import MixedOutput, NetworkOutput
@@ -27,12 +27,12 @@ KINDS = tuple(MatchTarget)
 
 
 @pytest.fixture(scope="module")
-def truth() -> Truth:
+def truth() -> GroundTruth:
     return sample_truth([1, 2], ShotRequest(num_times=2, num_views=3, image_size=SIZE, spacing_deg=(15, 16)))
 
 
 @pytest.fixture(scope="module")
-def matches(truth: Truth) -> Matches:
+def matches(truth: GroundTruth) -> Matches:
     """Where patches truly are, and that they are seen."""
     true = true_correspondences(targets_of(truth), PATCH, KINDS)
     return Matches(
@@ -44,7 +44,7 @@ def matches(truth: Truth) -> Matches:
 
 
 @pytest.fixture(scope="module")
-def output(truth: Truth, matches: Matches) -> NetworkOutput:
+def output(truth: GroundTruth, matches: Matches) -> NetworkOutput:
     """What a network may say that is wrong by some degrees and some percent, in another unit than the truth."""
     torch.manual_seed(0)
     twist = torch.randn(2, 2, 3, 6).double() * torch.tensor([0.1, 0.1, 0.1, 0.1, 0.1, 0.1])
@@ -72,7 +72,7 @@ def of_views(output: NetworkOutput, views: slice) -> NetworkOutput:
     return replace(output, matches=matches, **{name: getattr(output, name)[:, :, views] for name in names})
 
 
-def rotation_error(output: NetworkOutput, truth: Truth) -> float:
+def rotation_error(output: NetworkOutput, truth: GroundTruth) -> float:
     errors = [
         pair_errors(found.flatten(0, 1).double(), true.flatten(0, 1).double()).rotation_deg
         for found, true in zip(output.world_to_camera, truth.cameras.world_to_camera, strict=True)
@@ -80,13 +80,13 @@ def rotation_error(output: NetworkOutput, truth: Truth) -> float:
     return float(torch.cat(errors).median())
 
 
-def depth_error(output: NetworkOutput, truth: Truth) -> float:
+def depth_error(output: NetworkOutput, truth: GroundTruth) -> float:
     known = truth.depth > 0
     slip = (output.depth / truth.depth).log()
     return float((slip - slip[known].median())[known].abs().median())
 
 
-def test_cameras_and_depth_come_closer_to_the_truth(output: NetworkOutput, truth: Truth) -> None:
+def test_cameras_and_depth_come_closer_to_the_truth(output: NetworkOutput, truth: GroundTruth) -> None:
     better = refine(output, PATCH, 2, sigma_cells=0.2)
     assert rotation_error(output, truth) > 5
     assert rotation_error(better, truth) < 2.2
@@ -99,9 +99,11 @@ def test_cameras_and_depth_come_closer_to_the_truth(output: NetworkOutput, truth
     assert better.depth.dtype == output.depth.dtype
 
 
-def test_known_cameras_make_depth_better_and_are_left_to_be_compared(output: NetworkOutput, truth: Truth) -> None:
-    hints = Hints(world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics)
-    better = refine(output, PATCH, 2, hints, sigma_cells=0.2)
+def test_known_cameras_make_depth_better_and_are_left_to_be_compared(
+    output: NetworkOutput, truth: GroundTruth
+) -> None:
+    conditioning = Conditioning(world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics)
+    better = refine(output, PATCH, 2, conditioning, sigma_cells=0.2)
     assert depth_error(better, truth) < 0.5 * depth_error(output, truth)
     torch.testing.assert_close(better.intrinsics, truth.cameras.intrinsics.double())
     assert 0 < rotation_error(better, truth) < 2.2
@@ -132,7 +134,9 @@ def test_other_units_change_nothing(output: NetworkOutput) -> None:
     torch.testing.assert_close(there.depth / 50, here.depth, rtol=1e-4, atol=0)
 
 
-def test_what_moves_says_nothing_of_other_instants(output: NetworkOutput, matches: Matches, truth: Truth) -> None:
+def test_what_moves_says_nothing_of_other_instants(
+    output: NetworkOutput, matches: Matches, truth: GroundTruth
+) -> None:
     """Wrong matches in time of what is known to move do no harm."""
     expected = matches.expected.clone()
     moving = torch.nn.functional.max_pool2d(truth.dynamic.float().flatten(0, 2)[:, None], PATCH).bool()
@@ -158,7 +162,9 @@ def test_without_matches_cameras_and_what_no_other_view_sees_stay(output: Networ
     torch.testing.assert_close(refine(lone, PATCH, 2).depth, lone.depth)
 
 
-def test_views_of_different_sizes_are_refined_together(output: NetworkOutput, matches: Matches, truth: Truth) -> None:
+def test_views_of_different_sizes_are_refined_together(
+    output: NetworkOutput, matches: Matches, truth: GroundTruth
+) -> None:
     """Views apart, with fewer patches told of one, come as close to the truth."""
     views = tuple(output.of_view(view) for view in range(3))
     mixed = MixedOutput(views=views, matches=tuple(matches.of_view(view) for view in range(3)))
@@ -212,7 +218,7 @@ def test_a_view_alone_nearly_keeps_its_focal_length(output: NetworkOutput, match
     assert (found.world_to_camera - alone.world_to_camera).abs().max() > 0.01
 
 
-def test_depth_steps_where_the_colours_of_images_do(truth: Truth, output: NetworkOutput) -> None:
+def test_depth_steps_where_the_colours_of_images_do(truth: GroundTruth, output: NetworkOutput) -> None:
     """Depth that is unsure, and wide, around the edges of things ends where these do; of a view alone, too."""
     known, log_depth = truth.depth > 0, torch.where(truth.depth > 0, truth.depth, 60).log()
     frames = log_depth.flatten(0, 2)[:, None]
@@ -226,7 +232,7 @@ def test_depth_steps_where_the_colours_of_images_do(truth: Truth, output: Networ
         assert after[edges].mean() < 0.8 * before[edges].mean()
 
 
-def _sharpened_alone(said: NetworkOutput, truth: Truth, views: slice) -> Tensor:
+def _sharpened_alone(said: NetworkOutput, truth: GroundTruth, views: slice) -> Tensor:
     """Return refined depth of some views, of known cameras, where matches tell nothing."""
     some = of_views(said, views)
     nothing = replace(some.matches, confidence=torch.zeros_like(some.matches.confidence))

@@ -11,7 +11,7 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.models.config.network import MatchTarget
 from page4d.models.inputs.matching import Likelihoods, Matches
 from page4d.models.inputs.rays import patch_directions
@@ -29,10 +29,10 @@ CONFIG = LossConfig()
 
 
 @pytest.fixture(scope="module")
-def truth() -> Truth:
+def truth() -> GroundTruth:
     capture = SyntheticCapture(seed=3, num_views=3, num_times=2, image_size=(48, 64), spacing_deg=15, fps=3)
     exact = capture.predictions()
-    return Truth(
+    return GroundTruth(
         images=exact.images,
         valid=exact.valid,
         depth=exact.depth,
@@ -43,11 +43,11 @@ def truth() -> Truth:
 
 
 @pytest.fixture(scope="module")
-def targets(truth: Truth) -> Targets:
+def targets(truth: GroundTruth) -> Targets:
     return targets_of(truth)
 
 
-def perfect(truth: Truth) -> NetworkOutput:
+def perfect(truth: GroundTruth) -> NetworkOutput:
     """Return what a network would have to say."""
     targets = targets_of(truth)
     true = true_correspondences(targets, PATCH, KINDS)
@@ -75,7 +75,7 @@ def perfect(truth: Truth) -> NetworkOutput:
     )
 
 
-def test_the_truth_costs_nothing(truth: Truth) -> None:
+def test_the_truth_costs_nothing(truth: GroundTruth) -> None:
     parts = losses(perfect(truth), truth, CONFIG)
     assert set(parts) == {field.name for field in fields(LossConfig)} - {
         "refinement",
@@ -123,7 +123,7 @@ def likely(said: NetworkOutput, **change: Tensor) -> NetworkOutput:
     return matched(said, likelihoods=replace(said.matches.likelihoods, **change))
 
 
-def test_what_is_hidden_should_be_found_nowhere(truth: Truth) -> None:
+def test_what_is_hidden_should_be_found_nowhere(truth: GroundTruth) -> None:
     right = perfect(truth)
     before = losses(right, truth, CONFIG)["match_probability"]
     everywhere = likely(right, unseen=torch.full_like(right.matches.likelihoods.unseen, -3.0))
@@ -131,26 +131,26 @@ def test_what_is_hidden_should_be_found_nowhere(truth: Truth) -> None:
 
 
 @pytest.mark.parametrize("name", list(ERRORS))
-def test_every_error_costs(name: str, truth: Truth) -> None:
+def test_every_error_costs(name: str, truth: GroundTruth) -> None:
     right = perfect(truth)
     before, after = losses(right, truth, CONFIG)[name], losses(ERRORS[name](right), truth, CONFIG)[name]
     assert after > before + 1e-3
 
 
-def test_the_total_is_the_weighted_sum(truth: Truth) -> None:
+def test_the_total_is_the_weighted_sum(truth: GroundTruth) -> None:
     parts = losses(ERRORS["depth"](perfect(truth)), truth, CONFIG)
     expected = sum(getattr(CONFIG, name) * value for name, value in parts.items() if name != "total")
     torch.testing.assert_close(parts["total"], expected)
 
 
-def test_the_sign_of_a_quaternion_does_not_matter(truth: Truth) -> None:
+def test_the_sign_of_a_quaternion_does_not_matter(truth: GroundTruth) -> None:
     right = perfect(truth)
     pose = right.pose_encoding.clone()
     pose[..., 3:7] *= -1
     assert losses(replace(right, pose_encoding_iterations=(pose,)), truth, CONFIG)["rotation"] < 1e-6
 
 
-def test_later_iterations_of_the_camera_head_weigh_more(truth: Truth) -> None:
+def test_later_iterations_of_the_camera_head_weigh_more(truth: GroundTruth) -> None:
     right = perfect(truth)
     wrong = posed(right, slice(0, 3), 0.5).pose_encoding
     early, late = (
@@ -160,7 +160,7 @@ def test_later_iterations_of_the_camera_head_weigh_more(truth: Truth) -> None:
     torch.testing.assert_close(early, late * CONFIG.refinement)
 
 
-def test_what_is_not_known_costs_nothing(truth: Truth) -> None:
+def test_what_is_not_known_costs_nothing(truth: GroundTruth) -> None:
     right = perfect(truth)
     hole = torch.zeros_like(truth.valid)
     hole[..., 10:20, 30:40] = True
@@ -179,7 +179,7 @@ def test_what_is_not_known_costs_nothing(truth: Truth) -> None:
     assert parts["gradient"].abs() < 1e-5
 
 
-def test_neither_the_world_nor_the_unit_of_the_truth_matters(truth: Truth, targets: Targets) -> None:
+def test_neither_the_world_nor_the_unit_of_the_truth_matters(truth: GroundTruth, targets: Targets) -> None:
     move = rigid(
         matrix_from_rotation_vector(torch.tensor([0.3, 1.0, -0.4], dtype=torch.float64)),
         torch.tensor([4.0, -1.0, 2.0], dtype=torch.float64),
@@ -193,7 +193,7 @@ def test_neither_the_world_nor_the_unit_of_the_truth_matters(truth: Truth, targe
     torch.testing.assert_close(known.mean(), torch.tensor(1.0))
 
 
-def test_ground_far_away_does_not_move_the_typical_depth(truth: Truth) -> None:
+def test_ground_far_away_does_not_move_the_typical_depth(truth: GroundTruth) -> None:
     near = targets_of(truth, SceneUnit.TYPICAL_DEPTH)
     torch.testing.assert_close(near.depth[near.known].log().mean(), torch.tensor(0.0), rtol=0, atol=1e-5)
     depth = truth.depth.clone()
@@ -205,7 +205,7 @@ def test_ground_far_away_does_not_move_the_typical_depth(truth: Truth) -> None:
     assert targets_of(replace(truth, valid=known), SceneUnit.TYPICAL_DEPTH).unit == 1
 
 
-def test_points_reproject_to_their_pixels(truth: Truth, targets: Targets) -> None:
+def test_points_reproject_to_their_pixels(truth: GroundTruth, targets: Targets) -> None:
     rays = camera_rays(targets.cameras.intrinsics, (48, 64))
     local = targets.points[..., None, :] @ targets.cameras.world_to_camera[..., None, None, :3, :3].float().mT
     local = local[..., 0, :] + targets.cameras.world_to_camera[..., None, None, :3, 3].float()
@@ -236,7 +236,7 @@ def test_hidden_points_are_not_seen() -> None:
     depth[:, :, 1] = 1.0
     intrinsics = torch.tensor([[16.0, 0, 8], [0, 16, 8], [0, 0, 1]]).expand(1, 1, 2, 3, 3)
     cameras = Cameras(world_to_camera=torch.eye(4).expand(1, 1, 2, 4, 4), intrinsics=intrinsics, image_size=(16, 16))
-    truth = Truth(
+    truth = GroundTruth(
         images=torch.zeros(1, 1, 2, 3, 16, 16),
         valid=torch.ones(1, 1, 2, 16, 16, dtype=torch.bool),
         depth=depth,
@@ -284,7 +284,7 @@ def test_a_mask_is_worth_more_the_more_it_overlaps() -> None:
     assert nothing < 0.01
 
 
-def test_every_prediction_is_taught(truth: Truth) -> None:
+def test_every_prediction_is_taught(truth: GroundTruth) -> None:
     right = perfect(truth)
     torch.manual_seed(0)
     taught = {

@@ -20,7 +20,7 @@ from training_runs import (
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
 from page4d.models.config.inputs import MatchConfig
 from page4d.models.config.network import PRESETS as NETWORKS
-from page4d.models.ood import Domain
+from page4d.models.ood import OODLimits
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 from page4d.training.engine.logs import read_metrics
@@ -158,11 +158,13 @@ class TestSteps:
         with pytest.raises(UsageError, match="motion in shots of one instant"):
             replace(TINY.stages[0], learner=Learner.MOTION)
 
-    def test_the_network_is_told_what_the_plan_says(self):
-        heard = []
+    def test_the_network_gets_the_conditioning_of_the_plan(self):
+        given = []
 
-        def listen(_: Tensor, masks: Tensor | None, *, hints):
-            heard.append((masks is not None, hints.intrinsics is not None, hints.world_to_camera is not None))
+        def forward(_: Tensor, masks: Tensor | None, *, conditioning):
+            given.append(
+                (masks is not None, conditioning.intrinsics is not None, conditioning.world_to_camera is not None)
+            )
 
         _, (truth,) = one_batch()
         for hints in (
@@ -170,8 +172,8 @@ class TestSteps:
             HintConfig(intrinsics=1, cameras=0),
             HintConfig(intrinsics=0, cameras=1, masks=1),
         ):
-            steps.predict(listen, truth, plan_step(replace(TINY, hints=hints), Position()), torch.float32)
-        assert heard == [(False, False, False), (False, True, False), (True, True, True)]
+            steps.predict(forward, truth, plan_step(replace(TINY, hints=hints), Position()), torch.float32)
+        assert given == [(False, False, False), (False, True, False), (True, True, True)]
 
 
 class TestResuming:
@@ -267,7 +269,7 @@ class TestWeights:
         about = loaded.info.metadata
         assert (about["samples"], about["licence"]) == ("6", "Apache-2.0")
         assert json.loads(about["curve"])["held_out"][-1][0] == 6
-        assert Domain.from_json(about["domain"]).limits.keys() == {"doubt", "depth_gap"}  # what mv-tiny can say
+        assert OODLimits.from_json(about["domain"]).limits.keys() == {"doubt", "depth_gap"}  # what mv-tiny can say
         again = TrainConfig.from_json(about["training"])
         assert "--until-samples 6 " in about["command"]
         train_tiny(tmp_path, 6, config=again)

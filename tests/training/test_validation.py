@@ -8,7 +8,7 @@ import torch
 
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.synthetic.sampler import SceneFamily
 from page4d.training.validation.baselines import constant, mean_scene, sideways
 from page4d.training.validation.validation import MEAN, HeldOutRequest, baselines, held_out_truths, judge
@@ -17,7 +17,9 @@ from page4d.training.validation.validation_metrics import FIGURES, Guess, counte
 SIZE = (4, 6)
 
 
-def truth(turn_deg: float = 20.0, shift: tuple[float, float, float] = (-2.0, 0.0, 0.0), scenes: int = 1) -> Truth:
+def truth(
+    turn_deg: float = 20.0, shift: tuple[float, float, float] = (-2.0, 0.0, 0.0), scenes: int = 1
+) -> GroundTruth:
     """Two views at two instants, the second turned and shifted; the left half is 2 deep, the right one 4."""
     depth = torch.full((scenes, 2, 2, *SIZE), 2.0)
     depth[..., 3:] = 4.0
@@ -27,7 +29,7 @@ def truth(turn_deg: float = 20.0, shift: tuple[float, float, float] = (-2.0, 0.0
     intrinsics = torch.tensor([[6.0, 0, 3], [0, 6.0, 2], [0, 0, 1]]).repeat(scenes, 2, 2, 1, 1)
     dynamic = torch.zeros_like(depth, dtype=torch.bool)
     dynamic[..., 0] = True
-    return Truth(
+    return GroundTruth(
         images=torch.zeros(scenes, 2, 2, 3, *SIZE),
         valid=torch.ones_like(dynamic),
         depth=depth,
@@ -37,11 +39,11 @@ def truth(turn_deg: float = 20.0, shift: tuple[float, float, float] = (-2.0, 0.0
     )
 
 
-def figures(guess: Guess, of: Truth):
+def figures(guess: Guess, of: GroundTruth):
     return summarize(measure(guess, of))
 
 
-def oracle(of: Truth) -> Guess:
+def oracle(of: GroundTruth) -> Guess:
     return Guess(
         depth=3 * of.depth,
         confidence=torch.ones_like(of.depth),
@@ -122,7 +124,7 @@ def test_a_camera_that_stands_still_has_no_pairs():
         intrinsics=still.cameras.intrinsics[:, :, :1],
         image_size=SIZE,
     )
-    single = Truth(
+    single = GroundTruth(
         images=still.images[:, :, :1],
         valid=still.valid[:, :, :1],
         depth=still.depth[:, :, :1],

@@ -7,9 +7,9 @@ import torch
 
 import page4d
 from page4d.errors import WeightsError
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.config.network import PRESETS
-from page4d.models.ood import Domain, signs_of
+from page4d.models.ood import OODLimits, measure_ood
 from page4d.synthetic.sampler import SceneFamily
 from page4d.training.validation.validation import (
     MEAN,
@@ -62,12 +62,12 @@ def test_it_beats_those_who_do_not_look(network, truths):
 
 
 def test_images_of_its_own_kind_are_within_its_domain_and_noise_is_not(network, truths):
-    domain = Domain.from_json(describe_weights(bundled_weights())[1].metadata["domain"])
+    domain = OODLimits.from_json(describe_weights(bundled_weights())[1].metadata["domain"])
     scenes = [truth.images[scene : scene + 1] for truth in truths for scene in range(len(truth.images))]
-    strange = [images for images in scenes if domain.beyond(signs_of(network(images)))]
+    strange = [images for images in scenes if domain.beyond(measure_ood(network(images)))]
     assert len(strange) <= 2
     torch.manual_seed(0)
-    assert domain.beyond(signs_of(network(torch.rand(1, 2, 4, 3, 64, 80))))
+    assert domain.beyond(measure_ood(network(torch.rand(1, 2, 4, 3, 64, 80))))
 
 
 def test_an_installation_without_it_says_so(monkeypatch, tmp_path):
@@ -79,5 +79,5 @@ def test_an_installation_without_it_says_so(monkeypatch, tmp_path):
 
 def test_it_can_be_told_cameras(network, truths):
     truth = truths[0]
-    told = Hints(world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics)
-    assert not torch.equal(network(truth.images, hints=told).depth, network(truth.images).depth)
+    told = Conditioning(world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics)
+    assert not torch.equal(network(truth.images, conditioning=told).depth, network(truth.images).depth)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import page4d
 from page4d.errors import UsageError
-from page4d.models import Hints, NetworkOutput, ViewTimeNetwork
+from page4d.models import Conditioning, NetworkOutput, ViewTimeNetwork
 from page4d.models.config.network import EpipolarConfig, FullAttention, SparseStrategy, Streams, TimeEncoding
 from page4d.weights.accounting import Tag
 from page4d.weights.convert import Conversion, ConvertSettings, plan_conversion, write_conversion
@@ -62,15 +62,15 @@ def convert(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
     return call
 
 
-def capture() -> tuple[Tensor, Tensor, Hints]:
+def capture() -> tuple[Tensor, Tensor, Conditioning]:
     torch.manual_seed(1)
-    hints = Hints(keypoints=torch.rand(1, 2, 2, 2, 3), times=torch.tensor([[0.0, 1.5]]))
-    return torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42), hints
+    conditioning = Conditioning(keypoints=torch.rand(1, 2, 2, 2, 3), times=torch.tensor([[0.0, 1.5]]))
+    return torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42), conditioning
 
 
 def predict(network: ViewTimeNetwork) -> NetworkOutput:
-    images, told, hints = capture()
-    return network(images, told, hints=hints)
+    images, told, conditioning = capture()
+    return network(images, told, conditioning=conditioning)
 
 
 def same(one: NetworkOutput, other: NetworkOutput) -> bool:

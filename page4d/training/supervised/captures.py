@@ -13,7 +13,7 @@ from page4d.errors import InputError
 from page4d.evaluation.truth_folder import open_truth
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
@@ -52,7 +52,7 @@ class CaptureSource:
         self._scene = _open(folder)
         self._frames: dict[tuple[int, int], _Frames] = {}
 
-    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> Truth:
+    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
         """Cut one window for every number."""
         size = request.image_size
         if size not in self._frames:
@@ -60,7 +60,7 @@ class CaptureSource:
         frames = self._frames[size]
         times, views = (torch.stack(axis) for axis in zip(*(self._window(n, request) for n in samples), strict=True))
         at = (times[:, :, None], views[:, None, :])
-        return Truth(
+        return GroundTruth(
             images=(frames.images[at].float() / 255).to(device),
             valid=frames.valid[at].to(device),
             depth=frames.depth[at].to(device),

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.geometry.camera import Cameras
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.training.engine.step_plan import StepPlan
 from page4d.training.supervised.sources import Source
 
@@ -40,7 +40,7 @@ Plans = Callable[[], StepPlan | None]
 @contextmanager
 def open_feed(
     sources: Sequence[Source], plans: Plans, batches: Sequence[int], device: torch.device, workers: int
-) -> Iterator[Iterator[tuple[StepPlan, list[Truth]]]]:
+) -> Iterator[Iterator[tuple[StepPlan, list[GroundTruth]]]]:
     """Give every step with those of its batches that this process trains on."""
     if workers == 0:
         yield _in_between(sources, plans, batches, device)
@@ -55,14 +55,14 @@ def open_feed(
 
 def _in_between(
     sources: Sequence[Source], plans: Plans, batches: Sequence[int], device: torch.device
-) -> Iterator[tuple[StepPlan, list[Truth]]]:
+) -> Iterator[tuple[StepPlan, list[GroundTruth]]]:
     while (plan := plans()) is not None:
         yield plan, [sources[plan.source].read(plan.samples(batch), plan.request, device) for batch in batches]
 
 
 def _ahead(
     pool: ProcessPoolExecutor, plans: Plans, batches: Sequence[int], device: torch.device, ahead: int
-) -> Iterator[tuple[StepPlan, list[Truth]]]:
+) -> Iterator[tuple[StepPlan, list[GroundTruth]]]:
     queue: deque[tuple[StepPlan, list[Future[dict[str, Any]]]]] = deque()
     while True:
         while len(queue) < ahead and (plan := plans()) is not None:
@@ -97,7 +97,7 @@ def _render(plan: StepPlan, batch: int) -> dict[str, Any]:
     return _packed(_sources[plan.source].read(plan.samples(batch), plan.request, torch.device("cpu")))
 
 
-def _packed(truth: Truth) -> dict[str, Any]:
+def _packed(truth: GroundTruth) -> dict[str, Any]:
     """Turn truth into arrays, which travel through a pipe instead of scarce shared memory."""
     return {
         "images": truth.images.numpy(),
@@ -110,14 +110,14 @@ def _packed(truth: Truth) -> dict[str, Any]:
     }
 
 
-def _unpacked(arrays: dict[str, NDArray[np.generic] | None], device: torch.device) -> Truth:
+def _unpacked(arrays: dict[str, NDArray[np.generic] | None], device: torch.device) -> GroundTruth:
     tensors = {
         name: torch.from_numpy(array).to(device, non_blocking=True)
         for name, array in arrays.items()
         if array is not None
     }
     height, width = tensors["images"].shape[-2:]
-    return Truth(
+    return GroundTruth(
         images=tensors["images"],
         valid=tensors["valid"],
         depth=tensors["depth"],

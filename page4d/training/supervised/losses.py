@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.errors import UsageError
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
 from page4d.training.supervised.matching_losses import match_position_loss, match_probability_loss, reprojection_loss
@@ -54,7 +54,7 @@ class LossConfig:
             raise UsageError(f"losses: {vars(self)}", "give no negative weights, and a refinement of at most 1")
 
 
-def losses(output: NetworkOutput, truth: Truth, config: LossConfig) -> dict[str, Tensor]:
+def losses(output: NetworkOutput, truth: GroundTruth, config: LossConfig) -> dict[str, Tensor]:
     """Return the parts by name, unweighted, and their weighted sum as "total".
 
     Networks of this family predict in the frame of the first camera, in a unit that the scene has: see `targets_of`.
@@ -86,7 +86,7 @@ def losses(output: NetworkOutput, truth: Truth, config: LossConfig) -> dict[str,
     return parts
 
 
-def motion_losses(output: NetworkOutput, truth: Truth) -> dict[str, Tensor]:
+def motion_losses(output: NetworkOutput, truth: GroundTruth) -> dict[str, Tensor]:
     """Return the loss of a motion head alone, as "motion" and "total"; 0 where nobody knows what moves."""
     assert output.motion_logit is not None
     loss = output.motion_logit.sum() * 0

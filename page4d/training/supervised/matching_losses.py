@@ -47,7 +47,7 @@ def reprojection_loss(
     """Return how far predicted depth and cameras carry patches from their true positions in other images.
 
     Predictions alone are asked to agree with each other, so that depth, poses and focal lengths are learned
-    together; in half long sides, limited. Truth enters by positions only.
+    together; in half long sides, limited. GroundTruth enters by positions only.
 
     Source: Triggs et al. (1999), "Bundle Adjustment", section 2: the reprojection error.
     """

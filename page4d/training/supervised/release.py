@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import page4d
-from page4d.models.ood import Domain
+from page4d.models.ood import OODLimits
 from page4d.training.engine.step_plan import Position
 from page4d.training.supervised.config import TrainConfig
 from page4d.training.supervised.training_state import RunState
@@ -27,7 +27,7 @@ def release_weights(
     path: Path,
     metrics: Sequence[Mapping[str, Any]],
     *,
-    domain: Domain | None,
+    domain: OODLimits | None,
     processes: int,
     half: bool,
 ) -> None:

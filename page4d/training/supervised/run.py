@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.training.engine.loop import Loop, LoopContext
 from page4d.training.engine.step_plan import Position, StepPlan, advance, plan_step
 from page4d.training.supervised.checkpoint import write_checkpoint
@@ -23,7 +23,7 @@ class RunContext(LoopContext):
     sources: Sequence[Source]
 
 
-class Run(Loop[RunState, RunContext, StepPlan, Truth]):
+class Run(Loop[RunState, RunContext, StepPlan, GroundTruth]):
     """Trains until the budget is used up or somebody wants to stop."""
 
     def __init__(self, state: RunState, context: RunContext) -> None:
@@ -45,11 +45,11 @@ class Run(Loop[RunState, RunContext, StepPlan, Truth]):
 
     def _feed(
         self, plans: Plans, batches: Sequence[int]
-    ) -> AbstractContextManager[Iterator[tuple[StepPlan, list[Truth]]]]:
+    ) -> AbstractContextManager[Iterator[tuple[StepPlan, list[GroundTruth]]]]:
         context = self._context
         return open_feed(context.sources, plans, batches, context.device, self.state.config.workers)
 
-    def _step(self, plan: StepPlan, batches: list[Truth]) -> StepResult:
+    def _step(self, plan: StepPlan, batches: list[GroundTruth]) -> StepResult:
         return take_step(self._forward, self.state, plan, batches, self._context.precision, self._context.team)
 
     def _store(self, path: Path, position: Position) -> None:

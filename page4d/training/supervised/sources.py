@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.synthetic.sampler import ShotRequest, sample_truth
 from page4d.training.engine.step_plan import BatchRequest
 from page4d.training.supervised.seeds import training_seed
@@ -14,7 +14,7 @@ from page4d.training.supervised.seeds import training_seed
 class Source(Protocol):
     """An endless supply of samples; a number always gives the same one."""
 
-    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> Truth:
+    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
         """Return the samples with these numbers as one batch."""
         ...
 
@@ -25,7 +25,7 @@ class SyntheticSource:
     def __init__(self, run_seed: int) -> None:
         self._run_seed = run_seed
 
-    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> Truth:
+    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
         """Render one scene for every number."""
         seeds = [training_seed(self._run_seed, sample) for sample in samples]
         return sample_truth(seeds, shot_request(request), device)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.layers.block import Block
-from page4d.models.conditioning import Hints
+from page4d.models.conditioning import Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput
 from page4d.training.engine.distributed import ALONE, Team
@@ -24,7 +24,7 @@ from page4d.training.supervised.losses import losses, motion_losses
 from page4d.training.supervised.training_state import RunState
 
 Forward = Callable[..., NetworkOutput]
-Judge = Callable[[NetworkOutput, Truth], dict[str, Tensor]]
+Judge = Callable[[NetworkOutput, GroundTruth], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ def take_step(
     forward: Forward,
     state: RunState,
     plan: StepPlan,
-    batches: Sequence[Truth],
+    batches: Sequence[GroundTruth],
     precision: torch.dtype,
     team: Team = ALONE,
 ) -> StepResult:
@@ -132,21 +132,23 @@ def checkpoint_blocks(network: ViewTimeNetwork) -> None:
             module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # type: ignore[method-assign]
 
 
-def predict(forward: Forward, truth: Truth, plan: StepPlan, precision: torch.dtype) -> NetworkOutput:
+def predict(forward: Forward, truth: GroundTruth, plan: StepPlan, precision: torch.dtype) -> NetworkOutput:
     """Run the network with what the step tells it."""
-    hints = Hints(
+    conditioning = Conditioning(
         world_to_camera=truth.cameras.world_to_camera if plan.tells_poses else None,
         intrinsics=truth.cameras.intrinsics if plan.tells_intrinsics else None,
     )
     masks = truth.dynamic.to(truth.images.dtype) if plan.tells_masks and truth.dynamic is not None else None
     kind = truth.images.device.type
     with torch.autocast(kind, dtype=precision) if precision is not torch.float32 else nullcontext():
-        return forward(truth.images, masks, hints=hints)
+        return forward(truth.images, masks, conditioning=conditioning)
 
 
-def _matches_alone(network: ViewTimeNetwork, images: Tensor, masks: Tensor | None, *, hints: Hints) -> NetworkOutput:
-    """Find matches and nothing else, as if there were no masks and no hints."""
-    del masks, hints
+def _matches_alone(
+    network: ViewTimeNetwork, images: Tensor, masks: Tensor | None, *, conditioning: Conditioning
+) -> NetworkOutput:
+    """Find matches and nothing else, as if there were no masks and no conditioning."""
+    del masks, conditioning
     return network.find_matches(images)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pose_encoding import encode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 
 _LEAST_UNIT = 1e-6
 
@@ -28,7 +28,7 @@ class SceneUnit(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Truth in the frame of the first camera and in the unit of training."""
+    """GroundTruth in the frame of the first camera and in the unit of training."""
 
     cameras: Cameras
     pose_encoding: Float[Tensor, "B T V 9"]
@@ -41,7 +41,7 @@ class Targets:
     """Length that became 1."""
 
 
-def targets_of(truth: Truth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE) -> Targets:
+def targets_of(truth: GroundTruth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE) -> Targets:
     """Bring truth to the world and unit of training, in float32.
 
     A scene without a known depth keeps its unit.

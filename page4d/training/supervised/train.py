@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from page4d.errors import UsageError
-from page4d.models.ood import Domain
+from page4d.models.ood import OODLimits
 from page4d.training.engine.distributed import Team, own_device
 from page4d.training.engine.logs import read_metrics
 from page4d.training.engine.progress import SilentObserver, TrainObserver
@@ -31,7 +31,7 @@ from page4d.training.supervised.release import release_weights
 from page4d.training.supervised.run import Run, RunContext
 from page4d.training.supervised.sources import Source, SyntheticSource
 from page4d.training.supervised.training_state import RunState
-from page4d.training.validation.ood_limits import find_domain
+from page4d.training.validation.ood_limits import find_ood_limits
 from page4d.weights.placement import Precision, choose_device, choose_precision
 
 _ENDS = "--until-seconds or --until-samples"
@@ -171,8 +171,8 @@ def _open_sources(config: TrainConfig) -> list[Source]:
 def _finish(request: TrainRequest, folder: RunFolder, state: RunState, team: Team, device: torch.device) -> None:
     """Write what a finished run hands out; captures of a user's own have no scenes held out that show a domain."""
     metrics = read_metrics(folder.metrics)
-    domain: Domain | None = None
+    domain: OODLimits | None = None
     if all(source.path == SYNTHETIC for source in state.config.sources):
-        domain = find_domain(state.average.network, state.config.evaluation, device)
+        domain = find_ood_limits(state.average.network, state.config.evaluation, device)
     release_weights(state, folder.weights, metrics, domain=domain, processes=team.size, half=request.half)
     draw_curve(metrics, folder.curve)

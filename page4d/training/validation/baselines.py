@@ -10,11 +10,11 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, rigid
 from page4d.geometry.rotation import mean_rotation
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.training.validation.validation_metrics import Guess
 
 
-def constant(truth: Truth) -> Guess:
+def constant(truth: GroundTruth) -> Guess:
     """Say that everything is equally far, that no camera is turned, and that everything moves."""
     eye = torch.eye(4, dtype=torch.float64, device=truth.depth.device)
     return Guess(
@@ -36,7 +36,7 @@ class MeanScene:
     world_to_camera: Float[Tensor, "T V 4 4"]
     focal: float
 
-    def __call__(self, truth: Truth) -> Guess:
+    def __call__(self, truth: GroundTruth) -> Guess:
         """Say that every scene is the mean one."""
         shape = truth.depth.shape
         intrinsics = torch.zeros_like(truth.cameras.intrinsics)
@@ -49,7 +49,7 @@ class MeanScene:
         )
 
 
-def mean_scene(truths: Iterable[Truth]) -> MeanScene:
+def mean_scene(truths: Iterable[GroundTruth]) -> MeanScene:
     """Average scenes of one shape; a pixel whose depth is never known gets the mean depth of its scene."""
     logs, counts, rotations, translations, focals = [], [], [], [], []
     for truth in truths:
@@ -72,7 +72,7 @@ def mean_scene(truths: Iterable[Truth]) -> MeanScene:
     )
 
 
-def sideways(truth: Truth) -> Guess:
+def sideways(truth: GroundTruth) -> Guess:
     """Say that every camera stands beside the others, and ask an oracle only whether to the left or to the right.
 
     That is asked against the first camera; between two others the oracle's answers may disagree.

@@ -3,7 +3,7 @@
 import torch
 
 from page4d.models.network import ViewTimeNetwork
-from page4d.models.ood import Domain, Signs, measure_domain, signs_of
+from page4d.models.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
 from page4d.synthetic.sampler import SceneFamily
 from page4d.training.supervised.config import EvaluationConfig
 from page4d.training.validation.validation import HeldOutRequest, held_out_truths
@@ -15,7 +15,7 @@ _FAMILIES = (SceneFamily.ARC, SceneFamily.HANDHELD)
 """Rigs whose views share much of what they see. Of rings a small network knows little: it should say so."""
 
 
-def find_domain(network: ViewTimeNetwork, config: EvaluationConfig, device: torch.device) -> Domain:
+def find_ood_limits(network: ViewTimeNetwork, config: EvaluationConfig, device: torch.device) -> OODLimits:
     """Measure a network on the held-out scenes of an evaluation, of rigs whose views share much."""
     request = HeldOutRequest(
         scenes=config.scenes,
@@ -24,15 +24,15 @@ def find_domain(network: ViewTimeNetwork, config: EvaluationConfig, device: torc
         image_size=config.image_size,
         families=_FAMILIES,
     )
-    return measure_domain([sign for family in _FAMILIES for sign in _signs(network, request, family, device)], _SHARE)
+    return fit_ood_limits([sign for family in _FAMILIES for sign in _signs(network, request, family, device)], _SHARE)
 
 
 @torch.no_grad()
 def _signs(
     network: ViewTimeNetwork, request: HeldOutRequest, family: SceneFamily, device: torch.device
-) -> list[Signs]:
+) -> list[OODIndicators]:
     return [
-        signs_of(network(truth.images[scene : scene + 1]))
+        measure_ood(network(truth.images[scene : scene + 1]))
         for truth in held_out_truths(request, family, device)
         for scene in range(len(truth.images))
     ]

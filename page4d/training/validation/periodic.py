@@ -2,7 +2,7 @@
 
 import torch
 
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 from page4d.models.network import ViewTimeNetwork
 from page4d.synthetic.sampler import SceneFamily
 from page4d.training.supervised.config import EvaluationConfig
@@ -22,7 +22,7 @@ class Examiner:
             families=config.families,
         )
         self._device, self._precision = device, precision
-        self._truths: dict[SceneFamily, list[Truth]] = {}
+        self._truths: dict[SceneFamily, list[GroundTruth]] = {}
 
     def baselines(self) -> dict[str, dict[str, Figures]]:
         """Return the figures of those who do not look, by family and name."""
@@ -36,7 +36,7 @@ class Examiner:
         guessers = network_guessers(network, self._precision)
         return {family.value: judge(guessers, self._scenes(family)) for family in self._request.families}
 
-    def _scenes(self, family: SceneFamily) -> list[Truth]:
+    def _scenes(self, family: SceneFamily) -> list[GroundTruth]:
         if family not in self._truths:
             self._truths[family] = list(held_out_truths(self._request, family, self._device))
         return self._truths[family]

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 
 from page4d.errors import UsageError
-from page4d.ground_truth import Truth
-from page4d.models.conditioning import NO_HINTS, Hints
+from page4d.ground_truth import GroundTruth
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.refinement.refine import refine_by
 from page4d.synthetic.sampler import SceneFamily, ShotRequest, sample_truth
@@ -57,7 +57,7 @@ class HeldOutRequest:
         )
 
 
-def held_out_truths(request: HeldOutRequest, family: SceneFamily, device: torch.device) -> Iterator[Truth]:
+def held_out_truths(request: HeldOutRequest, family: SceneFamily, device: torch.device) -> Iterator[GroundTruth]:
     """Render the scenes of a family in batches."""
     for start in range(0, request.scenes, _AT_ONCE):
         numbers = range(start, min(start + _AT_ONCE, request.scenes))
@@ -89,22 +89,24 @@ def network_guessers(network: ViewTimeNetwork, precision: torch.dtype) -> dict[s
     }
 
 
-def judge(guessers: dict[str, Guesser], truths: list[Truth]) -> dict[str, Figures]:
+def judge(guessers: dict[str, Guesser], truths: list[GroundTruth]) -> dict[str, Figures]:
     """Measure everyone on the same scenes."""
     return {name: evaluate(guesser, truths) for name, guesser in guessers.items()}
 
 
-def _told(truth: Truth) -> Hints:
-    return Hints(world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics)
+def _told(truth: GroundTruth) -> Conditioning:
+    return Conditioning(world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics)
 
 
 @torch.no_grad()
-def _guess(network: ViewTimeNetwork, truth: Truth, *, told: bool, refined: bool, precision: torch.dtype) -> Guess:
-    hints = _told(truth) if told else NO_HINTS
+def _guess(
+    network: ViewTimeNetwork, truth: GroundTruth, *, told: bool, refined: bool, precision: torch.dtype
+) -> Guess:
+    conditioning = _told(truth) if told else NO_CONDITIONING
     with torch.autocast(truth.images.device.type, dtype=precision, enabled=precision is not torch.float32):
-        output = network(truth.images, hints=hints)
+        output = network(truth.images, conditioning=conditioning)
     if refined:
-        output = refine_by(network, output, truth.images, hints)
+        output = refine_by(network, output, truth.images, conditioning)
     moving = output.dynamic is not None and truth.images.shape[1] > 1
     return Guess(
         depth=output.depth,

@@ -14,7 +14,7 @@ from page4d.evaluation.depth import sum_depth_errors
 from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
 from page4d.evaluation.masks import mask_overlap
 from page4d.evaluation.trajectories import focal_errors
-from page4d.ground_truth import Truth
+from page4d.ground_truth import GroundTruth
 
 CLOSE_DEG = 15.0
 """Of the accuracies RRA and RTA."""
@@ -60,10 +60,10 @@ class SceneFigures:
     ordering: float = math.nan
 
 
-Guesser = Callable[[Truth], Guess]
+Guesser = Callable[[GroundTruth], Guess]
 
 
-def evaluate(guesser: Guesser, truths: Iterable[Truth]) -> Figures:
+def evaluate(guesser: Guesser, truths: Iterable[GroundTruth]) -> Figures:
     """Measure guesses on batches of scenes; the truth is given so that an oracle can be asked, too."""
     scenes: list[SceneFigures] = []
     for truth in truths:
@@ -71,7 +71,7 @@ def evaluate(guesser: Guesser, truths: Iterable[Truth]) -> Figures:
     return summarize(scenes)
 
 
-def measure(guess: Guess, truth: Truth) -> list[SceneFigures]:
+def measure(guess: Guess, truth: GroundTruth) -> list[SceneFigures]:
     """Return the errors of every scene of a batch."""
     return [_measure_scene(guess, truth, index) for index in range(len(truth.images))]
 
@@ -108,7 +108,7 @@ def counted_pairs(num_times: int, num_views: int) -> Bool[Tensor, " pairs"]:
     return (first % num_views != second % num_views) if num_views > 1 else torch.ones_like(first, dtype=torch.bool)
 
 
-def _measure_scene(guess: Guess, truth: Truth, index: int) -> SceneFigures:
+def _measure_scene(guess: Guess, truth: GroundTruth, index: int) -> SceneFigures:
     rotation, direction = _camera_errors(guess, truth, index)
     abs_rel, delta, ordering = _depth_errors(guess, truth, index)
     focal = math.nan
@@ -125,7 +125,7 @@ def _measure_scene(guess: Guess, truth: Truth, index: int) -> SceneFigures:
     )
 
 
-def _camera_errors(guess: Guess, truth: Truth, index: int) -> tuple[Tensor, Tensor]:
+def _camera_errors(guess: Guess, truth: GroundTruth, index: int) -> tuple[Tensor, Tensor]:
     nothing = torch.zeros(0, dtype=torch.float64)
     if guess.world_to_camera is None:
         return nothing, nothing
@@ -136,7 +136,7 @@ def _camera_errors(guess: Guess, truth: Truth, index: int) -> tuple[Tensor, Tens
     return errors.rotation_deg[counted], errors.signed_direction_deg[counted]
 
 
-def _depth_errors(guess: Guess, truth: Truth, index: int) -> tuple[float, float, float]:
+def _depth_errors(guess: Guess, truth: GroundTruth, index: int) -> tuple[float, float, float]:
     """Return AbsRel, the share of close pixels and how well confidence orders the errors."""
     if guess.depth is None:
         return math.nan, math.nan, math.nan
@@ -154,7 +154,7 @@ def _depth_errors(guess: Guess, truth: Truth, index: int) -> tuple[float, float,
     return float(sums.abs_rel), float(sums.delta[0]), math.nan if ordering is None else ordering
 
 
-def _mask_iou(guess: Guess, truth: Truth, index: int) -> float:
+def _mask_iou(guess: Guess, truth: GroundTruth, index: int) -> float:
     if guess.dynamic is None or truth.dynamic is None:
         return math.nan
     moving = truth.dynamic[index] & truth.valid[index]

@@ -1,0 +1,77 @@
+"""Configuration records: validated by pydantic on construction and when read from JSON, with errors in two lines."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, field
+from functools import wraps
+from typing import Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from page4d.errors import UsageError
+
+Record = TypeVar("Record")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, field))
+def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
+    """Make a class a frozen, keyword-only dataclass whose fields pydantic validates.
+
+    Types and `Field` constraints are checked and coerced (a list to a tuple, a string to its enum) on construction;
+    rules across fields go into `__post_init__`. Unknown fields are refused. A violation raises `UsageError`; `name`
+    is what its message calls the record.
+    """
+
+    def decorate(cls: type[Record]) -> type[Record]:
+        record: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+        validate = record.__init__
+
+        @wraps(validate)
+        def initialize(self: Record, **values: Any) -> None:
+            try:
+                validate(self, **values)
+            except ValidationError as error:
+                raise _usage_error(error, name) from error
+
+        record.__init__ = initialize
+        checked: type[Record] = record
+        return checked
+
+    return decorate
+
+
+def config_to_json(record: Any, indent: int | None = None) -> str:
+    """Write a record as JSON with sorted keys, on one line unless `indent` is given; equal records give equal text."""
+    return json.dumps(asdict(record), sort_keys=True, indent=indent)
+
+
+def config_from_json(
+    adapter: TypeAdapter[Record], text: str, name: str, hint: str, *, strict: bool = False
+) -> Record:
+    """Read what `config_to_json` wrote; fields that are left out take their defaults.
+
+    `strict` forbids conversions between types, such as a string where a number belongs.
+
+    Raises:
+        UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
+    """
+    try:
+        return adapter.validate_json(text, strict=strict)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UsageError(f"{name} configuration: {_place(first) or 'text'}: {first['msg']}", hint) from error
+
+
+def _usage_error(error: ValidationError, name: str) -> UsageError:
+    """Translate the first violation: the field with its value, and the rule that it breaks."""
+    first = error.errors(include_url=False)[0]
+    rule = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r}"
+    if first["type"] == "unexpected_keyword_argument":
+        return UsageError(f"{name}: no field is called '{_place(first)}'", "check its spelling")
+    return UsageError(f"{name}: {_place(first)} {found}", rule[:1].lower() + rule[1:])
+
+
+def _place(error: Any) -> str:
+    return ".".join(str(part) for part in error["loc"])
