@@ -106,7 +106,7 @@ def _untrained(choice: NetworkChoice) -> tuple["NetworkPredictor", "NetworkRecor
     import torch
 
     from page4d.export.run_record import NetworkRecord
-    from page4d.models.config.network import PRESETS
+    from page4d.models.config import PRESETS
     from page4d.models.network import build_network
     from page4d.weights.placement import choose_device, choose_precision
 

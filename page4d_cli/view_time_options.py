@@ -122,7 +122,7 @@ def view_time_options(
     scalars: Sequence[str] | None,
 ) -> "ViewTimeOptions | None":
     """Return what was asked for, or None if nothing was."""
-    from page4d.models.config.network import FullAttention, SparseStrategy, Streams, TimeEncoding
+    from page4d.models.config import FullAttention, SparseStrategy, Streams, TimeEncoding
     from page4d.weights.view_time import TimeWeights, ViewTimeOptions
 
     given: dict[str, Any] = {}

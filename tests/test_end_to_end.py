@@ -11,7 +11,7 @@ from evo.tools import file_interface
 from safetensors.torch import load_file, save_file
 
 import page4d
-from page4d.models.config.network import PRESETS
+from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from page4d.weights.store import save_network
 from page4d_cli.app import run

@@ -23,25 +23,24 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
+import torch
 
-from page4d.models import streams  # noqa: E402
-from page4d.models import trunk as aggregator  # noqa: E402
-from page4d.models.config.mask import Streams  # noqa: E402
-from page4d.models.config.network import PRESETS as NETWORKS  # noqa: E402
-from page4d.models.config.network import NetworkConfig  # noqa: E402
-from page4d.models.network import build_network  # noqa: E402
-from page4d.models.schedule import Step, images_together, merge, split  # noqa: E402
-from page4d.synthetic.sampler import SceneFamily  # noqa: E402
-from page4d.training.engine.progress import SilentObserver  # noqa: E402
-from page4d.training.engine.step_plan import Budget  # noqa: E402
-from page4d.training.supervised.config import Learner, Shot, Stage  # noqa: E402
-from page4d.training.supervised.presets import PRESETS as TRAININGS  # noqa: E402
-from page4d.training.supervised.train import TrainRequest, train  # noqa: E402
-from page4d.training.validation.validation import NETWORK, HeldOutRequest, held_out_truths, judge, network_guessers  # noqa: E402
-from page4d.weights.bundled import bundled_weights  # noqa: E402
-from page4d.weights.loading import load_network  # noqa: E402
-from page4d.weights.store import save_network  # noqa: E402
+from page4d.models import streams
+from page4d.models import trunk as aggregator
+from page4d.models.config import PRESETS as NETWORKS
+from page4d.models.config import NetworkConfig, Streams
+from page4d.models.network import build_network
+from page4d.models.schedule import Step, images_together, merge, split
+from page4d.synthetic.sampler import SceneFamily
+from page4d.training.engine.progress import SilentObserver
+from page4d.training.engine.step_plan import Budget
+from page4d.training.supervised.config import Learner, Shot, Stage
+from page4d.training.supervised.presets import PRESETS as TRAININGS
+from page4d.training.supervised.train import TrainRequest, train
+from page4d.training.validation.validation import NETWORK, HeldOutRequest, held_out_truths, judge, network_guessers
+from page4d.weights.bundled import bundled_weights
+from page4d.weights.loading import load_network
+from page4d.weights.store import save_network
 
 SIZES = ((48, 64), (64, 48), (56, 56))
 SHOTS = (Shot(times=2, views=4, weight=2), Shot(times=4, views=2), Shot(times=2, views=2))

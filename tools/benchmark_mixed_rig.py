@@ -16,14 +16,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.nn import functional  # noqa: E402
+import torch
+from torch import Tensor
+from torch.nn import functional
 
-from page4d.geometry.pixels import fit_each_view, shared_canvas  # noqa: E402
-from page4d.models.config.network import PRESETS  # noqa: E402
-from page4d.models.network import ViewTimeNetwork, build_network  # noqa: E402
-from page4d.profiling.memory import LiveBytes  # noqa: E402
+from page4d.geometry.pixels import fit_each_view, shared_canvas
+from page4d.models.config import PRESETS
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.profiling.memory import LiveBytes
 
 RIGS = {
     "portrait beside three landscape": [(1920, 1080), (1080, 1920), (480, 640), (1080, 2560)],

@@ -22,12 +22,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-from torch.overrides import TorchFunctionMode  # noqa: E402
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from page4d.encoders.dinov2 import DinoV2Config  # noqa: E402
-from page4d.models.config.network import (  # noqa: E402
+from page4d.encoders.dinov2 import DinoV2Config
+from page4d.models.config import (
     PRESETS,
     BiasRows,
     CameraHeadConfig,
@@ -37,11 +37,11 @@ from page4d.models.config.network import (  # noqa: E402
     NetworkConfig,
     Streams,
 )
-from page4d.models.limits import ForwardLimits  # noqa: E402
-from page4d.models.schedule import FRAME_GLOBAL  # noqa: E402
-from page4d.models.trunk import Aggregator  # noqa: E402
-from page4d.profiling.memory import LiveBytes  # noqa: E402
-from tests.models.naive_twin import naive_trunk  # noqa: E402
+from page4d.models.limits import ForwardLimits
+from page4d.models.schedule import FRAME_GLOBAL
+from page4d.models.trunk import Aggregator
+from page4d.profiling.memory import LiveBytes
+from tests.models.naive_twin import naive_trunk
 
 VIEWS = 4
 TOKENS_AT_ONCE = 256

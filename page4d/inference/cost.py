@@ -7,7 +7,7 @@ import numpy as np
 
 from page4d.io.json_model import FileModel
 from page4d.layers.embed import patch_grid
-from page4d.models.config.network import FullAttention, NetworkConfig
+from page4d.models.config import FullAttention, NetworkConfig
 from page4d.models.schedule import Step
 
 _PIPELINE_BYTES = 210

@@ -42,7 +42,7 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
 
 
 def config_to_json(record: Any, indent: int | None = None) -> str:
-    """Write a record as JSON with sorted keys, on one line unless `indent` is given; equal records give equal text."""
+    """Write a record as JSON with sorted keys, on one line unless `indent` is given."""
     return json.dumps(asdict(record), sort_keys=True, indent=indent)
 
 

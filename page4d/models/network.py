@@ -17,7 +17,7 @@ from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import patch_grid
 from page4d.layers.precision import full_precision
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
-from page4d.models.config.network import DPTHeadConfig, FullAttention, NetworkConfig
+from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
 from page4d.models.heads.camera import CameraHead
 from page4d.models.heads.dpt import DenseActivation, DPTHead
 from page4d.models.heads.dynamic import external_log_odds

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from page4d.layers.attention import LogitsBias
 from page4d.layers.rope import RotaryTables, rotary_tables
-from page4d.models.config.network import NetworkConfig, TimeEncoding
+from page4d.models.config import NetworkConfig, TimeEncoding
 
 _SLOWEST = 8.0
 """The last head's slope is 2 to the power of minus this."""

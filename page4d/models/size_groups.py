@@ -9,7 +9,7 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.network import NetworkConfig
+from page4d.models.config import NetworkConfig
 from page4d.models.schedule import Step
 
 Grid = tuple[int, int]

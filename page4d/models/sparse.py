@@ -12,7 +12,7 @@ from page4d.layers.attention import Context, LogitsBias, Neighbours
 from page4d.layers.block import INIT_STD, Block
 from page4d.layers.rope import RotaryTables
 from page4d.models.conditioning import Conditioning, Memory
-from page4d.models.config.sparse import SparseConfig, SparseStrategy
+from page4d.models.config import SparseConfig, SparseStrategy
 from page4d.models.landmarks import choose_landmarks, landmark_places
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.streams import Stream

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.layers.attention import LogitsBias
-from page4d.models.config.network import BiasRows, MaskConfig, Streams
+from page4d.models.config import BiasRows, MaskConfig, Streams
 from page4d.models.schedule import Step, merge
 
 

@@ -13,7 +13,7 @@ from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.chunks import in_chunks
 from page4d.layers.rope import RotaryTables, rotary_tables
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, Memory
-from page4d.models.config.network import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
+from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
 from page4d.models.heads.dynamic import DynamicMask
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
 from page4d.models.limits import NO_LIMITS, ForwardLimits

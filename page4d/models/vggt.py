@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import UsageError
-from page4d.models.config.network import (
+from page4d.models.config import (
     CameraHeadConfig,
     DPTHeadConfig,
     MaskConfig,

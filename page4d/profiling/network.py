@@ -7,8 +7,7 @@ from page4d.encoders.stem import StemConfig
 from page4d.errors import UsageError
 from page4d.layers.embed import patch_grid
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.network import FullAttention, NetworkConfig
-from page4d.models.config.sparse import SparseStrategy
+from page4d.models.config import FullAttention, NetworkConfig, SparseStrategy
 from page4d.models.landmarks import cell_counts
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network

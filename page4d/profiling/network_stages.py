@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from page4d.encoders.stem import StemConfig
-from page4d.models.config.network import MaskRule
-from page4d.models.config.sparse import SparseStrategy
+from page4d.models.config import MaskRule, SparseStrategy
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.schedule import Step
 from page4d.profiling.table import ProfileBuilder, ProfileStage, num_parameters

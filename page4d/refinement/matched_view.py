@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.models.config.inputs import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches, ViewMatches, patch_centers, target_images, to_pixels
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.models.size_groups import Grid

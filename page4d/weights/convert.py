@@ -12,7 +12,7 @@ from torch import Tensor
 
 import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
-from page4d.models.config.network import NetworkConfig
+from page4d.models.config import NetworkConfig
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, build_network
 from page4d.weights.accounting import Account, Tag, draw_account
 from page4d.weights.families import LICENCES, TITLES, Family, Recognised, Specs, read_network

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config.network import (
+from page4d.models.config import (
     CameraHeadConfig,
     DPTHeadConfig,
     FrameHeadConfig,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.layers.block import INIT_STD
-from page4d.models.config.network import NetworkConfig
+from page4d.models.config import NetworkConfig
 from page4d.models.heads.dynamic import DynamicMask
 
 _SEED = 0

@@ -7,7 +7,7 @@ from enum import StrEnum
 from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config.network import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
+from page4d.models.config import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
 from page4d.models.schedule import FRAME_GLOBAL, Schedule
 from page4d.weights.accounting import Exemption, Stage
 from page4d.weights.families import TITLES, Family, Recognised, Specs, mask_head_kind

@@ -15,7 +15,7 @@ from torch import Tensor
 from page4d.encoders.build import EncoderConfig, encoder_from_json, encoder_to_json
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.atomic import part_name
-from page4d.models.config.network import NetworkConfig
+from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork
 from page4d.weights.file_type import FETCH_AGAIN, first_bytes, is_pickle
 from page4d.weights.stream import TensorSpec, write_tensors

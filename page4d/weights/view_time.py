@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from page4d.errors import UsageError
-from page4d.models.config.network import (
+from page4d.models.config import (
     EpipolarConfig,
     FullAttention,
     MaskConfig,

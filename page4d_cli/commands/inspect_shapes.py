@@ -12,7 +12,7 @@ from page4d_cli import console, options
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from page4d.models.config.network import NetworkConfig
+    from page4d.models.config import NetworkConfig
     from page4d.profiling.table import Profile, ProfileStage
 
 
@@ -97,7 +97,7 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
 
 def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfig]":
     from page4d.errors import UsageError
-    from page4d.models.config.network import PRESETS
+    from page4d.models.config import PRESETS
 
     if weights is not None:
         from page4d.weights.store import describe_weights

@@ -10,7 +10,7 @@ from page4d_cli.interrupts import noticed_stop
 from page4d_cli.training_display import observed_training
 
 if TYPE_CHECKING:
-    from page4d.models.config.network import NetworkConfig
+    from page4d.models.config import NetworkConfig
     from page4d.training.engine.step_plan import Budget
     from page4d.training.supervised.config import TrainConfig
 
@@ -161,7 +161,7 @@ def train(
 
 def _network(model: str) -> "str | NetworkConfig":
     """Return the name of a preset, or what a JSON file says."""
-    from page4d.models.config.network import NetworkConfig
+    from page4d.models.config import NetworkConfig
 
     if not model.endswith(".json"):
         return model

@@ -10,7 +10,7 @@ from clips import write_scene
 
 from page4d.encoders.build import encoder_to_json
 from page4d.encoders.vit import ViTConfig
-from page4d.models.config.network import PRESETS as NETWORKS
+from page4d.models.config import PRESETS as NETWORKS
 from page4d.pretraining.config import PretrainConfig
 from page4d.weights.loading import load_encoder, load_network
 from page4d_cli import training_display

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from page4d.encoders.vit import ViTConfig
-from page4d.models.config.network import PRESETS as NETWORKS
+from page4d.models.config import PRESETS as NETWORKS
 from page4d.training.supervised.config import TrainConfig
 from page4d.training.supervised.presets import PRESETS
 from page4d.weights.loading import load_network

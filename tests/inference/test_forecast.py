@@ -16,7 +16,7 @@ from page4d.inference.memory import parse_memory, usable_bytes, used_bytes
 from page4d.inference.output_policy import ExistingOutput
 from page4d.inference.predictor import CPU, NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
-from page4d.models.config.network import PRESETS
+from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from tests.inference.test_reconstruct import CAPTURE, NETWORK, SETTINGS, StopAt
 from tests.inference.truth import TruthPredictor

@@ -22,7 +22,7 @@ from page4d.inference.predictor import CPU, NetworkPredictor, Predicted
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
 from page4d.models.conditioning import Memory
-from page4d.models.config.network import PRESETS, SparseConfig
+from page4d.models.config import PRESETS, SparseConfig
 from page4d.models.network import build_network
 from page4d.predictions import Predictions
 from page4d.scene.batches import open_placed_batches

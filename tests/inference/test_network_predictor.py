@@ -14,8 +14,7 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.inference.settings import ReconstructSettings
 from page4d.inference.world import Poses
 from page4d.models.conditioning import Memory
-from page4d.models.config.inputs import MatchConfig
-from page4d.models.config.network import PRESETS, EpipolarConfig, SparseConfig, SparseStrategy, TimeEncoding
+from page4d.models.config import PRESETS, EpipolarConfig, MatchConfig, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.encoders.dinov2 import DinoV2Config
-from page4d.models.config.network import PRESETS, CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, NetworkConfig
+from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, Schedule
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from page4d.encoders.stem import StemConfig
-from page4d.models.config.network import (
+from page4d.models.config import (
     PRESETS,
     CameraHeadConfig,
     DPTHeadConfig,

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.layers.block import Block
-from page4d.models.config.network import BiasRows, MaskRule, Streams
+from page4d.models.config import BiasRows, MaskRule, Streams
 from page4d.models.schedule import Step
 from page4d.models.streams import Stream
 from page4d.models.tokens import token_positions

@@ -12,7 +12,7 @@ from page4d.geometry.camera import Cameras, camera_rays, project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.network import (
+from page4d.models.config import (
     PRESETS,
     CameraHeadConfig,
     DPTHeadConfig,

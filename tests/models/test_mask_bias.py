@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from page4d.layers.attention import attend
-from page4d.models.config.network import PRESETS, BiasRows, MaskConfig, Streams
+from page4d.models.config import PRESETS, BiasRows, MaskConfig, Streams
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.schedule import Step

@@ -11,10 +11,11 @@ from page4d.encoders.navit import NaViTConfig
 from page4d.encoders.stem import StemConfig
 from page4d.errors import ShapeError, UsageError
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.config.network import (
+from page4d.models.config import (
     PRESETS,
     CameraHeadConfig,
     DPTHeadConfig,
+    EpipolarConfig,
     FrameHeadConfig,
     FullAttention,
     MaskConfig,
@@ -24,7 +25,6 @@ from page4d.models.config.network import (
     Streams,
     TimeEncoding,
 )
-from page4d.models.inputs.epipolar import EpipolarConfig
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import MixedOutput, NetworkOutput

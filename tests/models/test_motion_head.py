@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.errors import UsageError
-from page4d.models.config.network import MotionHeadConfig
+from page4d.models.config import MotionHeadConfig
 from page4d.models.heads.motion import MotionHead
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import build_network
@@ -148,5 +148,5 @@ def test_what_it_needs_is_said() -> None:
         build_network(replace(DEMO_LIKE, mask=None))
     with pytest.raises(UsageError, match="motion head reads a fine map of 9 channels"):
         replace(DEMO_LIKE, motion_head=MotionHeadConfig(fine_dim=9))
-    with pytest.raises(UsageError, match="motion head: dim 0"):
+    with pytest.raises(UsageError, match="motion head: dim is 0"):
         MotionHeadConfig(dim=0)

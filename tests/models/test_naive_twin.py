@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.models.config.network import PRESETS, BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
+from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
 from page4d.models.limits import ForwardLimits
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import Stream

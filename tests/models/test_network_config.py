@@ -9,7 +9,7 @@ import torch
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import ShapeError, UsageError
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.network import (
+from page4d.models.config import (
     PRESETS,
     BiasRows,
     CameraHeadConfig,

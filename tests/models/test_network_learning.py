@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.models.config.network import PRESETS, MaskConfig, MaskFusion, NetworkConfig, Streams
+from page4d.models.config import PRESETS, MaskConfig, MaskFusion, NetworkConfig, Streams
 from page4d.models.network import ViewTimeNetwork, build_network
 
 MASK = PRESETS["mv-tiny"].mask

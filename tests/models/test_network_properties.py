@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.pose_encoding import decode_pose
-from page4d.models.config.network import (
+from page4d.models.config import (
     PRESETS,
     BiasRows,
     MaskConfig,

@@ -8,7 +8,7 @@ import torch
 
 from page4d.errors import WeightsError
 from page4d.geometry.camera import resize_intrinsics
-from page4d.models.config.inputs import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.ood import OOD_MESSAGES, OODIndicators, OODLimits, fit_ood_limits, measure_ood

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from page4d.models.config.network import PRESETS, MaskConfig
+from page4d.models.config import PRESETS, MaskConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import ReleaseBias, Stream

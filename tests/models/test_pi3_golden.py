@@ -14,7 +14,7 @@ from page4d.geometry.camera import Cameras, move_pixel_center, world_points
 from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import rotation_defect
 from page4d.layers.rope import rotary_tables
-from page4d.models.config.network import PRESETS, FrameHeadConfig, NetworkConfig
+from page4d.models.config import PRESETS, FrameHeadConfig, NetworkConfig
 from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from page4d.models.config.network import PRESETS
+from page4d.models.config import PRESETS
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_GLOBAL

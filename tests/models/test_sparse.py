@@ -11,7 +11,7 @@ from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
 from page4d.layers.rope import rotary_tables
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.network import PRESETS, SparseConfig, SparseStrategy, Streams
+from page4d.models.config import PRESETS, SparseConfig, SparseStrategy, Streams
 from page4d.models.landmarks import cell_counts, cells, choose_landmarks, landmark_places
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from page4d.errors import UsageError
-from page4d.models.config.network import PRESETS, SparseConfig, SparseStrategy, Streams
+from page4d.models.config import PRESETS, SparseConfig, SparseStrategy, Streams
 from page4d.models.vggt import VGGT
 
 

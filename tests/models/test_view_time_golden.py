@@ -13,7 +13,7 @@ from page4d.layers.block import Block, BlockConfig
 from page4d.layers.embed import PatchEmbed
 from page4d.layers.rope import rotary_tables
 from page4d.models import trunk as aggregator
-from page4d.models.config.network import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
+from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
 from page4d.models.heads.dynamic import MASK_HEADS
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, images_together, merge, split

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.network import (
+from page4d.models.config import (
     PRESETS,
     BiasRows,
     EpipolarConfig,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from page4d.encoders.presets import ENCODER_PRESETS
-from page4d.models.config.network import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
+from page4d.models.config import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
 from page4d.pretraining.profile import PRETRAINING_WALKS
 from page4d.profiling.encoders import profile_encoder
 from page4d.profiling.network import profile_network

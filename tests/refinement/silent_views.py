@@ -9,7 +9,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.ground_truth import GroundTruth
-from page4d.models.config.inputs import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import ViewMatches
 from page4d.models.output import NetworkOutput
 from page4d.refinement.matched_view import MatchedView

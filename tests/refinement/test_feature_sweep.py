@@ -8,7 +8,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, world_points
 from page4d.ground_truth import GroundTruth
-from page4d.models.config.inputs import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Appearance, ViewMatches, to_pixels
 from page4d.models.output import NetworkOutput
 from page4d.refinement.feature_sweep import sweep

@@ -11,7 +11,7 @@ from page4d.evaluation.camera_pairs import pair_errors
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import se3_exp
 from page4d.ground_truth import GroundTruth
-from page4d.models.config.inputs import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches, patch_centers, to_pixels
 from page4d.models.output import NetworkOutput
 from page4d.refinement.guided_matching import CloseMatches, match_closely

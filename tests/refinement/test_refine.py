@@ -11,7 +11,7 @@ from page4d.evaluation.camera_pairs import pair_errors
 from page4d.geometry.rigid import se3_exp
 from page4d.ground_truth import GroundTruth
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.inputs import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches, ViewMatches, target_images
 from page4d.models.output import MixedOutput, NetworkOutput
 from page4d.refinement.refine import refine

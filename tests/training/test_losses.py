@@ -12,7 +12,7 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.ground_truth import GroundTruth
-from page4d.models.config.network import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Likelihoods, Matches
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput

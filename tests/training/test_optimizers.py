@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from page4d.models.config.network import PRESETS
+from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from page4d.training.engine.ema import WeightAverage
 from page4d.training.engine.muon import Muon, orthogonalize

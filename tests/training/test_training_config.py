@@ -7,7 +7,7 @@ import pytest
 from training_runs import TINY
 
 from page4d.errors import UsageError
-from page4d.models.config.network import PRESETS as NETWORKS
+from page4d.models.config import PRESETS as NETWORKS
 from page4d.training.supervised.config import (
     EvaluationConfig,
     Family,

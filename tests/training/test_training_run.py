@@ -18,8 +18,8 @@ from training_runs import (
 )
 
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
-from page4d.models.config.inputs import MatchConfig
-from page4d.models.config.network import PRESETS as NETWORKS
+from page4d.models.config import PRESETS as NETWORKS
+from page4d.models.config import MatchConfig
 from page4d.models.ood import OODLimits
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture

@@ -8,7 +8,7 @@ import torch
 import page4d
 from page4d.errors import WeightsError
 from page4d.models.conditioning import Conditioning
-from page4d.models.config.network import PRESETS
+from page4d.models.config import PRESETS
 from page4d.models.ood import OODLimits, measure_ood
 from page4d.synthetic.sampler import SceneFamily
 from page4d.training.validation.validation import (

@@ -8,7 +8,7 @@ import torch
 from checkpoints import INSIDE, SHARED, manifest
 
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config.network import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
+from page4d.models.config import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
 from page4d.models.schedule import TIME_VIEW
 from page4d.weights.accounting import Account, Tag, part_of
 from page4d.weights.convert import account_for, network_shapes

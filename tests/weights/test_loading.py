@@ -12,7 +12,7 @@ import page4d
 from page4d.errors import CapabilityError, UsageError, WeightsError
 from page4d.layers.block import Block
 from page4d.models import PRESETS, build_network
-from page4d.models.config.network import MaskFusion, SparseConfig, SparseStrategy, TimeEncoding
+from page4d.models.config import MaskFusion, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.weights import load_network, save_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.loading import HalfPrecisionNetwork

@@ -13,7 +13,7 @@ from page4d.errors import UsageError, WeightsError
 from page4d.layers.block import Block
 from page4d.layers.rope import RotaryTables, rotary_tables
 from page4d.models import ViewTimeNetwork
-from page4d.models.config.sparse import SparseStrategy
+from page4d.models.config import SparseStrategy
 from page4d.models.tokens import token_positions
 from page4d.weights import load_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion

@@ -11,7 +11,7 @@ from torch import Tensor
 import page4d
 from page4d.errors import UsageError
 from page4d.models import Conditioning, NetworkOutput, ViewTimeNetwork
-from page4d.models.config.network import EpipolarConfig, FullAttention, SparseStrategy, Streams, TimeEncoding
+from page4d.models.config import EpipolarConfig, FullAttention, SparseStrategy, Streams, TimeEncoding
 from page4d.weights.accounting import Tag
 from page4d.weights.convert import Conversion, ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.recipes import Recipe, Target

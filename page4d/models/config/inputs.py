@@ -1,62 +1,76 @@
-"""What enters the trunk besides patch and special tokens, as frozen records."""
+"""Configurations of explicit inputs of the trunk: matches and the epipolar prior."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 
-from page4d.errors import UsageError
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-_STRICT = {"extra": "forbid"}
+from page4d.errors import UsageError
+from page4d.io.config import config_record
 
 
 class MatchTarget(StrEnum):
-    """Another image of the capture in which the patches of an image are looked for."""
+    """Another image of the capture in which the patches of an image are searched."""
 
     FIRST_VIEW = "first-view"
     """The first view at the same instant."""
 
     NEXT_VIEW = "next-view"
-    """The next view at the same instant, the first one after the last."""
+    """The next view at the same instant, cyclically."""
 
     PREVIOUS_VIEW = "previous-view"
-    """The view before at the same instant, the last one before the first."""
+    """The previous view at the same instant, cyclically."""
 
     FIRST_TIME = "first-time"
     """The same view at the first instant."""
 
     NEXT_TIME = "next-time"
-    """The same view at the next instant, the first one after the last."""
+    """The same view at the next instant, cyclically."""
 
     @property
     def at_same_instant(self) -> bool:
-        """True if what moves is where it was, as the image was taken at the same instant."""
+        """True if both images are of one instant, so that moving objects match too."""
         return self not in (MatchTarget.FIRST_TIME, MatchTarget.NEXT_TIME)
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("matches")
 class MatchConfig:
-    """Explicit matches of patches between images, told to the trunk.
+    """Explicit patch matches between images as an input of the trunk.
 
-    Descriptors have `dim` numbers; `hidden` is the width of the perceptron through which matches become tokens.
-    Patches are looked for among cells, `finer` to a patch's side. Descriptors may read the encoder's fine map, of
-    `fine_dim` channels.
+    `dim` is the descriptor length, `hidden` the width of the MLP that turns matches into tokens. Patches are searched
+    among cells, `finer` per patch side. Descriptors read the encoder's fine map of `fine_dim` channels; 0 for none.
     """
 
-    __pydantic_config__ = _STRICT
-
-    dim: int = 64
-    hidden: int = 96
-    finer: int = 2
-    fine_dim: int = 0
-    targets: tuple[MatchTarget, ...] = tuple(MatchTarget)
+    dim: PositiveInt = 64
+    hidden: PositiveInt = 96
+    finer: PositiveInt = 2
+    fine_dim: NonNegativeInt = 0
+    targets: tuple[MatchTarget, ...] = Field(default=tuple(MatchTarget), min_length=1)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "targets", tuple(MatchTarget(target) for target in self.targets))
-        if min(self.dim, self.hidden, self.finer, self.fine_dim + 1) < 1:
-            raise UsageError(
-                f"matches: dim {self.dim}, hidden {self.hidden}, finer {self.finer}, fine_dim {self.fine_dim}",
-                "use positive numbers, fine_dim 0 for no fine map",
-            )
-        if not self.targets or len(set(self.targets)) < len(self.targets):
-            raise UsageError(
-                f"matches: targets {', '.join(self.targets) or 'none'}", "name at least one target, each once"
-            )
+        if len(set(self.targets)) < len(self.targets):
+            raise UsageError(f"matches: targets {', '.join(self.targets)}", "name each target once")
+
+
+@config_record("epipolar prior")
+class EpipolarConfig:
+    """Penalty on the attention logits of patch pairs off their epipolar line, in the named layers.
+
+    Patches up to `band` patch sides from the line are not penalized.
+    """
+
+    layers: tuple[int, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
+    penalty: NonNegativeFloat = 2.0
+    band: PositiveFloat = 1.5
+
+    def __post_init__(self) -> None:
+        check_increasing("epipolar prior", self.layers)
+
+
+def check_increasing(name: str, layers: tuple[int, ...]) -> None:
+    """Refuse layers that are not different and in increasing order.
+
+    Raises:
+        UsageError: naming them.
+    """
+    if list(layers) != sorted(set(layers)):
+        raise UsageError(f"{name}: layers {layers}", "name different layers in increasing order")

@@ -1,38 +1,39 @@
-"""What the dynamic mask is and how it acts on the attention, as a frozen record."""
+"""Configuration of the dynamic mask and of its bias on the attention."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, PositiveFloat
 
 from page4d.errors import UsageError
-
-_STRICT = {"extra": "forbid"}
+from page4d.io.config import config_record
 
 
 class MaskHeadKind(StrEnum):
     """Structure of the dynamic mask head."""
 
     CONV = "conv"
-    """This network's own."""
+    """Convolutions: the head of the view x time network."""
 
     CKPT150 = "ckpt150"
     """As in PAGE-4D's `checkpoint_150`, with a learned temperature."""
 
     RELEASE = "release"
-    """As in the public PAGE-4D release, on standardised features; useful with its weights only."""
+    """As in the public PAGE-4D release, on standardized features; useful with its weights only."""
 
 
 class Streams(StrEnum):
-    """How the mask tells cameras (which suppress what moves) from geometry (which may favour it)."""
+    """Separation of the pose stream (moving patches suppressed) from the geometry stream (moving patches kept)."""
 
     DUAL = "dual"
-    """Two states after the first masked layer, one read by the camera head, one by the dense heads."""
+    """Two token states from the first masked layer on: the camera head reads one, the dense heads the other."""
 
     SINGLE = "single"
-    """One state whose special tokens see the one bias and whose patches see the other."""
+    """One token state: special tokens use the pose bias, patches the geometry bias."""
 
 
 class BiasRows(StrEnum):
-    """Which queries see the bias of a stream."""
+    """Queries that a stream's bias applies to."""
 
     ALL = "all"
     SPECIAL = "special"
@@ -40,34 +41,32 @@ class BiasRows(StrEnum):
 
 
 class MaskFusion(StrEnum):
-    """How what the head sees and what an external mask says are weighed."""
+    """Weights of the predicted and the external mask in their sum of log-odds."""
 
     SCALAR = "scalar"
-    """By one learned number each."""
+    """One learned number each."""
 
     GATED = "gated"
-    """By a number between 0 and 1 each, found anew for every image from the mean of its patches."""
+    """A gate in (0, 1) each, predicted per image from the mean of its patches."""
 
 
 class MaskRule(StrEnum):
-    """How log-odds that a patch moves become a bias of the attention."""
+    """Conversion of motion log-odds into an attention bias."""
 
     LAMBDA = "lambda"
-    """Learned weights, clamped, for cameras and geometry; all steps of the layers named. The mask is taken from the
-    tokens that enter the first of them."""
+    """Learned, clamped weights for the pose and the geometry stream, in all steps of the named layers. The mask is
+    predicted from the input tokens of the first of them."""
 
     PAGE4D = "page4d"
-    """A fixed weight of the public PAGE-4D release: special tokens turn towards what is static, in the steps across
-    views of the layers named. The mask is taken one layer earlier, after the step within views."""
+    """The fixed weight of the public PAGE-4D release: special tokens favour static patches, in the steps across views
+    of the named layers. The mask is predicted one layer earlier, after the step within views."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("mask")
 class MaskConfig:
-    """The dynamic mask and what it does to the attention of the layers named."""
+    """The dynamic mask and its bias on the attention of the named layers."""
 
-    __pydantic_config__ = _STRICT
-
-    layers: tuple[int, ...] = (8, 9, 10, 11, 12)
+    layers: tuple[int, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
     head: MaskHeadKind = MaskHeadKind.CONV
     fusion: MaskFusion = MaskFusion.SCALAR
     rule: MaskRule = MaskRule.LAMBDA
@@ -75,22 +74,15 @@ class MaskConfig:
     own_blocks: bool = False
     """Whether each stream has its own copies of the masked layers' blocks."""
     bias_rows: BiasRows = BiasRows.ALL
-    lambda_limit: float = 4.0
-    external_floor: float = 0.02
+    lambda_limit: PositiveFloat = 4.0
+    external_floor: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
     """External probabilities are clipped to [floor, 1 - floor] before they become log-odds."""
     teaches_trunk: bool = False
-    """Whether a loss on the mask reaches the layers below its head; they learn from what they tell the mask."""
+    """Whether the gradient of the mask loss reaches the layers below the mask head."""
 
     def __post_init__(self) -> None:
-        for name, kind in _ENUMS.items():
-            object.__setattr__(self, name, kind(getattr(self, name)))
-        if not self.layers or list(self.layers) != list(range(self.layers[0], self.layers[-1] + 1)):
+        if list(self.layers) != list(range(self.layers[0], self.layers[-1] + 1)):
             raise UsageError(f"mask: layers {self.layers} are not consecutive", "name them in order without gaps")
-        if not (self.lambda_limit > 0 and 0 < self.external_floor < 0.5):
-            raise UsageError(
-                f"mask: lambda_limit {self.lambda_limit}, external_floor {self.external_floor}",
-                "use a positive limit and a floor between 0 and 0.5",
-            )
         if self.rule is MaskRule.PAGE4D:
             if self.streams is not Streams.SINGLE or self.bias_rows is not BiasRows.SPECIAL or self.own_blocks:
                 raise UsageError(
@@ -98,15 +90,8 @@ class MaskConfig:
                     "set streams to single, bias_rows to special and own_blocks to false",
                 )
             if self.layers[0] == 0:
-                raise UsageError("mask: PAGE-4D's rule takes the mask one layer earlier", "start at layer 1 or later")
+                raise UsageError(
+                    "mask: PAGE-4D's rule predicts the mask one layer earlier", "start at layer 1 or later"
+                )
         elif self.streams is Streams.SINGLE and (self.own_blocks or self.bias_rows is not BiasRows.ALL):
             raise UsageError("mask: own_blocks and bias_rows need two streams", "set streams to dual")
-
-
-_ENUMS: dict[str, type[StrEnum]] = {
-    "head": MaskHeadKind,
-    "fusion": MaskFusion,
-    "rule": MaskRule,
-    "streams": Streams,
-    "bias_rows": BiasRows,
-}

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.feed_forward import FeedForward
-from page4d.models.config.network import CameraHeadConfig
+from page4d.models.config import CameraHeadConfig
 
 POSE_DIM = 9
 _MODULATION_EPS = 1e-6

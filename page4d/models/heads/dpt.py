@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.models.config.network import DPTHeadConfig
+from page4d.models.config import DPTHeadConfig
 
 _POSITION_WEIGHT = 0.1
 _POSITION_BASE = 100.0

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from page4d.layers.block import initialise_linears
 from page4d.layers.feed_forward import FeedForward
-from page4d.models.config.network import MaskConfig, MaskFusion, MaskHeadKind
+from page4d.models.config import MaskConfig, MaskFusion, MaskHeadKind
 
 _RELEASE_HIDDEN = 256
 _LEAST_DEVIATION = 1e-6

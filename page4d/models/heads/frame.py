@@ -11,7 +11,7 @@ from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import nearest_rotation
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.rope import RotaryTables, rotary_tables
-from page4d.models.config.network import FrameHeadConfig
+from page4d.models.config import FrameHeadConfig
 from page4d.models.tokens import token_positions
 
 _NUM_RESIDUALS = 2

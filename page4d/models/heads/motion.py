@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from page4d.layers.chunks import in_chunks
 from page4d.layers.convolution import ResidualConvolution, silent_convolution
-from page4d.models.config.heads import MotionHeadConfig
+from page4d.models.config import MotionHeadConfig
 from page4d.models.inputs.descriptors import FINE_STRIDE
 
 _SHIFTS = (-1, 1)

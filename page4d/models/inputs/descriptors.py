@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.layers.block import initialise_linears
-from page4d.models.config.inputs import MatchConfig
+from page4d.models.config import MatchConfig
 
 FINE_STRIDE = 2
 """Pixels between neighbours of the fine map that encoders hand on."""

@@ -1,4 +1,4 @@
-"""The epipolar prior: of another view, a patch should look along the line on which its point must lie."""
+"""The epipolar prior: attention between views is penalized off the epipolar line."""
 
 from dataclasses import dataclass, replace
 
@@ -6,34 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.errors import UsageError
 from page4d.geometry.camera import pixel_grid
 from page4d.geometry.rotation import skew
+from page4d.models.config.inputs import EpipolarConfig
 
 _LEAST_BASELINE = 1e-6
 """Views whose distance is less than this fraction of the largest one are in the same place."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EpipolarConfig:
-    """What is subtracted from the logits of pairs of patches that are off their epipolar line, in which layers.
-
-    `band` is the distance in patches up to which a patch counts as on the line.
-    """
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
-    layers: tuple[int, ...] = (8, 9, 10, 11, 12)
-    penalty: float = 2.0
-    band: float = 1.5
-
-    def __post_init__(self) -> None:
-        if not self.layers or list(self.layers) != sorted(set(self.layers)):
-            raise UsageError(f"epipolar prior: layers {self.layers}", "name different layers in rising order")
-        if self.penalty < 0 or self.band <= 0:
-            raise UsageError(
-                f"epipolar prior: penalty {self.penalty}, band {self.band}", "use no negative penalty and some width"
-            )
 
 
 def fundamental_matrices(

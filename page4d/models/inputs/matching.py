@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from page4d.layers.block import initialise_linears
 from page4d.layers.feed_forward import FeedForward
 from page4d.layers.precision import full_precision
-from page4d.models.config.inputs import MatchConfig, MatchTarget
+from page4d.models.config import MatchConfig, MatchTarget
 from page4d.models.inputs.descriptors import Descriptors, PatchDescriptors
 
 _FIRST_SHARPNESS = 10.0

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from page4d.errors import InputError, OutputError
 from page4d.io.atomic import output_error, part_name
-from page4d.models.config.network import NetworkConfig
+from page4d.models.config import NetworkConfig
 from page4d.training.engine.step_plan import Budget, Position
 from page4d.training.supervised.config import TrainConfig
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import TypeAdapter, ValidationError
 
 from page4d.errors import UsageError
-from page4d.models.config.network import PRESETS, NetworkConfig
+from page4d.models.config import PRESETS, NetworkConfig
 from page4d.synthetic.sampler import SceneFamily
 from page4d.training.supervised.losses import LossConfig
 from page4d.weights.placement import Precision

@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from page4d.errors import UsageError
-from page4d.models.config.network import PRESETS, NetworkConfig
+from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.training.engine.ema import WeightAverage
 from page4d.training.engine.optimizers import build_optimizers

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.rigid import transform_points
-from page4d.models.config.inputs import MatchTarget
+from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import target_images
 from page4d.training.supervised.targets import Targets
 

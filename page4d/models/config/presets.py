@@ -1,0 +1,120 @@
+"""Network configurations by name."""
+
+from dataclasses import replace
+
+from page4d.encoders.dinov2 import DinoV2Config
+from page4d.encoders.presets import ENCODER_PRESETS, without_head
+from page4d.encoders.stem import StemConfig
+from page4d.models.config.heads import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, MotionHeadConfig
+from page4d.models.config.inputs import MatchConfig
+from page4d.models.config.mask import BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
+from page4d.models.config.network import NetworkConfig
+from page4d.models.schedule import FRAME_GLOBAL
+
+_DEMO_ENCODER = StemConfig()
+
+
+def _tiny() -> NetworkConfig:
+    dense = DPTHeadConfig(layers=(0, 1, 2, 3), features=16, out_channels=(8, 8, 16, 16), hidden=8)
+    return NetworkConfig(
+        encoder=DinoV2Config(image_size=70, embed_dim=32, depth=1, num_heads=2),
+        depth=4,
+        num_heads=2,
+        mask=MaskConfig(layers=(1, 2)),
+        camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=2),
+        depth_head=dense,
+        point_head=dense,
+    )
+
+
+def _small() -> NetworkConfig:
+    dense = DPTHeadConfig(layers=(1, 2, 4, 5), features=64, out_channels=(48, 96, 192, 192))
+    return NetworkConfig(
+        encoder=DinoV2Config(image_size=224, embed_dim=192, depth=6, num_heads=3),
+        depth=6,
+        num_heads=3,
+        mask=MaskConfig(layers=(2, 3)),
+        camera_head=CameraHeadConfig(trunk_depth=2, num_heads=6),
+        depth_head=dense,
+        point_head=dense,
+    )
+
+
+def _small_with(encoder: str) -> NetworkConfig:
+    """Return the small network on an encoder of published size, with patches of 16 px, fused where need be."""
+    chosen = without_head(ENCODER_PRESETS[encoder], level=2)
+    camera_head = CameraHeadConfig(trunk_depth=2, num_heads=8)
+    return replace(_small(), encoder=chosen, num_heads=chosen.embed_dim // 64, camera_head=camera_head)
+
+
+def _demo() -> NetworkConfig:
+    dense = DPTHeadConfig(
+        layers=(0, 1, 2, 3), features=32, out_channels=(32, 48, 64, 96), hidden=32, fine_dim=_DEMO_ENCODER.fine_dim
+    )
+    return NetworkConfig(
+        encoder=_DEMO_ENCODER,
+        depth=4,
+        num_heads=4,
+        layer_scale=None,
+        mask=MaskConfig(layers=(2, 3), streams=Streams.SINGLE, teaches_trunk=True),
+        matches=MatchConfig(fine_dim=_DEMO_ENCODER.fine_dim),
+        known_cameras=True,
+        ray_head=True,
+        camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=3, mlp_ratio=2.0),
+        depth_head=dense,
+        motion_head=MotionHeadConfig(fine_dim=_DEMO_ENCODER.fine_dim),
+    )
+
+
+def _large() -> NetworkConfig:
+    return NetworkConfig(
+        encoder=DinoV2Config(),
+        depth=24,
+        num_heads=16,
+        mask=MaskConfig(),
+        camera_head=CameraHeadConfig(),
+        depth_head=DPTHeadConfig(),
+        point_head=DPTHeadConfig(),
+    )
+
+
+def _pi3() -> NetworkConfig:
+    return NetworkConfig(
+        encoder=DinoV2Config(),
+        depth=18,
+        num_heads=16,
+        schedule=FRAME_GLOBAL,
+        norm_eps=1e-6,
+        num_registers=5,
+        token_slots=1,
+        camera_token=False,
+        frame_head=FrameHeadConfig(),
+    )
+
+
+_PAGE4D_MASK = MaskConfig(
+    layers=tuple(range(10, 20)),
+    head=MaskHeadKind.RELEASE,
+    rule=MaskRule.PAGE4D,
+    streams=Streams.SINGLE,
+    bias_rows=BiasRows.SPECIAL,
+)
+
+PRESETS: dict[str, NetworkConfig] = {
+    "mv-tiny": _tiny(),
+    "mv-small": _small(),
+    "mv-demo": _demo(),
+    "mv-vit": _small_with("vit-s16"),
+    "mv-swin": _small_with("swin-t"),
+    "mv-twins": _small_with("twins-svt-s"),
+    "mv-navit": _small_with("navit"),
+    "mv-large": _large(),
+    "vggt": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
+    "page4d": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
+    "page4d-mask": replace(_large(), schedule=FRAME_GLOBAL, mask=_PAGE4D_MASK),
+    "pi3": _pi3(),
+}
+"""Networks by name: for tests, for CPUs, on other encoders, as specified, and the public networks.
+
+PAGE-4D has two checkpoints: one that runs without its mask, when it is VGGT with other weights, and one with it.
+"""

@@ -1,0 +1,86 @@
+"""Configuration records: what pydantic refuses comes back as an error of two lines, and JSON round-trips."""
+
+import pickle
+from dataclasses import FrozenInstanceError, replace
+from enum import StrEnum
+from typing import Annotated
+
+import pytest
+from pydantic import Field, PositiveInt, TypeAdapter
+
+from page4d.errors import UsageError
+from page4d.io.config import config_from_json, config_record, config_to_json
+
+
+class Kind(StrEnum):
+    A = "a"
+    B = "b"
+
+
+@config_record("inner")
+class Inner:
+    number: PositiveInt = 1
+    layers: tuple[int, ...] = (1,)
+    kind: Kind = Kind.A
+
+    def __post_init__(self) -> None:
+        if self.number == len(self.layers) + 5:
+            raise UsageError("inner: number and layers contradict each other", "change one of them")
+
+
+@config_record("outer")
+class Outer:
+    inner: Inner = Inner()
+    rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+
+ADAPTER = TypeAdapter(Outer)
+
+
+@pytest.mark.parametrize(
+    ("values", "message", "hint"),
+    [
+        ({"number": 0}, "inner: number is 0", "it must be greater than 0"),
+        ({"number": 6}, "inner: number and layers contradict each other", "change one of them"),
+        ({"numbr": 1}, "inner: no field is called 'numbr'", "check its spelling"),
+        ({"kind": "c"}, "inner: kind is 'c'", "it must be 'a' or 'b'"),
+        ({"layers": ["x"]}, "inner: layers.0 is 'x'", "it must be a valid integer"),
+    ],
+)
+def test_a_violation_names_field_value_and_rule(values: dict, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        Inner(**values)
+    assert raised.value.message == message
+    assert raised.value.hint.startswith(hint)
+
+
+def test_values_are_coerced_and_records_are_frozen_and_picklable() -> None:
+    record = Inner(layers=[1, 2], kind="b")
+    assert record == replace(Inner(), layers=(1, 2), kind=Kind.B)
+    assert pickle.loads(pickle.dumps(record)) == record
+    with pytest.raises(FrozenInstanceError):
+        record.number = 3
+
+
+def test_json_round_trip_and_defaults() -> None:
+    record = Outer(inner=Inner(number=3, kind="b"), rate=0.25)
+    text = config_to_json(record)
+    assert "\n" not in text
+    assert config_from_json(ADAPTER, text, "outer", "", strict=True) == record
+    assert config_from_json(ADAPTER, "{}", "outer", "", strict=True) == Outer()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"inner": {"number": 6}}', "inner: number and layers contradict each other"),
+        ('{"inner": {"number": 0}}', "outer configuration: inner.number: Input should be greater than 0"),
+        ('{"inner": {"number": "1"}}', "outer configuration: inner.number: Input should be a valid integer"),
+        ('{"other": 1}', "outer configuration: other: Unexpected keyword argument"),
+        ("no JSON", "outer configuration: text: Invalid JSON"),
+    ],
+)
+def test_json_is_strict(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        config_from_json(ADAPTER, text, "outer", "print a valid one", strict=True)
+    assert raised.value.message.startswith(message)
