@@ -1,29 +1,66 @@
-"""page4d: synchronized videos in, a 4D reconstruction out.
+"""page4d: 4D reconstruction from synchronized videos.
 
-The names below are imported on first use, so that `import page4d` costs nothing.
+The public names are imported on first use, so that `import page4d` costs nothing.
 """
 
-__version__ = "0.1.0"
+from typing import TYPE_CHECKING
 
-_EXPORTS = {
-    "open_scene": "page4d.scene.open",
-    "SceneOptions": "page4d.scene.open",
-    "open_output": "page4d.export.output",
-    "reconstruct": "page4d.inference.reconstruct",
-    "ReconstructSettings": "page4d.inference.settings",
+if TYPE_CHECKING:
+    from page4d.errors import Page4DError
+    from page4d.evaluation.evaluate import evaluate
+    from page4d.export.output import Output, open_output
+    from page4d.inference.predictor import build_predictor
+    from page4d.inference.reconstruct import reconstruct
+    from page4d.scene.open import open_scene
+    from page4d.scene.records import Scene
+    from page4d.settings import PointOptions, ReconstructSettings, SceneOptions
+    from page4d.weights.loading import load, load_network
+
+__version__ = "0.2.0"
+
+_MODULES = {
+    "Output": "page4d.export.output",
+    "Page4DError": "page4d.errors",
+    "PointOptions": "page4d.settings",
+    "ReconstructSettings": "page4d.settings",
+    "Scene": "page4d.scene.records",
+    "SceneOptions": "page4d.settings",
+    "build_predictor": "page4d.inference.predictor",
+    "evaluate": "page4d.evaluation.evaluate",
     "load": "page4d.weights.loading",
     "load_network": "page4d.weights.loading",
-    "evaluate": "page4d.evaluation.evaluate",
-    "Page4DError": "page4d.errors",
+    "open_output": "page4d.export.output",
+    "open_scene": "page4d.scene.open",
+    "reconstruct": "page4d.inference.reconstruct",
 }
 
-__all__ = [*_EXPORTS, "__version__"]
+__all__ = [
+    "Output",
+    "Page4DError",
+    "PointOptions",
+    "ReconstructSettings",
+    "Scene",
+    "SceneOptions",
+    "__version__",
+    "build_predictor",
+    "evaluate",
+    "load",
+    "load_network",
+    "open_output",
+    "open_scene",
+    "reconstruct",
+]
 
 
 def __getattr__(name: str) -> object:
     """Import a public name from the module that defines it."""
-    if name not in _EXPORTS:
+    if name not in _MODULES:
         raise AttributeError(f"module 'page4d' has no attribute '{name}'")
     from importlib import import_module
 
-    return getattr(import_module(_EXPORTS[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -1,12 +1,13 @@
-"""The conventions that every module, file and record of page4d keeps, in one place.
+"""Coordinate, unit and axis conventions of every module, file and record.
 
-* Axes are OpenCV's: x right, y down, z forward, in metres or in an arbitrary unit, and every file says which.
-* Transforms are 4x4 `world_to_camera`. The world is the camera frame of the first view at the first instant, unless
-  a calibration is given: then it is the calibration's world.
-* The centre of the top-left pixel is (0.5, 0.5), so `cx = W / 2` is the middle of the image and resizing an image
-  scales the rows of its intrinsics. Formats that count integer centres are converted where they are read or written.
-* Quaternions are `wxyz` inside; `xyzw` only in TUM files and in the VGGT pose encoding.
-* `depth` is z-depth. `confidence` lies in [0, 1], higher is better. A dynamic mask is 1 where something moves.
+* Camera axes follow OpenCV: x right, y down, z forward. Lengths are in metres or in an arbitrary unit; every file
+  declares its unit.
+* Transforms are 4x4 `world_to_camera`. The world is the camera frame of the first view at the first instant, or the
+  world of the calibration if one is given.
+* The centre of the top-left pixel is (0.5, 0.5): `cx = W / 2` is the middle of the image, and resizing an image
+  scales the rows of its intrinsics. Formats with integer pixel centres are converted on reading and writing.
+* Quaternions are `wxyz`; `xyzw` only in TUM files and in the VGGT pose encoding.
+* `depth` is z-depth. `confidence` lies in [0, 1], higher is better. A dynamic mask is 1 on moving objects.
 * Tensor axes: B batch, T time, V view, N tokens of an image, P patches, R registers, C channels.
 """
 
@@ -17,21 +18,21 @@ PIXEL_CENTER = 0.5
 """Coordinate of the centre of the top-left pixel."""
 
 INTEGER_PIXEL_CENTER = 0.0
-"""The same in the formats of OpenCV, Open3D, KITTI, Qualisys and in the public VGGT code."""
+"""The same coordinate in OpenCV, Open3D, KITTI, Qualisys and the public VGGT code."""
 
 METRIC_DEPTH_SCALE = 1000.0
-"""Depth PNG levels per metre when the scale is metric, as RGB-D sensors write it."""
+"""Levels of a metric 16-bit depth PNG per metre, as written by RGB-D sensors."""
 
 
 class Scale(StrEnum):
-    """What one unit of length means in a result."""
+    """Unit of length of a result."""
 
     METRIC = "metric"
     ARBITRARY = "arbitrary"
 
     @property
     def unit(self) -> Literal["metre", "arbitrary"]:
-        """Name of the unit of length, as written into files."""
+        """Name of the unit, as written into files."""
         return "metre" if self is Scale.METRIC else "arbitrary"
 
 

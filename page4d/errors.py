@@ -1,10 +1,10 @@
-"""Errors that a user can act on: what was found, what to do, and the exit code that a script can test."""
+"""Errors that a user can act on: message, hint and exit code."""
 
 
 class Page4DError(Exception):
-    """A failure with one line on what was found and one on what to do about it.
+    """A failure with one line on what was found and one line on what to do about it.
 
-    The command line prints the two lines and exits with `exit_code`; no trace is shown.
+    The command line prints the two lines without a traceback and exits with `exit_code`.
     """
 
     exit_code = 1
@@ -16,7 +16,7 @@ class Page4DError(Exception):
 
 
 class ShapeError(Page4DError, ValueError):
-    """Tensors whose shapes do not belong together: a mistake of the caller's code."""
+    """Tensors with incompatible shapes: an error in the calling code."""
 
 
 class UsageError(Page4DError):
@@ -26,13 +26,13 @@ class UsageError(Page4DError):
 
 
 class InputError(Page4DError):
-    """A video, image, mask or calibration that cannot be used as it is."""
+    """An unusable video, image, mask or calibration."""
 
     exit_code = 3
 
 
 class WeightsError(Page4DError):
-    """A weights file that is missing, damaged or of another network."""
+    """A weights file that is missing, damaged or made for another network."""
 
     exit_code = 4
 
@@ -50,22 +50,27 @@ class CapabilityError(Page4DError):
 
 
 class MemoryBudgetError(Page4DError):
-    """Memory that does not suffice even for the smallest piece of work."""
+    """Too little memory for the smallest unit of work."""
 
     exit_code = 7
 
 
 class BatchError(Page4DError):
-    """Scenes of a batch that failed, while others may have ended well."""
+    """A batch in which at least one scene failed."""
 
     exit_code = 8
 
 
 class InterruptedRunError(Page4DError):
-    """A run that a signal ended after its current file was finished."""
+    """A run stopped by a signal, after its current file was completed."""
 
     exit_code = 130
 
     def __init__(self, message: str, hint: str = "", signal_number: int = 2) -> None:
         super().__init__(message, hint)
         self.exit_code = 128 + signal_number
+
+
+def counted(number: int, noun: str) -> str:
+    """Format a count with its noun for a message: "1 frame", "2 frames"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""What is truly there: the record that synthetic captures and captures with sensors share."""
+"""Ground truth of rendered captures and of captures with depth sensors."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,13 @@ from page4d.geometry.camera import Cameras
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Images of B scenes in [0, 1] with their cameras, depth and motion, all at the same pixels.
+    """Images of B scenes in [0, 1] with cameras, depth and motion masks on the same pixel grid.
 
-    `depth` is z-depth in the unit of the cameras' translations, 0 where it is not known (sky, a sensor's hole).
-    `dynamic` is True on things that move during the capture; None if nobody knows. `valid` is False on padding.
-    `times` are in seconds.
+    `depth` is z-depth in the unit of the camera translations, 0 where unknown (sky, sensor holes). `dynamic` is True
+    on objects that move during the capture, None if unknown. `valid` is False on padding. `times` are in seconds.
 
     Raises:
-        ShapeError: if parts are not of the same images.
+        ShapeError: if the shapes contradict each other.
     """
 
     images: Float[Tensor, "B T V 3 H W"]
@@ -35,9 +34,11 @@ class GroundTruth:
         cameras = self.cameras
         if not agree or tuple(cameras.world_to_camera.shape) != (*leading, 4, 4) or cameras.image_size != size:
             raise ShapeError(
-                f"truth for images {tuple(self.images.shape)} with maps {[tuple(part.shape) for part in maps]}, "
+                f"ground truth: images {tuple(self.images.shape)} with maps {[tuple(part.shape) for part in maps]}, "
                 f"cameras {tuple(cameras.world_to_camera.shape)} at {cameras.image_size} px",
-                "give every part for the same images",
+                "pass maps and cameras of the same images",
             )
         if tuple(self.times.shape) != leading[:2]:
-            raise ShapeError(f"times {tuple(self.times.shape)} for {leading[:2]} instants", "give one an instant")
+            raise ShapeError(
+                f"ground truth: times {tuple(self.times.shape)} for images {leading[:2]}", "pass one time per instant"
+            )

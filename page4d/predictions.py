@@ -1,10 +1,7 @@
-"""What a network, a depth sensor or a renderer says about a stretch of a capture."""
+"""Cameras, depth and motion of a range of instants, from a network, a depth sensor or a renderer."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -13,18 +10,16 @@ from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.similarity import Sim3
-
-_MAPS = ("images", "valid", "depth", "depth_confidence", "points", "points_confidence", "dynamic")
-"""The fields of `Predictions` that have one entry per instant, beside times and cameras."""
+from page4d.geometry.time_axis import clone_tensors, slice_times
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """Cameras, depth and what belongs to them for T instants of V views, at network pixels [H, W].
+    """Cameras and per-pixel predictions of T instants and V views at network pixels [H, W].
 
-    `images` are the RGB pixels in [0, 1] that the values belong to. `valid` is False on padding and on pixels to
-    ignore; depth there means nothing. Confidences and `dynamic` lie in [0, 1]. `points` are in the world. Views whose
-    transforms have canvases of different sizes lie at the top left, and nothing beyond their own is valid.
+    `images` are the RGB inputs in [0, 1]. `valid` is False on padding and on ignored pixels, where depth is
+    undefined. Confidences and `dynamic`, the probability of motion, lie in [0, 1]. `points` are in world coordinates.
+    If the canvases of the views differ in size, each is placed at the top left of [H, W] and the rest is not valid.
     """
 
     times: Float[Tensor, " T"]
@@ -57,9 +52,15 @@ class Predictions:
             found = tuple(value.world_to_camera.shape[:-2]) if name == "cameras" else value
             found = tuple(found.shape) if isinstance(found, Tensor) else found
             if found is not None and found != shape:
-                raise ShapeError(f"predictions: {name} has shape {found}, depth {maps}", f"give {name} {shape}")
+                raise ShapeError(
+                    f"predictions: {name} has shape {found}, depth {maps}", f"pass {name} of shape {shape}"
+                )
         if not len(self.view_names) == len(self.pixel_transforms) == maps[2]:
-            raise ShapeError(f"predictions: {len(self.view_names)} names for {maps[2]} views", "name every view")
+            raise ShapeError(
+                f"predictions: {len(self.view_names)} names and {len(self.pixel_transforms)} transforms "
+                f"for {maps[2]} views",
+                "pass one name and one transform per view",
+            )
 
     @property
     def num_times(self) -> int:
@@ -68,15 +69,15 @@ class Predictions:
 
     @property
     def view_sizes(self) -> tuple[tuple[int, int], ...]:
-        """The (height, width) of every view's own canvas."""
+        """Canvas size (height, width) of every view."""
         return tuple(transform.canvas_size for transform in self.pixel_transforms)
 
     def world_points(self) -> Float[Tensor, "B T V H W 3"]:
-        """Lift the depth maps to points in the world."""
+        """Unproject the depth maps to points in the world."""
         return world_points(self.depth, self.cameras)
 
     def transformed(self, transform: Sim3, scale: Scale | None = None) -> "Predictions":
-        """Move everything into another world at once: cameras, depth and points can never disagree."""
+        """Apply a similarity transform of the world consistently to cameras, depth and points."""
         poses = self.cameras.world_to_camera
         return replace(
             self,
@@ -87,34 +88,9 @@ class Predictions:
         )
 
     def at_times(self, start: int, stop: int) -> "Predictions":
-        """Cut out the instants from `start` to before `stop`."""
-        chosen = slice(start, stop)
-        cut: dict[str, Any] = {
-            name: None if getattr(self, name) is None else getattr(self, name)[:, chosen] for name in _MAPS
-        }
-        return replace(self, times=self.times[chosen], cameras=self.cameras[:, chosen], **cut)
+        """Return the instants from `start` to before `stop`."""
+        return slice_times(self, start, stop)
 
     def clone(self) -> "Predictions":
-        """Copy the maps, so that keeping a few instants does not keep the chunk they were cut from."""
-        maps: dict[str, Any] = {
-            name: None if getattr(self, name) is None else getattr(self, name).clone() for name in _MAPS
-        }
-        return replace(self, **maps)
-
-
-def join_times(parts: Sequence[Predictions]) -> Predictions:
-    """Put consecutive stretches of one capture behind each other."""
-    first = parts[0]
-
-    def joined(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values, dim=1)
-
-    cameras = Cameras(
-        world_to_camera=torch.cat([part.cameras.world_to_camera for part in parts], dim=1),
-        intrinsics=torch.cat([part.cameras.intrinsics for part in parts], dim=1),
-        image_size=first.cameras.image_size,
-    )
-    times = torch.cat([part.times for part in parts])
-    maps: dict[str, Any] = {name: joined(name) for name in _MAPS}
-    return replace(first, times=times, cameras=cameras, **maps)
+        """Copy the tensors, so that a slice does not keep its whole chunk in memory."""
+        return clone_tensors(self)

@@ -1,54 +1,22 @@
-"""Every option that more than one command has, declared once."""
+"""Options that several commands share, and parsers of their values."""
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from page4d.weights.placement import Precision
+from page4d.choices import CalibrationMatch, CalibrationResize, LengthUnit, MaskMeaning, Precision
 
 INPUT = "Scene"
-RIG = "Calibration"
+RIG = "Calibration and cameras"
 NETWORK = "Network"
 OUTPUT = "Output"
 BATCH = "Several scenes, several devices"
 TERMINAL = "Terminal"
 
 
-class MaskMeaningOption(StrEnum):
-    """What a marked mask pixel says."""
-
-    DYNAMIC = "dynamic"
-    IGNORE = "ignore"
-    KEEP = "keep"
-
-
-class ResizeOption(StrEnum):
-    """How a video relates to the image that was calibrated."""
-
-    CROP_CENTER = "crop-center"
-    SCALE = "scale"
-
-
-class MatchOption(StrEnum):
-    """How calibrated cameras and views find each other."""
-
-    NAME = "name"
-    ORDER = "order"
-
-
-class UnitOption(StrEnum):
-    """Unit of length of a calibration file."""
-
-    METRE = "m"
-    CENTIMETRE = "cm"
-    MILLIMETRE = "mm"
-
-
 def parse_views(text: str | None) -> int | tuple[str, ...] | None:
-    """Read `4` as the first four views and `a,b` as names."""
+    """Parse `4` as the first four views and `a,b` as names."""
     if text is None:
         return None
     try:
@@ -64,7 +32,7 @@ def parse_views(text: str | None) -> int | tuple[str, ...] | None:
 
 
 def parse_frames(text: str | None) -> tuple[int | None, int | None]:
-    """Read `A:B`, `A:` or `:B`."""
+    """Parse `A:B`, `A:` or `:B`."""
     if text is None:
         return None, None
     parts = text.split(":")
@@ -76,26 +44,25 @@ def parse_frames(text: str | None) -> tuple[int | None, int | None]:
 
 
 def parse_chunk(text: str) -> int | None:
-    """Read a number of instants; `auto` leaves it to the plan."""
+    """Parse a number of instants; `auto` is None."""
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"'{text}' is neither auto nor a number from 1 on", param_hint="'--chunk'")
+        raise typer.BadParameter(f"'{text}' is neither auto nor a positive number", param_hint="'--chunk'")
     return int(text)
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Read `WxH` into (height, width)."""
+    """Parse `WxH` into (height, width)."""
     width, _, height = text.partition("x")
     if not (width.isdecimal() and height.isdecimal() and int(width) > 0 and int(height) > 0):
         raise typer.BadParameter(f"'{text}' is not of the form WxH", param_hint="'--size'")
     return int(height), int(width)
 
 
-def parse_precision(name: str | None) -> "Precision | None":
-    """Read the name of an arithmetic."""
+def parse_precision(name: str | None) -> Precision | None:
+    """Parse the name of a precision."""
     from page4d.errors import UsageError
-    from page4d.weights.placement import Precision
 
     if name is None:
         return None
@@ -105,7 +72,11 @@ def parse_precision(name: str | None) -> "Precision | None":
 
 
 def read_text(path: Path, hint: str) -> str:
-    """Read a file that the user names; `hint` says what it should be."""
+    """Read a text file that the user names.
+
+    Raises:
+        InputError: if it cannot be read, with this hint.
+    """
     from page4d.errors import InputError
 
     try:
@@ -121,10 +92,10 @@ Views = Annotated[
 ]
 Fps = Annotated[
     float | None,
-    typer.Option(min=0.001, help="Instants per second; default: the slowest view's.", rich_help_panel=INPUT),
+    typer.Option(min=0.001, help="Instants per second; default: the lowest frame rate.", rich_help_panel=INPUT),
 ]
 ImageFps = Annotated[
-    float | None, typer.Option(min=0.001, help="Rate of image folders (default 30).", rich_help_panel=INPUT)
+    float | None, typer.Option(min=0.001, help="Frame rate of image folders (default 30).", rich_help_panel=INPUT)
 ]
 Stride = Annotated[int, typer.Option(min=1, help="Use every Nth instant.", rich_help_panel=INPUT)]
 Frames = Annotated[
@@ -137,7 +108,7 @@ Sync = Annotated[
     str,
     typer.Option(
         metavar="FILE|auto|none|audio|timecode",
-        help="Clocks of the views; auto: sync.json, else time codes, else file numbers, else the same start.",
+        help="Clocks of the views; auto: sync.json, else time codes, else frame numbers, else a common start.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -145,24 +116,27 @@ Masks = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Masks: <view>/*.png or <view>.mp4.", rich_help_panel=INPUT),
 ]
-MaskMeaning = Annotated[MaskMeaningOption, typer.Option(help="What a marked pixel says.", rich_help_panel=INPUT)]
+MaskUse = Annotated[
+    MaskMeaning,
+    typer.Option("--mask-meaning", help="Meaning of non-zero mask pixels.", rich_help_panel=INPUT),
+]
 Depth = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Measured depth, <view>/*.png of 16 bit: used in place of a network; needs --calibration.",
+        help="Measured depth, <view>/*.png with 16 bits, instead of a network; needs --calibration.",
         rich_help_panel=INPUT,
     ),
 ]
 DepthLevels = Annotated[
     float,
-    typer.Option(help="Levels of measured depth per metre (per unit, where that is unknown).", rich_help_panel=INPUT),
+    typer.Option(help="Levels of measured depth per metre (per unit if that is unknown).", rich_help_panel=INPUT),
 ]
 AllowDamaged = Annotated[
-    bool, typer.Option("--allow-damaged", help="Use the whole frames of damaged videos.", rich_help_panel=INPUT)
+    bool, typer.Option("--allow-damaged", help="Use the intact frames of damaged videos.", rich_help_panel=INPUT)
 ]
 MaxPixels = Annotated[
-    float, typer.Option(metavar="MPX", help="Refuse larger frames (million pixels).", rich_help_panel=INPUT)
+    float, typer.Option(metavar="MPX", help="Refuse larger frames (megapixels).", rich_help_panel=INPUT)
 ]
 Calibration = Annotated[
     Path | None,
@@ -173,17 +147,26 @@ Calibration = Annotated[
     ),
 ]
 CalibrationUnit = Annotated[
-    UnitOption | None, typer.Option(help="Unit of the calibration where its format has none.", rich_help_panel=RIG)
+    LengthUnit | None,
+    typer.Option(help="Unit of length of a calibration whose format has none.", rich_help_panel=RIG),
 ]
-CalibrationMatch = Annotated[
-    MatchOption, typer.Option(help="Pair cameras and views by name or in order.", rich_help_panel=RIG)
+CalibrationPairing = Annotated[
+    CalibrationMatch,
+    typer.Option("--calibration-match", help="Pair cameras and views by name or in order.", rich_help_panel=RIG),
 ]
 CalibResize = Annotated[
-    ResizeOption | None,
-    typer.Option(help="How a video relates to the differently sized image that was calibrated.", rich_help_panel=RIG),
+    CalibrationResize | None,
+    typer.Option(help="How a video was made from the calibrated image, if their sizes differ.", rich_help_panel=RIG),
+]
+Device = Annotated[
+    str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device of the computation.", rich_help_panel=NETWORK)
+]
+NetworkPrecision = Annotated[
+    Precision,
+    typer.Option("--precision", help="auto: bf16 on a GPU that supports it, else fp32.", rich_help_panel=NETWORK),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel=TERMINAL)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.", rich_help_panel=TERMINAL)]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also what is merely good to know.", rich_help_panel=TERMINAL)
+    bool, typer.Option("--verbose", "-v", help="Also informational notices.", rich_help_panel=TERMINAL)
 ]

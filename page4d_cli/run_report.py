@@ -1,4 +1,4 @@
-"""What `page4d reconstruct` prints at its end: a plan, a result, or how the scenes of a batch ended."""
+"""Reports of `page4d reconstruct`: a plan, a result, or the outcomes of a batch."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,17 +7,18 @@ from page4d_cli import console
 
 if TYPE_CHECKING:
     from page4d.batch.outcome import BatchRecord
-    from page4d.export.run_record import AgreementRecord, NetworkRecord, RunRecord
-    from page4d.inference.plan import RunPlan
-    from page4d.scene.records import Scene
+    from page4d.export.diagnostics import AgreementRecord
+    from page4d.export.run_record import RunRecord
+    from page4d.inference.run_plan import RunPlan
 
 
-def report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: Path, *, as_json: bool) -> None:
-    """Print what a run would do."""
+def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
+    """Print the plan of a run."""
+    scene, network = plan.scene, plan.predictor.record
     sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]
     are_one = all(size == sizes[0] for size in sizes)
     peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
-    seconds = plan.forecast.network_seconds(plan.chunks)
+    seconds = plan.forecast.network_seconds([chunk.length for chunk in plan.chunks])
     if as_json:
         console.print_json(
             {
@@ -42,17 +43,17 @@ def report_plan(scene: "Scene", network: "NetworkRecord", plan: "RunPlan", out: 
     texts = [f"{width}x{height}" for width, height in sizes]
     console.print_text(f"images   {texts[0] if are_one else ', '.join(texts)} px")
     overlap = max(chunk.overlap for chunk in plan.chunks)
-    console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, {overlap} shared by neighbours")
+    console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, overlap {overlap}")
     limit, source = plan.memory_limit, plan.forecast.device
-    allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'usable'}"
-    console.print_text(f"memory   about {console.human_size(peak)} at the worst moment ({source}), {allowed}")
+    allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'available'}"
+    console.print_text(f"memory   peak about {console.human_size(peak)} ({source}), {allowed}")
     if plan.forecast.cost is not None:
-        console.print_text(f"time     about {seconds:.3g} s for the network alone")
+        console.print_text(f"time     about {seconds:.3g} s for the network, without refinement")
     console.print_text(f"disk     at most {console.human_size(plan.bytes_on_disk)} in '{out}'")
 
 
-def report_run(record: "RunRecord", out: Path, look_at: Path) -> None:
-    """Print what a run wrote."""
+def report_run(record: "RunRecord", out: Path) -> None:
+    """Print a summary of a result."""
     from rich import box
     from rich.table import Table
 
@@ -66,32 +67,37 @@ def report_run(record: "RunRecord", out: Path, look_at: Path) -> None:
     network = " - ".join(part for part in (record.network.name, record.network.notice) if part)
     table.add_row("network", console.cell(network))
     if record.rig is not None:
-        table.add_row("cameras", "static, one a view" if record.rig.cameras == "static" else "moving")
+        table.add_row("cameras", "static, one per view" if record.rig.cameras == "static" else "moving")
     metric = record.unit == "metre"
     table.add_row("lengths", "metres" if metric else "in an arbitrary unit")
     table.add_row("points", f"{record.counts.points:,}")
     if record.chunks[1:]:
         seams = [chunk.seam.residual for chunk in record.chunks if chunk.seam is not None]
         known = [residual for residual in seams if residual is not None]
-        worst = f"worst median residual {max(known):.3g}{' m' if metric else ''}" if known else "nothing to compare"
+        worst = f"largest median residual {max(known):.3g}{' m' if metric else ''}" if known else "no common pixels"
         table.add_row("seams", f"{len(seams)}, {worst}")
     table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
     peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
     table.add_row("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}")
-    table.add_row("look at", console.cell(str(look_at)))
+    if record.settings["preview"]:
+        table.add_row("preview", console.cell(str(out / "preview" / "contact_sheet.png")))
+    else:
+        table.add_row("clouds", console.cell(str(out / "points")))
     console.print_table(table)
     if record.calibration_residuals is not None:
         _report_agreement(record.calibration_residuals, "m" if metric else "units")
 
 
 def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
-    """Print how far the network's cameras are from the calibrated ones."""
+    """Print the residuals between the network's cameras and the calibration."""
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE, title="network and calibration differ by", title_justify="left")
+    table = Table(
+        box=box.SIMPLE, title="residuals between the network's cameras and the calibration", title_justify="left"
+    )
     table.add_column("view")
-    for name in ("rotation", f"centre [{unit}]", "of the rig", "focal length"):
+    for name in ("rotation", f"center [{unit}]", "share of rig", "focal length"):
         table.add_column(name, justify="right")
     for camera in agreement.cameras:
         share = "" if camera.share is None else f"{camera.share:.1%}"
@@ -102,27 +108,27 @@ def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
 
 
 def report_batch(record: "BatchRecord") -> None:
-    """Print how the scenes of a batch ended."""
+    """Print the outcomes of the scenes of a batch."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE)
     table.add_column("scene", overflow="fold")
-    table.add_column("ended")
+    table.add_column("status")
     for name in ("instants", "views", "points", "seconds", "warnings"):
         table.add_column(name, justify="right")
     table.add_column("result or error", overflow="fold")
     colours = {"complete": "green", "failed": "red", "interrupted": "yellow"}
     for scene in record.scenes:
         colour = colours.get(scene.status, "dim")
-        ended = f"[{colour}]{scene.status}[/]" + (f" ({scene.exit_code})" if scene.exit_code else "")
+        status = f"[{colour}]{scene.status}[/]" + (f" ({scene.exit_code})" if scene.exit_code else "")
         numbers = [scene.num_times, scene.num_views, scene.num_points]
         counts = ["" if number is None else f"{number:,}" for number in numbers]
         seconds = f"{scene.seconds:.1f}" if scene.seconds else ""
         warnings = str(len(scene.warnings)) if scene.warnings else ""
         table.add_row(
             console.cell(Path(scene.scene).name),
-            ended,
+            status,
             *counts,
             seconds,
             warnings,

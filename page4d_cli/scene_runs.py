@@ -1,4 +1,4 @@
-"""What the options of `page4d reconstruct` ask for, done: one scene, its plan, or a batch, here or on a cluster."""
+"""Execution of `page4d reconstruct`: one scene, its plan, or a batch, in this process or on a cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from page4d.choices import ExistingOutput
+from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions
 from page4d_cli import console
 from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.predictor import NetworkChoice, choose_predictor
 from page4d_cli.run_report import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
@@ -18,22 +19,25 @@ if TYPE_CHECKING:
     from page4d.batch.process import Watch
     from page4d.export.run_record import RunRecord
     from page4d.inference.chunk_source import OpenChunks
-    from page4d.inference.output_policy import ExistingOutput
     from page4d.inference.predictor import Predictor
     from page4d.inference.progress import Observer
-    from page4d.inference.settings import ReconstructSettings
-    from page4d.scene.open import SceneOptions
     from page4d.scene.records import Scene
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """Everything that the options say of a scene, the same for all of a batch; it can be sent to other processes."""
+    """Options of a run, the same for all scenes of a batch; it can be sent to other processes."""
 
-    scene_options: "SceneOptions"
-    settings: "ReconstructSettings"
-    choice: NetworkChoice
-    existing: "ExistingOutput"
+    scene: SceneOptions
+    network: NetworkOptions
+    settings: ReconstructSettings
+    existing: ExistingOutput
+
+    def predictor(self, scene: "Scene") -> "Predictor":
+        """Build the predictor of a scene."""
+        from page4d.inference.predictor import predictor_for
+
+        return predictor_for(scene, self.network, self.settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,7 @@ class Show:
 
 
 def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | None) -> None:
-    """Reconstruct a scene, its chunks on a cluster if one is named, and print what was written."""
+    """Reconstruct a scene, with its chunks on a cluster if one is named, and print the result."""
     with console.observed_run(show.verbosity) as observer:
         if distributed is None:
             record = run_scene(request, job, observer)
@@ -53,37 +57,27 @@ def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | No
             from page4d.batch.ray_cluster import cluster_chunks, joined_cluster, parse_distributed
 
             with joined_cluster(parse_distributed(distributed)) as ray:
-                make_predictor = partial(_predictor, request.choice)
-                record = run_scene(request, job, observer, partial(cluster_chunks, ray, make_predictor))
+                record = run_scene(request, job, observer, partial(cluster_chunks, ray, request.predictor))
     if show.as_json:
         console.print_json({"out": str(job.out), **record.model_dump(mode="json")})
     elif not show.verbosity.quiet:
-        preview = job.out / "preview" / "contact_sheet.png"
-        report_run(record, job.out, preview if request.settings.preview else job.out / "points")
+        report_run(record, job.out)
 
 
 def run_scene(
     request: Request, job: "SceneJob", observer: "Observer", open_chunks: "OpenChunks | None" = None
 ) -> "RunRecord":
-    """Reconstruct a scene and return what `run.json` records."""
-    from page4d.inference import reconstruct as pipeline
+    """Reconstruct a scene and return the content of its `run.json`."""
     from page4d.inference.chunk_source import local_chunks
-    from page4d.inference.settings import describe_settings
+    from page4d.inference.reconstruct import reconstruct
     from page4d.scene.open import open_scene
-    from page4d.scene.records import Notice
 
     _check_target(request, job)
-    scene = open_scene(job.scene, request.scene_options)
-    predictor, network = choose_predictor(scene, request.choice)
-    if network.notice:
-        observer.notice(Notice(network.notice))
-    return pipeline.reconstruct(
+    scene = open_scene(job.scene, request.scene)
+    return reconstruct(
         scene,
-        predictor,
-        network,
-        job.out,
-        request.settings,
-        command=describe_settings(request.scene_options, request.settings),
+        request.predictor(scene),
+        out=job.out,
         existing=request.existing,
         observer=observer,
         open_chunks=open_chunks or local_chunks,
@@ -91,24 +85,23 @@ def run_scene(
 
 
 def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
-    """Print what a run would do."""
-    from page4d.inference.plan import plan_run
+    """Print the plan of a run."""
+    from page4d.inference.run_plan import plan_run
     from page4d.scene.open import open_scene
 
     _check_target(request, job)
-    scene = open_scene(job.scene, request.scene_options)
-    predictor, network = choose_predictor(scene, request.choice)
-    tell = partial(console.print_notice, verbosity=show.verbosity)
-    plan = plan_run(scene, request.settings, predictor, network, tell)
+    scene = open_scene(job.scene, request.scene)
+    notify = partial(console.print_notice, verbosity=show.verbosity)
+    plan = plan_run(scene, request.predictor(scene), notify)
     for notice in (*scene.notices, *plan.notices):
-        tell(notice)
-    report_plan(scene, network, plan, job.out, as_json=show.as_json)
+        notify(notice)
+    report_plan(plan, job.out, as_json=show.as_json)
 
 
 def run_batch(
     request: Request, jobs: list["SceneJob"], root: Path, show: Show, distributed: str | None, *, dry_run: bool
 ) -> None:
-    """Reconstruct scene after scene, or all that a cluster has room for at once, and print how they ended.
+    """Reconstruct scenes one after another, or in parallel on a cluster, and print their outcomes.
 
     Raises:
         BatchError: if a scene failed.
@@ -161,37 +154,33 @@ def _outcomes(
     from page4d.batch.ray_cluster import joined_cluster, on_cluster, parse_distributed
 
     with joined_cluster(parse_distributed(distributed)) as ray:
-        device = request.choice.device
+        device = request.network.device
         gpu = device.startswith("cuda") or (device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
         for number, outcome in enumerate(on_cluster(ray, jobs, partial(run_scene, request), gpu=gpu), start=1):
-            _say(f"[{number}/{len(jobs)}] {Path(outcome.scene).name}: {outcome.status}", show)
+            _print_step(f"[{number}/{len(jobs)}] {Path(outcome.scene).name}: {outcome.status}", show)
             yield outcome
 
 
 def _watch(jobs: list["SceneJob"], show: Show) -> "Watch":
     @contextmanager
     def watch(job: "SceneJob") -> Iterator["Observer"]:
-        _say(f"[{jobs.index(job) + 1}/{len(jobs)}] {job.scene}", show)
+        _print_step(f"[{jobs.index(job) + 1}/{len(jobs)}] {job.scene}", show)
         with console.observed_run(show.verbosity) as observer:
             yield observer
 
     return watch
 
 
-def _say(text: str, show: Show) -> None:
+def _print_step(text: str, show: Show) -> None:
     from page4d.scene.records import Level, Notice
 
     console.print_notice(Notice(text, Level.STEP), show.verbosity)
 
 
 def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "RunRecord":
-    """Reconstruct a scene; a signal ends it between two files."""
+    """Reconstruct a scene; a signal stops it between two files."""
     with stops_cleanly():
         return run_scene(request, job, observer)
-
-
-def _predictor(choice: NetworkChoice, scene: "Scene") -> "Predictor":
-    return choose_predictor(scene, choice)[0]
 
 
 def _check_target(request: Request, job: "SceneJob") -> None:

@@ -1,7 +1,7 @@
-"""What a person sees of a training run: one living line on a terminal, a line now and then elsewhere."""
+"""Progress of a training run: a status line on a terminal, a line at intervals elsewhere."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,10 @@ from page4d_cli import console
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from page4d.training.engine.progress import StepReport
-    from page4d.training.validation.validation_metrics import Figures
+    from page4d.training.engine.progress import Evaluation, StepReport
 
-_EVERY_S = 15.0
-"""Between lines where there is no terminal."""
+_INTERVAL_S = 15.0
+"""Seconds between lines without a terminal."""
 
 _SHOWN = ("abs_rel", "rotation_deg", "direction_deg", "focal", "mask_iou")
 
@@ -24,40 +23,40 @@ class TrainingProgress:
 
     def __init__(self, live: "Live | None") -> None:
         self._live = live
-        self._shown = -_EVERY_S
+        self._shown = -_INTERVAL_S
 
     def step(self, report: "StepReport") -> None:
-        """Renew the line, or print one if the last is a while ago."""
+        """Update the status line, or print a line after an interval."""
         if self._live is not None:
             self._live.update(describe_step(report))
-        elif time.monotonic() - self._shown >= _EVERY_S:
+        elif time.monotonic() - self._shown >= _INTERVAL_S:
             self._shown = time.monotonic()
             self.message(describe_step(report))
 
-    def evaluation(self, step: int, figures: "Mapping[str, Mapping[str, Figures]]") -> None:
-        """Print the held-out figures of every family."""
-        for family, rows in figures.items():
+    def evaluation(self, step: int, metrics: "Evaluation") -> None:
+        """Print metrics on held-out scenes of every family."""
+        for family, rows in metrics.items():
             for row, found in rows.items():
                 values = [f"{name} {value:.3g}" for name in _SHOWN if (value := found.get(name)) is not None]
                 self.message(f"step {step}: {family}, {row}: {', '.join(values)}")
 
     def message(self, text: str) -> None:
-        """Print a line above the living one."""
+        """Print a line above the status line."""
         target = console.error_console() if self._live is None else self._live.console
         target.print(console.visible(text), markup=False, highlight=False)
 
 
 class Quiet:
-    """Shows nothing but what is wrong."""
+    """Shows messages only."""
 
     def step(self, report: "StepReport") -> None:
         """Show nothing."""
 
-    def evaluation(self, step: int, figures: "Mapping[str, Mapping[str, Figures]]") -> None:
+    def evaluation(self, step: int, metrics: "Evaluation") -> None:
         """Show nothing."""
 
     def message(self, text: str) -> None:
-        """Print a line."""
+        """Print a message."""
         console.error_console().print(console.visible(text), markup=False, highlight=False)
 
 
@@ -78,7 +77,7 @@ def observed_training(quiet: bool) -> Iterator[TrainingProgress | Quiet]:
 
 
 def describe_step(report: "StepReport") -> str:
-    """Write a report on one line, what matters most first: a narrow terminal cuts the rest."""
+    """Format a report as one line, most important values first: narrow terminals truncate it."""
     losses = report.losses
     left = "" if report.eta_s is None else f"  {_duration(report.eta_s)} left"
     skipped = f"  {report.skipped} skipped" if report.skipped else ""

@@ -1,10 +1,12 @@
-"""Options of `page4d convert-weights` on what the view x time network has besides a checkpoint's tensors."""
+"""Options of `page4d convert-weights` for the parts of the view x time network that a checkpoint lacks."""
 
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from page4d import choices
 
 if TYPE_CHECKING:
     from page4d.weights.view_time import ViewTimeOptions
@@ -13,7 +15,7 @@ PANEL = "View x time network (--to page4d-mv)"
 
 
 class StreamsOption(StrEnum):
-    """How many states of the tokens there are from the first masked layer on."""
+    """Streams of tokens from the first masked layer on."""
 
     SINGLE = "single"
     DUAL = "dual"
@@ -21,7 +23,7 @@ class StreamsOption(StrEnum):
 
 
 class SparseOption(StrEnum):
-    """What attention across all images looks at."""
+    """Keys of the added sparse attention across all images."""
 
     NONE = "none"
     LANDMARK = "landmark"
@@ -29,64 +31,46 @@ class SparseOption(StrEnum):
     MEMORY = "memory"
 
 
-class TimeEncodingOption(StrEnum):
-    """How attention along time knows distances in time."""
-
-    NONE = "none"
-    ALIBI = "alibi"
-    ROPE = "rope"
-
-
-class FullAttentionOption(StrEnum):
-    """When all images count as views of one instant."""
-
-    NEVER = "never"
-    ONE_VIEW = "one-view"
-    ALWAYS = "always"
-
-
-class TimeWeightsOption(StrEnum):
-    """Which of a checkpoint's weights look along time."""
-
-    FRAME = "frame"
-    GLOBAL = "global"
-
-
 Streams = Annotated[
     StreamsOption | None,
     typer.Option(
-        help="single: one state. dual: one for cameras and one for geometry. own: with blocks of their own in the "
-        "masked layers, copied. Default: dual, of Pi3 single.",
+        help="single: one token stream. dual: one stream for cameras, one for geometry. own: dual, each with its own "
+        "copies of the masked layers' blocks. Default: dual, for Pi3 single.",
         rich_help_panel=PANEL,
     ),
 ]
 Sparse = Annotated[
     SparseOption | None,
-    typer.Option(help="Add attention across all images; its gate is closed. Default: none.", rich_help_panel=PANEL),
+    typer.Option(
+        help="Add sparse attention across all images, with a gate that starts at 0. Default: none.",
+        rich_help_panel=PANEL,
+    ),
 ]
 SparseLayers = Annotated[
     str | None,
     typer.Option(
-        metavar="N,N", help="After which layers, counted from 0. Default: the last two.", rich_help_panel=PANEL
+        metavar="N,N",
+        help="Layers after which it is added, counted from 0. Default: the last two.",
+        rich_help_panel=PANEL,
     ),
 ]
 TimeEncoding = Annotated[
-    TimeEncodingOption | None,
-    typer.Option(help="Tell distances in time; its gates are closed. Default: none.", rich_help_panel=PANEL),
+    choices.TimeEncoding | None,
+    typer.Option(help="Encode distances in time, with gates that start at 0. Default: none.", rich_help_panel=PANEL),
 ]
 FullAttention = Annotated[
-    FullAttentionOption | None,
+    choices.FullAttention | None,
     typer.Option(
-        help="When all images attend to each other, as in the checkpoint's own network. Default: one-view, for a "
-        "single camera.",
+        help="When all images attend to each other, as in the published network. Default: one-view, for captures of "
+        "a single camera.",
         rich_help_panel=PANEL,
     ),
 ]
 TimeWeights = Annotated[
-    TimeWeightsOption | None,
+    choices.TimeWeights | None,
     typer.Option(
-        help="What looks along time: weights that knew one image (frame), or weights that knew all images (global), "
-        "which then see rows and columns of instants and views. Default: frame.",
+        help="Weights that attend along time: those of attention within one image (frame), or across all images "
+        "(global), which then attend to the same instant and the same view. Default: frame.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -94,7 +78,7 @@ Epipolar = Annotated[
     bool,
     typer.Option(
         "--epipolar",
-        help="Where cameras are given, look along epipolar lines in masked layers.",
+        help="In masked layers, favor attention along epipolar lines if cameras are given.",
         rich_help_panel=PANEL,
     ),
 ]
@@ -103,8 +87,8 @@ Scalars = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=X",
-        help="Start a number elsewhere: alpha, beta (1), lambda_pose, lambda_geo, lambda_pose_t, lambda_geo_t, "
-        "lambda_kpt, sparse_gate, time_gate (0).",
+        help="Initial value of a learned scalar: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
+        "lambda_geo_t, lambda_kpt, sparse_gate, time_gate (default 0).",
         rich_help_panel=PANEL,
     ),
 ]
@@ -115,15 +99,15 @@ def view_time_options(
     streams: StreamsOption | None,
     sparse: SparseOption | None,
     sparse_layers: str | None,
-    time_encoding: TimeEncodingOption | None,
-    full_attention: FullAttentionOption | None,
-    time_weights: TimeWeightsOption | None,
+    time_encoding: choices.TimeEncoding | None,
+    full_attention: choices.FullAttention | None,
+    time_weights: choices.TimeWeights | None,
     epipolar: bool,
     scalars: Sequence[str] | None,
 ) -> "ViewTimeOptions | None":
-    """Return what was asked for, or None if nothing was."""
-    from page4d.models.config import FullAttention, SparseStrategy, Streams, TimeEncoding
-    from page4d.weights.view_time import TimeWeights, ViewTimeOptions
+    """Return the given options, or None if none is given."""
+    from page4d.models.config import SparseStrategy, Streams
+    from page4d.weights.view_time import ViewTimeOptions
 
     given: dict[str, Any] = {}
     if streams is not None:
@@ -133,12 +117,8 @@ def view_time_options(
         given["sparse"] = None if sparse is SparseOption.NONE else SparseStrategy(sparse)
     if sparse_layers is not None:
         given["sparse_layers"] = _parse_layers(sparse_layers)
-    if time_encoding is not None:
-        given["time_encoding"] = TimeEncoding(time_encoding)
-    if full_attention is not None:
-        given["full_attention"] = FullAttention(full_attention)
-    if time_weights is not None:
-        given["time_weights"] = TimeWeights(time_weights)
+    same = {"time_encoding": time_encoding, "full_attention": full_attention, "time_weights": time_weights}
+    given |= {name: value for name, value in same.items() if value is not None}
     if epipolar:
         given["epipolar"] = True
     if scalars:
@@ -147,7 +127,7 @@ def view_time_options(
 
 
 def _parse_layers(text: str) -> tuple[int, ...]:
-    """Read `22,23`."""
+    """Parse `22,23`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise typer.BadParameter(f"'{text}' is not of the form N,N", param_hint="'--sparse-layers'")
@@ -155,7 +135,7 @@ def _parse_layers(text: str) -> tuple[int, ...]:
 
 
 def _parse_scalar(text: str) -> tuple[str, float]:
-    """Read `lambda_pose=2`."""
+    """Parse `lambda_pose=2`."""
     name, _, number = text.partition("=")
     try:
         return name.strip(), float(number)

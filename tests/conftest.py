@@ -1,4 +1,4 @@
-"""What every test shares: one torch thread, so that tests side by side do not fight for cores; a cache apart."""
+"""One torch thread per test process, and a cache apart from the user's."""
 
 import os
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep measurements out of the user's cache, and let them be short."""
-    from page4d.inference import probe
+def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep measurements out of the user's cache, and keep them short."""
+    from page4d.inference import network_cost
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(os.environ, "XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patched.setattr(probe, "LONGEST_PROBE_S", 0.0)
+        patched.setattr(network_cost, "MAX_PROBE_S", 0.0)
         yield

@@ -1,4 +1,4 @@
-"""The command with a network in the loop: every file is there, agrees with the others, and says what it is."""
+"""`page4d reconstruct` with networks: output files that are complete and consistent with each other."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def reconstruct(scene: Path, out: Path, *arguments: object) -> int:
 
 
 def assert_consistent(out: Path, max_pixels_off: float = 0.5) -> None:
-    """Check every file against the others, through readers that are not ours."""
+    """Check all files against each other with independent readers."""
     record = json.loads((out / "run.json").read_text())
     cameras = json.loads((out / "cameras.json").read_text())["views"]
     times, views = record["times"], record["views"]
@@ -36,7 +36,7 @@ def assert_consistent(out: Path, max_pixels_off: float = 0.5) -> None:
         poses = np.broadcast_to(poses, (len(times), 4, 4))
         assert np.allclose(np.linalg.inv(np.array(trajectory.poses_se3)), poses, atol=1e-6)
     for time in range(len(times)):
-        header, vertices = read_ply_by_hand(out / "points" / f"frame_{time:06d}.ply")
+        header, vertices = read_ply(out / "points" / f"frame_{time:06d}.ply")
         assert "comment" in header
         for index, view in enumerate(views):
             folder, name = view["safe_name"], f"frame_{time:06d}.png"
@@ -45,27 +45,27 @@ def assert_consistent(out: Path, max_pixels_off: float = 0.5) -> None:
             assert depth.shape == (height, width)
             assert depth.dtype == np.uint16
             assert cv2.imread(str(out / "confidence" / folder / name), cv2.IMREAD_UNCHANGED).dtype == np.uint8
-            if (out / "dynamic").exists():  # not every network says what moves
+            if (out / "dynamic").exists():  # not every network predicts motion
                 assert cv2.imread(str(out / "dynamic" / folder / name), cv2.IMREAD_UNCHANGED).dtype == np.uint8
             pose = np.array(cameras[view["name"]]["world_to_camera"]).reshape(-1, 4, 4)
             intrinsics = np.array(cameras[view["name"]]["intrinsics"]).reshape(-1, 3, 3)
             pose, intrinsics = pose[min(time, len(pose) - 1)], intrinsics[min(time, len(intrinsics) - 1)]
-            own = vertices[vertices["view"] == index]
-            xyz = np.stack([own["x"], own["y"], own["z"]], axis=1).astype(np.float64)
-            points = xyz @ pose[:3, :3].T + pose[:3, 3]
-            pixels = (points / points[:, 2:]) @ intrinsics.T
+            points = vertices[vertices["view"] == index]
+            xyz = np.stack([points["x"], points["y"], points["z"]], axis=1).astype(np.float64)
+            in_camera = xyz @ pose[:3, :3].T + pose[:3, 3]
+            pixels = (in_camera / in_camera[:, 2:]) @ intrinsics.T
             original_width, original_height = view["original_size"]
             at_map = pixels[:, :2] * [width / original_width, height / original_height]
             column, row = np.floor(at_map).astype(int).T
             assert np.abs(at_map - 0.5 - np.stack([column, row], axis=1)).max() < max_pixels_off
-            seen = depth[row, column] / record["depth_scale"]
-            fits = depth[row, column] < 65535
+            levels = depth[row, column]
             quantum = 1 / record["depth_scale"]
             rounding = 1e-6 * np.abs(xyz).max()
-            assert np.abs(points[:, 2] - seen)[fits].max(initial=0) <= quantum + rounding
+            error = np.abs(in_camera[:, 2] - levels / record["depth_scale"])
+            assert error[levels < 65535].max(initial=0) <= quantum + rounding
 
 
-def read_ply_by_hand(path: Path) -> tuple[str, np.ndarray]:
+def read_ply(path: Path) -> tuple[str, np.ndarray]:
     header, _, body = path.read_bytes().partition(b"end_header\n")
     types = {"float": "<f4", "uchar": "u1"}
     properties = [line.split()[1:] for line in header.decode().splitlines() if line.startswith("property")]
@@ -75,9 +75,7 @@ def read_ply_by_hand(path: Path) -> tuple[str, np.ndarray]:
     return header.decode(), np.frombuffer(body, layout)
 
 
-def test_an_untrained_network_runs_through_and_says_so_in_capitals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     options = ("--untrained", "--size", 56, "--frames", "0:7", "--chunk", 4, "--overlap", 1)
     assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     captured = capsys.readouterr()
@@ -108,7 +106,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
 
 
-def test_weights_are_used_and_recorded(tmp_path: Path):
+def test_a_weights_file_is_used_and_recorded(tmp_path: Path):
     torch.manual_seed(1)
     network = build_network(PRESETS["mv-tiny"])
     save_network(network, tmp_path / "net.safetensors", {"licence": "CC0-1.0", "description": "test network"})
@@ -123,7 +121,7 @@ def test_weights_are_used_and_recorded(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("case", "recipe"), [("pi3_c", "pi3"), ("vggt_c", "vggt")])
-def test_a_converted_public_checkpoint_runs(tmp_path: Path, case: str, recipe: str):
+def test_a_converted_checkpoint_is_run(tmp_path: Path, case: str, recipe: str):
     golden = ROOT / "tests" / "golden" / case
     tensors = load_file(f"{golden}.safetensors")
     prefix = "weights/"
@@ -140,7 +138,7 @@ def test_a_converted_public_checkpoint_runs(tmp_path: Path, case: str, recipe: s
     assert_consistent(tmp_path / "out")
 
 
-def test_a_calibrated_run_has_the_rigs_cameras_and_metres(tmp_path: Path):
+def test_a_calibrated_run_has_the_rigs_cameras_in_metres(tmp_path: Path):
     calibration = ("--calibration", SAMPLE / "truth" / "cameras.json")
     options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:3", "--quiet")
     assert reconstruct(SAMPLE, tmp_path / "out", *calibration, *options) == 0
@@ -154,8 +152,10 @@ def test_a_calibrated_run_has_the_rigs_cameras_and_metres(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not TREADMILL.is_dir(), reason="the real capture ../shared/scenes/treadmill is not here")
-def test_four_real_videos_of_two_sizes_and_codecs_run_through(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.skipif(not TREADMILL.is_dir(), reason=f"no real capture in {TREADMILL}")
+def test_four_real_videos_of_two_sizes_and_codecs_are_reconstructed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     calibration = ("--calibration", TREADMILL / "Calib.qca.txt")
     options = ("--views", 4, "--untrained")
     assert reconstruct(TREADMILL, tmp_path / "out", *calibration, *options) == 3

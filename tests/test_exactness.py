@@ -1,6 +1,6 @@
-"""Known cameras and depths go through the whole command and come back from every format, read by others' readers.
+"""Exactness of all output formats: known cameras and depths, read back by independent readers.
 
-The sample's own truth always; the real RGB-D capture beside the repository where it is present.
+With the ground truth of the sample, and with a real RGB-D capture where it is available.
 """
 
 import json
@@ -23,7 +23,7 @@ TABLETOP = ROOT.parent / "shared" / "scenes" / "tabletop"
 
 @dataclass(frozen=True)
 class Result:
-    """An output folder and the truth it was made from; intrinsics with integer pixel centres, as OpenCV has them."""
+    """An output folder and its ground truth; intrinsics have integer pixel centres, as in OpenCV."""
 
     out: Path
     truth: Path
@@ -66,7 +66,7 @@ def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "sample":
         return reconstructed(SAMPLE, tmp_path_factory.mktemp("sample") / "out", 0.5, "3:9")
     if not TABLETOP.is_dir():
-        pytest.skip("the real capture ../shared/scenes/tabletop is not here")
+        pytest.skip(f"no real capture in {TABLETOP}")
     return reconstructed(TABLETOP, tmp_path_factory.mktemp("tabletop") / "out", 0.0, "2:5")
 
 
@@ -74,7 +74,7 @@ def times_of(result: Result) -> range:
     return range(len(result.record["times"]))
 
 
-def test_depth_pngs_hold_the_measurements_to_the_millimetre(result: Result):
+def test_depth_pngs_contain_the_measurements_in_millimetres(result: Result):
     assert result.record["depth_scale"] == 1000
     for time in times_of(result):
         for name in result.names:
@@ -84,18 +84,18 @@ def test_depth_pngs_hold_the_measurements_to_the_millimetre(result: Result):
             assert np.array_equal(levels, np.round(result.true_depth(time, name) * 1000))
 
 
-def test_confidence_and_motion_pngs_say_what_was_given(result: Result):
+def test_confidence_and_motion_pngs_equal_the_input(result: Result):
     for time in times_of(result):
         for name in result.names:
             has_depth = result.true_depth(time, name) > 0
             confidence = np.asarray(Image.open(result.out / "confidence" / name / f"frame_{time:06d}.png"))
             assert np.array_equal(confidence, np.where(has_depth, 255, 0))
             found = np.asarray(Image.open(result.out / "dynamic" / name / f"frame_{time:06d}.png"))
-            given = Image.open(result.truth / "dynamic" / name / f"{time + result.first_frame:06d}.png")
-            assert np.array_equal(found, np.asarray(given))
+            true = Image.open(result.truth / "dynamic" / name / f"{time + result.first_frame:06d}.png")
+            assert np.array_equal(found, np.asarray(true))
 
 
-def test_tum_trajectories_are_read_by_evo(result: Result):
+def test_evo_reads_the_tum_trajectories(result: Result):
     for name in result.names:
         trajectory = file_interface.read_tum_trajectory_file(str(result.out / "cameras" / f"{name}.tum"))
         assert np.allclose(trajectory.timestamps, result.record["times"], atol=1e-12)
@@ -114,7 +114,7 @@ def test_open3d_reads_trajectories_with_integer_pixel_centres(result: Result):
             assert np.allclose(parameter.intrinsic.intrinsic_matrix, result.intrinsics[name], atol=1e-9)
 
 
-def test_cameras_json_has_the_calibration_to_the_digit(result: Result):
+def test_cameras_json_equals_the_calibration(result: Result):
     views = json.loads((result.out / "cameras.json").read_text())["views"]
     for name in result.names:
         assert views[name]["static"] is True
@@ -123,8 +123,8 @@ def test_cameras_json_has_the_calibration_to_the_digit(result: Result):
         assert np.allclose(views[name]["intrinsics"], result.intrinsics[name] + to_half, atol=1e-9)
 
 
-def test_every_point_lands_on_its_pixel_and_its_depth(result: Result):
-    """Project each point into its view with the calibration: at most half a pixel and one depth level away."""
+def test_every_point_projects_onto_its_pixel_and_depth(result: Result):
+    """Project each point into its view with the calibration, and compare with the centre and depth of a pixel."""
     open3d = open3d_or_skip()
     for time in times_of(result):
         cloud = open3d.t.io.read_point_cloud(str(result.out / "points" / f"frame_{time:06d}.ply"))
@@ -144,19 +144,19 @@ def test_every_point_lands_on_its_pixel_and_its_depth(result: Result):
             assert len(np.unique(row * depth.shape[1] + column)) == int((depth > 0).sum())
 
 
-def test_colours_of_points_are_those_of_the_frame(result: Result):
+def test_colours_of_points_equal_those_of_the_frame(result: Result):
     open3d = open3d_or_skip()
     if result.truth.parent == SAMPLE:
-        pytest.skip("frames of a video are lossy; the capture of images shows it exactly")
+        pytest.skip("frames of a video are lossy")
     name = result.names[0]
     image = np.asarray(Image.open(TABLETOP / name / f"{result.first_frame:06d}.jpg"))
     cloud = open3d.t.io.read_point_cloud(str(result.out / "points" / "frame_000000.ply"))
-    own = cloud.point.view.numpy()[:, 0] == 0
+    in_view = cloud.point.view.numpy()[:, 0] == 0
     has_depth = result.true_depth(0, name) > 0
-    assert np.array_equal(cloud.point.colors.numpy()[own], image[has_depth])
+    assert np.array_equal(cloud.point.colors.numpy()[in_view], image[has_depth])
 
 
-def test_the_preview_shows_something(result: Result):
+def test_preview_pictures_are_not_uniform(result: Result):
     for name in ("contact_sheet.png", "cloud.png"):
         picture = cv2.imread(str(result.out / "preview" / name))
         assert picture is not None

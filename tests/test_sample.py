@@ -1,4 +1,4 @@
-"""The bundled sample is what its recorded command makes."""
+"""The sample equals the output of its recorded command."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from page4d.synthetic.capture import SyntheticCapture
 SAMPLE = Path(__file__).parents[1] / "samples" / "room"
 
 
-def test_the_sample_is_what_its_recorded_command_renders():
+def test_the_sample_equals_the_rendering_of_its_recorded_options():
     options = json.loads((SAMPLE / "truth" / "capture.json").read_text())["options"]
     settings = {name: value for name, value in options.items() if name not in ("truth_stride", "quality_crf")}
     capture = SyntheticCapture(**(settings | {"image_size": tuple(options["image_size"])}))

@@ -1,15 +1,14 @@
-"""What parts of the view x time network are worth: each left out, trained with the same samples, judged on the same.
+"""Ablation of the view x time network: variants without one part, trained and evaluated on the same samples.
 
     python tools/ablation.py OUT [--samples N] [--scratch [--matches-samples N]] [--processes 2]
 
-Every variant starts from all that it shares with the bundled network, which is everything but a mask head where there
-is no mask, and learns to do without what is left out; so does the bundled network itself, which has a single stream.
-With --scratch, trunk and heads are fresh; encoder and matches, which do not depend on what is left out, are trained
-once, alone. It takes hours before such networks differ. Runs are kept in folders under OUT, and are not repeated if
-they are there. One seed says little of differences of a few percent: give --seed for more.
+Every variant starts from the weights of the bundled network, except those of the removed part, and is fine-tuned; so
+is the bundled network, which has a single stream. With --scratch, trunk and heads start from random weights; encoder
+and matching, which no variant changes, are trained once. Such networks differ after hours of training only. Existing
+runs in folders under OUT are not repeated. Differences of a few percent need several seeds: pass --seed.
 
-Cameras are still told of each other where views do not attend to each other in the trunk: by the matches and by the
-camera head. Times are those of one process with one thread.
+Without attention across views in the trunk, views still exchange information in the matching and in the camera head.
+Times are those of one process with one thread.
 """
 
 import argparse
@@ -25,28 +24,30 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from page4d.choices import SceneFamily
 from page4d.models import streams
 from page4d.models import trunk as aggregator
 from page4d.models.config import PRESETS as NETWORKS
 from page4d.models.config import NetworkConfig, Streams
 from page4d.models.network import build_network
 from page4d.models.schedule import Step, images_together, merge, split
-from page4d.synthetic.sampler import SceneFamily
 from page4d.training.engine.progress import SilentObserver
 from page4d.training.engine.step_plan import Budget
-from page4d.training.supervised.config import Learner, Shot, Stage
+from page4d.training.supervised.config import CurriculumStage, SampleShape, TrainedPart
 from page4d.training.supervised.presets import PRESETS as TRAININGS
 from page4d.training.supervised.train import TrainRequest, train
-from page4d.training.validation.validation import NETWORK, HeldOutRequest, held_out_truths, judge, network_guessers
+from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
+from page4d.training.validation.validation import NETWORK, network_predictors
+from page4d.training.validation.validation_metrics import evaluate
 from page4d.weights.bundled import bundled_weights
 from page4d.weights.loading import load_network
 from page4d.weights.store import save_network
 
 SIZES = ((48, 64), (64, 48), (56, 56))
-SHOTS = (Shot(times=2, views=4, weight=2), Shot(times=4, views=2), Shot(times=2, views=2))
-"""Several instants each: one alone has no motion, and nothing to attend to in time."""
+SHAPES = (SampleShape(times=2, views=4, weight=2), SampleShape(times=4, views=2), SampleShape(times=2, views=2))
+"""Several instants each, for motion and attention across time."""
 
-FRESH_RATE, CONTINUED_RATE = 1e-3, 3e-4
+SCRATCH_RATE, FINETUNING_RATE = 1e-3, 3e-4
 FAMILIES = (SceneFamily.ARC, SceneFamily.HANDHELD)
 COLUMNS = {
     "abs_rel": "AbsRel",
@@ -60,15 +61,15 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class Variant:
-    """A network, and what is done to the process in which it lives."""
+    """A network, and how its process is patched."""
 
     name: str
     config: NetworkConfig
-    prepare: Callable[[], None] = lambda: None
+    patch: Callable[[], None] = lambda: None
 
 
-def keep_views_apart() -> None:
-    """Let steps across views see one image, as those of no schedule do: what heads read keeps its shape."""
+def separate_views() -> None:
+    """Restrict attention across views to one image; the inputs of the heads keep their shape."""
     own = {Step.VIEW: Step.FRAME}
     aggregator.merge = streams.merge = lambda values, step: merge(values, own.get(step, step))
     aggregator.split = lambda merged, step, shape: split(merged, own.get(step, step), shape)
@@ -76,7 +77,7 @@ def keep_views_apart() -> None:
 
 
 def variants() -> dict[str, Variant]:
-    demo = replace(NETWORKS["mv-demo"], motion_head=None)  # it tells the others nothing
+    demo = replace(NETWORKS["mv-demo"], motion_head=None)  # it has no effect on the other outputs
     assert demo.mask is not None
     full = replace(demo, mask=replace(demo.mask, streams=Streams.DUAL))
     return {
@@ -84,35 +85,39 @@ def variants() -> dict[str, Variant]:
         "single": Variant("single stream", demo),
         "no-mask": Variant("mask off", replace(demo, mask=None)),
         "no-time": Variant("Time-SA off", replace(full, schedule=(Step.FRAME, Step.VIEW))),
-        "no-view": Variant("View-SA off", full, keep_views_apart),
+        "no-view": Variant("View-SA off", full, separate_views),
     }
 
 
 def matches_of(out: Path) -> Path:
-    """Return where the weights of encoder and matches are, for networks from scratch."""
+    """Return the weights file of encoder and matching, for networks from scratch."""
     return out / "matches" / "weights.safetensors"
 
 
 def never() -> None:
-    """Never ask a run to stop."""
+    """Never request a stop."""
 
 
 def train_matches(out: Path, samples: int, seed: int) -> None:
-    """Train what all variants share."""
+    """Train encoder and matching, which all variants share."""
     demo = TRAININGS["demo"]
     first = demo.stages[0]
-    stage = Stage(
-        sizes=SIZES, shots=first.shots, families=first.families, images_per_batch=32, learner=Learner.MATCHES
+    stage = CurriculumStage(
+        sizes=SIZES,
+        shots=first.shots,
+        families=first.families,
+        images_per_batch=32,
+        learner=TrainedPart.MATCHES,
     )
     config = replace(demo, stages=(stage,), seed=seed, workers=0, decay_fraction=0.0)
     train(TrainRequest(out=out, config=config, budget=Budget(samples=samples)), SilentObserver(), never)
 
 
 def first_weights(config: NetworkConfig, origin: Path, parts: tuple[str, ...], seed: int, path: Path) -> None:
-    """Write fresh weights with those of another network in the parts named."""
+    """Write random weights, except for the named parts of another network."""
     torch.manual_seed(seed)
     network = build_network(config)
-    # A step in time that sees one image is a step within it.
+    # Attention across time of one image is attention within it.
     within = f".{config.schedule[0].value}."
     known = load_network(origin, torch.device("cpu")).network.state_dict()
     shared = {name.replace(".time.", within): values for name, values in known.items()}
@@ -121,17 +126,17 @@ def first_weights(config: NetworkConfig, origin: Path, parts: tuple[str, ...], s
     missing = [name for name in own if name.startswith(parts) and name not in chosen]
     assert not missing, missing
     network.load_state_dict({**own, **chosen})
-    save_network(network, path, {"licence": "Apache-2.0", "description": "where a variant starts"})
+    save_network(network, path, {"licence": "Apache-2.0", "description": "initial weights of a variant"})
 
 
 def train_variant(variant: Variant, out: Path, arguments: argparse.Namespace) -> float:
-    """Train one variant; return the seconds that it took."""
+    """Train one variant; return its training time in seconds."""
     out.mkdir(parents=True, exist_ok=True)
-    origin, parts, rate = bundled_weights(), ("",), CONTINUED_RATE
+    origin, parts, rate = bundled_weights(), ("",), FINETUNING_RATE
     if arguments.scratch:
-        origin, parts, rate = matches_of(arguments.out), ("encoder.", "matching."), FRESH_RATE
+        origin, parts, rate = matches_of(arguments.out), ("encoder.", "matching."), SCRATCH_RATE
     first_weights(variant.config, origin, parts, arguments.seed, out / "first.safetensors")
-    stage = Stage(sizes=SIZES, shots=SHOTS, images_per_batch=16)
+    stage = CurriculumStage(sizes=SIZES, shots=SHAPES, images_per_batch=16)
     config = replace(
         TRAININGS["demo"],
         model=variant.config,
@@ -144,22 +149,21 @@ def train_variant(variant: Variant, out: Path, arguments: argparse.Namespace) ->
     request = TrainRequest(
         out=out / "run", config=config, weights=out / "first.safetensors", budget=Budget(samples=arguments.samples)
     )
-    return train(request, SilentObserver(), never).seconds
+    return train(request, SilentObserver(), never).position.seconds
 
 
 def work(name: str, arguments: argparse.Namespace) -> None:
-    """Train and judge one variant in this process."""
+    """Train and evaluate one variant in this process."""
     torch.set_num_threads(1)
     variant, out = variants()[name], arguments.out / name
-    variant.prepare()
+    variant.patch()
     seconds = train_variant(variant, out, arguments)
     network = load_network(out / "run" / "weights.safetensors", torch.device("cpu")).network.eval()
-    request = HeldOutRequest(scenes=arguments.scenes, image_size=SIZES[0], families=FAMILIES)
+    held_out = HeldOutScenes(scenes=arguments.scenes, image_size=SIZES[0], families=FAMILIES)
     figures = {}
-    for family in request.families:
-        truths = list(held_out_truths(request, family, torch.device("cpu")))
-        guesser = {NETWORK: network_guessers(network, torch.float32)[NETWORK]}
-        figures[family.value] = judge(guesser, truths)[NETWORK]
+    for family in held_out.families:
+        truths = held_out_truths(held_out, family, torch.device("cpu"))
+        figures[family.value] = evaluate(network_predictors(network, torch.float32)[NETWORK], truths)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     document = {"figures": figures, "seconds": seconds, "parameters": parameters}
     (out / "figures.json").write_text(json.dumps(document, indent=1))
@@ -174,7 +178,7 @@ def spawn(name: str, arguments: argparse.Namespace) -> "subprocess.Popen[bytes]"
 
 def show(out: Path) -> None:
     for family in FAMILIES:
-        print(f"\n{family.value}, the network's own words")
+        print(f"\n{family.value}, network output without refinement")
         print(
             f"{'':20s}" + "".join(f"{label:>11s}" for label in COLUMNS.values()) + f"{'seconds':>10s}{'weights':>10s}"
         )
@@ -190,12 +194,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--matches-samples", type=int, default=16000)
-    parser.add_argument("--scratch", action="store_true", help="start with a fresh trunk and fresh heads")
-    parser.add_argument("--samples", type=int, default=4000, help="that every variant is trained on")
-    parser.add_argument("--scenes", type=int, default=50, help="held-out scenes of a family")
+    parser.add_argument("--scratch", action="store_true", help="start trunk and heads from random weights")
+    parser.add_argument("--samples", type=int, default=4000, help="training samples per variant")
+    parser.add_argument("--scenes", type=int, default=50, help="held-out scenes per family")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=2, help="variants at a time")
-    parser.add_argument("--only", choices=list(variants()), help="train and judge this one in this process")
+    parser.add_argument("--processes", type=int, default=2, help="number of variants trained in parallel")
+    parser.add_argument("--only", choices=list(variants()), help="train and evaluate this one in this process")
     arguments = parser.parse_args()
     if arguments.only:
         work(arguments.only, arguments)
@@ -208,7 +212,7 @@ def main() -> None:
         while waiting and len(running) < arguments.processes:
             running.append(spawn(waiting.pop(0), arguments))
         if running.pop(0).wait():
-            sys.exit("a variant could not be trained; see above")
+            sys.exit("the training of a variant failed; see above")
     show(arguments.out)
 
 

@@ -1,10 +1,9 @@
-"""Time and memory of a mixed rig against padding every view to the largest: run me from the repository.
+"""Time and memory of views of mixed sizes, compared with views padded to one size.
 
     python tools/benchmark_mixed_rig.py
 
-The twin places all views on the canvas that holds each of them and runs as for one size. It has the tokens that any
-padding of tokens has, and not even a mask for those that are nothing. The two take turns, the fastest of some rounds
-counts. Memory is what a forward pass allocates, by the bytes of its tensors; weights are not in it.
+The baseline pads all views to a common canvas, without masking the padding. Both run in turn, and the fastest of
+several rounds counts. Memory is that of the tensors of a forward pass, without weights.
 """
 
 import argparse
@@ -26,25 +25,25 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.profiling.memory import LiveBytes
 
 RIGS = {
-    "portrait beside three landscape": [(1920, 1080), (1080, 1920), (480, 640), (1080, 2560)],
-    "3 portrait beside 3 landscape": [(1920, 1080)] * 3 + [(1080, 1920)] * 3,
-    "4:3 beside 16:9": [(480, 640)] * 2 + [(2160, 3840)] * 2,
+    "1 portrait, 3 landscape": [(1920, 1080), (1080, 1920), (480, 640), (1080, 2560)],
+    "3 portrait, 3 landscape": [(1920, 1080)] * 3 + [(1080, 1920)] * 3,
+    "4:3 and 16:9": [(480, 640)] * 2 + [(2160, 3840)] * 2,
 }
-"""Height and width of the original images of every view."""
+"""Height and width of the original image of every view."""
 
 
-def ways(
+def forward_passes(
     network: ViewTimeNetwork, views: Sequence[Tensor], canvas: tuple[int, int]
 ) -> dict[str, Callable[[], object]]:
-    """Return what is compared: every view padded to the canvas, and every view as it is."""
+    """Return the forward passes of views padded to the canvas, and of views of their own sizes."""
     pads = [(0, canvas[1] - view.shape[-1], 0, canvas[0] - view.shape[-2]) for view in views]
     padded = torch.stack([functional.pad(view, pad) for view, pad in zip(views, pads, strict=True)], dim=2)
-    return {"padded": lambda: network(padded), "mixed": lambda: network.forward_mixed(views)}
+    return {"padded": lambda: network(padded), "mixed": lambda: network(views)}
 
 
 @torch.inference_mode()
 def compare(network: ViewTimeNetwork, rig: str, options: argparse.Namespace) -> None:
-    """Measure both in turn and print one line."""
+    """Measure both in turn and print a row of the table."""
     patch = network.config.patch_size
     transforms = fit_each_view(RIGS[rig], options.size, patch)
     canvas = shared_canvas(transforms)
@@ -52,7 +51,7 @@ def compare(network: ViewTimeNetwork, rig: str, options: argparse.Namespace) -> 
     seconds: dict[str, float] = {}
     num_bytes: dict[str, float] = {}
     for turn in range(options.rounds + 1):
-        for name, run in ways(network, views, canvas).items():
+        for name, run in forward_passes(network, views, canvas).items():
             if turn == 0:
                 with LiveBytes() as counted:
                     run()
@@ -67,13 +66,13 @@ def compare(network: ViewTimeNetwork, rig: str, options: argparse.Namespace) -> 
     }
     cells = [f"{rig:32}"]
     for found, digits in ((tokens, 0), (seconds, 2), (num_bytes, 1)):
-        twin, ours = found["padded"], found["mixed"]
-        cells.append(f"{twin:8.{digits}f} {ours:8.{digits}f} {ours / twin:6.2f}")
+        padded, mixed = found["padded"], found["mixed"]
+        cells.append(f"{padded:8.{digits}f} {mixed:8.{digits}f} {mixed / padded:6.2f}")
     print("   ".join(cells), flush=True)
 
 
 def main() -> None:
-    """Print a table: for every rig, padded, mixed and their ratio."""
+    """Print a table of padded views, mixed views and their ratio for every rig."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--preset", default="mv-small", choices=list(PRESETS))
     parser.add_argument("--size", type=int, default=224, help="long side of the images in pixels")
@@ -85,7 +84,7 @@ def main() -> None:
     torch.manual_seed(0)
     network = build_network(PRESETS[options.preset]).eval().requires_grad_(False)
     print(f"{options.preset}, {options.times} instants, long side {options.size} px, {options.threads} threads")
-    groups = ("patches an instant", "CPU seconds", "MB of tensors")
+    groups = ("patches per instant", "CPU seconds", "MB of tensors")
     print(f"{'rig':32}   " + "   ".join(f"{group:24}" for group in groups))
     print(" " * 35 + "   ".join(f"{'padded':>8} {'mixed':>8} {'ratio':>6}" for _ in groups))
     for rig in RIGS:

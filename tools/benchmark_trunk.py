@@ -1,10 +1,10 @@
-"""Time and memory of the aggregator against its naive twin, at the published width: run me from the repository.
+"""Time and memory of the aggregator, compared with a naive implementation, at the published width.
 
     python tools/benchmark_trunk.py
 
-Every measurement is a process of its own; the two take turns, and the fastest of some rounds counts. Memory is what
-the trunk allocates: exactly, by the bytes of its tensors, and as the process sees it. Weights are not in it.
-Published heads read 4 of 24 layers; so here they read the last of 8.
+Every measurement is a separate process; both run in turn, and the fastest of several rounds counts. Memory is that
+of the trunk's tensors, and the growth of the process; weights are not included. Published heads read 4 of 24 layers,
+here a head reads the last of 8.
 """
 
 import argparse
@@ -41,16 +41,17 @@ from page4d.models.limits import ForwardLimits
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.trunk import Aggregator
 from page4d.profiling.memory import LiveBytes
-from tests.models.naive_twin import naive_trunk
+from tests.models.naive_twin import naive_trunk, run_trunk
 
 VIEWS = 4
-TOKENS_AT_ONCE = 256
-"""Limit of ours, for every image: a constant share of all tokens."""
+IMPLEMENTATIONS = ("naive", "ours")
+MAX_TOKENS = 256
+"""Limit of tokens per step and image in the aggregator: a constant share of all tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trunk(NetworkConfig):
-    """A trunk of which one dense head reads the last layer only."""
+    """A trunk with one dense head, which reads the last layer only."""
 
     @property
     def dense_layers(self) -> tuple[int, ...]:
@@ -88,7 +89,7 @@ TRUNKS: dict[str, Callable[[int], Trunk]] = {"time, view": page4d_mv, "frame, gl
 
 
 class _QuickWeights(TorchFunctionMode):
-    """Fill weights with cheap numbers: drawing them well takes longer than the measurement."""
+    """Fill weights with cheap values: random initialization takes longer than the measurement."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function in (Tensor.uniform_, Tensor.normal_, Tensor.erfinv_):
@@ -98,8 +99,8 @@ class _QuickWeights(TorchFunctionMode):
 
 
 @torch.inference_mode()
-def measure(trunk: str, who: str, num_images: int, options: argparse.Namespace) -> dict[str, float]:
-    """Run once after warming up on one image and return seconds and bytes; with `tracked` once more for bytes."""
+def measure(trunk: str, implementation: str, num_images: int, options: argparse.Namespace) -> dict[str, float]:
+    """Run once after a warm-up on one image and return seconds and bytes; with `tracked` again for tensor bytes."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     with torch.inference_mode(mode=False), _QuickWeights():
@@ -111,11 +112,11 @@ def measure(trunk: str, who: str, num_images: int, options: argparse.Namespace) 
 
     def run(times: int, views: int) -> Any:
         patches = torch.randn(1, times, views, side * side, 1024)
-        told = torch.randn(1, times, views, side, side)
-        if who == "twin":
-            return naive_trunk(aggregator, patches, (side, side), told)
-        limits = ForwardLimits(max_tokens=TOKENS_AT_ONCE * num_images, max_queries=TOKENS_AT_ONCE * num_images)
-        return aggregator(patches, (side, side), told, limits)
+        motion = torch.randn(1, times, views, side, side)
+        if implementation == "naive":
+            return naive_trunk(aggregator, patches, (side, side), motion)
+        limits = ForwardLimits(max_tokens=MAX_TOKENS * num_images, max_queries=MAX_TOKENS * num_images)
+        return run_trunk(aggregator, patches, (side, side), motion, limits=limits)
 
     run(1, 1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -131,9 +132,11 @@ def measure(trunk: str, who: str, num_images: int, options: argparse.Namespace) 
     return found
 
 
-def in_a_process(trunk: str, who: str, num_images: int, options: argparse.Namespace, *, tracked: bool) -> dict:
-    """Measure in a fresh process whose allocator returns what is freed."""
-    command = [sys.executable, __file__, "--one", trunk, who, str(num_images)]
+def in_a_process(
+    trunk: str, implementation: str, num_images: int, options: argparse.Namespace, *, tracked: bool
+) -> dict:
+    """Measure in a new process whose allocator returns freed memory."""
+    command = [sys.executable, __file__, "--one", trunk, implementation, str(num_images)]
     command += [f"--size={options.size}", f"--pairs={options.pairs}", f"--threads={options.threads}"]
     command += ["--tracked"] if tracked else []
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "1048576"}
@@ -142,24 +145,27 @@ def in_a_process(trunk: str, who: str, num_images: int, options: argparse.Namesp
 
 
 def compare(trunk: str, num_images: int, options: argparse.Namespace) -> None:
-    """Measure both in turn and print one line."""
+    """Measure both in turn and print a row of the table."""
     rounds = [
-        {who: in_a_process(trunk, who, num_images, options, tracked=turn == 0) for who in ("twin", "ours")}
+        {name: in_a_process(trunk, name, num_images, options, tracked=turn == 0) for name in IMPLEMENTATIONS}
         for turn in range(options.rounds)
     ]
     best = {
-        name: {who: min(found[who][name] for found in rounds if name in found[who]) for who in ("twin", "ours")}
-        for name in ("seconds", "cpu", "process", "tensors")
+        quantity: {
+            name: min(found[name][quantity] for found in rounds if quantity in found[name])
+            for name in IMPLEMENTATIONS
+        }
+        for quantity in ("seconds", "cpu", "process", "tensors")
     }
     cells = [f"{trunk:14}{num_images:>7}"]
-    for name, divisor in (("seconds", 1), ("cpu", 1), ("tensors", num_images * 1e6), ("process", num_images * 1e6)):
-        twin, ours = best[name]["twin"], best[name]["ours"]
-        cells.append(f"{twin / divisor:7.1f} {ours / divisor:7.1f} {ours / twin:6.2f}")
+    for quantity, unit in (("seconds", 1), ("cpu", 1), ("tensors", num_images * 1e6), ("process", num_images * 1e6)):
+        naive, ours = (best[quantity][name] for name in IMPLEMENTATIONS)
+        cells.append(f"{naive / unit:7.1f} {ours / unit:7.1f} {ours / naive:6.2f}")
     print("   ".join(cells), flush=True)
 
 
 def main() -> None:
-    """Print a table: for every trunk and number of images, twin, ours and their ratio."""
+    """Print a table of both implementations and their ratio for every trunk and number of images."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", type=int, default=280, help="side of the images in pixels, a multiple of 14")
     parser.add_argument("--pairs", type=int, default=8, help="pairs of attention layers")
@@ -170,16 +176,16 @@ def main() -> None:
     parser.add_argument("--tracked", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        trunk, who, num_images = options.one
-        print(json.dumps(measure(trunk, who, int(num_images), options)))
+        trunk, implementation, num_images = options.one
+        print(json.dumps(measure(trunk, implementation, int(num_images), options)))
         return
     print(
         f"{options.pairs} pairs of width 1024, images of {options.size} px, {options.threads} threads, "
-        f"ours of {TOKENS_AT_ONCE} tokens an image at once"
+        f"at most {MAX_TOKENS} tokens per image and step"
     )
-    groups = ("seconds", "CPU seconds", "MB of tensors an image", "MB of the process an image")
+    groups = ("seconds", "CPU seconds", "tensors, MB per image", "process, MB per image")
     print(f"{'trunk':14}{'images':>7}   " + "   ".join(f"{group:22.22}" for group in groups))
-    print(" " * 24 + "   ".join(f"{'twin':>7} {'ours':>7} {'ratio':>6}" for _ in groups))
+    print(" " * 24 + "   ".join(f"{'naive':>7} {'ours':>7} {'ratio':>6}" for _ in groups))
     for trunk in TRUNKS:
         for num_images in options.images:
             compare(trunk, num_images, options)

@@ -1,11 +1,10 @@
-"""What frozen encoders know of depth: a linear probe from their tokens to the logarithm of measured depth.
+"""Linear probe of frozen encoders: ridge regression from their tokens to the logarithm of measured depth.
 
     python tools/depth_probe.py SCENE run0/encoder.safetensors run1/encoder.safetensors ...
 
-SCENE has `truth/cameras.json` and `truth/depth`. Every file is compared with fresh weights of its own configuration,
-drawn from a seed of its own. The probe is a ridge regression, solved exactly, so that all have the same budget; how
-much it is held back is chosen on the last quarter of what it may see. It is asked twice: for later instants of views
-that it has seen, and for views that it has not seen, each left out in turn.
+SCENE has `truth/cameras.json` and `truth/depth`. Every file is compared with random weights of its configuration. The
+regression is solved exactly; its ridge is chosen on the last quarter of the training tokens. It is tested on later
+instants of the training views, and on held-out views, each in turn.
 """
 
 import argparse
@@ -24,12 +23,12 @@ from page4d.scene.open import open_scene
 from page4d.weights.loading import load_encoder
 
 RIDGES = tuple(10.0**power for power in range(-4, 4))
-TRAINED_SHARE = 2 / 3
+TRAINING_FRACTION = 2 / 3
 
 
 @dataclass(frozen=True)
 class Frames:
-    """A capture: images [T, V, 3, H, W] and depth [T, V, H, W], 0 where the sensor saw nothing."""
+    """A capture: images [T, V, 3, H, W] and depth [T, V, H, W], 0 where it is unknown."""
 
     images: Tensor
     depth: Tensor
@@ -51,49 +50,49 @@ def features(encoder: nn.Module, images: Tensor) -> Tensor:
 
 
 def targets(depth: Tensor, patch: int) -> Tensor:
-    """Return the logarithm of the median depth of every patch [T, V, P]; no number where less than half is known."""
+    """Return the log median depth of every patch [T, V, P]; NaN where less than half of it is known."""
     cut = depth.unfold(-2, patch, patch).unfold(-2, patch, patch).flatten(-2).flatten(-3, -2)
     known = torch.where(cut > 0, cut.log(), torch.nan)
     return torch.where((cut > 0).double().mean(-1) >= 0.5, known.nanmedian(dim=-1).values, torch.nan).double()
 
 
-def solve(inputs: Tensor, wanted: Tensor, ridge: float) -> Tensor:
+def solve(inputs: Tensor, target: Tensor, ridge: float) -> Tensor:
     gram = inputs.T @ inputs / len(inputs) + ridge * torch.eye(inputs.shape[1], dtype=inputs.dtype)
-    return torch.linalg.solve(gram, inputs.T @ wanted / len(inputs))
+    return torch.linalg.solve(gram, inputs.T @ target / len(inputs))
 
 
 def probe(train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """Return AbsRel and the root mean square of log depth on what was held out."""
-    known, asked = (pair[1].isfinite() for pair in (train, test))
-    inputs, wanted = train[0][known], train[1][known]
-    mean, deviation, middle = inputs.mean(0), inputs.std(0) + 1e-6, wanted.mean()
-    inputs, wanted = (inputs - mean) / deviation, wanted - middle
+    """Return AbsRel and the RMSE of log depth on the test tokens."""
+    known, tested = (pair[1].isfinite() for pair in (train, test))
+    inputs, target = train[0][known], train[1][known]
+    mean, deviation, offset = inputs.mean(0), inputs.std(0) + 1e-6, target.mean()
+    inputs, target = (inputs - mean) / deviation, target - offset
     cut = len(inputs) * 3 // 4
 
     def error(ridge: float) -> float:
-        weights = solve(inputs[:cut], wanted[:cut], ridge)
-        return float((inputs[cut:] @ weights - wanted[cut:]).square().mean())
+        weights = solve(inputs[:cut], target[:cut], ridge)
+        return float((inputs[cut:] @ weights - target[cut:]).square().mean())
 
-    weights = solve(inputs, wanted, min(RIDGES, key=error))
-    found = (test[0][asked] - mean) / deviation @ weights + middle
-    off = found - test[1][asked]
-    return float((off.exp() - 1).abs().mean()), math.sqrt(float(off.square().mean()))
+    weights = solve(inputs, target, min(RIDGES, key=error))
+    predicted = (test[0][tested] - mean) / deviation @ weights + offset
+    errors = predicted - test[1][tested]
+    return float((errors.exp() - 1).abs().mean()), math.sqrt(float(errors.square().mean()))
 
 
-def judge(tokens: Tensor, wanted: Tensor) -> list[float]:
+def evaluate(tokens: Tensor, target: Tensor) -> list[float]:
     """Return AbsRel and log RMSE at later instants, then AbsRel and log RMSE in other views."""
-    times, views = wanted.shape[:2]
-    split = round(times * TRAINED_SHARE)
-    later = probe((tokens[:split], wanted[:split]), (tokens[split:], wanted[split:]))
+    times, views = target.shape[:2]
+    split = round(times * TRAINING_FRACTION)
+    later = probe((tokens[:split], target[:split]), (tokens[split:], target[split:]))
     others = []
     for view in range(views):
         rest = [other for other in range(views) if other != view]
-        others.append(probe((tokens[:, rest], wanted[:, rest]), (tokens[:, view], wanted[:, view])))
+        others.append(probe((tokens[:, rest], target[:, rest]), (tokens[:, view], target[:, view])))
     return [*later, *(sum(column) / views for column in zip(*others, strict=True))]
 
 
 def spread(rows: Sequence[Sequence[float]]) -> str:
-    """Write mean and deviation of every column."""
+    """Format mean and standard deviation of every column."""
     table = torch.tensor(rows, dtype=torch.float64)
     deviation = table.std(0) if len(rows) > 1 else torch.zeros(table.shape[1])
     return "   ".join(f"{m:.4f} ±{d:.4f}" for m, d in zip(table.mean(0).tolist(), deviation.tolist(), strict=True))
@@ -107,27 +106,28 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    learned, fresh = [], []
+    pretrained, random = [], []
     print(f"{'':24s}{'later instants':32s}other views")
     print(f"{'':24s}{'AbsRel':16s}{'log RMSE':16s}{'AbsRel':16s}log RMSE")
     for seed, path in enumerate(arguments.encoders):
         loaded = load_encoder(path)
         patch = loaded.config.patch_size
         frames = read(arguments.scene, arguments.size, patch)
-        wanted = targets(frames.depth, patch)
+        target = targets(frames.depth, patch)
         torch.manual_seed(seed)
         for name, encoder, rows in (
-            ("pretrained", loaded.encoder, learned),
-            ("random", build_encoder(loaded.config), fresh),
+            ("pretrained", loaded.encoder, pretrained),
+            ("random", build_encoder(loaded.config), random),
         ):
-            rows.append(judge(features(encoder, frames.images), wanted))
+            rows.append(evaluate(features(encoder, frames.images), target))
             print(f"{name + ' ' + str(seed):24s}" + "".join(f"{value:<16.4f}" for value in rows[-1]), flush=True)
     pixels = frames.images.unfold(-2, patch, patch).unfold(-2, patch, patch).permute(0, 1, 3, 4, 2, 5, 6).flatten(4)
     print(
-        f"{'pixels of the patch':24s}" + "".join(f"{v:<16.4f}" for v in judge(pixels.flatten(2, 3).double(), wanted))
+        f"{'pixels of the patch':24s}"
+        + "".join(f"{v:<16.4f}" for v in evaluate(pixels.flatten(2, 3).double(), target))
     )
-    print(f"{'pretrained':24s}{spread(learned)}")
-    print(f"{'random':24s}{spread(fresh)}")
+    print(f"{'pretrained':24s}{spread(pretrained)}")
+    print(f"{'random':24s}{spread(random)}")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""Many scenes, and many devices: a batch in which one failure stops nothing else, here or on a Ray cluster."""
+"""Batches of scenes, in a local process or on a Ray cluster; a scene that fails does not stop the others."""

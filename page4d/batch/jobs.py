@@ -1,4 +1,4 @@
-"""What a batch consists of: scenes and where their results go."""
+"""The jobs of a batch: scenes and their output folders."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,26 +12,26 @@ from page4d.inference.progress import Observer
 
 @dataclass(frozen=True, kw_only=True)
 class SceneJob:
-    """One scene of a batch and the folder of its result, below the batch's root and named after the scene."""
+    """A scene and its output folder, which is below the root of the batch and named after the scene."""
 
     scene: Path
     out: Path
 
     @property
     def name(self) -> str:
-        """What the scene is called in the batch: its folder."""
+        """Name of the scene in the batch: that of its output folder."""
         return self.out.name
 
 
 Work = Callable[[SceneJob, Observer], RunRecord]
-"""Does a job; it can be sent to another process."""
+"""Runs a job; can be sent to another process."""
 
 
 def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
-    """Give every scene the folder `root/<name of the scene>`.
+    """Assign each scene the output folder `root/<name of the scene>`.
 
     Raises:
-        UsageError: if two scenes have one name, or a result would lie in a scene.
+        UsageError: if two scenes have the same name, or an output folder is a scene.
     """
     by_name: dict[str, list[Path]] = defaultdict(list)
     for scene in scenes:
@@ -40,12 +40,12 @@ def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
         if len(same) > 1:
             listed = ", ".join(f"'{scene}'" for scene in same)
             raise UsageError(
-                f"{len(same)} scenes are called '{name}': {listed}", "run them with an --out of their own"
+                f"{len(same)} scenes are called '{name}': {listed}", "run them separately, with different --out"
             )
         if not name:
             raise UsageError(f"'{same[0]}' has no name", "give a folder below it")
     jobs = [SceneJob(scene=same[0], out=root / name) for name, same in by_name.items()]
     for job in jobs:
         if job.out.resolve() == job.scene.resolve():
-            raise UsageError(f"the result of '{job.scene}' would lie in the scene itself", "give another --out")
+            raise UsageError(f"the output folder of '{job.scene}' is the scene itself", "give another --out")
     return jobs

@@ -1,4 +1,4 @@
-"""How the scenes of a batch ended, as a table shows it and `batch.json` keeps it."""
+"""Outcomes of the scenes of a batch, and their record `batch.json`."""
 
 import time
 import traceback
@@ -18,7 +18,7 @@ BATCH_FILE = "batch.json"
 
 
 class SceneStatus(StrEnum):
-    """How a scene ended."""
+    """Status of a scene."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -27,7 +27,7 @@ class SceneStatus(StrEnum):
 
 
 class SceneOutcome(FileModel):
-    """How one scene ended: with a result, or with the error and exit code that it would have had by itself."""
+    """Outcome of a scene: counts of its result, or the error and exit code that it would have had alone."""
 
     scene: str
     out: str
@@ -36,7 +36,7 @@ class SceneOutcome(FileModel):
     error: str = ""
     hint: str = ""
     trace: str = ""
-    """Of an internal error, for its report."""
+    """Traceback of an internal error."""
     seconds: float = 0.0
     num_times: int | None = None
     num_views: int | None = None
@@ -45,14 +45,14 @@ class SceneOutcome(FileModel):
 
 
 class BatchRecord(FileModel):
-    """The whole of `batch.json`, in the order of the command line."""
+    """The content of `batch.json`, in the order of the command line."""
 
     page4d: str = page4d.__version__
     scenes: list[SceneOutcome]
 
     @property
     def num_failed(self) -> int:
-        """Scenes that have no result."""
+        """Number of scenes without a result."""
         return sum(scene.status is not SceneStatus.COMPLETE for scene in self.scenes)
 
     def write(self, root: Path) -> None:
@@ -66,12 +66,12 @@ class BatchRecord(FileModel):
 
 
 def not_begun(job: SceneJob) -> SceneOutcome:
-    """Return the outcome of a scene before its turn."""
+    """Return the outcome of a scene that has not started."""
     return SceneOutcome(scene=readable(str(job.scene)), out=readable(str(job.out)), status=SceneStatus.NOT_BEGUN)
 
 
 def outcome_of(job: SceneJob, work: Work, observer: Observer) -> SceneOutcome:
-    """Do a job; every failure becomes an outcome."""
+    """Run a job; every failure becomes an outcome."""
     begin = time.perf_counter()
     outcome = not_begun(job)
     try:
@@ -80,7 +80,7 @@ def outcome_of(job: SceneJob, work: Work, observer: Observer) -> SceneOutcome:
         stopped = isinstance(error, InterruptedRunError)
         status = SceneStatus.INTERRUPTED if stopped else SceneStatus.FAILED
         changes = {"exit_code": error.exit_code, "error": error.message, "hint": error.hint}
-    except Exception as error:  # a bug of ours ends its scene, not the batch
+    except Exception as error:  # an internal error ends the scene, not the batch
         status = SceneStatus.FAILED
         text = traceback.format_exception_only(error)[-1].strip()
         changes = {

@@ -1,4 +1,4 @@
-"""Scenes one after another in a process of their own, so that not even a kill of it ends the batch."""
+"""Execution of scenes one after another in a separate process, so that the batch survives if that is killed."""
 
 import contextlib
 import multiprocessing
@@ -17,35 +17,35 @@ from page4d.inference.progress import Observer
 from page4d.scene.records import Notice
 
 Watch = Callable[[SceneJob], AbstractContextManager[Observer]]
-"""Makes what hears of a scene while it is worked on."""
+"""Opens the observer of a scene."""
 
 
 def in_a_process(jobs: Sequence[SceneJob], work: Work, watch: Watch) -> Iterator[SceneOutcome]:
-    """Do one job after the other; a process that dies is replaced, what it loaded is kept as long as it lives.
+    """Run jobs one after another in one process, which keeps loaded weights; a process that dies is replaced.
 
     Raises:
-        InterruptedRunError: if a signal ended this process; the scene under way is then stopped between two files.
+        InterruptedRunError: if a signal ended this process; the current scene then stops between two files.
     """
     process = SceneProcess(work)
     try:
         for job in jobs:
             with watch(job) as observer:
-                outcome = process.do(job, observer)
+                outcome = process.run(job, observer)
             yield outcome
     finally:
         process.close()
 
 
 class SceneProcess:
-    """A process that does jobs; it is started for the first, and again if it died."""
+    """A process that runs jobs; it is started for the first job, and restarted if it dies."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
 
-    def do(self, job: SceneJob, observer: Observer) -> SceneOutcome:
-        """Do a job and return how it ended; meanwhile the observer hears of it."""
+    def run(self, job: SceneJob, observer: Observer) -> SceneOutcome:
+        """Run a job and return its outcome; the observer receives its notices and progress."""
         connection = self._open()
         try:
             connection.send(job)
@@ -57,7 +57,7 @@ class SceneProcess:
             raise
 
     def close(self) -> None:
-        """End the process; it is idle or already stopping."""
+        """End the process, which is idle or already stopping."""
         if self._connection is not None:
             self._connection.close()
         if self._process is not None:
@@ -67,30 +67,31 @@ class SceneProcess:
     def _open(self) -> Connection:
         if self._connection is None:
             context = multiprocessing.get_context("spawn")  # a fork would share this process's threads and locks
-            self._connection, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._work), name="page4d scene")
+            self._connection, remote = context.Pipe()
+            self._process = context.Process(target=_serve, args=(remote, self._work), name="page4d scene")
             self._process.start()
-            theirs.close()
+            remote.close()
         return self._connection
 
     def _follow(self, connection: Connection, observer: Observer) -> SceneOutcome:
+        """Forward messages to the observer until the outcome arrives."""
         while True:
-            said = connection.recv()
-            if isinstance(said, SceneOutcome):
-                return said
-            if isinstance(said, Notice):
-                observer.notice(said)
+            message = connection.recv()
+            if isinstance(message, SceneOutcome):
+                return message
+            if isinstance(message, Notice):
+                observer.notice(message)
             else:
-                observer.progress(*said)
+                observer.progress(*message)
 
     def _killed(self, job: SceneJob) -> SceneOutcome:
-        """Say what ended the process."""
+        """Return the outcome of a job whose process died."""
         assert self._process is not None
         self._process.join()
         code = self._process.exitcode or 0
         self._process = self._connection = None
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        likely = ", probably for want of memory" if code == -signal.SIGKILL else ""
+        likely = ", probably out of memory" if code == -signal.SIGKILL else ""
         return not_begun(job).model_copy(
             update={
                 "status": SceneStatus.FAILED,
@@ -101,7 +102,7 @@ class SceneProcess:
         )
 
     def _stop(self) -> None:
-        """Pass a signal on: the scene ends between two files."""
+        """Send SIGTERM and wait until the scene has stopped between two files."""
         if self._process is not None:
             self._process.terminate()
             with contextlib.suppress(EOFError, OSError):
@@ -110,11 +111,11 @@ class SceneProcess:
 
 
 class _Sender:
-    """An observer at the other end of a pipe. If nobody listens any more, the scene ends between two files."""
+    """An observer that sends everything through a pipe; the scene is interrupted if the other end is closed."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._sending = Lock()  # notices and progress come from several threads
+        self._lock = Lock()  # notices and progress come from several threads
 
     def notice(self, notice: Notice) -> None:
         self._send(notice)
@@ -122,17 +123,17 @@ class _Sender:
     def progress(self, done: int, total: int) -> None:
         self._send((done, total))
 
-    def _send(self, said: object) -> None:
+    def _send(self, message: object) -> None:
         try:
-            with self._sending:
-                self._connection.send(said)
+            with self._lock:
+                self._connection.send(message)
         except OSError:
-            raise InterruptedRunError("the batch is gone", "continue with --resume") from None
+            raise InterruptedRunError("the process of the batch has ended", "continue with --resume") from None
 
 
 def _serve(connection: Connection, work: Work) -> None:
-    """Do jobs until the other end is closed."""
-    os.setpgrp()  # Ctrl-C in a terminal reaches the batch alone, which passes it on
+    """Run jobs until the other end is closed."""
+    os.setpgrp()  # Ctrl-C in a terminal then reaches the batch only, which forwards it
     with contextlib.suppress(EOFError, OSError):
         while True:
             job = connection.recv()

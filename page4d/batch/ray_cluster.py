@@ -1,4 +1,4 @@
-"""A Ray cluster as a place to work: whole scenes, or the chunks of one long scene, fan out over its machines.
+"""Execution on a Ray cluster: whole scenes, or the chunks of one scene, in parallel.
 
 Every worker needs page4d, and the scenes under the same paths.
 """
@@ -14,47 +14,46 @@ import torch
 
 from page4d.batch.jobs import SceneJob, Work
 from page4d.batch.outcome import SceneOutcome, SceneStatus, not_begun, outcome_of
+from page4d.choices import Preprocess
 from page4d.errors import CapabilityError, InputError, UsageError
 from page4d.export.run_record import RunRecord
 from page4d.geometry.pixels import PixelTransform
-from page4d.geometry.preprocess import Preprocess
-from page4d.inference.chunk_source import ChunkSource, PredictedChunk
-from page4d.inference.chunks import Chunk
-from page4d.inference.memory import is_out_of_memory
-from page4d.inference.predictor import Predictor
+from page4d.inference.chunk_plan import Chunk
+from page4d.inference.chunk_source import ChunkSource
+from page4d.inference.memory_budget import is_out_of_memory
+from page4d.inference.predictor import PredictedChunk, Predictor
 from page4d.inference.progress import Journal, Observer, SilentObserver
-from page4d.inference.report import RunInputs
-from page4d.inference.settings import ReconstructSettings
+from page4d.inference.run_plan import RunPlan
 from page4d.models.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 
 MakePredictor = Callable[[Scene], Predictor]
-"""Builds on a worker what makes the predictions; it can be sent to another process."""
+"""Builds the predictor of a scene on a worker; can be sent to another process."""
 
 _RETRIES = 2
-"""How often work is given to another worker if one dies."""
+"""Number of times that work is repeated on another worker if one dies."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
-    """What one worker takes of the cluster: a GPU, or as many CPU threads as this process computes with."""
+class WorkerResources:
+    """Resources of one worker: a GPU, or as many CPU threads as this process uses."""
 
     threads: int
     gpu: bool
 
     def options(self) -> dict[str, float]:
-        """Return it as Ray's options."""
+        """Return them as options of Ray."""
         return {"num_cpus": 1, "num_gpus": 1} if self.gpu else {"num_cpus": self.threads, "num_gpus": 0}
 
-    def fit(self, resources: dict[str, float]) -> int:
-        """Return how many workers a cluster has room for, at least one."""
-        room = resources.get("GPU", 0) if self.gpu else resources.get("CPU", 1) // self.threads
-        return max(1, int(room))
+    def max_workers(self, resources: dict[str, float]) -> int:
+        """Return the number of workers for which a cluster has resources, at least 1."""
+        number = resources.get("GPU", 0) if self.gpu else resources.get("CPU", 1) // self.threads
+        return max(1, int(number))
 
 
 def parse_distributed(text: str) -> str:
-    """Return the address that `--distributed ray[://HOST:PORT]` names, empty for the cluster of this machine.
+    """Parse `--distributed ray[://HOST:PORT]` into an address, which is empty for the cluster of this machine.
 
     Raises:
         UsageError: if it is anything else.
@@ -63,29 +62,28 @@ def parse_distributed(text: str) -> str:
         return ""
     if text.startswith("ray://") and len(text) > len("ray://"):
         return text
-    raise UsageError(f"--distributed '{text}' is not known", "write ray or ray://HOST:PORT")
+    raise UsageError(f"--distributed '{text}' is not a Ray cluster", "give ray or ray://HOST:PORT")
 
 
 @contextmanager
 def joined_cluster(address: str) -> Iterator[Any]:
-    """Join a cluster while the body runs; without an address the one that runs here, or a new one of this machine.
+    """Connect to a cluster while the body runs; without an address to one on this machine, started if necessary.
 
     Raises:
-        CapabilityError: if Ray is not installed or the cluster does not answer.
+        CapabilityError: if Ray is not installed or the cluster is not reachable.
     """
     try:
         import ray
     except ImportError as error:
         raise CapabilityError("--distributed ray needs Ray", "install it: pip install 'page4d[ray]'") from error
-    quiet = {"log_to_driver": False, "configure_logging": False, "include_dashboard": False}
-    where = {"address": address, "log_to_driver": False, "configure_logging": False} if address else quiet
+    connection: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
     owned = not ray.is_initialized()
     if owned:
         try:
-            ray.init(**where)
+            ray.init(**connection, log_to_driver=False, configure_logging=False)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise CapabilityError(
-                f"no Ray cluster {f'at {address}' if address else 'here'}: {_reason(error)}",
+                f"no Ray cluster {f'at {address}' if address else 'on this machine'}: {_reason(error)}",
                 "start one with `ray start --head`, or check the address",
             ) from error
     try:
@@ -96,11 +94,11 @@ def joined_cluster(address: str) -> Iterator[Any]:
 
 
 def on_cluster(ray: Any, jobs: Sequence[SceneJob], work: Work, *, gpu: bool) -> Iterator[SceneOutcome]:
-    """Do jobs wherever there is room and return how they ended, the first to end first."""
-    share = Share(threads=torch.get_num_threads(), gpu=gpu)
-    task = ray.remote(max_retries=_RETRIES, **share.options())(_do)
-    here = _Place(folder=Path.cwd(), threads=share.threads)
-    pending = {task.remote(job, work, here): job for job in jobs}
+    """Run jobs in parallel and yield their outcomes, in order of completion."""
+    resources = WorkerResources(threads=torch.get_num_threads(), gpu=gpu)
+    task = ray.remote(max_retries=_RETRIES, **resources.options())(_run_job)
+    environment = _Environment(folder=Path.cwd(), threads=resources.threads)
+    pending = {task.remote(job, work, environment): job for job in jobs}
     try:
         while pending:
             (done, *_), _ = ray.wait(list(pending))
@@ -115,14 +113,18 @@ def on_cluster(ray: Any, jobs: Sequence[SceneJob], work: Work, *, gpu: bool) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Place:
-    """What of this process a worker needs to share: relative paths, and threads, on which last digits depend."""
+class _Environment:
+    """Working directory and number of threads, on which relative paths and the last digits of results depend."""
 
     folder: Path
     threads: int
 
-    def take(self) -> None:
-        """Make the worker's process like the one that made this."""
+    def apply(self) -> None:
+        """Set them in the worker's process.
+
+        Raises:
+            InputError: if the worker has no such folder.
+        """
         try:
             os.chdir(self.folder)
         except OSError as error:
@@ -132,23 +134,23 @@ class _Place:
         torch.set_num_threads(self.threads)
 
 
-def _do(job: SceneJob, work: Work, place: _Place) -> SceneOutcome:
-    """Do a job on a worker."""
+def _run_job(job: SceneJob, work: Work, environment: _Environment) -> SceneOutcome:
+    """Run a job on a worker."""
 
-    def placed(job: SceneJob, observer: Observer) -> RunRecord:
-        place.take()
+    def work_here(job: SceneJob, observer: Observer) -> RunRecord:
+        environment.apply()
         return work(job, observer)
 
-    return outcome_of(job, placed, SilentObserver())
+    return outcome_of(job, work_here, SilentObserver())
 
 
 def _lost(job: SceneJob, error: Exception) -> SceneOutcome:
-    """Say that no worker brought a job to its end."""
+    """Return the outcome of a job whose workers died."""
     changes = {
         "status": SceneStatus.FAILED,
         "exit_code": 1,
         "error": f"its workers were lost: {_reason(error)}",
-        "hint": "look at the logs of the cluster; --resume continues it",
+        "hint": "see the logs of the cluster; --resume continues it",
     }
     return not_begun(job).model_copy(update=changes)
 
@@ -160,16 +162,14 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def cluster_chunks(
-    ray: Any, make_predictor: MakePredictor, inputs: RunInputs, settings: ReconstructSettings, journal: Journal
-) -> Iterator[ChunkSource]:
-    """Predict the chunks of a run on as many workers as there is room for, some chunks ahead."""
-    share = Share(threads=torch.get_num_threads(), gpu=inputs.device.type == "cuda")
-    count = min(share.fit(ray.cluster_resources()), len(inputs.plan.chunks))
-    worker = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **share.options())(_ChunkWorker)
-    place = _Place(folder=Path.cwd(), threads=share.threads)
-    given = (inputs.scene, inputs.plan.transforms, settings.preprocess, make_predictor, place)
-    workers = [worker.remote(*given) for _ in range(count)]
+def cluster_chunks(ray: Any, make_predictor: MakePredictor, plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
+    """Predict the chunks of a run on all workers of a cluster, some chunks ahead."""
+    resources = WorkerResources(threads=torch.get_num_threads(), gpu=plan.predictor.device.type == "cuda")
+    count = min(resources.max_workers(ray.cluster_resources()), len(plan.chunks))
+    worker = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **resources.options())(_ChunkWorker)
+    environment = _Environment(folder=Path.cwd(), threads=resources.threads)
+    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, environment)
+    workers = [worker.remote(*arguments) for _ in range(count)]
     try:
         yield _ClusterChunks(ray, workers, journal)
     finally:
@@ -178,39 +178,41 @@ def cluster_chunks(
 
 
 class _ClusterChunks:
-    """Hands chunks to workers, each in turn, and returns them in order.
+    """Distributes chunks to the workers in turn and returns the predictions in order.
 
-    Every worker has a chunk and one chunk waits to be stitched, no more, so memory does not grow with the capture.
+    Each worker has at most one chunk and one more waits to be stitched, so memory does not grow with the capture.
     """
 
     def __init__(self, ray: Any, workers: list[Any], journal: Journal) -> None:
         self._ray = ray
         self._workers = workers
         self._journal = journal
-        self._given: dict[Chunk, Any] = {}
+        self._pending: dict[Chunk, Any] = {}
         self._turn = 0
         self._ahead = len(workers)
 
     def predict(self, chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
         wanted = [chunk, *coming[: self._ahead]]
-        for stale in self._given.keys() - set(wanted):  # the plan changed
-            self._ray.cancel(self._given.pop(stale))
+        for stale in self._pending.keys() - set(wanted):  # the plan has changed
+            self._ray.cancel(self._pending.pop(stale))
         for each in wanted:
-            if each not in self._given:
-                self._given[each] = self._workers[self._turn].predict.remote(each, memory if each == chunk else None)
+            if each not in self._pending:
+                self._pending[each] = self._workers[self._turn].predict.remote(
+                    each, memory if each == chunk else None
+                )
                 self._turn = (self._turn + 1) % len(self._workers)
         with self._journal.timed("predict"):
-            found = self._fetched(self._given.pop(chunk))
+            found = self._fetch(self._pending.pop(chunk))
         if isinstance(found, Exception):
             raise found
         predicted: PredictedChunk = found
-        if predicted.predicted.memory is not None:
-            self._ahead = 0  # a network with a memory needs what the chunk before left
-            self._drop_all()
+        if predicted.memory is not None:
+            self._ahead = 0  # a network with memory depends on the previous chunk
+            self._cancel_all()
         return predicted
 
-    def _fetched(self, reference: Any) -> Any:
-        """Return what a worker made, or raise what it raised."""
+    def _fetch(self, reference: Any) -> Any:
+        """Return the result of a worker, or raise its error."""
         errors = self._ray.exceptions
         try:
             return self._ray.get(reference)
@@ -221,10 +223,10 @@ class _ClusterChunks:
                 f"the workers of the cluster were lost: {_reason(error)}", "continue with --resume"
             ) from error
 
-    def _drop_all(self) -> None:
-        for reference in self._given.values():
+    def _cancel_all(self) -> None:
+        for reference in self._pending.values():
             self._ray.cancel(reference)
-        self._given.clear()
+        self._pending.clear()
 
 
 class _ChunkWorker:
@@ -236,30 +238,30 @@ class _ChunkWorker:
         transforms: tuple[PixelTransform, ...],
         preprocess: Preprocess,
         make_predictor: MakePredictor,
-        place: _Place,
+        environment: _Environment,
     ) -> None:
         self._scene, self._transforms, self._preprocess = scene, transforms, preprocess
-        self._make_predictor, self._place = make_predictor, place
+        self._make_predictor, self._environment = make_predictor, environment
         self._predictor: Predictor | None = None
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
         self._start = 0
 
     def predict(self, chunk: Chunk, memory: Memory | None) -> PredictedChunk | Exception:
-        """Predict a chunk; what does not fit in memory is returned as the exception that it is."""
-        if self._predictor is None:  # here and not above, so that its errors reach the caller as they are
-            self._place.take()
+        """Predict a chunk; if it does not fit in memory, the exception is returned."""
+        if self._predictor is None:  # not in __init__, whose errors Ray wraps in its own
+            self._environment.apply()
             self._predictor = self._make_predictor(self._scene)
         try:
             batch = self._reader_at(chunk.start).read(chunk.start, chunk.stop)
-            return PredictedChunk(self._predictor.predict(batch, memory), batch.cameras)
+            return self._predictor.predict(batch, memory)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             return MemoryError(str(error))
 
     def _reader_at(self, start: int) -> BatchReader:
-        """Return a reader that has not passed an instant."""
+        """Return a reader that has not passed an instant: readers only move forward."""
         if self._reader is None or start < self._start:
             self._stack.close()
             opened = open_placed_batches(self._scene, self._transforms, self._preprocess)

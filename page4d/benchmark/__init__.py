@@ -1,1 +1,1 @@
-"""What networks take on a device, beside what was foretold."""
+"""Measured against predicted memory and time of networks on a device."""

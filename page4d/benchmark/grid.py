@@ -1,4 +1,4 @@
-"""Time and memory of a network over a grid of instants, views and image sizes."""
+"""Memory and time of a network over a grid of instants, views and image sizes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page4d.inference.cost import Extent, NetworkCost
-from page4d.inference.memory import is_out_of_memory
+from page4d.inference.memory_budget import is_out_of_memory
+from page4d.inference.network_cost import Cost, Extent, NetworkCost, cost_of, probe_batch
 from page4d.inference.predictor import NetworkPredictor
-from page4d.inference.probe import Cost, cost_of, probe_batch
-from page4d.plotting.canvas import INK, VIEW_COLORS
-from page4d.plotting.charts import Curve, line_chart
+from page4d.plotting.charts import Chart, Curve, draw_charts
+from page4d.plotting.colors import INK, view_color
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What a forward pass took beside the weights; None where memory ran out. `predicted` was said before."""
+    """Predicted and measured cost of a forward pass; `actual` is None if it ran out of memory."""
 
     extent: Extent
     predicted: Cost
@@ -26,12 +25,12 @@ class Measurement:
 
     @property
     def images_per_second(self) -> float | None:
-        """Frames of all views in a second."""
+        """Throughput in images of all views per second."""
         return None if self.actual is None else self.extent.times * self.extent.views / self.actual.seconds
 
 
 def measure_grid(predictor: NetworkPredictor, cost: NetworkCost, extents: Sequence[Extent]) -> Iterator[Measurement]:
-    """Run a network on noise of every extent; one that does not fit is no reason to stop."""
+    """Measure forward passes on noise of every extent; running out of memory does not end the benchmark."""
     predictor.run(probe_batch(extents[0]))
     for extent in extents:
         predicted = Cost(cost.num_bytes(extent), cost.seconds(extent))
@@ -50,26 +49,36 @@ def _measured(predictor: NetworkPredictor, extent: Extent) -> Cost | None:
 
 
 def draw_grid(measurements: Sequence[Measurement], title: str) -> NDArray[np.uint8]:
-    """Draw memory above time over instants: coloured as measured, thin and dark as predicted."""
-    most = max(part.predicted.num_bytes for part in measurements)
-    unit, label = (1e9, "GB") if most > 1e9 else (1e6, "MB")
-    memory = line_chart(_curves(measurements, 0, unit), f"{title}: memory beside the weights", "instants", label)
-    seconds = line_chart(_curves(measurements, 1, 1.0), f"{title}: time of a forward pass", "instants", "s")
-    return np.concatenate([memory, seconds])
+    """Draw memory and time over the number of instants. Returns the picture [H, W, 3] in RGB."""
+    largest = max(part.predicted.num_bytes for part in measurements)
+    unit, label = (1e9, "GB") if largest > 1e9 else (1e6, "MB")
+    memory = Chart(
+        title=f"{title}: memory of a forward pass, without weights",
+        x_label="instants",
+        y_label=f"memory [{label}]",
+        curves=_curves(measurements, "num_bytes", unit),
+        whole_x=True,
+    )
+    seconds = Chart(
+        title=f"{title}: time of a forward pass",
+        x_label="instants",
+        y_label="time [s]",
+        curves=_curves(measurements, "seconds", 1.0),
+        whole_x=True,
+    )
+    return draw_charts([memory, seconds])
 
 
-def _curves(measurements: Sequence[Measurement], field: int, unit: float) -> list[Curve]:
+def _curves(measurements: Sequence[Measurement], field: str, unit: float) -> list[Curve]:
+    """Return a measured (solid) and a predicted (dashed) curve per image size and number of views."""
     curves = []
-    times: list[float] = []
-    predicted: list[float | None] = []
     groups = dict.fromkeys((part.extent.size, part.extent.views) for part in measurements)
-    for number, (size, views) in enumerate(groups):
+    for index, (size, views) in enumerate(groups):
         row = [part for part in measurements if (part.extent.size, part.extent.views) == (size, views)]
-        instants = [float(part.extent.times) for part in row]
-        values = [None if part.actual is None else part.actual[field] / unit for part in row]
-        name = f"{size[1]}x{size[0]}, {views} view{'s' if views > 1 else ''}"
-        color = VIEW_COLORS[number % len(VIEW_COLORS)]
-        curves.append(Curve(name=name, color=color, x=instants, y=values, width=5))
-        times += [*instants, instants[-1]]
-        predicted += [*(part.predicted[field] / unit for part in row), None]  # a gap between the groups
-    return [*curves, Curve(name="predicted", color=INK, x=times, y=predicted, width=1)]
+        instants, color = [float(part.extent.times) for part in row], view_color(index)
+        measured = [None if part.actual is None else getattr(part.actual, field) / unit for part in row]
+        predicted = [getattr(part.predicted, field) / unit for part in row]
+        name = f"{size[1]}x{size[0]} px, {views} view{'s' if views > 1 else ''}"
+        curves.append(Curve(name=name, color=color, x=instants, y=measured, marker="o"))
+        curves.append(Curve(name="", color=color, x=instants, y=predicted, width=1.2, style="--"))
+    return [*curves, Curve(name="predicted", color=INK, width=1.2, style="--")]

@@ -1,4 +1,4 @@
-"""Image encoders: normalised images in, one token a patch out."""
+"""Image encoders: from normalized images to one token per patch."""
 
 from page4d.encoders.base import Encoder, PatchTokens
 from page4d.encoders.dinov2 import DinoV2, DinoV2Config

@@ -1,4 +1,4 @@
-"""What the trunk of a network expects of an image encoder."""
+"""Interface of image encoders, and their output."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,10 +11,10 @@ from page4d.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class PatchTokens:
-    """Tokens of the patches of F images, row by row; the grid (rows, columns) is rarely square.
+    """Patch tokens of F images, row by row on a grid of (rows, columns).
 
-    `fine` is a map of half the image's sides, of an encoder that has one, for dense heads that want sharp edges.
-    `pyramid` are all levels of an encoder that has several, the finest first, each with its own width and grid.
+    `fine` is a half-resolution feature map for dense heads, if the encoder has one. `pyramid` holds all levels of a
+    hierarchical encoder, finest first, each with its own width and grid.
     """
 
     tokens: Float[Tensor, "F P C"]
@@ -24,33 +24,19 @@ class PatchTokens:
 
 
 class Encoder(Protocol):
-    """A module that turns images, normalised by mean and deviation, into patch tokens."""
+    """A module that turns images, normalized by mean and standard deviation, into patch tokens."""
 
     def __call__(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
-        """Encode every image by itself."""
-
-
-class Classifier(Encoder, Protocol):
-    """An encoder that also says what an image as a whole is, if it was built with a number of classes."""
-
-    def forward_features(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F C"]:
-        """Return one vector an image."""
-
-    def classify(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F classes"]:
-        """Return the logits of the classes.
-
-        Raises:
-            UsageError: if it has no head.
-        """
+        """Encode each image independently."""
 
 
 def apply_head(head: nn.Module | None, features: Float[Tensor, "F C"]) -> Float[Tensor, "F classes"]:
-    """Turn one vector an image into logits.
+    """Return the class logits of feature vectors.
 
     Raises:
         UsageError: if there is no head.
     """
     if head is None:
-        raise UsageError("this encoder has no classes", "build it with num_classes")
+        raise UsageError("this encoder has no classification head", "build it with num_classes")
     logits: Tensor = head(features)
     return logits

@@ -1,44 +1,44 @@
-"""What the configurations of encoders have in common: the numbers they refuse."""
+"""Field types and cross-field checks that encoder configurations share."""
+
+from typing import Annotated
+
+from pydantic import Field
 
 from page4d.errors import UsageError
 
-
-def check_positive(kind: str, *numbers: int) -> None:
-    """Refuse sizes below 1.
-
-    Raises:
-        UsageError: if there is one.
-    """
-    if min(numbers) < 1:
-        raise UsageError(f"encoder {kind}: a size of {min(numbers)}", "use sizes of at least 1")
+DropPathRate = Annotated[float, Field(ge=0, lt=1)]
+"""Stochastic depth rate of the last block in training; the rate grows linearly from 0 in the first block."""
 
 
-def check_heads(dims: tuple[int, ...], num_heads: tuple[int, ...]) -> None:
-    """Refuse widths that do not divide into their heads.
+def check_multiple(name: str, number: int, divisor_name: str, divisor: int) -> None:
+    """Refuse a number that is not a multiple of another one.
 
     Raises:
-        UsageError: naming the first.
+        UsageError: naming both.
     """
-    for dim, heads in zip(dims, num_heads, strict=True):
-        if dim % heads:
-            raise UsageError(f"encoder: width {dim} does not divide into {heads} heads", "choose a multiple")
+    if number % divisor:
+        raise UsageError(
+            f"encoder: {name} {number} is not a multiple of {divisor_name} ({divisor})", "choose a multiple"
+        )
 
 
-def check_drop_path(rate: float) -> None:
-    """Refuse what is no probability below 1.
+def check_stages(**fields: tuple[int, ...]) -> None:
+    """Refuse tuples without exactly one number per stage.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: naming all fields with their lengths.
     """
-    if not 0 <= rate < 1:
-        raise UsageError(f"encoder: drop_path {rate}", "use at least 0 and less than 1")
+    lengths = {name: len(numbers) for name, numbers in fields.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        found = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise UsageError(f"encoder: {found}", "give one number per stage in each of them")
 
 
-def check_classes(num_classes: int | None) -> None:
-    """Refuse an empty head.
+def check_level(level: int | None, num_stages: int) -> None:
+    """Refuse a level that does not exist.
 
     Raises:
-        UsageError: if there are no classes.
+        UsageError: naming it.
     """
-    if num_classes is not None and num_classes < 1:
-        raise UsageError(f"encoder: num_classes {num_classes}", "use at least 1, or none for no head")
+    if level is not None and level >= num_stages:
+        raise UsageError(f"encoder: level {level} of {num_stages} stages", f"use 0 to {num_stages - 1}, or null")

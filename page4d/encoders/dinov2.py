@@ -1,60 +1,46 @@
-"""The DINOv2 vision transformer with registers, at any size."""
+"""The DINOv2 vision transformer with registers, at any image size."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from page4d.encoders.base import PatchTokens
-from page4d.errors import UsageError
+from page4d.encoders.checks import DropPathRate, check_multiple
+from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, Block, BlockConfig, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.feed_forward import FeedForwardKind
 from page4d.layers.positions import resample_positions
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("encoder")
 class DinoV2Config:
-    """Size of the encoder; `image_size` is the square that its position table covers."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
+    """Architecture of DINOv2; `image_size` is the side in pixels of the square that its position table covers."""
 
     kind: Literal["dinov2"] = "dinov2"
-    image_size: int = 518
-    patch_size: int = 14
-    embed_dim: int = 1024
-    depth: int = 24
-    num_heads: int = 16
+    image_size: PositiveInt = 518
+    patch_size: PositiveInt = 14
+    embed_dim: PositiveInt = 1024
+    depth: NonNegativeInt = 24
+    num_heads: PositiveInt = 16
     mlp_ratio: float = 4.0
     feed_forward: FeedForwardKind = FeedForwardKind.MLP
-    num_registers: int = 4
+    num_registers: NonNegativeInt = 4
     norm_eps: float = 1e-6
     layer_scale: float | None = 1.0
-    drop_path: float = 0.0
-    """Probability with which training leaves out a branch of the last block; it grows from 0 in the first."""
+    drop_path: DropPathRate = 0.0
 
     def __post_init__(self) -> None:
-        if self.image_size <= 0 or self.image_size % self.patch_size:
-            raise UsageError(
-                f"encoder: image_size {self.image_size} is not a multiple of patch_size {self.patch_size}",
-                "choose a multiple",
-            )
-        if self.embed_dim <= 0 or self.embed_dim % self.num_heads:
-            raise UsageError(
-                f"encoder: embed_dim {self.embed_dim} does not divide into {self.num_heads} heads",
-                "choose a multiple",
-            )
-        if self.depth < 0 or self.num_registers < 0:
-            raise UsageError("encoder: depth and num_registers cannot be negative", "use 0 or more")
-        if not 0 <= self.drop_path < 1:
-            raise UsageError(f"encoder: drop_path {self.drop_path}", "use at least 0 and less than 1")
-        object.__setattr__(self, "feed_forward", FeedForwardKind(self.feed_forward))
+        check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
+        check_multiple("embed_dim", self.embed_dim, "num_heads", self.num_heads)
 
 
 class DinoV2(nn.Module):
-    """A pre-norm vision transformer with a class token and registers, of which only patch tokens leave.
+    """A pre-norm vision transformer with a class token and registers; only patch tokens are returned.
 
     Source: Oquab et al. (2023), Darcet et al. (2023); sizes and eps from the public VGGT code (reference facts).
     """
@@ -84,7 +70,7 @@ class DinoV2(nn.Module):
             nn.init.trunc_normal_(table, std=INIT_STD)
 
     def position_table(self, grid: tuple[int, int]) -> Float[Tensor, "one P1 C"]:
-        """Resample the table to a grid of (rows, columns), the class token's entry first."""
+        """Resample the position table to a grid of (rows, columns); the first entry is the class token's."""
         return resample_positions(self.pos_embed, (self.table_side, self.table_side), grid, num_special=1)
 
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F N C"]:

@@ -1,76 +1,65 @@
-"""The native-resolution vision transformer: images of any size and aspect ratio share sequences."""
+"""The native-resolution vision transformer (NaViT): images of different sizes packed into shared sequences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from page4d.encoders.base import PatchTokens, apply_head
-from page4d.encoders.checks import check_classes, check_drop_path, check_positive
+from page4d.encoders.checks import DropPathRate, check_multiple
 from page4d.errors import ShapeError, UsageError
+from page4d.io.config import config_record
 from page4d.layers.attention import Attention, Context
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import NormedPatchEmbed, cut_patches, patch_grid
 from page4d.layers.packing import Packing, group_in_order, pack_images
+from page4d.layers.positions import grid_positions
 
 Images = Sequence[Float[Tensor, "3 _ _"]] | Float[Tensor, "F 3 H W"]
 """Images of any sizes."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("encoder")
 class NaViTConfig:
-    """Size of the encoder; `image_size`, and `image_width` if it differs, bound the sides of images.
+    """Architecture of NaViT; `image_size` and `image_width` are the largest sides in pixels, by default equal.
 
-    A sequence holds at most `max_tokens`. While training for one vector an image, the share `token_dropout` of its
-    patches is left out.
+    A sequence holds at most `max_tokens`. Training for one vector per image drops the fraction `token_dropout` of the
+    patches.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
     kind: Literal["navit"] = "navit"
-    image_size: int = 512
-    image_width: int | None = None
-    patch_size: int = 16
-    embed_dim: int = 768
-    depth: int = 12
-    num_heads: int = 12
-    head_dim: int = 64
+    image_size: PositiveInt = 512
+    image_width: PositiveInt | None = None
+    patch_size: PositiveInt = 16
+    embed_dim: PositiveInt = 768
+    depth: NonNegativeInt = 12
+    num_heads: PositiveInt = 12
+    head_dim: PositiveInt = 64
     mlp_ratio: float = 4.0
-    max_tokens: int = 2048
-    token_dropout: float = 0.0
-    num_classes: int | None = None
-    """Without a number there are no pooling and no head."""
+    max_tokens: PositiveInt = 2048
+    token_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    num_classes: PositiveInt | None = None
+    """Without a number there are no pooling and no classification head."""
 
-    drop_path: float = 0.0
-    """Probability with which training leaves out a branch of the last block; it grows from 0 in the first."""
+    drop_path: DropPathRate = 0.0
 
     def __post_init__(self) -> None:
-        sizes = (self.image_size, self.image_width or 1, self.patch_size, self.embed_dim, self.num_heads)
-        check_positive("navit", *sizes, self.head_dim, self.max_tokens)
-        if self.image_size % self.patch_size or (self.image_width or 0) % self.patch_size:
-            raise UsageError(
-                f"encoder: image_size {self.image_size} is not a multiple of patch_size {self.patch_size}",
-                "choose a multiple",
-            )
-        if self.depth < 0 or not 0 <= self.token_dropout < 1:
-            raise UsageError(
-                f"encoder: depth {self.depth}, token_dropout {self.token_dropout}",
-                "use a depth of at least 0 and a share of at least 0 and less than 1",
-            )
-        check_drop_path(self.drop_path)
-        check_classes(self.num_classes)
+        check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
+        check_multiple("image_width", self.image_width or 0, "patch_size", self.patch_size)
 
     @property
     def table_grid(self) -> tuple[int, int]:
-        """Rows and columns that have a position."""
+        """Number of rows and columns that have a position."""
         return self.image_size // self.patch_size, (self.image_width or self.image_size) // self.patch_size
 
 
 class AttentionPool(nn.Module):
-    """One learned query an image, normalised for its attention to that image's tokens and added to the result.
+    """Attention pooling: one learned query per image attends to the tokens of that image.
+
+    The query is normalized for the attention and added to its result.
 
     Source: Dehghani et al. (2023), section 2.1 (masked pooling).
     """
@@ -83,7 +72,7 @@ class AttentionPool(nn.Module):
         self.attn = _attention(config)
 
     def forward(self, tokens: Float[Tensor, "S N C"], packing: Packing) -> Float[Tensor, "S I C"]:
-        """Return a vector for every place of an image, also where a sequence has none."""
+        """Return one vector per image slot, including slots that a sequence leaves empty."""
         queries = self.query.expand(tokens.shape[0], len(packing.slots), -1)
         context = Context(tokens=tokens)
         pooled: Tensor = self.attn(self.norm(queries), context=context, pair_logits=packing.of_images())
@@ -91,9 +80,9 @@ class AttentionPool(nn.Module):
 
 
 class NaViT(nn.Module):
-    """A pre-norm transformer of patches with a position for every row and every column, of any number of images.
+    """A pre-norm transformer on packed patches with factorized positions: one per row and one per column.
 
-    Its norms have gains only, and queries and keys are normalised.
+    Its norms have gains only, and queries and keys are normalized.
 
     Source: Dehghani et al. (2023), "Patch n' Pack: NaViT, a Vision Transformer for any Aspect Ratio and Resolution".
     """
@@ -126,18 +115,18 @@ class NaViT(nn.Module):
             nn.init.trunc_normal_(table, std=INIT_STD)
 
     def pack(self, images: Images, noise: Sequence[Float[Tensor, " P"]] | None = None) -> Packing:
-        """Put images into sequences; with `noise`, one number a patch, the patches of the largest numbers are kept.
+        """Pack images into sequences; with `noise`, one number per patch, only the patches with the largest are kept.
 
         Raises:
-            ShapeError: if an image does not divide into patches, or is larger than the tables of positions.
+            ShapeError: if an image does not divide into patches, or is larger than the position tables.
         """
         patches, positions, lengths = [], [], []
-        kept_share = 1.0 if noise is None else 1 - self.config.token_dropout
+        kept_fraction = 1.0 if noise is None else 1 - self.config.token_dropout
         for index, image in enumerate(images):
             grid = self.grid_of(image)
             cut = cut_patches(image.movedim(0, -1)[None], (self.config.patch_size,) * 2).flatten(0, 2)
-            places = _places(grid, image.device)
-            lengths.append(int(len(cut) * kept_share))
+            places = grid_positions(grid, image.device)
+            lengths.append(int(len(cut) * kept_fraction))
             if noise is not None:
                 kept = noise[index].topk(max(1, lengths[-1])).indices
                 cut, places = cut[kept], places[kept]
@@ -154,7 +143,7 @@ class NaViT(nn.Module):
         return tokens
 
     def transform(self, tokens: Float[Tensor, "S N C"], packing: Packing | None = None) -> Float[Tensor, "S N C"]:
-        """Pass tokens through the blocks and the last norm; tokens without a packing are of one image a sequence."""
+        """Apply the blocks and the last norm; without a packing every sequence is one image."""
         logits = None if packing is None else packing.within_images()
         for block in self.blocks:
             tokens = block(tokens, pair_logits=logits)
@@ -162,14 +151,14 @@ class NaViT(nn.Module):
         return normed
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
-        """Encode images of one size, one a sequence and with all their patches.
+        """Encode images of one size, one per sequence, with all their patches.
 
         Raises:
-            ShapeError: if they do not divide into patches, or are larger than the tables of positions.
+            ShapeError: if they do not divide into patches, or are larger than the position tables.
         """
         grid = self.grid_of(images)
         patches = cut_patches(images.movedim(1, -1), (self.config.patch_size,) * 2).flatten(1, 2)
-        tokens = self.embed(patches, _places(grid, images.device)[None])
+        tokens = self.embed(patches, grid_positions(grid, images.device)[None])
         return PatchTokens(tokens=self.transform(tokens), grid=grid)
 
     def encode(self, images: Images) -> list[PatchTokens]:
@@ -184,13 +173,13 @@ class NaViT(nn.Module):
     def forward_features(
         self, images: Images, noise: Sequence[Float[Tensor, " P"]] | None = None
     ) -> Float[Tensor, "F C"]:
-        """Return one vector an image, packed; noise is drawn while training with a token dropout.
+        """Return one vector per image; training with token dropout draws the noise.
 
         Raises:
-            UsageError: if it was built without classes and so without pooling.
+            UsageError: if the encoder was built without classes and so without pooling.
         """
         if self.pool is None:
-            raise UsageError("this encoder has no classes and no pooling", "build it with num_classes")
+            raise UsageError("this encoder has no pooling and no classification head", "build it with num_classes")
         if noise is None and self.training and self.config.token_dropout > 0:
             counts = [rows * columns for rows, columns in map(self.grid_of, images)]
             noise = [torch.randn(count, device=images[0].device) for count in counts]
@@ -202,24 +191,24 @@ class NaViT(nn.Module):
     def classify(
         self, images: Images, noise: Sequence[Float[Tensor, " P"]] | None = None
     ) -> Float[Tensor, "F classes"]:
-        """Return the logits of the classes.
+        """Return the class logits.
 
         Raises:
-            UsageError: if it has no head.
+            UsageError: if there is no head.
         """
         return apply_head(self.head, self.forward_features(images, noise))
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
-        """Return the rows and columns of patches of images.
+        """Return the number of rows and columns of patches of images.
 
         Raises:
-            ShapeError: if they do not divide into patches, or are larger than the tables of positions.
+            ShapeError: if they do not divide into patches, or are larger than the position tables.
         """
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         rows, columns = self.config.table_grid
         if grid[0] > rows or grid[1] > columns:
             raise ShapeError(
-                f"an image has {grid[0]} x {grid[1]} patches, positions are known for {rows} x {columns}",
+                f"an image has {grid[0]} x {grid[1]} patches, the position tables cover {rows} x {columns}",
                 "resize it, or build the encoder with a larger image_size",
             )
         return grid
@@ -229,9 +218,3 @@ def _attention(config: NaViTConfig) -> Attention:
     return Attention(
         config.embed_dim, config.num_heads, head_dim=config.head_dim, qkv_bias=False, out_bias=False, qk_rms=True
     )
-
-
-def _places(grid: tuple[int, int], device: torch.device) -> Int[Tensor, "P 2"]:
-    """Return (row, column) of every patch, row by row."""
-    rows, columns = (torch.arange(count, device=device) for count in grid)
-    return torch.cartesian_prod(rows, columns).reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""Encoders of published sizes by name, as classifiers of 1,000 classes; in a network they have no head."""
+"""Published encoder sizes by name, as classifiers of 1,000 classes."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from page4d.encoders.twins import TwinsConfig
 from page4d.encoders.vit import ViTConfig
 
 ClassifierConfig = ViTConfig | SwinConfig | TwinsConfig | NaViTConfig
-"""An encoder that may have a head."""
+"""An encoder with an optional classification head."""
 
 _CLASSES = 1000
 
@@ -30,11 +30,11 @@ ENCODER_PRESETS: dict[str, ClassifierConfig] = {
     ),
     "navit": NaViTConfig(num_classes=_CLASSES),
 }
-"""Sizes of the papers; `navit` has that of ViT-B/16 and positions for images of up to 512 x 512 px."""
+"""Sizes of the papers; `navit` has the size of ViT-B/16 and positions for images of up to 512 x 512 px."""
 
 
 def without_head(config: ClassifierConfig, level: int | None = None) -> ClassifierConfig:
-    """Return the encoder for use in a network; that of a pyramid may fuse its stages from `level` on."""
+    """Return the encoder without its head, for a network; a hierarchical one may fuse its stages from `level` on."""
     if level is not None and isinstance(config, SwinConfig | TwinsConfig):
         return replace(config, num_classes=None, level=level)
     return replace(config, num_classes=None)

@@ -1,37 +1,33 @@
-"""Levels of an encoder whose map shrinks from stage to stage, and how they become tokens of one grid."""
+"""Hierarchical encoders: stages of shrinking feature maps, and the fusion of their levels."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.encoders.base import PatchTokens
-from page4d.errors import UsageError
+from page4d.encoders.base import PatchTokens, apply_head
+from page4d.layers.embed import patch_grid
 
 
-def check_level(level: int | None, num_stages: int) -> None:
-    """Refuse a level that does not exist.
+class PyramidConfig(Protocol):
+    """Fields that the configurations of hierarchical encoders share."""
 
-    Raises:
-        UsageError: if so.
-    """
-    if level is not None and not 0 <= level < num_stages:
-        raise UsageError(
-            f"encoder: level {level} of {num_stages} stages", f"name one from 0 to {num_stages - 1}, or none"
-        )
+    @property
+    def level(self) -> int | None:
+        """First level to fuse, whose grid the tokens have; without one, tokens are those of the last stage."""
 
-
-def as_tokens(maps: Float[Tensor, "F rows columns C"]) -> PatchTokens:
-    """Return the cells of a map row by row."""
-    return PatchTokens(tokens=maps.flatten(1, 2), grid=(maps.shape[1], maps.shape[2]))
+    @property
+    def patch_size(self) -> int:
+        """Side in pixels of the patch of a token."""
 
 
 class LevelFusion(nn.Module):
-    """Project the levels from one on to its width, enlarge them to its grid and add them up.
+    """Project levels to the width of the finest, upsample them to its grid and add them.
 
-    `factors` say how many cells of that level, a side, a cell of each level covers.
+    A cell of level i covers `factors[i]` cells of the finest level per side.
 
     Source: Lin et al. (2017), "Feature Pyramid Networks", section 3, for the sum of projected levels.
     """
@@ -43,30 +39,65 @@ class LevelFusion(nn.Module):
         self.norm = nn.LayerNorm(dims[0], eps=norm_eps)
 
     def forward(self, levels: Sequence[Float[Tensor, "F rows columns C"]]) -> Float[Tensor, "F rows columns C"]:
-        """Fuse maps, the finest first."""
+        """Fuse feature maps, finest first."""
         rows, columns = levels[0].shape[1:3]
         total: Tensor = self.laterals[0](levels[0])
         for level, factor, lateral in zip(levels[1:], self.factors[1:], list(self.laterals)[1:], strict=True):
-            total = total + _enlarged(lateral(level), factor)[:, :rows, :columns]
+            total = total + _upsample(lateral(level), factor)[:, :rows, :columns]
         fused: Tensor = self.norm(total)
         return fused
 
 
-def _enlarged(maps: Float[Tensor, "F rows columns C"], factor: int) -> Float[Tensor, "F rows2 columns2 C"]:
-    """Enlarge bilinearly, so that every cell stays centred on the cells that it covers."""
+class PyramidEncoder(nn.Module):
+    """Stages of shrinking feature maps; subclasses build the modules."""
+
+    config: PyramidConfig
+    stages: nn.ModuleList
+    norm: nn.Module
+    fusion: LevelFusion | None
+    head: nn.Module | None
+
+    def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F rows columns C"]:
+        """Return the map that enters the first stage."""
+        raise NotImplementedError
+
+    def levels(self, images: Float[Tensor, "F 3 H W"]) -> list[Float[Tensor, "F rows columns C"]]:
+        """Return the output of every stage; the last one is normalized."""
+        maps, levels = self.embed(images), []
+        for stage in self.stages:
+            maps = stage(maps)
+            levels.append(maps)
+        levels[-1] = self.norm(levels[-1])
+        return levels
+
+    def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
+        """Encode images whose sides are multiples of the patch size.
+
+        Raises:
+            ShapeError: if they are not.
+        """
+        patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
+        levels, level = self.levels(images), self.config.level
+        fused = levels[-1] if self.fusion is None or level is None else self.fusion(levels[level:])
+        pyramid = tuple(
+            PatchTokens(tokens=maps.flatten(1, 2), grid=(maps.shape[1], maps.shape[2])) for maps in levels
+        )
+        return PatchTokens(tokens=fused.flatten(1, 2), grid=(fused.shape[1], fused.shape[2]), pyramid=pyramid)
+
+    def forward_features(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F C"]:
+        """Return one vector per image: the mean of the last stage."""
+        return self.levels(images)[-1].mean(dim=(1, 2))
+
+    def classify(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F classes"]:
+        """Return the class logits.
+
+        Raises:
+            UsageError: if there is no head.
+        """
+        return apply_head(self.head, self.forward_features(images))
+
+
+def _upsample(maps: Float[Tensor, "F rows columns C"], factor: int) -> Float[Tensor, "F rows2 columns2 C"]:
+    """Upsample bilinearly; every cell stays centred on the cells that it covers."""
     planes = functional.interpolate(maps.movedim(-1, 1), scale_factor=float(factor), mode="bilinear")
-    return planes.movedim(1, -1)
-
-
-def pyramid_tokens(
-    levels: Sequence[Float[Tensor, "F rows columns C"]], level: int | None, fusion: LevelFusion | None
-) -> PatchTokens:
-    """Return the tokens of the last level, or those fused at `level`, with the whole pyramid."""
-    chosen = levels[-1] if fusion is None or level is None else fusion(levels[level:])
-    tokens = as_tokens(chosen)
-    return PatchTokens(tokens=tokens.tokens, grid=tokens.grid, pyramid=tuple(as_tokens(maps) for maps in levels))
-
-
-def channels_last(images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F H W 3"]:
-    """Move the colours behind the sides."""
-    return torch.movedim(images, 1, -1)
+    return torch.movedim(planes, 1, -1)

@@ -1,37 +1,37 @@
-"""A small encoder for small images: convolutions down to patches, then a few transformer blocks."""
+"""A small encoder for small images: strided convolutions, then a few transformer blocks."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.encoders.base import PatchTokens
-from page4d.errors import UsageError
+from page4d.encoders.checks import check_multiple
+from page4d.io.config import config_record
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.embed import patch_grid
+from page4d.layers.positions import grid_positions
 from page4d.layers.rope import DEFAULT_BASE, rotary_tables
 
 _NUM_CONVOLUTIONS = 3
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("encoder")
 class StemConfig:
-    """Size of the encoder; `image_size` is the long side in pixels that it was made for, other sizes work.
+    """Architecture of the stem encoder; `image_size` is the nominal long side in pixels, other sizes work too.
 
-    A dense head may read the first convolution's map, of half the image's sides, with `fine_dim` channels.
+    `fine_dim` is the number of channels of the half-resolution map of the first convolution, for dense heads.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
     kind: Literal["stem"] = "stem"
-    image_size: int = 128
-    embed_dim: int = 160
-    fine_dim: int = 32
-    depth: int = 2
-    num_heads: int = 4
+    image_size: PositiveInt = 128
+    embed_dim: PositiveInt = 160
+    fine_dim: PositiveInt = 32
+    depth: NonNegativeInt = 2
+    num_heads: PositiveInt = 4
     mlp_ratio: float = 4.0
     norm_eps: float = 1e-6
     qk_norm_eps: float | None = 1e-5
@@ -39,26 +39,17 @@ class StemConfig:
     rope_base: float = DEFAULT_BASE
 
     def __post_init__(self) -> None:
-        if self.image_size <= 0 or self.image_size % self.patch_size:
-            raise UsageError(
-                f"encoder: image_size {self.image_size} is not a multiple of patch_size {self.patch_size}",
-                "choose a multiple",
-            )
-        if self.embed_dim <= 0 or self.embed_dim % (4 * self.num_heads) or self.fine_dim <= 0 or self.depth < 0:
-            raise UsageError(
-                f"encoder: embed_dim {self.embed_dim} with {self.num_heads} heads, fine_dim {self.fine_dim}, "
-                f"depth {self.depth}",
-                "choose positive widths, embed_dim a multiple of 4 times the heads, and a depth of at least 0",
-            )
+        check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
+        check_multiple("embed_dim", self.embed_dim, "4 * num_heads", 4 * self.num_heads)
 
     @property
     def patch_size(self) -> int:
-        """Side of a patch in pixels: every convolution halves the image."""
+        """Side of a patch in pixels: every convolution halves the resolution."""
         return 1 << _NUM_CONVOLUTIONS
 
 
 class Stem(nn.Module):
-    """Three convolutions of stride 2, then pre-norm blocks with rotary positions, so that any size is in range.
+    """Three convolutions of stride 2, then pre-norm blocks with rotary positions, for images of any size.
 
     Source: Xiao et al. (2021), "Early Convolutions Help Transformers See Better", for the stem.
     """
@@ -93,8 +84,7 @@ class Stem(nn.Module):
         fine = functional.gelu(self.fine(images))
         coarse = self.coarse(functional.gelu(self.middle(fine)))
         tokens = self.coarse_norm(coarse.flatten(2).transpose(1, 2))
-        rows, columns = (torch.arange(count, device=images.device) for count in grid)
-        positions = torch.cartesian_prod(rows, columns).reshape(-1, 2)
+        positions = grid_positions(grid, images.device)
         dtype = torch.promote_types(tokens.dtype, torch.float32)
         rope = rotary_tables(positions, tokens.shape[-1] // self.config.num_heads, self.config.rope_base, dtype)
         for block in self.blocks:

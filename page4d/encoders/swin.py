@@ -1,72 +1,58 @@
-"""The hierarchical vision transformer of shifted windows."""
+"""The hierarchical vision transformer with shifted windows (Swin)."""
 
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from page4d.encoders.base import PatchTokens, apply_head
-from page4d.encoders.checks import check_classes, check_drop_path, check_heads, check_positive
-from page4d.encoders.pyramid import LevelFusion, check_level, pyramid_tokens
-from page4d.errors import UsageError
+from page4d.encoders.checks import DropPathRate, check_level, check_multiple, check_stages
+from page4d.encoders.pyramid import LevelFusion, PyramidEncoder
+from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.positions import resample_positions
 from page4d.layers.window import ShiftedWindowAttention, pad_to_multiple
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("encoder")
 class SwinConfig:
-    """Size of the encoder; `image_size` is the square that it was made for, other sizes work.
+    """Architecture of Swin; `image_size` is the nominal side in pixels of a square image, other sizes work too.
 
-    Stage i works on patches of `first_patch` * 2^i pixels and has the width `dim` * 2^i. Tokens are those of the last
-    stage; with a `level`, all stages from that one on are fused on its grid.
+    Stage i has patches of `first_patch` * 2^i pixels and the width `dim` * 2^i. Tokens are those of the last stage;
+    with a `level`, all stages from that one on are fused on its grid.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
     kind: Literal["swin"] = "swin"
-    image_size: int = 224
-    first_patch: int = 4
-    dim: int = 96
-    depths: tuple[int, ...] = (2, 2, 6, 2)
-    num_heads: tuple[int, ...] = (3, 6, 12, 24)
-    window: int = 7
+    image_size: PositiveInt = 224
+    first_patch: PositiveInt = 4
+    dim: PositiveInt = 96
+    depths: tuple[PositiveInt, ...] = (2, 2, 6, 2)
+    num_heads: tuple[PositiveInt, ...] = (3, 6, 12, 24)
+    window: PositiveInt = 7
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     patch_norm: bool = True
     absolute_positions: bool = False
-    level: int | None = None
+    level: NonNegativeInt | None = None
     norm_eps: float = 1e-5
-    num_classes: int | None = None
-    """Without a number there is no head."""
+    num_classes: PositiveInt | None = None
+    """Without a number there is no classification head."""
 
-    drop_path: float = 0.0
-    """Probability with which training leaves out a branch of the last block; it grows from 0 in the first."""
+    drop_path: DropPathRate = 0.0
 
     def __post_init__(self) -> None:
-        if len(self.depths) != len(self.num_heads) or not self.depths:
-            raise UsageError(
-                f"encoder: {len(self.depths)} depths and {len(self.num_heads)} num_heads", "give one of each a stage"
-            )
-        sizes = (self.image_size, self.first_patch, self.dim, self.window, *self.num_heads, *self.depths)
-        check_positive("swin", *sizes)
-        check_heads(self.dims, self.num_heads)
+        check_stages(depths=self.depths, num_heads=self.num_heads)
+        for dim, num_heads in zip(self.dims, self.num_heads, strict=True):
+            check_multiple("stage width", dim, "num_heads", num_heads)
         check_level(self.level, len(self.depths))
-        check_drop_path(self.drop_path)
-        check_classes(self.num_classes)
-        if self.image_size % self.first_patch:
-            raise UsageError(
-                f"encoder: image_size {self.image_size} is not a multiple of first_patch {self.first_patch}",
-                "choose a multiple",
-            )
+        check_multiple("image_size", self.image_size, "first_patch", self.first_patch)
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Width of every stage."""
+        """Width of each stage."""
         return tuple(self.dim << stage for stage in range(len(self.depths)))
 
     @property
@@ -81,12 +67,12 @@ class SwinConfig:
 
     @property
     def patch_size(self) -> int:
-        """Side in pixels of the patch that a token stands for."""
+        """Side in pixels of the patch of a token."""
         return self.first_patch << self.token_level
 
 
 class PatchMerging(nn.Module):
-    """Join 2 x 2 tokens, column by column, into one of twice the width.
+    """Merge 2 x 2 tokens, column by column, into one of twice the width.
 
     Source: Liu et al. (2021), section 3.1; the order of the public code (reference facts).
     """
@@ -97,7 +83,7 @@ class PatchMerging(nn.Module):
         self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows2 columns2 C2"]:
-        """Halve the sides; odd ones are continued with zeros."""
+        """Halve the sides; odd sides are padded with zeros."""
         even = pad_to_multiple(maps, 2)
         joined = torch.cat([even[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], dim=-1)
         merged: Tensor = self.reduction(self.norm(joined))
@@ -105,7 +91,7 @@ class PatchMerging(nn.Module):
 
 
 class SwinStage(nn.Module):
-    """Merge patches, unless it is the first stage, then alternate windows as they lie and shifted by half of one."""
+    """Patch merging, except in the first stage, then blocks with regular and shifted windows in turn."""
 
     def __init__(self, config: SwinConfig, stage: int, rates: list[float]) -> None:
         super().__init__()
@@ -129,18 +115,20 @@ class SwinStage(nn.Module):
         )
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows2 columns2 C2"]:
-        """Pass on a map of half the sides and twice the width, or of the same in the first stage."""
+        """Return a map of half the sides and twice the width; the first stage keeps both."""
         maps = self.merging(maps)
         for block in self.blocks:
             maps = block(maps)
         return maps
 
 
-class Swin(nn.Module):
-    """Stages of window attention, between which patches are merged.
+class Swin(PyramidEncoder):
+    """Stages of window attention with patch merging between them.
 
     Source: Liu et al. (2021), "Swin Transformer: Hierarchical Vision Transformer using Shifted Windows".
     """
+
+    config: SwinConfig
 
     def __init__(self, config: SwinConfig) -> None:
         super().__init__()
@@ -158,7 +146,7 @@ class Swin(nn.Module):
             SwinStage(config, stage, rates[end - config.depths[stage] : end]) for stage, end in enumerate(ends)
         )
         self.norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
-        self.fusion: LevelFusion | None = None
+        self.fusion = None
         if config.level is not None:
             dims = config.dims[config.level :]
             self.fusion = LevelFusion(dims, [1 << index for index in range(len(dims))], config.norm_eps)
@@ -172,33 +160,3 @@ class Swin(nn.Module):
         if self.pos_embed is not None:
             tokens = tokens + resample_positions(self.pos_embed, (self.table_side, self.table_side), grid)
         return torch.unflatten(tokens, 1, grid)
-
-    def levels(self, images: Float[Tensor, "F 3 H W"]) -> list[Float[Tensor, "F rows columns C"]]:
-        """Return what leaves every stage; the last one is normalised."""
-        maps, levels = self.embed(images), []
-        for stage in self.stages:
-            maps = stage(maps)
-            levels.append(maps)
-        levels[-1] = self.norm(levels[-1])
-        return levels
-
-    def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
-        """Encode images whose sides are multiples of the patch size.
-
-        Raises:
-            ShapeError: if they are not.
-        """
-        patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
-        return pyramid_tokens(self.levels(images), self.config.level, self.fusion)
-
-    def forward_features(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F C"]:
-        """Return one vector an image: the mean of the last stage."""
-        return self.levels(images)[-1].mean(dim=(1, 2))
-
-    def classify(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F classes"]:
-        """Return the logits of the classes.
-
-        Raises:
-            UsageError: if it has no head.
-        """
-        return apply_head(self.head, self.forward_features(images))

@@ -1,7 +1,6 @@
-"""The vision transformer of spatially separable attention: within groups of tokens, and to a summary of all."""
+"""The vision transformer with spatially separable attention (Twins-SVT)."""
 
 import operator
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 from math import prod
@@ -9,78 +8,70 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.encoders.base import PatchTokens, apply_head
-from page4d.encoders.checks import check_classes, check_drop_path, check_heads, check_positive
-from page4d.encoders.pyramid import LevelFusion, channels_last, check_level, pyramid_tokens
+from page4d.encoders.checks import DropPathRate, check_level, check_multiple, check_stages
+from page4d.encoders.pyramid import LevelFusion, PyramidEncoder
 from page4d.errors import UsageError
+from page4d.io.config import config_record
 from page4d.layers.attention import attend
 from page4d.layers.block import MixerBlock, drop_path_rates, initialise_linears
-from page4d.layers.embed import NormedPatchEmbed, PatchEmbed, cut_patches, patch_grid
+from page4d.layers.embed import NormedPatchEmbed, PatchEmbed, cut_patches
 from page4d.layers.window import WindowAttention, pad_to_multiple
 
 _PATCH_EPS = 1e-5
 
 
 class TwinsDesign(StrEnum):
-    """Whose details: they differ in norms, in how keys are summarised and in where positions are generated."""
+    """Variants that differ in norms, in the sub-sampling of keys and in the place of the positional encoding."""
 
     PAPER = "paper"
     """As published by the authors: keys from a strided convolution and a norm, positions after the first block."""
 
     DOCUMENT = "document"
-    """As in the specification: patches between two norms, keys straight from the convolution, positions after the
-    first pair of blocks, the last stage without groups, no last norm."""
+    """As in the public vit-pytorch code: patches between two norms, keys straight from the convolution, positions
+    after the first pair of blocks, no local attention in the last stage, no final norm."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("encoder")
 class TwinsConfig:
-    """Size of the encoder; any image size is in range, `image_size` is the one that it was made for.
+    """Architecture of Twins-SVT; `image_size` is the nominal side in pixels of a square image, other sizes work too.
 
-    Every entry of a tuple is for one stage. Blocks alternate attention within groups of `windows` tokens a side and
-    attention to keys of which each summarises `reductions` tokens a side. Tokens are those of the last stage; with a
+    Tuples have one entry per stage. Blocks alternate attention within groups of `windows` tokens per side and
+    attention to keys that each summarize `reductions` tokens per side. Tokens are those of the last stage; with a
     `level`, all stages from that one on are fused on its grid.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
     kind: Literal["twins"] = "twins"
-    image_size: int = 224
-    patches: tuple[int, ...] = (4, 2, 2, 2)
-    dims: tuple[int, ...] = (64, 128, 256, 512)
-    depths: tuple[int, ...] = (2, 2, 10, 4)
-    num_heads: tuple[int, ...] = (2, 4, 8, 16)
-    head_dim: int | None = None
-    windows: tuple[int, ...] = (7, 7, 7, 7)
-    reductions: tuple[int, ...] = (8, 4, 2, 1)
-    position_kernel: int = 3
+    image_size: PositiveInt = 224
+    patches: tuple[PositiveInt, ...] = (4, 2, 2, 2)
+    dims: tuple[PositiveInt, ...] = (64, 128, 256, 512)
+    depths: tuple[PositiveInt, ...] = (2, 2, 10, 4)
+    num_heads: tuple[PositiveInt, ...] = (2, 4, 8, 16)
+    head_dim: PositiveInt | None = None
+    windows: tuple[PositiveInt, ...] = (7, 7, 7, 7)
+    reductions: tuple[PositiveInt, ...] = (8, 4, 2, 1)
+    position_kernel: PositiveInt = 3
     mlp_ratio: float = 4.0
     norm_eps: float = 1e-6
     design: TwinsDesign = TwinsDesign.PAPER
-    level: int | None = None
-    num_classes: int | None = None
-    """Without a number there is no head."""
+    level: NonNegativeInt | None = None
+    num_classes: PositiveInt | None = None
+    """Without a number there is no classification head."""
 
-    drop_path: float = 0.0
-    """Probability with which training leaves out a branch of the last block; it grows from 0 in the first."""
+    drop_path: DropPathRate = 0.0
 
     def __post_init__(self) -> None:
-        each = (self.patches, self.dims, self.depths, self.num_heads, self.windows, self.reductions)
-        if len({len(values) for values in each}) != 1 or not self.dims:
-            raise UsageError(f"encoder: stages of {[len(values) for values in each]} numbers", "give one a stage")
-        check_positive(
-            "twins", self.image_size, self.head_dim or 1, *(number for values in each for number in values)
-        )
-        if self.position_kernel < 1 or self.position_kernel % 2 == 0:
-            raise UsageError(f"encoder: position_kernel {self.position_kernel}", "use an odd number")
+        names = ("patches", "dims", "depths", "num_heads", "windows", "reductions")
+        check_stages(**{name: getattr(self, name) for name in names})
+        if self.position_kernel % 2 == 0:
+            raise UsageError(f"encoder: position_kernel {self.position_kernel} is even", "use an odd number")
         if self.head_dim is None:
-            check_heads(self.dims, self.num_heads)
+            for dim, num_heads in zip(self.dims, self.num_heads, strict=True):
+                check_multiple("stage width", dim, "num_heads", num_heads)
         check_level(self.level, len(self.dims))
-        check_drop_path(self.drop_path)
-        check_classes(self.num_classes)
-        object.__setattr__(self, "design", TwinsDesign(self.design))
 
     @property
     def token_level(self) -> int:
@@ -94,17 +85,17 @@ class TwinsConfig:
 
     @property
     def patch_size(self) -> int:
-        """Side in pixels of the patch that a token stands for."""
+        """Side in pixels of the patch of a token."""
         return prod(self.patches[: self.token_level + 1])
 
     def is_local(self, stage: int, block: int) -> bool:
-        """Tell whether a block attends within groups, not to a summary of the map."""
-        alone = self.design is TwinsDesign.DOCUMENT and stage == len(self.dims) - 1
-        return block % 2 == 0 and not alone
+        """Return whether a block attends within groups rather than to sub-sampled keys."""
+        all_global = self.design is TwinsDesign.DOCUMENT and stage == len(self.dims) - 1
+        return block % 2 == 0 and not all_global
 
 
-class SummaryAttention(nn.Module):
-    """Attention of every token to keys and values that each summarise a square of them.
+class SubSampledAttention(nn.Module):
+    """Attention of every token to keys and values that each summarize a square of tokens.
 
     Source: Chu et al. (2021), eq. 5 (globally sub-sampled attention).
     """
@@ -122,15 +113,15 @@ class SummaryAttention(nn.Module):
         self.proj = nn.Linear(inner, dim)
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
-        """Mix the tokens of the whole map."""
+        """Attend from every token of the map to the sub-sampled keys."""
         grid = (maps.shape[1], maps.shape[2])
         (query,) = self._heads(self.q(maps.flatten(1, 2)), 1)
-        key, value = self._heads(self.kv(self.summarised(maps)), 2)
+        key, value = self._heads(self.kv(self.sub_sampled(maps)), 2)
         mixed: Tensor = self.proj(attend(query, key, value).transpose(1, 2).flatten(2))
         return torch.unflatten(mixed, 1, grid)
 
-    def summarised(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F M D"]:
-        """Return a token for every whole square of the map, which is at least one: small maps end in zeros."""
+    def sub_sampled(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F M D"]:
+        """Return one token per whole square of the map; a map smaller than a square is padded with zeros to one."""
         side = self.reduction
         rows, columns = (max(count - count % side, side) for count in maps.shape[1:3])
         whole = maps[:, :rows, :columns]
@@ -146,7 +137,7 @@ class SummaryAttention(nn.Module):
 
 
 class PositionGenerator(nn.Module):
-    """Add a depthwise convolution of the map, which knows the border and thereby the place.
+    """Conditional positional encoding: a depthwise convolution whose zero padding makes it position-dependent.
 
     Source: Chu et al. (2023), "Conditional Positional Encodings", section 3.2.
     """
@@ -156,13 +147,13 @@ class PositionGenerator(nn.Module):
         self.proj = nn.Conv2d(dim, dim, kernel_size=kernel, padding=kernel // 2, groups=dim)
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
-        """Add what the surroundings of every token say."""
-        surroundings: Tensor = self.proj(maps.movedim(-1, 1))
-        return maps + surroundings.movedim(1, -1)
+        """Add the encoding to the map."""
+        encoding: Tensor = self.proj(maps.movedim(-1, 1))
+        return maps + encoding.movedim(1, -1)
 
 
 class TwinsPatches(nn.Module):
-    """Join the tokens of a square into one of the next width; sides that do not divide are continued with zeros."""
+    """Merge the tokens of a square into one of the next width; other sides are padded with zeros."""
 
     def __init__(self, config: TwinsConfig, stage: int) -> None:
         super().__init__()
@@ -177,7 +168,7 @@ class TwinsPatches(nn.Module):
             self.norm = nn.LayerNorm(dim, eps=_PATCH_EPS)
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows2 columns2 C2"]:
-        """Pass on the smaller map."""
+        """Return the smaller map."""
         whole = pad_to_multiple(maps, self.side)
         if self.embed is not None:
             joined: Tensor = self.embed(cut_patches(whole, (self.side, self.side)))
@@ -188,7 +179,10 @@ class TwinsPatches(nn.Module):
 
 
 class TwinsStage(nn.Module):
-    """Join patches, then alternate both kinds of attention; positions are generated after the first block or pair."""
+    """Patch merging, then local and sub-sampled attention in turn.
+
+    Positions are added after the first block or the first pair of blocks.
+    """
 
     def __init__(self, config: TwinsConfig, stage: int, rates: list[float]) -> None:
         super().__init__()
@@ -200,7 +194,7 @@ class TwinsStage(nn.Module):
                 dim,
                 WindowAttention(dim, heads, config.windows[stage], head_dim=config.head_dim, qkv_bias=not plain)
                 if config.is_local(stage, index)
-                else SummaryAttention(config, stage),
+                else SubSampledAttention(config, stage),
                 hidden_dim=round(dim * config.mlp_ratio),
                 norm_eps=config.norm_eps,
                 drop_path=rate,
@@ -211,7 +205,7 @@ class TwinsStage(nn.Module):
         self.positions_after = 1 if plain and config.is_local(stage, 0) else 0
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows2 columns2 C2"]:
-        """Pass on a smaller, wider map."""
+        """Return a smaller, wider map."""
         maps = self.patches(maps)
         for index, block in enumerate(self.blocks):
             maps = block(maps)
@@ -220,11 +214,13 @@ class TwinsStage(nn.Module):
         return maps
 
 
-class Twins(nn.Module):
+class Twins(PyramidEncoder):
     """Stages that alternate locally grouped and globally sub-sampled attention (SVT).
 
     Source: Chu et al. (2021), "Twins: Revisiting the Design of Spatial Attention in Vision Transformers".
     """
+
+    config: TwinsConfig
 
     def __init__(self, config: TwinsConfig) -> None:
         super().__init__()
@@ -236,39 +232,13 @@ class Twins(nn.Module):
         )
         normed = config.design is TwinsDesign.PAPER
         self.norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps) if normed else nn.Identity()
-        self.fusion: LevelFusion | None = None
+        self.fusion = None
         if config.level is not None:
             later = list(accumulate(config.patches[config.level + 1 :], operator.mul))
             self.fusion = LevelFusion(config.dims[config.level :], [1, *later], config.norm_eps)
         self.head = None if config.num_classes is None else nn.Linear(config.dims[-1], config.num_classes)
         initialise_linears(self)
 
-    def levels(self, images: Float[Tensor, "F 3 H W"]) -> list[Float[Tensor, "F rows columns C"]]:
-        """Return what leaves every stage; the last one is normalised."""
-        maps, levels = channels_last(images), []
-        for stage in self.stages:
-            maps = stage(maps)
-            levels.append(maps)
-        levels[-1] = self.norm(levels[-1])
-        return levels
-
-    def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
-        """Encode images whose sides are multiples of the patch size.
-
-        Raises:
-            ShapeError: if they are not.
-        """
-        patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
-        return pyramid_tokens(self.levels(images), self.config.level, self.fusion)
-
-    def forward_features(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F C"]:
-        """Return one vector an image: the mean of the last stage."""
-        return self.levels(images)[-1].mean(dim=(1, 2))
-
-    def classify(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F classes"]:
-        """Return the logits of the classes.
-
-        Raises:
-            UsageError: if it has no head.
-        """
-        return apply_head(self.head, self.forward_features(images))
+    def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F H W 3"]:
+        """Move the color channels last; the first stage embeds the patches."""
+        return torch.movedim(images, 1, -1)

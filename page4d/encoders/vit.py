@@ -1,16 +1,17 @@
-"""The vision transformer: an image is worth 16x16 words."""
+"""The vision transformer (ViT)."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from page4d.encoders.base import PatchTokens, apply_head
-from page4d.encoders.checks import check_classes, check_drop_path, check_positive
+from page4d.encoders.checks import DropPathRate, check_multiple
 from page4d.errors import UsageError
+from page4d.io.config import config_record
 from page4d.layers.attention import Attention
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import NormedPatchEmbed, PatchEmbed, cut_patches, patch_grid
@@ -18,20 +19,20 @@ from page4d.layers.positions import resample_positions
 
 
 class Pooling(StrEnum):
-    """What of the last tokens stands for the whole image."""
+    """Feature vector of an image, from the output tokens."""
 
     CLASS = "class"
-    """A class token."""
+    """The class token."""
 
     MEAN = "mean"
-    """The mean of the patches; there is no class token."""
+    """The mean of the patch tokens; there is no class token."""
 
     MEAN_WITH_CLASS = "mean-with-class"
-    """The mean of the patches and a class token."""
+    """The mean of all tokens, patches and class token."""
 
 
 class PatchEmbedding(StrEnum):
-    """How a patch becomes a token."""
+    """Embedding of a patch as a token."""
 
     LINEAR = "linear"
     NORMED = "normed"
@@ -41,58 +42,43 @@ class PatchEmbedding(StrEnum):
     """A linear layer between two norms."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("encoder")
 class ViTConfig:
-    """Size of the encoder; `image_size` is the square that its position table covers, other sizes work.
+    """Architecture of ViT; `image_size` is the side in pixels of the square that its position table covers.
 
-    `image_width` and `patch_width` are for tables and patches that are not square.
+    Other image sizes work too. `image_width` and `patch_width` are for tables and patches that are not square.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
     kind: Literal["vit"] = "vit"
-    image_size: int = 224
-    image_width: int | None = None
-    patch_size: int = 16
-    patch_width: int | None = None
-    embed_dim: int = 768
-    depth: int = 12
-    num_heads: int = 12
-    head_dim: int | None = None
+    image_size: PositiveInt = 224
+    image_width: PositiveInt | None = None
+    patch_size: PositiveInt = 16
+    patch_width: PositiveInt | None = None
+    embed_dim: PositiveInt = 768
+    depth: NonNegativeInt = 12
+    num_heads: PositiveInt = 12
+    head_dim: PositiveInt | None = None
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     norm_eps: float = 1e-6
     patch_embedding: PatchEmbedding = PatchEmbedding.LINEAR
     pooling: Pooling = Pooling.CLASS
-    num_classes: int | None = None
-    """Without a number there is no head."""
+    num_classes: PositiveInt | None = None
+    """Without a number there is no classification head."""
 
-    drop_path: float = 0.0
-    """Probability with which training leaves out a branch of the last block; it grows from 0 in the first."""
+    drop_path: DropPathRate = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(
-            "vit", self.image_size, self.patch_size, self.embed_dim, self.num_heads, self.head_dim or 1, self.patch[1]
-        )
-        height, width = self.image_size, self.image_width or self.image_size
-        if height % self.patch[0] or width % self.patch[1]:
+        check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
+        check_multiple("image width", self.image_width or self.image_size, "patch width", self.patch[1])
+        if self.head_dim is None:
+            check_multiple("embed_dim", self.embed_dim, "num_heads", self.num_heads)
+        height, width = self.patch
+        if height != width and self.patch_embedding is not PatchEmbedding.DUAL_NORMED:
             raise UsageError(
-                f"encoder: image of {width} x {height} px, patches of {self.patch[1]} x {self.patch[0]} px",
-                "choose image sides that are multiples of those of a patch",
+                f"encoder: patches of {width} x {height} px with patch_embedding {self.patch_embedding}",
+                "use square patches, or patch_embedding dual-normed",
             )
-        if self.head_dim is None and self.embed_dim % self.num_heads:
-            raise UsageError(
-                f"encoder: embed_dim {self.embed_dim} does not divide into {self.num_heads} heads",
-                "choose a multiple",
-            )
-        if self.depth < 0:
-            raise UsageError("encoder: depth cannot be negative", "use 0 or more")
-        check_drop_path(self.drop_path)
-        check_classes(self.num_classes)
-        object.__setattr__(self, "patch_embedding", PatchEmbedding(self.patch_embedding))
-        object.__setattr__(self, "pooling", Pooling(self.pooling))
-        if self.patch[0] != self.patch[1] and self.patch_embedding is not PatchEmbedding.DUAL_NORMED:
-            raise UsageError("encoder: patches that are not square", "use patch_embedding dual-normed")
 
     @property
     def patch(self) -> tuple[int, int]:
@@ -106,12 +92,12 @@ class ViTConfig:
 
     @property
     def num_special(self) -> int:
-        """Tokens in front of the patches: the class token, if there is one."""
+        """Number of tokens before the patches: 1 with a class token, else 0."""
         return int(self.pooling is not Pooling.MEAN)
 
 
 class _ConvolvedPatches(nn.Module):
-    """A linear layer as a convolution and, if asked for, a norm behind it."""
+    """A linear layer as a convolution, optionally followed by a norm."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -125,7 +111,7 @@ class _ConvolvedPatches(nn.Module):
 
 
 class _CutPatches(nn.Module):
-    """A linear layer of cut patches between two norms."""
+    """A linear layer between two norms, on flattened patches."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -138,7 +124,7 @@ class _CutPatches(nn.Module):
 
 
 class ViT(nn.Module):
-    """A pre-norm transformer of patches with learned positions.
+    """A pre-norm transformer on patches with learned positions.
 
     Source: Dosovitskiy et al. (2021), "An image is worth 16x16 words", eq. 1 to 4.
     """
@@ -169,14 +155,14 @@ class ViT(nn.Module):
                 nn.init.trunc_normal_(table, std=INIT_STD)
 
     def position_table(self, grid: tuple[int, int]) -> Float[Tensor, "one N C"]:
-        """Resample the table to a grid of (rows, columns), the class token's entry first."""
+        """Resample the position table to a grid of (rows, columns); the class token's entry comes first."""
         return resample_positions(self.pos_embed, self.config.table_grid, grid, self.config.num_special)
 
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F N C"]:
         """Return the tokens that enter the first block: the class token, if there is one, and the patches.
 
         Raises:
-            ShapeError: if image sides are not multiples of those of a patch.
+            ShapeError: if image sides are not multiples of the sides of a patch.
         """
         tokens = self.patches(images)
         if self.cls_token is not None:
@@ -185,14 +171,14 @@ class ViT(nn.Module):
         return placed
 
     def transform(self, tokens: Float[Tensor, "F N C"]) -> Float[Tensor, "F N C"]:
-        """Pass tokens, which need not be all of an image's, through the blocks and the last norm."""
+        """Apply the blocks and the last norm to all or some tokens of each image."""
         for block in self.blocks:
             tokens = block(tokens)
         normed: Tensor = self.norm(tokens)
         return normed
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
-        """Encode images whose sides are multiples of those of a patch.
+        """Encode images whose sides are multiples of the sides of a patch.
 
         Raises:
             ShapeError: if they are not.
@@ -201,22 +187,22 @@ class ViT(nn.Module):
         return PatchTokens(tokens=self.transform(self.embed(images))[:, self.config.num_special :], grid=grid)
 
     def forward_features(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F C"]:
-        """Return one vector an image."""
+        """Return one vector per image."""
         tokens = self.transform(self.embed(images))
         return tokens[:, 0] if self.config.pooling is Pooling.CLASS else tokens.mean(dim=1)
 
     def classify(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F classes"]:
-        """Return the logits of the classes.
+        """Return the class logits.
 
         Raises:
-            UsageError: if it has no head.
+            UsageError: if there is no head.
         """
         return apply_head(self.head, self.forward_features(images))
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
-        """Return the rows and columns of patches of images.
+        """Return the number of rows and columns of patches of images.
 
         Raises:
-            ShapeError: if image sides are not multiples of those of a patch.
+            ShapeError: if image sides are not multiples of the sides of a patch.
         """
         return patch_grid(images.shape[-2], images.shape[-1], *self.config.patch)

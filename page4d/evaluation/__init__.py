@@ -1,1 +1,1 @@
-"""How far a result is from the truth: depth, cameras, points, masks and confidence, by published definitions."""
+"""Evaluation against ground truth: depth, cameras, points, masks and confidence, by published definitions."""

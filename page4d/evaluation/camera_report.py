@@ -1,4 +1,4 @@
-"""Cameras of a whole capture: aligned once over all views and instants, and compared pair by pair."""
+"""Camera metrics of a capture: trajectory errors after one alignment of all cameras, and relative pose errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from page4d.evaluation.camera_pairs import THRESHOLDS_DEG, area_under_curve, fraction_below, pair_errors
 from page4d.evaluation.comparison import Comparison
-from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors, TransformRecord, finite
+from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors, finite
 from page4d.evaluation.trajectories import (
     AlignedRig,
     absolute_errors,
@@ -20,14 +20,15 @@ from page4d.evaluation.trajectories import (
     relative_errors,
     root_mean_square,
 )
+from page4d.export.diagnostics import TransformRecord
 
-MOST_PAIRED_CAMERAS = 3000
-"""Of more cameras a random choice is paired: 3000 have 4.5 million pairs."""
+MAX_PAIRED_CAMERAS = 3000
+"""Maximum number of cameras that are paired, beyond which a random subset is: 3000 have 4.5 million pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Track:
-    """The cameras of one view at the instants at which its true camera is known."""
+    """Trajectory of one view at the instants with a true camera."""
 
     name: str
     instants: list[int]
@@ -38,7 +39,7 @@ class _Track:
 
 @dataclass(frozen=True, kw_only=True)
 class _TrackErrors:
-    """Errors of one view's cameras after alignment."""
+    """Errors of one trajectory after alignment."""
 
     distance: Float[Tensor, " T"]
     rotation_deg: Float[Tensor, " T"]
@@ -50,7 +51,10 @@ class _TrackErrors:
 def report_cameras(
     comparison: Comparison, depth_scale: float | None = None, seed: int = 0
 ) -> tuple[CameraReport, AlignedRig] | None:
-    """Align the rig and measure it; None if no true camera is known. `depth_scale` serves where cameras give none."""
+    """Align the rig and compute its errors; None without true cameras.
+
+    `depth_scale` is the scale of cameras whose centres determine none.
+    """
     tracks = [track for track in _tracks(comparison) if track.instants]
     if not tracks:
         return None
@@ -66,7 +70,7 @@ def report_cameras(
         fallback=rig.reason,
         transform=TransformRecord(
             scale=float(rig.transform.scale),
-            rotation=tuple(map(tuple, rig.transform.rotation.tolist())),
+            rotation=rig.transform.rotation.tolist(),
             translation=tuple(rig.transform.translation.tolist()),
         ),
         stands_still=all(is_static(track.true) for track in tracks),
@@ -124,14 +128,14 @@ def _ate_at(index: int, tracks: Sequence[_Track], errors: Sequence[_TrackErrors]
 
 
 def report_pairs(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"], seed: int = 0) -> PairReport:
-    """Summarise the errors of all pairs of K cameras, of a random choice if there are very many."""
-    if len(true) > MOST_PAIRED_CAMERAS:
+    """Summarise the errors of all pairs of K cameras, or of a random subset of `MAX_PAIRED_CAMERAS`."""
+    if len(true) > MAX_PAIRED_CAMERAS:
         order = torch.randperm(len(true), generator=torch.Generator().manual_seed(seed))
-        chosen = order[:MOST_PAIRED_CAMERAS].sort().values
+        chosen = order[:MAX_PAIRED_CAMERAS].sort().values
         predicted, true = predicted[chosen], true[chosen]
     errors = pair_errors(predicted, true)
     apart = errors.has_baseline
-    everyone = torch.ones_like(apart)
+    every = torch.ones_like(apart)
 
     def below(values: Float[Tensor, " P"], counted: Bool[Tensor, " P"]) -> dict[str, float | None]:
         return {f"{limit}": finite(float(fraction_below(values, limit, counted))) for limit in THRESHOLDS_DEG}
@@ -146,7 +150,7 @@ def report_pairs(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"]
         rotation_median_deg=_median(errors.rotation_deg),
         direction_median_deg=_median(errors.direction_deg[apart]),
         signed_direction_median_deg=_median(errors.signed_direction_deg[apart]),
-        rra=below(errors.rotation_deg, everyone),
+        rra=below(errors.rotation_deg, every),
         rta=below(errors.direction_deg, apart),
         auc=area(errors.direction_deg),
         signed_rta=below(errors.signed_direction_deg, apart),

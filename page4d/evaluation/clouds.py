@@ -1,4 +1,4 @@
-"""The two clouds of an instant: the output's points in the true world, and the true depth unprojected."""
+"""Point clouds of one instant: the predicted points in the true world, and the unprojected true depth."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from page4d.geometry.rigid import transform_points
 from page4d.geometry.similarity import Sim3
 
 STILL, MOVING, NOT_LABELLED = range(3)
-"""What the true mask says of a point's pixel."""
+"""Label of a point by the true motion mask at its pixel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledCloud:
-    """Points in the true world with the index of their view in the output, and what the truth says of their pixels.
+    """Points in the true world with the index of their view in the output and their motion label `kind`.
 
-    `counted` is False on points at whose pixel the truth has no depth.
+    `counted` is False for points whose pixel has no true depth.
     """
 
     xyz: Float[np.ndarray, "N 3"]
@@ -31,9 +31,9 @@ class LabelledCloud:
 
 
 def predicted_cloud(comparison: Comparison, frames: Sequence[FramePair], transform: Sim3) -> LabelledCloud:
-    """Read the output's cloud of the frames' instant, in the true world, as far as it comes from their views.
+    """Read the predicted points of the frames' instant and views, and transform them to the true world.
 
-    A point belongs to the pixel of its own view that it projects to.
+    The pixel of a point is its projection into its own view.
     """
     index = frames[0].time_index
     cloud = comparison.output.points(index)
@@ -60,7 +60,7 @@ def predicted_cloud(comparison: Comparison, frames: Sequence[FramePair], transfo
 
 
 def true_cloud(frames: Sequence[FramePair]) -> LabelledCloud:
-    """Unproject the true depth of frames of one instant whose true cameras are known."""
+    """Unproject the true depth of frames of one instant; their true cameras must be known."""
     parts = []
     for frame in frames:
         world_to_camera = true_camera(frame.view, frame.time_index)

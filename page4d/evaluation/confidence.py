@@ -1,4 +1,4 @@
-"""Whether confidence orders the errors: sparsification."""
+"""Sparsification curves: how well confidence ranks errors."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 STEPS = 100
-"""Shares of pixels taken away: 0, 1 % ... 99 %."""
+"""Number of shares of removed pixels: 0, 1 % ... 99 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sparsification:
-    """Mean error of what is left when a share of the pixels is taken away, the least confident or the worst first.
+    """Mean error of the remaining pixels when those of lowest confidence, or of largest error, are removed first.
 
     Source: Ilg et al., "Uncertainty estimates and multi-hypotheses networks for optical flow", ECCV 2018, section 4.
     """
@@ -22,21 +22,21 @@ class Sparsification:
 
     @property
     def ause(self) -> float:
-        """Area between the two curves, in units of the error: 0 is best."""
+        """Area under the sparsification error (AUSE): between the two curves, in units of the error; 0 is best."""
         return float((self.by_confidence - self.by_error).mean())
 
     @property
     def ordering(self) -> float | None:
-        """1 less the area over that of a random order: 1 orders perfectly, 0 says nothing, below 0 misleads.
+        """1 - AUSE / AUSE of a random order: 1 is the ideal order, 0 a random one, negative values are worse.
 
-        None where all errors are equal, so that there is nothing to order.
+        None if all errors are equal.
         """
         random = float((self.by_error[0] - self.by_error).mean())
         return 1 - self.ause / random if random > 1e-12 * float(self.by_error[0]) else None
 
 
 def sparsify(errors: Float[Tensor, " N"], confidence: Float[Tensor, " N"]) -> Sparsification:
-    """Take pixels away by confidence and by error; pixels of equal confidence go in a random order (its mean)."""
+    """Compute the curves by confidence and by error; ties of confidence take the expectation over random orders."""
     errors = errors.double()
     levels, level, number = torch.unique(confidence, return_inverse=True, return_counts=True)
     mean = torch.zeros(len(levels), dtype=errors.dtype).index_add_(0, level, errors) / number

@@ -1,4 +1,4 @@
-"""Errors of depth maps as sums over pixels, so that those of frames add up exactly to those of views and captures."""
+"""Depth metrics as sums over pixels, so that the sums of frames add up exactly to those of views and captures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 DELTA = 1.25
-"""Ratio of two depths that counts as close; its square and cube are the wider limits."""
+"""Threshold of the depth ratio; its square and cube are the wider thresholds."""
 
-SMALLEST_DEPTH = 1e-5
-"""Predictions below, which have no logarithm, count as this deep in the logarithmic error."""
+MIN_DEPTH = 1e-5
+"""Lower bound of predictions in the logarithmic error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthSums:
     """Sums over the counted pixels of maps; every field has the maps' leading axes.
 
-    The means are NaN where no pixel was counted. Depths are in the unit of the truth.
+    Means are NaN without counted pixels. Depths are in the unit of the truth.
 
-    Source: PAGE-4D `eval/eval/video_depth/tools.py` and evaluation.md. Where the public code takes a negative
-    prediction (after a shift) for close, because max(p / g, g / p) is below 1.25, here it is not.
+    Source: PAGE-4D `eval/eval/video_depth/tools.py` and evaluation.md. Unlike in the public code, negative
+    predictions (after a shift) never count as close, although max(p / g, g / p) is below 1.25.
     """
 
     pixels: Float[Tensor, "*batch"]
@@ -32,12 +32,12 @@ class DepthSums:
     close: Float[Tensor, "*batch 3"]
 
     def total(self) -> "DepthSums":
-        """Add up all leading axes."""
+        """Sum over all leading axes."""
         axes = tuple(range(self.pixels.ndim))
         return self._each(lambda sums: sums.sum(axes)) if axes else self
 
     def __getitem__(self, index: object) -> "DepthSums":
-        """Select along the leading axes, as a tensor would."""
+        """Index the leading axes as in a tensor."""
         return self._each(lambda sums: sums[index])  # type: ignore[index]
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "DepthSums":
@@ -70,19 +70,19 @@ class DepthSums:
 
 
 def stack_sums(parts: Sequence[DepthSums]) -> DepthSums:
-    """Put sums beside each other on a new first axis."""
+    """Stack sums along a new first axis."""
     return DepthSums(**{name: torch.stack([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
 def sum_depth_errors(
     prediction: Float[Tensor, "*batch H W"], truth: Float[Tensor, "*batch H W"], counted: Bool[Tensor, "*batch H W"]
 ) -> DepthSums:
-    """Compare depth maps of one unit and one size at the counted pixels, where the truth must be positive."""
+    """Compare depth maps of equal unit and size at the counted pixels, where the truth must be positive."""
     predicted, true = prediction.double(), torch.where(counted, truth, 1.0).double()
     difference = torch.where(counted, predicted - true, 0.0)
     positive = predicted > 0
     ratio = torch.where(positive, torch.maximum(predicted / true, true / predicted), torch.inf)
-    log_ratio = torch.where(counted, predicted.clamp_min(SMALLEST_DEPTH).log() - true.log(), 0.0)
+    log_ratio = torch.where(counted, predicted.clamp_min(MIN_DEPTH).log() - true.log(), 0.0)
     limits = DELTA ** torch.arange(1, 4, dtype=torch.float64, device=truth.device)
     close = counted[..., None] & (ratio[..., None] < limits)
     return DepthSums(
@@ -96,6 +96,6 @@ def sum_depth_errors(
 
 
 def counted_pixels(truth: Float[Tensor, "*batch H W"], max_depth: float | None = None) -> Bool[Tensor, "*batch H W"]:
-    """Return where the truth is known: above 0, and below `max_depth` if one is given."""
+    """Return the pixels with known truth: above 0, and below `max_depth` if given."""
     known = truth > 0
     return known if max_depth is None else known & (truth < max_depth)

@@ -1,15 +1,18 @@
-"""The scale and shift that bring predicted depth onto the truth before errors are counted: one protocol each."""
+"""Scale and shift that align predicted depth with the truth, one protocol per function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-SMALLEST_SCALE = 1e-3
-_NO_DIVISION_BY_ZERO = 1e-8
+from page4d.choices import DepthAlignment
+
+__all__ = ["DEFINITIONS", "DepthAlignment", "DepthFit", "align_depth"]
+
+_MIN_SCALE = 1e-3
+_EPSILON = 1e-8
 _WEISZFELD_STEPS = 10
 _ADAM_STEPS = 1000
 _ADAM_RATE = 1e-4
@@ -21,29 +24,7 @@ Pixels = Float[Tensor, " N"]
 Fit = tuple[Tensor, Tensor]
 
 
-class DepthAlignment(StrEnum):
-    """How predicted depth is brought onto the truth.
-
-    `scale` follows the published code, whose ten steps do not settle: a pixel whose residual comes near 0 gets almost
-    all the weight, so that rounding may change the third digit of the scale. `scale-shift` is exact.
-
-    Source: PAGE-4D `eval/eval/video_depth/tools.py` for `scale`, `median` and `scale-shift-adam`.
-    """
-
-    SCALE = "scale"
-    SCALE_SHIFT = "scale-shift"
-    SCALE_SHIFT_SQUARES = "scale-shift-squares"
-    SCALE_SHIFT_ADAM = "scale-shift-adam"
-    METRIC = "metric"
-    MEDIAN = "median"
-
-    @property
-    def definition(self) -> str:
-        """What is fitted, in a few words."""
-        return _DEFINITIONS[self]
-
-
-_DEFINITIONS = {
+DEFINITIONS = {
     DepthAlignment.SCALE: f"scale of least absolute error ({_WEISZFELD_STEPS} Weiszfeld steps, published)",
     DepthAlignment.SCALE_SHIFT: "scale and shift of least absolute error, exact",
     DepthAlignment.SCALE_SHIFT_SQUARES: "scale and shift of least squared error",
@@ -51,11 +32,18 @@ _DEFINITIONS = {
     DepthAlignment.METRIC: "as predicted",
     DepthAlignment.MEDIAN: "ratio of the medians",
 }
+"""Estimator of each alignment.
+
+`scale` follows the published code, whose ten iterations do not converge: a pixel with a residual near 0 gets almost
+all of the weight, so rounding may change the third digit of the scale. `scale-shift` is exact.
+
+Source: PAGE-4D `eval/eval/video_depth/tools.py` for `scale`, `median` and `scale-shift-adam`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthFit:
-    """The map `scale * depth + shift`, with leading batch axes; NaN where there was no pixel to fit."""
+    """Affine map `scale * depth + shift` with leading batch axes; NaN where there was no pixel to fit."""
 
     scale: Float[Tensor, "*batch"]
     shift: Float[Tensor, "*batch"]
@@ -71,7 +59,7 @@ def align_depth(
     counted: Bool[Tensor, "*batch N"],
     alignment: DepthAlignment,
 ) -> DepthFit:
-    """Fit one map to the counted pixels of each element of the batch: pixels that share a scale lie in N."""
+    """Fit one map per batch element to its counted pixels along N."""
     batch, number = truth.shape[:-1], truth.shape[-1]
     rows = zip(*(values.reshape(-1, number) for values in (prediction, truth, counted)), strict=True)
     nothing = torch.full((), torch.nan, dtype=torch.float64, device=truth.device)
@@ -90,16 +78,16 @@ def _keep(prediction: Pixels, truth: Pixels) -> Fit:
 
 
 def _fit_median(prediction: Pixels, truth: Pixels) -> Fit:
-    # torch takes the lower of two middle values, as the public code does.
+    # torch returns the lower of two middle values, as in the public code.
     return truth.median() / prediction.median(), truth.new_zeros(())
 
 
 def _fit_scale(prediction: Pixels, truth: Pixels) -> Fit:
     scale = truth.mean() / prediction.mean()
     for _ in range(_WEISZFELD_STEPS):
-        weighted = prediction / ((scale * prediction - truth).abs() + _NO_DIVISION_BY_ZERO)
+        weighted = prediction / ((scale * prediction - truth).abs() + _EPSILON)
         scale = (weighted @ truth) / (weighted @ prediction)
-    return scale.clamp_min(SMALLEST_SCALE), truth.new_zeros(())
+    return scale.clamp_min(_MIN_SCALE), truth.new_zeros(())
 
 
 def _fit_squares(prediction: Pixels, truth: Pixels) -> Fit:
@@ -131,11 +119,11 @@ def _fit_adam(prediction: Pixels, truth: Pixels) -> Fit:
 
 @dataclass(frozen=True)
 class _Deviations:
-    """The sum of |truth - scale * prediction - shift| as a function of the scale, each with its best shift.
+    """Sum of |truth - scale * prediction - shift| as a function of the scale, at the optimal shift for each scale.
 
-    `prediction` is at least 0, so residuals and the best shift fall as the scale grows. Pixels whose residual cannot
-    change its sign any more are not kept: `surplus` is the number of positive less negative ones, `slope` the
-    derivative of their sum by the scale.
+    `prediction` is at least 0, so residuals and the optimal shift decrease with the scale. Pixels with residuals of
+    fixed sign are aggregated: `surplus` is the number of positive minus negative ones, `slope` the derivative of
+    their sum with respect to the scale.
     """
 
     prediction: Pixels
@@ -144,21 +132,21 @@ class _Deviations:
     slope: float = 0.0
 
     def at(self, scale: float) -> tuple[float, float]:
-        """Return the derivative by the scale, and the best shift there."""
+        """Return the derivative with respect to the scale, and the optimal shift."""
         residual = self.truth - scale * self.prediction
         number = len(residual)
-        # The shift with as many residuals above as below, those that are settled counted in.
+        # The optimal shift is the median of all residuals, including the aggregated ones.
         rank = min(max((number + self.surplus + 1) // 2, 1), number)
         shift = residual.kthvalue(rank).values
         sign = (residual - shift).sign()
         level = sign == 0
-        # Residuals of 0 may count as any sign between -1 and 1; the one that balances the shift is right for both.
+        # The subgradient of |0| is any value in [-1, 1]; the value that makes the shift optimal applies to the scale.
         balance = -(float(sign.sum()) + self.surplus) / float(level.sum())
         derivative = self.slope - float(sign @ self.prediction) - balance * float(self.prediction[level].sum())
         return derivative, float(shift)
 
     def between(self, low: float, high: float, low_shift: float, high_shift: float) -> "_Deviations":
-        """Settle the pixels whose sign is the same at all scales from `low` to `high`."""
+        """Aggregate the pixels whose residual has the same sign at all scales from `low` to `high`."""
         above = self.truth - high * self.prediction > low_shift
         below = self.truth - low * self.prediction < high_shift
         open_ = ~(above | below)
@@ -171,9 +159,8 @@ class _Deviations:
 
 
 def _fit_deviations(prediction: Pixels, truth: Pixels) -> Fit:
-    """Find the exact least absolute deviations: the sum is convex in the scale, so its derivative is bisected."""
-    lowest = prediction.min()
-    deviations = _Deviations(prediction - lowest, truth)
+    """Minimise the sum of absolute deviations exactly: it is convex in the scale, so its derivative is bisected."""
+    deviations = _Deviations(prediction - prediction.min(), truth)
     start, _ = _fit_squares(prediction, truth)
     width = float(start.abs()) / 16 or 1.0
     low, high = float(start) - width, float(start) + width

@@ -1,4 +1,4 @@
-"""Depth of a whole capture: one pass over the frames to fit the alignments, one to count the errors."""
+"""Depth metrics of a capture: one pass over the frames to fit the alignments, one to sum the errors."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from torch import Tensor
 from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step
 from page4d.evaluation.confidence import STEPS, sparsify
 from page4d.evaluation.depth import DepthSums, stack_sums, sum_depth_errors
-from page4d.evaluation.depth_alignment import DepthAlignment, DepthFit, align_depth
+from page4d.evaluation.depth_alignment import DEFINITIONS, DepthAlignment, DepthFit, align_depth
 from page4d.evaluation.record import RESIZING, ConfidenceReport, DepthReport, DepthResult, depth_errors, finite
 
-MOST_FITTED_PIXELS = 8_000_000
-"""Alignments are fitted to all pixels of captures up to here, to a random choice of each frame's beyond."""
+MAX_FITTED_PIXELS = 8_000_000
+"""Maximum number of pixels that alignments are fitted to; larger captures use a random subset of each frame."""
 
 CAPTURE, FRAME = "capture", "frame"
 
@@ -23,9 +23,9 @@ Fits = dict[DepthAlignment, DepthFit]
 
 @dataclass(frozen=True, kw_only=True)
 class PixelSample:
-    """Pixels of a whole capture that have both a truth and a prediction.
+    """Pixels of a capture that have both true and predicted depth.
 
-    `counted` is their number in all frames, `known` that of pixels with a truth.
+    `counted` is their number in all frames, `known` that of all pixels with true depth.
     """
 
     prediction: Float[Tensor, " N"]
@@ -36,9 +36,9 @@ class PixelSample:
 
 
 def sample_pixels(
-    comparison: Comparison, seed: int = 0, limit: int = MOST_FITTED_PIXELS, step: Step = no_step
+    comparison: Comparison, seed: int = 0, limit: int = MAX_FITTED_PIXELS, step: Step = no_step
 ) -> PixelSample | None:
-    """Collect the counted pixels of all frames, or a random choice of equally many of each; None without any."""
+    """Collect the counted pixels of all frames, at most `limit` with equal shares per frame; None without any."""
     num_frames = sum(len(comparison.depth_views(index)) for index in comparison.instants)
     generator = torch.Generator().manual_seed(seed)
     parts: list[Float[Tensor, "3 n"]] = []
@@ -59,13 +59,13 @@ def sample_pixels(
 
 
 def fit_alignments(sample: PixelSample, alignments: Iterable[DepthAlignment]) -> Fits:
-    """Fit every alignment to the whole capture: its views and instants share one world, and so one scale."""
-    everywhere = torch.ones_like(sample.truth, dtype=torch.bool)
-    return {kind: align_depth(sample.prediction, sample.truth, everywhere, kind) for kind in alignments}
+    """Fit every alignment to the whole capture, whose views and instants share one world and scale."""
+    counted = torch.ones_like(sample.truth, dtype=torch.bool)
+    return {kind: align_depth(sample.prediction, sample.truth, counted, kind) for kind in alignments}
 
 
 def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: Step = no_step) -> DepthReport:
-    """Count the errors of all frames under all alignments, and under each frame's own median if it is among them."""
+    """Sum the errors of all frames under every alignment; the median is additionally fitted per frame."""
     scopes = [(kind, CAPTURE) for kind in fits]
     scopes += [(DepthAlignment.MEDIAN, FRAME)] if DepthAlignment.MEDIAN in fits else []
     rows = []
@@ -89,7 +89,7 @@ def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: 
 
 
 def _instant_sums(comparison: Comparison, index: int, fits: Fits) -> DepthSums:
-    """Return the sums [views, kinds, fits] of an instant, for pixels that stand still, move, or are not labelled."""
+    """Return the sums [views, kinds, fits] of an instant; kinds are static, moving and unlabelled pixels."""
     frames = {frame.view.name: _frame_sums(frame, fits) for frame in comparison.depth_frames(index)}
     number = len(fits) + (DepthAlignment.MEDIAN in fits)
     nothing = torch.ones(3, number, 1, 0)
@@ -111,7 +111,7 @@ def _frame_sums(frame: FramePair, fits: Fits) -> DepthSums:
 
 
 def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[DepthFit]) -> DepthSums:
-    """Return the sums [fits] of some pixels, which count as an image of one row."""
+    """Return the sums [fits] of selected pixels, treated as an image of one row."""
     prediction = frame.prediction[chosen].double()
     aligned = torch.stack([fit.scale * prediction + fit.shift for fit in fits])[:, None]
     truth = frame.truth[chosen].double().expand_as(aligned)
@@ -121,11 +121,11 @@ def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[De
 def _result(
     sums: DepthSums, names: Sequence[str], alignment: DepthAlignment, fit: DepthFit | None, *, labelled: bool
 ) -> DepthResult:
-    """Add up sums [times, views, kinds] in every way that is reported."""
+    """Aggregate sums [times, views, kinds] over all, by motion, by view, by instant and by frame."""
     return DepthResult(
         alignment=alignment.value,
         scope=FRAME if fit is None else CAPTURE,
-        definition=alignment.definition,
+        definition=DEFINITIONS[alignment],
         scale=None if fit is None else finite(float(fit.scale)),
         shift=None if fit is None else finite(float(fit.shift)),
         overall=depth_errors(sums.total()),
@@ -141,7 +141,7 @@ def _result(
 
 
 def report_confidence(sample: PixelSample, alignment: DepthAlignment, fit: DepthFit) -> ConfidenceReport:
-    """Ask whether confidence orders the absolute relative errors under one alignment."""
+    """Compute the sparsification of absolute relative errors under one alignment."""
     truth = sample.truth.double()
     errors = (fit.scale * sample.prediction.double() + fit.shift - truth).abs() / truth
     curves = sparsify(errors, sample.confidence)

@@ -1,63 +1,28 @@
-"""The whole evaluation: an output folder against a capture's truth."""
+"""Evaluation of an output folder against the ground truth of its capture."""
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from page4d.errors import UsageError
 from page4d.evaluation.camera_report import report_cameras
 from page4d.evaluation.comparison import Comparison, compare
-from page4d.evaluation.depth_alignment import DepthAlignment
 from page4d.evaluation.depth_report import fit_alignments, report_confidence, report_depth, sample_pixels
 from page4d.evaluation.mask_report import report_masks
 from page4d.evaluation.notes import notes
 from page4d.evaluation.point_report import default_threshold, report_points
 from page4d.evaluation.record import Evaluation, MatchRecord
-
-DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
-"""All but the published fit by gradient descent, which takes minutes on a long capture."""
+from page4d.evaluation.settings import EvaluationSettings
 
 _PASSES = 4
-"""How often the frames are read: to fit alignments, for depth errors, for points and for masks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluationSettings:
-    """What is measured. The first alignment is the one under which confidence is judged.
-
-    `max_depth` leaves true depths from there on out; `threshold` is the distance below which a point counts as right
-    (default: 5 cm, or 1 % of the median depth where the truth is not metric); `points_per_instant` random points are
-    looked up each way; `fps` times a truth that does not record its frame rate.
-    """
-
-    alignments: tuple[DepthAlignment, ...] = DEFAULT_ALIGNMENTS
-    max_depth: float | None = None
-    threshold: float | None = None
-    points_per_instant: int = 5_000
-    fps: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        unknown = [kind for kind in self.alignments if kind not in list(DepthAlignment)]
-        if unknown or not self.alignments:
-            raise UsageError(
-                f"no depth alignment is called '{unknown[0]}'" if unknown else "no depth alignment",
-                f"choose from {', '.join(DepthAlignment)}",
-            )
-        object.__setattr__(self, "alignments", tuple(DepthAlignment(kind) for kind in self.alignments))
-        if self.points_per_instant < 1 or (self.threshold is not None and not 0 < self.threshold < float("inf")):
-            raise UsageError(
-                f"{self.points_per_instant} points an instant, threshold {self.threshold}", "give positive numbers"
-            )
+"""Number of passes over the frames: alignments, depth errors, points and masks."""
 
 
 def evaluate(out: Path | str, truth: Path | str, settings: EvaluationSettings | None = None) -> Evaluation:
-    """Measure the output folder of a run against a capture's truth.
+    """Evaluate the output folder of a run against the ground truth of its capture.
 
     Raises:
-        InputError: if either cannot be read, or they have no view or no instant in common.
-        UsageError: for settings that make no sense.
+        InputError: if either cannot be read, or they have no common view or instant.
     """
     settings = settings or EvaluationSettings()
     return measure(compare(out, truth, fps=settings.fps, max_depth=settings.max_depth), settings)
@@ -66,7 +31,7 @@ def evaluate(out: Path | str, truth: Path | str, settings: EvaluationSettings | 
 def measure(
     comparison: Comparison, settings: EvaluationSettings, progress: Callable[[int, int], None] | None = None
 ) -> Evaluation:
-    """Measure everything that a comparison has a truth for; `progress` hears of instants done and of all to do."""
+    """Compute every metric that the ground truth allows; `progress` is called with the instants done and in total."""
     steps = itertools.count(1)
     total = _PASSES * len(comparison.instants)
 
@@ -80,7 +45,7 @@ def measure(
     if sample is not None:
         fits = fit_alignments(sample, dict.fromkeys(settings.alignments))
         depth, confidence = report_depth(comparison, sample, fits, step), report_confidence(sample, main, fits[main])
-        depth_scale = float(fits[main].scale)
+        depth_scale = scale if (scale := float(fits[main].scale)) > 0 else None
     measured = report_cameras(comparison, depth_scale, settings.seed)
     if sample is not None and measured is not None:
         threshold = settings.threshold or default_threshold(comparison, float(sample.truth.median()))

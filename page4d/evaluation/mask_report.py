@@ -1,4 +1,4 @@
-"""Motion masks of a whole capture."""
+"""Motion mask metrics of a capture."""
 
 import torch
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from page4d.evaluation.record import MaskReport, MaskScores
 
 
 def report_masks(comparison: Comparison, step: Step = no_step) -> MaskReport | None:
-    """Compare the masks of all frames that have a true and a predicted one; None if there is no such frame."""
+    """Compare the masks of all frames that have a true and a predicted one; None without such frames."""
     places, overlaps = [], []
     for index in comparison.instants:
         for view in comparison.views:

@@ -1,66 +1,67 @@
-"""Point clouds of a whole capture against clouds of the true depth, instant by instant."""
+"""Point cloud metrics of a capture: predicted points against the unprojected true depth, per instant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from page4d.conventions import Scale
 from page4d.evaluation.clouds import MOVING, STILL, LabelledCloud, predicted_cloud, true_cloud
 from page4d.evaluation.comparison import Comparison, Step, no_step, true_camera
-from page4d.evaluation.points import Nearest, PointScores, Surface, score_points
+from page4d.evaluation.points import Neighbours, PointScores, Surface, score_points
 from page4d.evaluation.record import PointReport
 from page4d.geometry.similarity import Sim3
 
 METRIC_THRESHOLD = 0.05
-"""Distance in metres below which a point counts as right, unless one is given."""
+"""Default distance threshold in metres of precision, recall and F-score."""
 
 RELATIVE_THRESHOLD = 0.01
-"""The same as a share of the median true depth, where the truth is not metric."""
+"""Default threshold relative to the median true depth, if the truth is not metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Answers:
-    """What was found for chosen points of one cloud in the other, with their labels."""
+class _Matches:
+    """Nearest neighbours of sampled points of one cloud in the other, with the labels of the points."""
 
-    nearest: Nearest
+    distance: Float[np.ndarray, " N"]
+    cosine: Float[np.ndarray, " N"]
     view: Int[np.ndarray, " N"]
     kind: Int[np.ndarray, " N"]
 
-    def only(self, chosen: Bool[np.ndarray, " N"]) -> Nearest:
-        return Nearest(distance=self.nearest.distance[chosen], cosine=self.nearest.cosine[chosen])
+    def neighbours(self, label: str, value: int) -> Neighbours:
+        """Return the neighbours of the points with this label, of all points if `label` is empty."""
+        chosen = getattr(self, label) == value if label else slice(None)
+        return Neighbours(distance=self.distance[chosen], cosine=self.cosine[chosen])
 
 
 @dataclass(frozen=True, kw_only=True)
-class _BothWays:
-    """Answers for predicted points in the truth, and for true points in the prediction."""
+class _CloudPair:
+    """Matches of predicted points in the truth (accuracy) and of true points in the prediction (completeness)."""
 
-    accuracy: _Answers
-    completeness: _Answers
+    accuracy: _Matches
+    completeness: _Matches
 
     def scores(self, threshold: float, label: str = "", value: int = 0) -> PointScores:
         """Summarise all points, or those with one label."""
-
-        def chosen(answers: _Answers) -> Nearest:
-            return answers.only(getattr(answers, label) == value) if label else answers.nearest
-
-        return score_points(chosen(self.accuracy), chosen(self.completeness), threshold)
+        sides = self.accuracy.neighbours(label, value), self.completeness.neighbours(label, value)
+        return score_points(*sides, threshold)
 
 
 def default_threshold(comparison: Comparison, median_depth: float) -> float:
-    """Return the distance below which a point counts as right, in units of the truth."""
+    """Return the default distance threshold of the F-score in units of the truth."""
     return METRIC_THRESHOLD if comparison.truth.scale is Scale.METRIC else RELATIVE_THRESHOLD * median_depth
 
 
 def report_points(
     comparison: Comparison, transform: Sim3, threshold: float, queries: int, seed: int = 0, step: Step = no_step
 ) -> PointReport | None:
-    """Compare the clouds of all instants with true depth, at most `queries` random points each way; None without any.
+    """Compare the clouds of all instants with true depth and cameras; None without such instants.
 
-    `transform` brings the predicted world onto the true one.
+    Per instant and direction at most `queries` random points are used. `transform` maps the predicted to the true
+    world.
     """
     instants, found, uncounted = [], [], 0
     for index in comparison.instants:
@@ -74,7 +75,7 @@ def report_points(
         found.append(_compare(predicted, true, queries, np.random.default_rng((seed, index))))
     if not found:
         return None
-    whole = _BothWays(
+    whole = _CloudPair(
         accuracy=_joined([pair.accuracy for pair in found]),
         completeness=_joined([pair.completeness for pair in found]),
     )
@@ -92,31 +93,27 @@ def report_points(
     )
 
 
-def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _BothWays:
-    """Ask for random counted points of each cloud what lies nearest in the whole of the other."""
+def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _CloudPair:
+    """Match random counted points of each cloud to the nearest points of the other."""
     surfaces = Surface(predicted.xyz), Surface(true.xyz)
-    chosen = [_choice(cloud.counted, queries, random) for cloud in (predicted, true)]
-    return _BothWays(
-        accuracy=_answers(surfaces[0], surfaces[1], predicted, chosen[0]),
-        completeness=_answers(surfaces[1], surfaces[0], true, chosen[1]),
+    chosen = [_sample(cloud.counted, queries, random) for cloud in (predicted, true)]
+    return _CloudPair(
+        accuracy=_matches(surfaces[0], surfaces[1], predicted, chosen[0]),
+        completeness=_matches(surfaces[1], surfaces[0], true, chosen[1]),
     )
 
 
-def _choice(counted: NDArray[np.bool_], most: int, random: np.random.Generator) -> NDArray[np.int64]:
+def _sample(counted: NDArray[np.bool_], limit: int, random: np.random.Generator) -> NDArray[np.int64]:
     indices = np.flatnonzero(counted)
-    return indices if len(indices) <= most else np.sort(random.choice(indices, size=most, replace=False))
+    return indices if len(indices) <= limit else np.sort(random.choice(indices, size=limit, replace=False))
 
 
-def _answers(asking: Surface, asked: Surface, cloud: LabelledCloud, chosen: NDArray[Any]) -> _Answers:
-    return _Answers(nearest=asking.nearest(asked, chosen), view=cloud.view[chosen], kind=cloud.kind[chosen])
-
-
-def _joined(parts: Sequence[_Answers]) -> _Answers:
-    return _Answers(
-        nearest=Nearest(
-            distance=np.concatenate([part.nearest.distance for part in parts]),
-            cosine=np.concatenate([part.nearest.cosine for part in parts]),
-        ),
-        view=np.concatenate([part.view for part in parts]),
-        kind=np.concatenate([part.kind for part in parts]),
+def _matches(source: Surface, target: Surface, cloud: LabelledCloud, chosen: NDArray[Any]) -> _Matches:
+    nearest = source.nearest(target, chosen)
+    return _Matches(
+        distance=nearest.distance, cosine=nearest.cosine, view=cloud.view[chosen], kind=cloud.kind[chosen]
     )
+
+
+def _joined(parts: Sequence[_Matches]) -> _Matches:
+    return _Matches(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})

@@ -1,4 +1,4 @@
-"""Point clouds against truth: distances and normals of nearest neighbours, both ways."""
+"""Point cloud metrics: accuracy, completeness, F-score and normal consistency of nearest neighbours."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,37 +9,37 @@ from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 NORMAL_NEIGHBOURS = 30
-"""Points whose principal plane gives a normal, as Open3D's `estimate_normals()`."""
+"""Neighbours that a normal is estimated from, as in Open3D's `estimate_normals()`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nearest:
-    """Of every point that was asked about: its distance to the nearest point there, and |cos| between the normals."""
+class Neighbours:
+    """Distance of each query point to its nearest neighbour in the other cloud, and |cos| between their normals."""
 
     distance: Float[np.ndarray, " N"]
     cosine: Float[np.ndarray, " N"]
 
 
 class Surface:
-    """A cloud that can be asked for nearest points and for normals."""
+    """Point cloud with a k-d tree for nearest neighbours and normals."""
 
     def __init__(self, points: Float[np.ndarray, "M 3"]) -> None:
         self.points = np.ascontiguousarray(points, dtype=np.float64)
         self._tree = cKDTree(self.points, compact_nodes=False, balanced_tree=False)
 
-    def nearest(self, other: "Surface", chosen: Int[np.ndarray, " N"]) -> Nearest:
-        """Find the nearest point in `other` of every chosen point of this cloud: infinitely far where it is empty."""
+    def nearest(self, other: "Surface", chosen: Int[np.ndarray, " N"]) -> Neighbours:
+        """Return the nearest neighbours in `other` of the chosen points, at infinite distance if it is empty."""
         if not len(other.points):
-            return Nearest(distance=np.full(len(chosen), np.inf), cosine=np.full(len(chosen), np.nan))
+            return Neighbours(distance=np.full(len(chosen), np.inf), cosine=np.full(len(chosen), np.nan))
         found = other._tree.query(self.points[chosen], workers=-1)
         distance, index = (np.asarray(part) for part in found)
         cosine = np.abs((self.normals(chosen) * other.normals(index)).sum(-1)).clip(0.0, 1.0)
-        return Nearest(distance=distance, cosine=cosine)
+        return Neighbours(distance=distance, cosine=cosine)
 
     def normals(self, chosen: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N 3"]:
-        """Return the direction of least spread of the points around every chosen point, with either sign.
+        """Return the normal, up to sign, at every chosen point: the direction of least variance of its neighbours.
 
-        Fewer than three points have no plane: their cosine with anything is NaN.
+        Clouds of fewer than three points have no normals (NaN).
         """
         neighbours = min(NORMAL_NEIGHBOURS, len(self.points))
         if neighbours < 3:
@@ -54,10 +54,11 @@ class Surface:
 
 @dataclass(frozen=True, kw_only=True)
 class PointScores:
-    """A cloud against the truth, in units of the truth; None where no point was counted.
+    """Scores of a cloud in units of the truth; None where no point was counted.
 
-    Accuracy is the distance from predicted to true points, completeness from true to predicted ones. The two
-    conventions of "overall" are DA3's mean of both and PAGE-4D's sum. `normal_consistency` is the mean of both ways.
+    Accuracy is the mean distance from predicted to true points, completeness from true to predicted ones. The Chamfer
+    distance is reported as their mean (`overall_mean`, DA3) and their sum (`overall_sum`, PAGE-4D).
+    `normal_consistency` is the mean over both directions.
     """
 
     points: int
@@ -75,8 +76,8 @@ class PointScores:
     normal_consistency: float | None
 
 
-def score_points(accuracy: Nearest, completeness: Nearest, threshold: float) -> PointScores:
-    """Summarise what was found both ways; precision, recall and F count distances below `threshold`."""
+def score_points(accuracy: Neighbours, completeness: Neighbours, threshold: float) -> PointScores:
+    """Summarise the nearest neighbours of both directions; precision and recall count distances below `threshold`."""
     to_truth, to_prediction = accuracy.distance, completeness.distance
     near, far = _mean(to_truth), _mean(to_prediction)
     precision, recall = _mean(to_truth < threshold), _mean(to_prediction < threshold)

@@ -1,18 +1,21 @@
-"""The result of an evaluation, as JSON holds it. Lengths are in the unit of the truth, None where nothing counted."""
+"""Records of an evaluation, the structure of its JSON. Lengths are in the unit of the truth; None means no data."""
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from page4d.evaluation.depth import DepthSums
 from page4d.evaluation.points import PointScores
+from page4d.export.diagnostics import TransformRecord
 
 RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DepthErrors:
-    """Errors of one set of pixels."""
+    """Depth metrics of one set of pixels."""
 
     pixels: int
     abs_rel: float | None
@@ -26,9 +29,9 @@ class DepthErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class DepthResult:
-    """Depth under one alignment, fitted once a `scope`: the whole capture, all its views and instants, or a frame.
+    """Depth metrics under one alignment, fitted per `scope`: capture (all views and instants) or frame.
 
-    Means over several frames are weighted by pixels. `static` and `dynamic` are None without true motion masks.
+    Means over frames are weighted by pixels. `static` and `dynamic` are None without true motion masks.
     """
 
     alignment: str
@@ -46,7 +49,7 @@ class DepthResult:
 
 @dataclass(frozen=True, kw_only=True)
 class DepthReport:
-    """`coverage` is the share of true pixels for which there is a prediction; only those count."""
+    """Depth metrics of a capture. `coverage` is the share of true pixels that have a prediction; only they count."""
 
     resizing: str
     max_depth: float | None
@@ -58,9 +61,9 @@ class DepthReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceReport:
-    """Whether confidence orders the absolute relative depth errors; curves over the share of pixels taken away.
+    """Sparsification of absolute relative depth errors; the curves are functions of the share of removed pixels.
 
-    `ordering` is 1 less `ause` over that of a random order: 1 is perfect, 0 says nothing, below 0 misleads.
+    `ordering` is 1 - `ause` / (AUSE of a random order): 1 is the ideal order, 0 a random one.
     """
 
     alignment: str
@@ -73,10 +76,10 @@ class ConfidenceReport:
 
 @dataclass(frozen=True, kw_only=True)
 class PairReport:
-    """Relative cameras of all unordered pairs; `rra`, `rta`, `auc` by threshold in degrees.
+    """Relative pose metrics over all unordered camera pairs; `rra`, `rta` and `auc` by threshold in degrees.
 
-    Directions count without their sense (folded to 90 degrees) as published, `signed_` ones with it. They and the
-    areas are over the pairs whose true cameras stand apart, rotations over all.
+    Translation directions are compared up to sign (folded to 90 degrees) as published; `signed_` metrics take the
+    sign into account. RTA and AUC are over the `pairs_apart` with distinct true centres, RRA over all pairs.
     """
 
     pairs: int
@@ -93,7 +96,7 @@ class PairReport:
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryErrors:
-    """Root mean squares of evo: absolute (`ate`, `rotation_deg`) and from each instant to the next (`rpe_...`)."""
+    """Root mean squares as in evo: absolute (`ate`, `rotation_deg`) and between consecutive instants (`rpe_*`)."""
 
     cameras: int
     ate: float | None
@@ -104,20 +107,11 @@ class TrajectoryErrors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformRecord:
-    """The map x -> scale * rotation @ x + translation from the predicted into the true world."""
-
-    scale: float
-    rotation: tuple[tuple[float, ...], ...]
-    translation: tuple[float, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class CameraReport:
-    """All V x T cameras after one alignment of the rig. `fallback` says why it is not the published one, if so.
+    """Metrics of all V x T cameras after one alignment of the rig; `transform` maps the predicted to the true world.
 
-    `baseline_ratio` is the median of predicted over true distances of cameras before any alignment, `baseline_spread`
-    the median deviation of such ratios from it, relative to it.
+    `fallback` is the reason for an alignment other than the published one, if any. `baseline_ratio` is the median of
+    predicted over true baselines before alignment, `baseline_spread` the relative median deviation from it.
     """
 
     alignment: str
@@ -136,7 +130,7 @@ class CameraReport:
 
 @dataclass(frozen=True, kw_only=True)
 class PointReport:
-    """Clouds after the cameras' alignment, no ICP. Points whose pixel has no true depth do not count."""
+    """Point cloud metrics after the alignment of the cameras, without ICP; points without true depth do not count."""
 
     threshold: float
     queries_per_instant: int
@@ -151,9 +145,9 @@ class PointReport:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskScores:
-    """`jm` is the mean intersection over union of frames, `jr` the share of frames with 0.5 or more.
+    """Mask metrics: `jm` is the mean intersection over union of frames, `jr` the share of frames with at least 0.5.
 
-    `pooled` is over all pixels of all frames. A frame in which neither has anything counts as 1 and is `empty`.
+    `pooled` is the intersection over union of all pixels. Frames with two empty masks count as 1, and as `empty`.
     """
 
     frames: int
@@ -165,7 +159,7 @@ class MaskScores:
 
 @dataclass(frozen=True, kw_only=True)
 class MaskReport:
-    """Motion masks, at the truth's pixels."""
+    """Motion mask metrics at the truth's pixels."""
 
     overall: MaskScores
     per_view: dict[str, MaskScores]
@@ -175,7 +169,7 @@ class MaskReport:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchRecord:
-    """What was compared. `preprocess` is how the run sized its images: results of different ways do not compare."""
+    """Views and instants that were compared, and conditions that affect comparability, such as `preprocess`."""
 
     views: tuple[str, ...]
     views_without_truth: tuple[str, ...]
@@ -191,7 +185,7 @@ class MatchRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Everything that could be measured; a part that could not is None and has a note."""
+    """Result of an evaluation; a part that could not be computed is None and explained by a note."""
 
     out: str
     truth: str
@@ -204,17 +198,18 @@ class Evaluation:
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:
-        """Return the result as JSON takes it."""
-        return asdict(self)
+        """Return the result as a JSON-compatible document."""
+        document: dict[str, Any] = TypeAdapter(Evaluation).dump_python(self)
+        return document
 
 
 def finite(value: float) -> float | None:
-    """Return a number, or None for what stands for none."""
+    """Return a finite number, else None."""
     return float(value) if math.isfinite(value) else None
 
 
 def depth_errors(sums: DepthSums) -> DepthErrors:
-    """Turn the sums of one set of pixels into errors."""
+    """Compute the depth metrics of one set of pixels from its sums."""
     delta1, delta2, delta3 = (finite(value) for value in sums.delta.tolist())
     return DepthErrors(
         pixels=int(sums.pixels),

@@ -1,4 +1,4 @@
-"""Cameras against truth after one alignment of the whole rig: trajectory errors, baselines and focal lengths."""
+"""Trajectory errors (ATE, RPE) after one alignment of the whole rig, baseline ratios and focal length errors."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,12 +12,12 @@ from page4d.geometry.rigid import camera_centers, invert_rigid
 from page4d.geometry.rotation import mean_rotation, rotation_angle
 from page4d.geometry.similarity import Sim3
 
-FLATTEST = 1e-3
-"""Spread across the main direction, over that along it, below which camera centres count as standing on one line."""
+MIN_FLATNESS = 1e-3
+"""Ratio of the second to the first singular value below which camera centres count as collinear."""
 
 
 class RigAlignment(StrEnum):
-    """How the predicted world was brought onto the true one."""
+    """Alignment of the predicted to the true world."""
 
     CENTERS = "centers"
     ORIENTATIONS = "orientations"
@@ -25,7 +25,7 @@ class RigAlignment(StrEnum):
 
     @property
     def definition(self) -> str:
-        """What is fitted, in a few words."""
+        """Short description of the estimator."""
         return _DEFINITIONS[self]
 
 
@@ -38,7 +38,7 @@ _DEFINITIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class AlignedRig:
-    """The transform from the predicted to the true world, how it was found, and why not as published, if so."""
+    """Transform from the predicted to the true world, its estimator, and the `reason` for a fallback, if any."""
 
     transform: Sim3
     method: RigAlignment
@@ -50,10 +50,10 @@ def align_rig(
 ) -> AlignedRig:
     """Align all K cameras (`world_to_camera`) of a rig at once.
 
-    Where the centres on either side do not determine a rotation (fewer than three places, or all on a line) the
-    orientations do; where they do not determine a scale either, it is `depth_scale` (default 1).
+    If the centres of either side do not determine a rotation (coincident or collinear), it is estimated from the
+    orientations; if they do not determine a scale either, `depth_scale` (default 1) is used.
     """
-    reason = _flaw("true", camera_centers(true)) or _flaw("predicted", camera_centers(predicted))
+    reason = _degeneracy("true", camera_centers(true)) or _degeneracy("predicted", camera_centers(predicted))
     if not reason:
         transform = align_points(camera_centers(predicted), camera_centers(true))
         return AlignedRig(transform=transform, method=RigAlignment.CENTERS)
@@ -68,14 +68,14 @@ def align_rig(
     return AlignedRig(transform=transform, method=RigAlignment.ORIENTATIONS, reason=reason)
 
 
-def _flaw(whose: str, centers: Float[Tensor, "K 3"]) -> str:
-    """Say why centres do not determine a rotation; nothing if they do."""
+def _degeneracy(side: str, centers: Float[Tensor, "K 3"]) -> str:
+    """Return why centres do not determine a rotation; empty if they do."""
     spread = torch.linalg.svdvals(centers - centers.mean(0))
     rounding = 64 * torch.finfo(centers.dtype).eps * float(centers.norm(dim=-1).max())
     if len(centers) < 2 or float(spread[0]) <= rounding * len(centers) ** 0.5:
-        return f"all {whose} cameras stand at one point"
-    if len(centers) < 3 or float(spread[1]) <= FLATTEST * float(spread[0]):
-        return f"the {whose} cameras stand on one line"
+        return f"all {side} camera centres coincide"
+    if len(centers) < 3 or float(spread[1]) <= MIN_FLATNESS * float(spread[0]):
+        return f"the {side} camera centres are collinear"
     return ""
 
 
@@ -89,9 +89,9 @@ def _align_without_scale(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, 
 def absolute_errors(
     aligned: Float[Tensor, "*batch 4 4"], true: Float[Tensor, "*batch 4 4"]
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Return how far cameras are from their true places, and in degrees from their true orientations.
+    """Return the absolute errors of camera positions, and of orientations in degrees.
 
-    The root mean squares are evo's APE of the parts `translation_part` and `rotation_angle_deg`.
+    Their root mean squares are evo's APE for `translation_part` and `rotation_angle_deg`.
     """
     distance = (camera_centers(aligned) - camera_centers(true)).norm(dim=-1)
     return distance, rotation_angle(aligned[..., :3, :3], true[..., :3, :3]).rad2deg()
@@ -100,30 +100,30 @@ def absolute_errors(
 def relative_errors(
     aligned: Float[Tensor, "*batch T 4 4"], true: Float[Tensor, "*batch T 4 4"]
 ) -> tuple[Float[Tensor, "*batch steps"], Float[Tensor, "*batch steps"]]:
-    """Compare the motion from each instant to the next: length of the wrong motion, and its angle in degrees.
+    """Return the errors of the motion between consecutive instants: translation, and rotation in degrees.
 
-    The root mean squares are evo's RPE with `delta=1` frame.
+    Their root mean squares are evo's RPE with `delta=1` frame.
     """
 
     def motion(world_to_camera: Tensor) -> Tensor:
         return world_to_camera[..., :-1, :, :] @ invert_rigid(world_to_camera[..., 1:, :, :])
 
-    wrong = invert_rigid(motion(true)) @ motion(aligned)
-    return wrong[..., :3, 3].norm(dim=-1), rotation_angle(wrong[..., :3, :3]).rad2deg()
+    error = invert_rigid(motion(true)) @ motion(aligned)
+    return error[..., :3, 3].norm(dim=-1), rotation_angle(error[..., :3, :3]).rad2deg()
 
 
 def is_static(true: Float[Tensor, "*batch T 4 4"]) -> bool:
-    """Say whether no camera ever moves or turns."""
+    """Return True if no camera moves."""
     return bool((true == true[..., :1, :, :]).all())
 
 
 def root_mean_square(errors: Tensor) -> float:
-    """Return the root of the mean square; NaN of nothing."""
+    """Return the root mean square; NaN without values."""
     return float(errors.square().mean().sqrt())
 
 
 def baseline_ratios(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"]) -> Float[Tensor, " pairs"]:
-    """Return predicted over true distance of all pairs of cameras that truly stand apart; free of any alignment."""
+    """Return predicted over true baselines of all pairs with distinct true centres, independent of any alignment."""
     first, second = torch.triu_indices(len(true), len(true), offset=1)
 
     def distance(world_to_camera: Tensor) -> Tensor:
@@ -131,16 +131,16 @@ def baseline_ratios(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 
         length: Tensor = (centers[first] - centers[second]).norm(dim=-1)
         return length
 
-    goal = distance(true)
-    apart = goal > 64 * torch.finfo(true.dtype).eps * camera_centers(true).norm(dim=-1).max()
-    ratios: Tensor = distance(predicted)[apart] / goal[apart]
+    baseline = distance(true)
+    apart = baseline > 64 * torch.finfo(true.dtype).eps * camera_centers(true).norm(dim=-1).max()
+    ratios: Tensor = distance(predicted)[apart] / baseline[apart]
     return ratios
 
 
 def focal_errors(
     predicted: Float[Tensor, "*batch 3 3"], true: Float[Tensor, "*batch 3 3"]
 ) -> Float[Tensor, "*batch"]:
-    """Return the relative error of the focal lengths, the mean of both axes; intrinsics are of one image size."""
+    """Return the relative error of the focal lengths, averaged over both axes; both refer to one image size."""
     ratio = predicted.diagonal(dim1=-2, dim2=-1)[..., :2] / true.diagonal(dim1=-2, dim2=-1)[..., :2]
     error: Tensor = (ratio - 1).abs().mean(-1)
     return error

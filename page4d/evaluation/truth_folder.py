@@ -1,7 +1,7 @@
-"""A capture's truth on disk: cameras, and depth and motion maps of numbered frames.
+"""Ground truth of a capture on disk: cameras, and depth and motion maps of numbered frames.
 
-The layout is what `page4d synthesize` writes: `cameras.json`, `depth/<view>/000000.png` in millimetres (0 = unknown),
-`dynamic/<view>/000000.png` (255 = moving), and `capture.json`, whose frame rate times the frames.
+The layout is that of `page4d synthesize`: `cameras.json`, `depth/<view>/000000.png` in millimetres (0 = unknown),
+`dynamic/<view>/000000.png` (255 = moving), and `capture.json` with the frame rate.
 """
 
 import json
@@ -18,18 +18,18 @@ from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError
-from page4d.scene.calibration.page4d_json import read_own
+from page4d.scene.calibration.page4d_json import read_page4d_json
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"
-_LAYOUT = "give a folder with cameras.json, depth/<view>/*.png and dynamic/<view>/*.png, as page4d synthesize writes"
+_LAYOUT = "pass a folder with cameras.json, depth/<view>/*.png and dynamic/<view>/*.png, as page4d synthesize writes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruthView:
-    """One true camera at its image's pixels, and the files of its maps by frame number.
+    """True camera of one view, and the files of its maps by frame number.
 
-    `world_to_camera` is [4, 4] for a camera that stands still, else one matrix a frame.
+    `world_to_camera` is [4, 4] for a static camera, else one matrix per frame.
     """
 
     name: str
@@ -40,7 +40,7 @@ class TruthView:
     dynamic_files: dict[int, Path]
 
     def camera_at(self, frame: int) -> Float[Tensor, "4 4"] | None:
-        """Return the camera of a frame; None beyond the last."""
+        """Return `world_to_camera` of a frame; None beyond the last one."""
         if self.world_to_camera.ndim == 2:
             return self.world_to_camera
         return self.world_to_camera[frame] if 0 <= frame < len(self.world_to_camera) else None
@@ -51,14 +51,14 @@ class TruthView:
         return (levels / METRIC_DEPTH_SCALE).astype(np.float32)
 
     def dynamic(self, frame: int) -> Bool[np.ndarray, "H W"] | None:
-        """Read what moves in a frame; None if nobody says."""
+        """Read the motion mask of a frame; None if there is none."""
         file = self.dynamic_files.get(frame)
         return None if file is None else _read_map(file, np.uint8, self.image_size) > 127
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruthFolder:
-    """The truth of a capture. Frame k of a view was taken at k / `fps` seconds of the view's own clock, if known."""
+    """Ground truth of a capture. Frame k of a view is taken at k / `fps` seconds of the view's clock, if known."""
 
     folder: Path
     scale: Scale
@@ -68,19 +68,19 @@ class TruthFolder:
 
 
 def open_truth(path: Path | str) -> TruthFolder:
-    """Open a folder with truth, or the capture that has one called `truth`; no map is read yet.
+    """Open a ground truth folder, or a capture with a subfolder `truth`; maps are read later.
 
     Raises:
-        InputError: if there is none, or it cannot be read.
+        InputError: if it does not exist or cannot be read.
     """
     folder = _find(Path(path))
-    calibration = read_own(folder / CAMERAS)
+    calibration = read_page4d_json(folder / CAMERAS)
     views = []
     for camera in calibration.cameras:
         if camera.image_size is None or camera.distortion is not None:
-            flaw = "no image size" if camera.image_size is None else "a distorting lens"
+            flaw = "no image size" if camera.image_size is None else "lens distortion"
             raise InputError(
-                f"'{folder / CAMERAS}': camera {camera.name} has {flaw}", "give the cameras of pinhole images"
+                f"'{folder / CAMERAS}': camera {camera.name} has {flaw}", "pass the cameras of undistorted images"
             )
         views.append(
             TruthView(
@@ -109,26 +109,26 @@ def _find(path: Path) -> Path:
     for folder in (path, path / "truth"):
         if (folder / CAMERAS).is_file():
             return folder
-    raise InputError(f"no truth in '{path}': there is neither {CAMERAS} nor truth/{CAMERAS}", _LAYOUT)
+    raise InputError(f"no ground truth in '{path}': there is neither {CAMERAS} nor truth/{CAMERAS}", _LAYOUT)
 
 
 def _numbered(folder: Path) -> dict[int, Path]:
-    """Return the PNG files of a folder by the number that ends their names; empty if there is no such folder."""
+    """Return the PNG files of a folder by the number at the end of their names; empty without such a folder."""
     files = sorted(folder.glob("*.png")) if folder.is_dir() else []
     numbers = [re.search(r"(\d+)$", file.stem) for file in files]
     return {int(number[1]): file for number, file in zip(numbers, files, strict=True) if number}
 
 
 def _recorded_fps(path: Path) -> float | None:
-    """Return the frame rate that `page4d synthesize` recorded; None where there is no record."""
+    """Return the frame rate recorded by `page4d synthesize`; None without a record."""
     if not path.is_file():
         return None
     try:
         fps = json.loads(path.read_text(encoding="utf-8"))["options"]["fps"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"'{path}' does not say options.fps", "restore it, or remove it and give --fps") from error
+        raise InputError(f"'{path}' has no options.fps", "restore it, or remove it and pass --fps") from error
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
-        raise InputError(f"'{path}': options.fps is {fps!r}", "restore it, or remove it and give --fps")
+        raise InputError(f"'{path}': options.fps is {fps!r}", "restore it, or remove it and pass --fps")
     return float(fps)
 
 
@@ -139,10 +139,10 @@ def _read_map(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDAr
         raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the file") from error
     image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
     if image is None:
-        raise InputError(f"'{path}' is damaged", "restore the truth")
+        raise InputError(f"'{path}' is damaged", "restore the ground truth")
     if image.dtype != np.dtype(kind) or image.shape != size:
         raise InputError(
             f"'{path}' is {image.dtype} {image.shape}, not {np.dtype(kind)} {size}",
-            f"make maps at the image size that {CAMERAS} states: 16-bit depth, 8-bit masks",
+            f"provide maps of the image size in {CAMERAS}: 16-bit depth, 8-bit masks",
         )
     return image

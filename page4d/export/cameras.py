@@ -1,7 +1,7 @@
 """The cameras of a whole capture at original pixels, and their three files."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 import page4d
 from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
-from page4d.errors import InputError, OutputError, ShapeError
+from page4d.errors import InputError, OutputError, Page4DError, ShapeError
 from page4d.export.layout import OutputLayout
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.rigid import invert_rigid
@@ -60,6 +60,7 @@ def capture_cameras(parts: Iterable[Predictions]) -> CaptureCameras:
     times, poses, intrinsics = [], [], []
     last = None
     for part in parts:
+        check_finite(part)
         last = part
         times.append(part.times.detach().cpu().double())
         poses.append(part.cameras.world_to_camera[0].detach().cpu().double())
@@ -71,7 +72,7 @@ def capture_cameras(parts: Iterable[Predictions]) -> CaptureCameras:
         intrinsics.append(torch.stack(views, dim=1))
     if last is None:
         raise ShapeError("no predictions to take cameras from", "give at least one instant")
-    cameras = CaptureCameras(
+    return CaptureCameras(
         times=torch.cat(times),
         view_names=last.view_names,
         image_sizes=tuple(transform.original_size for transform in last.pixel_transforms),
@@ -79,16 +80,31 @@ def capture_cameras(parts: Iterable[Predictions]) -> CaptureCameras:
         intrinsics=torch.cat(intrinsics),
         scale=last.scale,
     )
-    _check_finite(cameras)
-    return cameras
 
 
-def _check_finite(cameras: CaptureCameras) -> None:
+def join_cameras(parts: Sequence[CaptureCameras]) -> CaptureCameras:
+    """Concatenate the cameras of consecutive parts of one capture."""
+    return replace(
+        parts[0],
+        times=torch.cat([part.times for part in parts]),
+        world_to_camera=torch.cat([part.world_to_camera for part in parts]),
+        intrinsics=torch.cat([part.intrinsics for part in parts]),
+    )
+
+
+def check_finite(predictions: Predictions, error: type[Page4DError] = OutputError) -> None:
+    """Refuse cameras that are not finite.
+
+    Raises:
+        Page4DError: of class `error`, naming the first such camera.
+    """
+    cameras = predictions.cameras
     finite = cameras.world_to_camera.isfinite().all((-1, -2)) & cameras.intrinsics.isfinite().all((-1, -2))
-    if not finite.all():
-        index, view = (~finite).nonzero()[0].tolist()
-        raise OutputError(
-            f"the camera of view '{cameras.view_names[view]}' at {float(cameras.times[index]):.3f} s is not finite",
+    if not bool(finite.all()):
+        _, index, view = (~finite).nonzero()[0].tolist()
+        name, seconds = predictions.view_names[view], float(predictions.times[index])
+        raise error(
+            f"the camera of view '{name}' at {seconds:.3f} s is not finite",
             "repeat with --precision fp32; if that does not help, the weights do not suit these videos",
         )
 

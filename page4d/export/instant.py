@@ -1,7 +1,7 @@
 """What is written for every instant and for a whole capture: one row of a table per kind of file."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,17 +11,19 @@ from page4d.export.cameras import CaptureCameras, write_cameras_json, write_open
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import crop_to_content, quantize_confidence, quantize_depth, quantize_dynamic, write_png
 from page4d.export.ply import write_ply
-from page4d.export.points import PointOptions, cloud_comments, merged_cloud
+from page4d.export.points import cloud_comments, merged_cloud
 from page4d.io.atomic import WrittenFile
 from page4d.predictions import Predictions
+from page4d.settings import PointOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstantOptions:
-    """How instants are written; `depth_scale` is the same for a whole capture, `writers` are rows of the table."""
+    """How instants are written; `depth_scale` applies to the whole capture, `writers` name `INSTANT_WRITERS`."""
 
     depth_scale: float
-    points: PointOptions = field(default_factory=PointOptions)
+    points: PointOptions = PointOptions()  # noqa: RUF009  immutable
+    seed: int = 0
     writers: tuple[str, ...] = ("depth", "confidence", "dynamic", "points")
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ def _write_dynamic(layout: OutputLayout, index: int, instant: Predictions, _: In
 
 
 def _write_points(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
-    cloud = merged_cloud(instant, options.points)
+    cloud = merged_cloud(instant, options.points, options.seed)
     file = write_ply(layout.points(index), cloud, cloud_comments(instant, layout.file_names))
     return InstantFiles((file,), num_points=cloud.num_points)
 

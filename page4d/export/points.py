@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import torch
@@ -11,6 +9,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from page4d.choices import EdgeFilter, PointSource
 from page4d.errors import ShapeError, UsageError
 from page4d.export.arrays import to_bytes, to_numpy
 from page4d.export.maps import DYNAMIC_THRESHOLD
@@ -19,63 +18,16 @@ from page4d.geometry.camera import unproject
 from page4d.geometry.edges import depth_edges, normal_edges
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.predictions import Predictions
+from page4d.settings import PointOptions
 
-MOST_VIEWS = 256
-"""The cloud counts views in one byte."""
+MAX_VIEWS = 256
+"""Views are stored in one byte."""
 
 PI3_DEPTH_STEP = 0.03
 PI3_NORMAL_ANGLE_DEG = 5.0
 
 
-class EdgeFilter(StrEnum):
-    """How pixels that float between two surfaces are found."""
-
-    SLANT = "slant"
-    """By how slantwise the surface is seen: `surface_mask`."""
-
-    PI3 = "pi3"
-    """As the public Pi3 code does: steps of more than 3 % in depth where the surface turns by more than 5 degrees."""
-
-
-class PointSource(StrEnum):
-    """Which prediction the points come from."""
-
-    DEPTH = "depth"
-    POINTS = "points"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PointOptions:
-    """What a cloud keeps. Zero switches `voxel_size` (in units of the scene) and `max_points` off.
-
-    `edge_angle_deg`, of the filter by slant, is the steepest view of a surface that counts as one: 0 is seen from the
-    front, 90 keeps all.
-    """
-
-    source: PointSource = PointSource.DEPTH
-    min_confidence: float = 0.0
-    edges: EdgeFilter = EdgeFilter.SLANT
-    edge_angle_deg: float = 85.0
-    voxel_size: float = 0.0
-    max_points: int = 0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        limits = {
-            "min_confidence": (self.min_confidence, 0.0, 1.0),
-            "edge_angle_deg": (self.edge_angle_deg, 1.0, 90.0),
-            "voxel_size": (self.voxel_size, 0.0, 1e12),
-            "max_points": (self.max_points, 0, 2**31),
-            "seed": (self.seed, 0, 2**63),
-        }
-        for name, (value, lowest, highest) in limits.items():
-            if not lowest <= value <= highest:
-                raise UsageError(f"{name} is {value}", f"give a value from {lowest} to {highest:g}")
-        object.__setattr__(self, "source", PointSource(self.source))
-        object.__setattr__(self, "edges", EdgeFilter(self.edges))
-
-
-def merged_cloud(instant: Predictions, options: PointOptions | None = None) -> PointCloud:
+def merged_cloud(instant: Predictions, options: PointOptions | None = None, seed: int = 0) -> PointCloud:
     """Merge the points of all views of one instant [1, 1, V, H, W], view by view and row by row.
 
     Raises:
@@ -85,13 +37,13 @@ def merged_cloud(instant: Predictions, options: PointOptions | None = None) -> P
     options = options or PointOptions()
     if instant.depth.shape[:2] != (1, 1):
         raise ShapeError(f"a cloud of {tuple(instant.depth.shape[:2])} instants", "give one with at_times")
-    if len(instant.view_names) > MOST_VIEWS:
-        raise UsageError(f"{len(instant.view_names)} views in one cloud", f"use at most {MOST_VIEWS} views")
+    if len(instant.view_names) > MAX_VIEWS:
+        raise UsageError(f"{len(instant.view_names)} views in one cloud", f"use at most {MAX_VIEWS} views")
     cloud = join_clouds([_view_cloud(instant, view, options) for view in range(len(instant.view_names))])
     if options.voxel_size > 0:
         cloud = cloud[voxel_subset(cloud.xyz, cloud.confidence, options.voxel_size)]
     if 0 < options.max_points < cloud.num_points:
-        cloud = cloud[random_subset(cloud.num_points, options.max_points, options.seed)]
+        cloud = cloud[random_subset(cloud.num_points, options.max_points, seed)]
     return cloud
 
 

@@ -1,36 +1,36 @@
-"""Robust averages: of points, of rotations, of cameras, and of the maps between two sets of cameras."""
+"""Robust averages of points, rotations and cameras, and robust alignment of two sets of cameras."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.registration import DegenerateGeometryError
+from page4d.geometry.registration import coincident_centers_error
 from page4d.geometry.rigid import camera_centers, rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector, mean_rotation, rotation_vector_from_matrix
 from page4d.geometry.similarity import Sim3
 
-_ITERATIONS = 100
-_NEAR = 1e-6
-"""Share of the median distance below which a sample pulls no harder: a median may fall onto a sample."""
+_MAX_ITERATIONS = 100
+_MIN_DISTANCE = 1e-6
+"""Lower bound on distances in Weiszfeld weights, relative to the median distance."""
 
-_SETTLED = 1e-9
-_ROUNDING = 1e-15
-"""A step ends an iteration if it is shorter than this share of the spread, or than that of the value itself."""
+_SPREAD_TOLERANCE = 1e-9
+_VALUE_TOLERANCE = 1e-15
+"""Step lengths at convergence, relative to the spread of the samples and to the magnitude of the estimate."""
 
 
 def geometric_median(points: Float[Tensor, "*batch K D"]) -> Float[Tensor, "*batch D"]:
-    """Return the point with the smallest sum of distances to K points; less than half of them may lie anywhere.
+    """Return the point with the smallest sum of distances to K points; its breakdown point is 50 % of outliers.
 
     Source: Weiszfeld (1937).
     """
     center = points.quantile(0.5, dim=-2)
-    for _ in range(_ITERATIONS):
+    for _ in range(_MAX_ITERATIONS):
         offset = points - center[..., None, :]
-        pull, spread = _pull(offset)
-        step = (pull * offset).sum(-2) / pull.sum(-2)
+        weight, spread = _weiszfeld_weights(offset)
+        step = (weight * offset).sum(-2) / weight.sum(-2)
         center = center + step
-        if bool((step.norm(dim=-1) <= _SETTLED * spread + _ROUNDING * center.norm(dim=-1)).all()):
+        if bool((step.norm(dim=-1) <= _SPREAD_TOLERANCE * spread + _VALUE_TOLERANCE * center.norm(dim=-1)).all()):
             break
     return center
 
@@ -41,29 +41,31 @@ def median_rotation(matrices: Float[Tensor, "*batch K 3 3"]) -> Float[Tensor, "*
     Source: Hartley, Aftab & Trumpf, "L1 rotation averaging using the Weiszfeld algorithm", CVPR 2011, algorithm 1.
     """
     center = mean_rotation(matrices)
-    for _ in range(_ITERATIONS):
+    for _ in range(_MAX_ITERATIONS):
         offset = rotation_vector_from_matrix(center.transpose(-1, -2)[..., None, :, :] @ matrices)
-        pull, spread = _pull(offset)
-        step = (pull * offset).sum(-2) / pull.sum(-2)
+        weight, spread = _weiszfeld_weights(offset)
+        step = (weight * offset).sum(-2) / weight.sum(-2)
         center = center @ matrix_from_rotation_vector(step)
-        if bool((step.norm(dim=-1) <= _SETTLED * spread + _ROUNDING).all()):
+        if bool((step.norm(dim=-1) <= _SPREAD_TOLERANCE * spread + _VALUE_TOLERANCE).all()):
             break
     return center
 
 
-def _pull(offset: Float[Tensor, "*batch K D"]) -> tuple[Float[Tensor, "*batch K 1"], Float[Tensor, "*batch"]]:
-    """Return the weight of every sample at a distance, and the median distance."""
+def _weiszfeld_weights(
+    offset: Float[Tensor, "*batch K D"],
+) -> tuple[Float[Tensor, "*batch K 1"], Float[Tensor, "*batch"]]:
+    """Return the inverse distance of every sample, and the median distance."""
     distance = offset.norm(dim=-1)
     spread = distance.median(dim=-1).values
     tiny = torch.finfo(offset.dtype).tiny
-    floor = (_NEAR * spread).clamp_min(tiny**0.5)
+    floor = (_MIN_DISTANCE * spread).clamp_min(tiny**0.5)
     return 1 / distance.maximum(floor[..., None])[..., None], spread
 
 
 def median_camera(cameras: Cameras) -> Cameras:
-    """Return one camera for each view [V] of K samples of each [K, V].
+    """Average K samples of each view: cameras [K, V] to [V].
 
-    Orientations and centres are geometric medians, intrinsics medians entry by entry.
+    Orientations and centres are geometric medians, intrinsics element-wise medians.
     """
     samples = cameras.world_to_camera.transpose(0, 1)
     rotation = median_rotation(samples[..., :3, :3])
@@ -78,13 +80,13 @@ def median_camera(cameras: Cameras) -> Cameras:
 def align_cameras_robust(
     source: Float[Tensor, "K 4 4"], target: Float[Tensor, "K 4 4"], scale: Tensor | None = None
 ) -> Sim3:
-    """Find the transform that brings cameras (`world_to_camera`) onto cameras although some may be wrong.
+    """Align two sets of cameras (`world_to_camera`) by a similarity transform, robust to outlier cameras.
 
-    The rotation is the median of what the orientations say, the scale that of the distances between cameras, and the
-    translation that of what then remains. A given `scale` is kept.
+    The rotation is the median of the relative rotations, the scale the median ratio of baselines, and the translation
+    the geometric median of the remaining offsets. A given `scale` is not changed.
 
     Raises:
-        DegenerateGeometryError: if the scale is asked for and all cameras stand at one point.
+        DegenerateGeometryError: if the scale is not given and all camera centres coincide.
     """
     rotation = median_rotation(target[:, :3, :3].transpose(-1, -2) @ source[:, :3, :3])
     turned = camera_centers(source) @ rotation.transpose(-1, -2)
@@ -92,16 +94,16 @@ def align_cameras_robust(
     if scale is None:
         scale = baseline_ratio(turned, centers)
         if scale is None:
-            raise DegenerateGeometryError("all cameras stand at one point, so they give no scale", "use two views")
+            raise coincident_centers_error()
     translation = geometric_median(centers - scale * turned)
     return Sim3(scale=scale, rotation=rotation, translation=translation)
 
 
 def baseline_ratio(source: Float[Tensor, "K 3"], target: Float[Tensor, "K 3"]) -> Tensor | None:
-    """Return the ratio of the distances between K centres, longer ones counting more; None where there are none.
+    """Return the ratio of the distances between K centres as a repeated median; None if all centres coincide.
 
-    Every camera names the median over the others, and the median of those is taken: less than half of the cameras
-    may be wrong, although each of them spoils a distance of every other.
+    Each camera contributes the median ratio over its distances to the other cameras, weighted by length. The median
+    of these medians tolerates outliers in less than half of the cameras.
 
     Source: Siegel, "Robust regression using repeated medians", Biometrika 1982.
     """
@@ -111,18 +113,18 @@ def baseline_ratio(source: Float[Tensor, "K 3"], target: Float[Tensor, "K 3"]) -
     if not bool(known.any()):
         return None
     ratio = after.log() - before.log()
-    # A camera far off in one of the worlds must not gain weight by that.
+    # The smaller of both lengths: a camera that is misplaced in one set does not gain weight.
     length = torch.minimum(before / before[known].median(), after / after[known].median())
-    rows = [place for place in range(len(source)) if bool(known[place].any())]
-    said = [weighted_median(ratio[row][known[row]], length[row][known[row]]) for row in rows]
-    return torch.stack(said).quantile(0.5).exp()
+    rows = [row for row in range(len(source)) if bool(known[row].any())]
+    medians = [weighted_median(ratio[row][known[row]], length[row][known[row]]) for row in rows]
+    return torch.stack(medians).quantile(0.5).exp()
 
 
 def weighted_median(values: Float[Tensor, " K"], weights: Float[Tensor, " K"]) -> Tensor:
-    """Return the value at which half of the weight lies on either side; between two where they share it evenly."""
+    """Return the weighted median: the mean of the two middle values if the weight splits evenly between them."""
     ordered, order = values.sort()
-    passed = weights[order].cumsum(0)
-    half = passed[-1] / 2
-    lower = int((passed < half).sum())
-    upper = int((passed <= half).sum())
+    cumulative = weights[order].cumsum(0)
+    half = cumulative[-1] / 2
+    lower = int((cumulative < half).sum())
+    upper = int((cumulative <= half).sum())
     return (ordered[lower] + ordered[min(upper, len(ordered) - 1)]) / 2

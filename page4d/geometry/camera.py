@@ -1,4 +1,4 @@
-"""Pinhole cameras: the record, projection, unprojection, rays, and intrinsics under resizing and cropping."""
+"""Pinhole cameras: projection, unprojection, viewing rays, and intrinsics under resizing and cropping."""
 
 from dataclasses import dataclass, replace
 
@@ -26,12 +26,12 @@ class Cameras:
         if self.world_to_camera.shape[-2:] != (4, 4) or self.intrinsics.shape[-2:] != (3, 3):
             raise ShapeError(
                 f"cameras of shapes {tuple(self.world_to_camera.shape)} and {tuple(self.intrinsics.shape)}",
-                "give world_to_camera [..., 4, 4] and intrinsics [..., 3, 3]",
+                "pass world_to_camera [..., 4, 4] and intrinsics [..., 3, 3]",
             )
         if self.world_to_camera.shape[:-2] != self.intrinsics.shape[:-2]:
             raise ShapeError(
                 f"batch axes {tuple(self.world_to_camera.shape[:-2])} and {tuple(self.intrinsics.shape[:-2])} differ",
-                "give one intrinsic matrix per camera",
+                "pass one intrinsic matrix per camera",
             )
 
     @property
@@ -41,7 +41,7 @@ class Cameras:
 
     @property
     def camera_to_world(self) -> Float[Tensor, "*batch 4 4"]:
-        """Poses: where each camera stands and looks."""
+        """Camera poses: the inverse of `world_to_camera`."""
         return invert_rigid(self.world_to_camera)
 
     def by_time(self, num_times: int) -> "Cameras":
@@ -53,7 +53,7 @@ class Cameras:
         )
 
     def __getitem__(self, index: object) -> "Cameras":
-        """Select along the batch axes, as a tensor would."""
+        """Index the batch axes like a tensor."""
         return Cameras(
             world_to_camera=self.world_to_camera[index],  # type: ignore[index]
             intrinsics=self.intrinsics[index],  # type: ignore[index]
@@ -78,7 +78,7 @@ def pixel_grid(
 def normalize_pixels(
     pixels: Float[Tensor, "*grid 2"], intrinsics: Float[Tensor, "*batch 3 3"]
 ) -> Float[Tensor, "*grid 2"]:
-    """Turn pixel coordinates into image-plane coordinates (x / z, y / z); skew is honoured."""
+    """Convert pixel coordinates, including skew, to normalized image coordinates (x / z, y / z)."""
     matrix = intrinsics.reshape(*intrinsics.shape[:-2], *(1,) * (pixels.ndim - intrinsics.ndim + 1), 3, 3)
     y = (pixels[..., 1] - matrix[..., 1, 2]) / matrix[..., 1, 1]
     x = (pixels[..., 0] - matrix[..., 0, 2] - matrix[..., 0, 1] * y) / matrix[..., 0, 0]
@@ -88,7 +88,7 @@ def normalize_pixels(
 def denormalize_pixels(
     plane: Float[Tensor, "*grid 2"], intrinsics: Float[Tensor, "*batch 3 3"]
 ) -> Float[Tensor, "*grid 2"]:
-    """Turn image-plane coordinates into pixel coordinates; undoes `normalize_pixels`."""
+    """Convert normalized image coordinates to pixel coordinates; the inverse of `normalize_pixels`."""
     matrix = intrinsics.reshape(*intrinsics.shape[:-2], *(1,) * (plane.ndim - intrinsics.ndim + 1), 3, 3)
     x = matrix[..., 0, 0] * plane[..., 0] + matrix[..., 0, 1] * plane[..., 1] + matrix[..., 0, 2]
     y = matrix[..., 1, 1] * plane[..., 1] + matrix[..., 1, 2]
@@ -100,7 +100,7 @@ def project(
 ) -> tuple[Float[Tensor, "*grid 2"], Float[Tensor, "*grid"]]:
     """Project points of the camera frame to pixels; return the pixels and the z-depths.
 
-    Points at or behind the camera have a depth of at most 0 and meaningless pixels: mask by `depth > 0`.
+    Points in or behind the camera plane have a depth of at most 0 and invalid pixels: mask by `depth > 0`.
 
     Source: Hartley & Zisserman (2004), eq. 6.10.
     """
@@ -111,9 +111,9 @@ def project(
 def unproject(
     depth: Float[Tensor, "*batch H W"], intrinsics: Float[Tensor, "*batch 3 3"], pixel_center: float = PIXEL_CENTER
 ) -> Float[Tensor, "*batch H W 3"]:
-    """Lift a z-depth map to points in the camera frame (x right, y down, z forward).
+    """Unproject a z-depth map to points in the camera frame (x right, y down, z forward).
 
-    Points carry the unit of `depth`. Depth 0 gives the camera centre; mask by `depth > 0`.
+    Points have the unit of `depth`. Depth 0 yields the camera centre: mask by `depth > 0`.
 
     Raises:
         ShapeError: if the batch axes of `depth` and `intrinsics` differ.
@@ -123,7 +123,7 @@ def unproject(
     if depth.shape[:-2] != intrinsics.shape[:-2]:
         raise ShapeError(
             f"depth has batch axes {tuple(depth.shape[:-2])}, intrinsics {tuple(intrinsics.shape[:-2])}",
-            "give one intrinsic matrix per depth map",
+            "pass one intrinsic matrix per depth map",
         )
     return camera_rays(intrinsics, depth.shape[-2:], pixel_center) * depth[..., None]
 
@@ -133,7 +133,7 @@ def camera_rays(
 ) -> Float[Tensor, "*batch H W 3"]:
     """Return the viewing ray of every pixel in the camera frame, scaled to z = 1.
 
-    `image_size` is (height, width). A z-depth times the ray is the point.
+    `image_size` is (height, width). The product of a ray and a z-depth is the point.
     """
     height, width = image_size
     grid = pixel_grid(height, width, pixel_center=pixel_center, dtype=intrinsics.dtype, device=intrinsics.device)
@@ -145,19 +145,19 @@ def camera_rays(
 def world_points(
     depth: Float[Tensor, "*batch H W"], cameras: Cameras, pixel_center: float = PIXEL_CENTER
 ) -> Float[Tensor, "*batch H W 3"]:
-    """Lift z-depth maps to points in the world."""
+    """Unproject z-depth maps to points in the world."""
     return transform_points(cameras.camera_to_world, unproject(depth, cameras.intrinsics, pixel_center))
 
 
 def resize_intrinsics(
     intrinsics: Float[Tensor, "*batch 3 3"], scale_x: float, scale_y: float
 ) -> Float[Tensor, "*batch 3 3"]:
-    """Return the intrinsics after the image was resized by the two factors (pixel centres at 0.5)."""
+    """Return the intrinsics of the image resized by the given factors (pixel centres at 0.5)."""
     return intrinsics.new_tensor([[scale_x], [scale_y], [1.0]]) * intrinsics
 
 
 def crop_intrinsics(intrinsics: Float[Tensor, "*batch 3 3"], left: float, top: float) -> Float[Tensor, "*batch 3 3"]:
-    """Return the intrinsics after `left` columns and `top` rows were cut off; negative values pad."""
+    """Return the intrinsics of the image cropped by `left` columns and `top` rows; negative values pad."""
     shift = torch.zeros_like(intrinsics)
     shift[..., 0, 2] = left
     shift[..., 1, 2] = top
@@ -167,5 +167,5 @@ def crop_intrinsics(intrinsics: Float[Tensor, "*batch 3 3"], left: float, top: f
 def move_pixel_center(
     intrinsics: Float[Tensor, "*batch 3 3"], source: float, target: float = PIXEL_CENTER
 ) -> Float[Tensor, "*batch 3 3"]:
-    """Convert between counting the top-left pixel's centre as `source` and as `target`."""
+    """Convert intrinsics between two coordinates of the top-left pixel's centre, `source` and `target`."""
     return crop_intrinsics(intrinsics, source - target, source - target)

@@ -1,6 +1,6 @@
-"""Lens distortion, both ways: Brown-Conrady (with the rational terms) and the fisheye model of Kannala and Brandt.
+"""Lens distortion and its inverse: the rational Brown-Conrady and the Kannala-Brandt fisheye model.
 
-Functions act on image-plane coordinates (x / z, y / z), so they do not depend on the intrinsics or the pixel centre.
+Coordinates are normalized image coordinates (x / z, y / z), independent of intrinsics and pixel centre convention.
 """
 
 import math
@@ -14,12 +14,12 @@ from torch import Tensor
 
 from page4d.errors import InputError
 
-LARGEST_RADIUS = 1e6
-"""Image-plane radius that stands for 90 degrees where a lens model has no limit of its own."""
+_MAX_RADIUS = 1e6
+"""Bound on the radius in normalized image coordinates for lens models that are monotonic up to 90 degrees."""
 
 
 class LensModel(StrEnum):
-    """How radius and angle of a ray relate on the sensor."""
+    """Model of the radial distortion."""
 
     BROWN_CONRADY = "brown-conrady"
     FISHEYE = "fisheye"
@@ -30,7 +30,7 @@ class Distortion:
     """Coefficients in OpenCV's order: k1 k2 p1 p2 [k3 [k4 k5 k6]] for Brown-Conrady, k1 k2 k3 k4 for fisheye.
 
     Raises:
-        InputError: for a number of coefficients that the model does not have, or values that are not finite.
+        InputError: if the number of coefficients does not match the model or a coefficient is not finite.
     """
 
     model: LensModel
@@ -41,36 +41,36 @@ class Distortion:
         if len(self.coefficients) not in allowed:
             raise InputError(
                 f"{len(self.coefficients)} coefficients for {self.model} distortion",
-                f"give {' or '.join(map(str, allowed))}",
+                f"pass {' or '.join(map(str, allowed))} coefficients",
             )
         if not all(abs(value) < float("inf") for value in self.coefficients):
-            raise InputError(f"distortion coefficients {self.coefficients}", "give finite numbers")
+            raise InputError(f"the distortion coefficients {self.coefficients} are not finite", "pass finite numbers")
 
     @property
     def is_identity(self) -> bool:
-        """True if a Brown-Conrady lens bends nothing (a fisheye lens always does)."""
+        """True for Brown-Conrady distortion with zero coefficients; a fisheye model is never the identity."""
         return self.model is LensModel.BROWN_CONRADY and not any(self.coefficients)
 
     def distort(self, plane: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
-        """Map ideal image-plane coordinates to where the lens puts them."""
+        """Map ideal (undistorted) to distorted coordinates."""
         if self.model is LensModel.FISHEYE:
             radius = plane.norm(dim=-1, keepdim=True)
             return plane * _ratio(_fisheye_radius(torch.atan(radius), self.coefficients)[0], radius)
         return _brown_conrady(plane, self.coefficients)[0]
 
     def undistort(self, plane: Float[Tensor, "*batch 2"], iterations: int = 50) -> Float[Tensor, "*batch 2"]:
-        """Map what the lens shows back to ideal image-plane coordinates; undoes `distort` where it is one-to-one.
+        """Map distorted to ideal coordinates; the inverse of `distort` within its domain.
 
-        Coordinates that no ideal ray reaches, or whose ray is 90 degrees or more off the axis, come back as NaN.
+        The result is NaN where no ideal ray exists, or where it is 90 degrees or more off the optical axis.
         """
         if self.model is LensModel.FISHEYE:
             return self._undistort_fisheye(plane, iterations)
         return self._undistort_brown_conrady(plane, iterations)
 
     def in_domain(self, plane: Float[Tensor, "*batch 2"]) -> Bool[Tensor, "*batch"]:
-        """Return True where ideal coordinates lie inside the radius up to which the radial model grows.
+        """Return True where ideal coordinates lie within the radius up to which radial distortion is monotonic.
 
-        Beyond it a polynomial folds back: it would show the same piece of the image a second time.
+        Beyond it the polynomial folds back and would repeat a part of the image.
         """
         if self.model is LensModel.FISHEYE:
             limit = math.tan(min(_first_turning_angle(self.coefficients), math.pi / 2))
@@ -80,27 +80,27 @@ class Distortion:
         return inside
 
     def _undistort_brown_conrady(self, plane: Tensor, iterations: int) -> Tensor:
-        limit = min(_first_turning_radius(self.coefficients), LARGEST_RADIUS)
+        limit = min(_first_turning_radius(self.coefficients), _MAX_RADIUS)
         k1, k2, _, _, *rest = self.coefficients
         radial = (k1, k2, 0.0, 0.0, *rest)
 
-        def show_radius(radius: Tensor) -> tuple[Tensor, Tensor]:
-            bent, jacobian = _brown_conrady(torch.stack([radius, torch.zeros_like(radius)], dim=-1), radial)
-            return bent[..., 0], jacobian[0]
+        def distorted_radius(radius: Tensor) -> tuple[Tensor, Tensor]:
+            distorted, jacobian = _brown_conrady(torch.stack([radius, torch.zeros_like(radius)], dim=-1), radial)
+            return distorted[..., 0], jacobian[0]
 
-        # The radial part alone has one answer, found safely; the small tangential part is a few steps away.
+        # The radial part has a unique inverse by bracketing; Newton steps then add the small tangential part.
         distance = plane.norm(dim=-1, keepdim=True)
-        ideal = plane * _ratio(_invert_growing(show_radius, distance, limit, iterations), distance)
+        ideal = plane * _ratio(_invert_monotonic(distorted_radius, distance, limit, iterations), distance)
         for _ in range(iterations):
-            shown, jacobian = _brown_conrady(ideal, self.coefficients)
-            error = shown - plane
+            distorted, jacobian = _brown_conrady(ideal, self.coefficients)
+            error = distorted - plane
             if error.numel() == 0 or error.abs().max() < 4 * torch.finfo(plane.dtype).eps:
                 break
             a, b, c, d = jacobian
             determinant = a * d - b * c
             step = torch.stack([d * error[..., 0] - b * error[..., 1], a * error[..., 1] - c * error[..., 0]], dim=-1)
             ideal = ideal - step / determinant[..., None]
-            # A step beyond the turning radius would land on the mirror branch: pull it back inside.
+            # A step beyond the limit would reach the folded branch: clamp the radius.
             radius = ideal.norm(dim=-1, keepdim=True)
             ideal = torch.where(radius > limit, ideal * (0.999 * limit / radius), ideal)
         error = _brown_conrady(ideal, self.coefficients)[0] - plane
@@ -109,44 +109,46 @@ class Distortion:
         return torch.where(solved[..., None], ideal, torch.nan)
 
     def _undistort_fisheye(self, plane: Tensor, iterations: int) -> Tensor:
-        shown = plane.norm(dim=-1, keepdim=True)
+        distorted = plane.norm(dim=-1, keepdim=True)
         limit = min(_first_turning_angle(self.coefficients), math.pi / 2)
-        angle = _invert_growing(lambda angle: _fisheye_radius(angle, self.coefficients), shown, limit, iterations)
-        error = _fisheye_radius(angle, self.coefficients)[0] - shown
-        solved = (error.abs() <= (1 + shown) * torch.finfo(plane.dtype).eps ** 0.75) & (angle < math.pi / 2)
-        return torch.where(solved, plane * _ratio(torch.tan(angle), shown), torch.nan)
+        angle = _invert_monotonic(
+            lambda angle: _fisheye_radius(angle, self.coefficients), distorted, limit, iterations
+        )
+        error = _fisheye_radius(angle, self.coefficients)[0] - distorted
+        solved = (error.abs() <= (1 + distorted) * torch.finfo(plane.dtype).eps ** 0.75) & (angle < math.pi / 2)
+        return torch.where(solved, plane * _ratio(torch.tan(angle), distorted), torch.nan)
 
 
-def _invert_growing(
+def _invert_monotonic(
     function: Callable[[Tensor], tuple[Tensor, Tensor]], target: Tensor, limit: float, iterations: int
 ) -> Tensor:
-    """Find where a function that grows on [0, limit] reaches `target`; it returns its value and its derivative.
+    """Invert a function that increases on [0, limit] and returns its value and derivative.
 
-    Newton's steps inside a shrinking bracket; where one would leave it (the slope vanishes at the limit, or the
-    function has a pole there) the bracket is halved. Targets that are not reached end at the limit.
+    Newton steps inside a shrinking bracket; a step that leaves the bracket (zero slope or a pole at the limit) is
+    replaced by bisection. Targets beyond the range converge to the limit.
     """
-    place = torch.where(target < limit, target, torch.full_like(target, limit / 2))
+    position = torch.where(target < limit, target, torch.full_like(target, limit / 2))
     low, high = torch.zeros_like(target), torch.full_like(target, limit)
     for _ in range(iterations):
-        value, slope = function(place)
-        low, high = torch.where(value > target, low, place), torch.where(value > target, place, high)
-        newton = place - (value - target) / slope
-        step = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2) - place
-        place = place + step
+        value, slope = function(position)
+        low, high = torch.where(value > target, low, position), torch.where(value > target, position, high)
+        newton = position - (value - target) / slope
+        step = torch.where((newton >= low) & (newton <= high), newton, (low + high) / 2) - position
+        position = position + step
         if step.numel() == 0 or step.abs().max() < 4 * torch.finfo(target.dtype).eps:
             break
-    return place
+    return position
 
 
 def _ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Divide, giving 1 where both vanish (the optical axis)."""
+    """Divide; 1 on the optical axis, where both are 0."""
     return torch.where(denominator > 0, numerator / denominator, torch.ones_like(denominator))
 
 
 def _brown_conrady(
     plane: Tensor, coefficients: tuple[float, ...]
 ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Distort and return the Jacobian's entries row by row.
+    """Return distorted coordinates and the entries of the Jacobian in row-major order.
 
     Source: OpenCV 4 documentation, "Camera Calibration and 3D Reconstruction", detailed description.
     """
@@ -160,7 +162,7 @@ def _brown_conrady(
     slope = (
         (k1 + squared * (2 * k2 + squared * 3 * k3)) - radial * (k4 + squared * (2 * k5 + squared * 3 * k6))
     ) / bottom
-    shown = torch.stack(
+    distorted = torch.stack(
         [
             x * radial + 2 * p1 * x * y + p2 * (squared + 2 * x * x),
             y * radial + p1 * (squared + 2 * y * y) + 2 * p2 * x * y,
@@ -174,11 +176,11 @@ def _brown_conrady(
         cross,
         radial + 2 * y * y * slope + 6 * p1 * y + 2 * p2 * x,
     )
-    return shown, jacobian
+    return distorted, jacobian
 
 
 def _fisheye_radius(angle: Tensor, coefficients: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """Return the distance from the axis on the sensor for a ray angle, and its derivative.
+    """Return the distorted radius of a ray angle, and its derivative.
 
     Source: Kannala & Brandt (2006), eq. 6, in the form of OpenCV's fisheye module.
     """
@@ -190,11 +192,11 @@ def _fisheye_radius(angle: Tensor, coefficients: tuple[float, ...]) -> tuple[Ten
 
 
 def _first_turning_radius(coefficients: tuple[float, ...]) -> float:
-    """Return the smallest radius at which r * (1 + k1 r^2 + ...) / (1 + k4 r^2 + ...) stops growing."""
+    """Return the smallest radius at which r * (1 + k1 r^2 + ...) / (1 + k4 r^2 + ...) stops increasing."""
     k1, k2, _, _, k3, k4, k5, k6 = coefficients + (0.0,) * (8 - len(coefficients))
     top = torch.tensor([1.0, k1, k2, k3], dtype=torch.float64)
     bottom = torch.tensor([1.0, k4, k5, k6], dtype=torch.float64)
-    # With u = r^2 the derivative's numerator is top * bottom + 2 u (top' * bottom - top * bottom').
+    # With u = r^2 the numerator of the derivative is top * bottom + 2 u (top' * bottom - top * bottom').
     order = torch.arange(4, dtype=torch.float64)
     product = _multiply(top, bottom)
     turning = product + 2 * (_multiply(order * top, bottom) - _multiply(top, order * bottom))
@@ -202,7 +204,7 @@ def _first_turning_radius(coefficients: tuple[float, ...]) -> float:
 
 
 def _first_turning_angle(coefficients: tuple[float, ...]) -> float:
-    """Return the smallest ray angle at which the fisheye radius stops growing."""
+    """Return the smallest ray angle at which the fisheye radius stops increasing."""
     k1, k2, k3, k4 = coefficients
     slope = torch.tensor([1.0, 3 * k1, 5 * k2, 7 * k3, 9 * k4], dtype=torch.float64)
     return math.sqrt(_smallest_positive_root(slope))
@@ -217,10 +219,10 @@ def _multiply(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _smallest_positive_root(ascending: Tensor) -> float:
-    """Return the smallest positive real root of a polynomial that is 1 at zero, or infinity.
+    """Return the smallest positive real root of a polynomial with constant term 1, or infinity.
 
-    The companion matrix is that of the polynomial in 1 / u, which is monic: the roots near zero, which matter, are
-    its largest eigenvalues, and a tiny highest coefficient is never divided by.
+    The companion matrix is that of the reversed polynomial in 1 / u, which is monic: its largest eigenvalues are the
+    reciprocals of the smallest roots, and a tiny leading coefficient is never a divisor.
     """
     relevant = (ascending.abs() > 1e-30).nonzero().flatten()
     degree = int(relevant[-1])

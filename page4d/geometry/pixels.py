@@ -1,4 +1,4 @@
-"""The invertible map between the pixels of an original image and the pixels that a network sees."""
+"""Mapping between original image pixels and network input pixels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 
 @dataclass(frozen=True, kw_only=True)
 class PixelTransform:
-    """Original image -> resized to `content_size` -> placed at (`left`, `top`) on a canvas of `canvas_size`.
+    """Resize of an image to `content_size` and placement at (`left`, `top`) on a canvas of `canvas_size`.
 
-    Sizes are (height, width). Along each axis the content either lies on the canvas, padded around, or covers it:
-    then `left` or `top` is negative or 0, and what sticks out is cut away.
+    Sizes are (height, width). Along each axis the content is either padded to the canvas or cropped by it; when
+    cropped, `left` or `top` is negative or 0.
     """
 
     original_size: tuple[int, int]
@@ -42,27 +42,27 @@ class PixelTransform:
 
     @property
     def rows(self) -> slice:
-        """Canvas rows that hold the image."""
+        """Canvas rows covered by the image."""
         return slice(max(self.top, 0), min(self.top + self.content_size[0], self.canvas_size[0]))
 
     @property
     def columns(self) -> slice:
-        """Canvas columns that hold the image."""
+        """Canvas columns covered by the image."""
         return slice(max(self.left, 0), min(self.left + self.content_size[1], self.canvas_size[1]))
 
     @property
     def content_rows(self) -> slice:
-        """Rows of the content that are on the canvas: all, unless some are cut away."""
+        """Content rows on the canvas; all unless cropped."""
         return slice(self.rows.start - self.top, self.rows.stop - self.top)
 
     @property
     def content_columns(self) -> slice:
-        """Columns of the content that are on the canvas."""
+        """Content columns on the canvas; all unless cropped."""
         return slice(self.columns.start - self.left, self.columns.stop - self.left)
 
     @property
     def share_cut(self) -> float:
-        """Share of the image that is cut away, from 0 to 1."""
+        """Fraction of the image that is cropped, from 0 to 1."""
         shown = len(range(self.canvas_size[0])[self.rows]) * len(range(self.canvas_size[1])[self.columns])
         return 1 - shown / (self.content_size[0] * self.content_size[1])
 
@@ -75,42 +75,44 @@ class PixelTransform:
         return (pixels - pixels.new_tensor([self.left, self.top])) / pixels.new_tensor(self.scale)
 
     def intrinsics_to_network(self, intrinsics: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """Carry intrinsics from the original image to the canvas."""
+        """Convert intrinsics of the original image to the canvas."""
         return crop_intrinsics(resize_intrinsics(intrinsics, *self.scale), -self.left, -self.top)
 
     def intrinsics_to_original(self, intrinsics: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3 3"]:
-        """Carry intrinsics from the canvas to the original image."""
+        """Convert intrinsics of the canvas to the original image."""
         scale_x, scale_y = self.scale
         return resize_intrinsics(crop_intrinsics(intrinsics, self.left, self.top), 1 / scale_x, 1 / scale_y)
 
     def content_mask(self, size: tuple[int, int] | None = None) -> Bool[Tensor, "H W"]:
-        """Return True where the canvas, or a larger one that begins like it, holds the image, False elsewhere."""
+        """Return True on pixels covered by the image; `size` extends the canvas at the bottom and right."""
         mask = torch.zeros(size or self.canvas_size, dtype=torch.bool)
         mask[self.rows, self.columns] = True
         return mask
 
 
 def _fits(start: int, length: int, available: int) -> bool:
-    """Whether a stretch lies inside what is available, or covers it."""
+    """Return True if the interval lies inside [0, available] or covers it."""
     stop = start + length
     return (start >= 0 and stop <= available) or (start <= 0 and stop >= available)
 
 
 def fit_views(original_sizes: list[tuple[int, int]], long_side: int, multiple: int) -> tuple[PixelTransform, ...]:
-    """Place every view of a rig on one canvas: long side `long_side`, aspect ratio kept, centred, nothing cropped.
+    """Resize every view to `long_side`, keeping its aspect ratio, and centre it on a shared canvas without cropping.
 
-    The canvas is the smallest that holds all views and whose sides are multiples of `multiple` (the patch size).
-    Sizes are (height, width). Contents are rounded to whole pixels, so nothing is stretched by more than half of one.
+    The canvas is the smallest whose sides are multiples of `multiple` (the patch size). Sizes are (height, width);
+    contents are rounded to whole pixels.
 
     Raises:
-        UsageError: if an image is so narrow that its short side would vanish.
+        UsageError: if the short side of an image would be rounded to 0 px.
     """
     contents = []
     for height, width in original_sizes:
         factor = long_side / max(height, width)
         content = (round(height * factor), round(width * factor))
         if min(content) < 1:
-            raise UsageError(f"an image of {width}x{height} px vanishes at --size {long_side}", "use a larger --size")
+            raise UsageError(
+                f"an image of {width}x{height} px has no pixels left at --size {long_side}", "use a larger --size"
+            )
         contents.append(content)
     canvas = tuple(-(-max(sides) // multiple) * multiple for sides in zip(*contents, strict=True))
     return tuple(
@@ -126,15 +128,15 @@ def fit_views(original_sizes: list[tuple[int, int]], long_side: int, multiple: i
 
 
 def fit_each_view(original_sizes: list[tuple[int, int]], long_side: int, multiple: int) -> tuple[PixelTransform, ...]:
-    """Place every view as `fit_views` does, on a canvas of its own.
+    """Apply `fit_views` to every view separately, so that each has its own canvas.
 
     Raises:
-        UsageError: if an image is so narrow that its short side would vanish.
+        UsageError: if the short side of an image would be rounded to 0 px.
     """
     return tuple(fit_views([size], long_side, multiple)[0] for size in original_sizes)
 
 
 def shared_canvas(transforms: Sequence[PixelTransform]) -> tuple[int, int]:
-    """Return the size that holds the canvases of all views, each from its top left on."""
+    """Return the smallest size that contains the canvases of all views."""
     height, width = (max(sides) for sides in zip(*(transform.canvas_size for transform in transforms), strict=True))
     return height, width

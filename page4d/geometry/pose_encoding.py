@@ -1,4 +1,4 @@
-"""The nine numbers that the VGGT family predicts for a camera: translation, quaternion (xyzw), fields of view."""
+"""Pose encoding of the VGGT family: translation, quaternion (xyzw) and fields of view."""
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_mat
 def encode_pose(cameras: Cameras) -> Float[Tensor, "*batch 9"]:
     """Encode cameras as [translation of world_to_camera, quaternion xyzw, vertical and horizontal field of view].
 
-    Fields of view are in radians; a principal point off the middle of the image is not kept.
+    Fields of view are in radians. The principal point is not encoded.
 
     Source: "absT_quaR_FoV" of the public VGGT code (reference facts, July 2025).
     """
@@ -29,7 +29,7 @@ def encode_pose(cameras: Cameras) -> Float[Tensor, "*batch 9"]:
 
 
 def decode_pose(encoding: Float[Tensor, "*batch 9"], image_size: tuple[int, int]) -> Cameras:
-    """Decode nine numbers into cameras whose principal point is the middle of an image of (height, width).
+    """Decode cameras whose principal point is the centre of an image of (height, width).
 
     The quaternion may have any non-zero length. A field of view of 0 gives an infinite focal length.
 

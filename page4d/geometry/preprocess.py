@@ -1,44 +1,28 @@
-"""How views come to a network's size: by the user's choice, or exactly as the code of the public networks does it."""
+"""Network input sizes: native, or exactly those of the public VGGT and Pi3 code."""
 
 import math
-from enum import StrEnum
 
+from page4d.choices import Preprocess
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_views
 
 VGGT_SIDE = 518
-PI3_MOST_PIXELS = 255_000
+PI3_MAX_PIXELS = 255_000
 _PATCH = 14
-"""Of all public networks: their code makes sides multiples of it."""
+"""Patch size of the public networks; their code rounds sides to multiples of it."""
 
 Size = tuple[int, int]
-
-
-class Preprocess(StrEnum):
-    """Which sizes images get, and what is cut away or padded."""
-
-    NATIVE = "native"
-    """Aspect kept, nothing cut, the long side as wanted."""
-
-    VGGT_CROP = "vggt-crop"
-    """518 px wide; what is higher than that loses its top and bottom."""
-
-    VGGT_PAD = "vggt-pad"
-    """Long side 518 px, padded to a square in white."""
-
-    PI3 = "pi3"
-    """At most 255,000 px of the first view's aspect; views of another aspect are stretched."""
 
 
 def place_views(
     preprocess: Preprocess, original_sizes: list[Size], long_side: int, multiple: int
 ) -> tuple[PixelTransform, ...]:
-    """Place all views of a rig on one canvas; the published ways choose sizes of their own.
+    """Place all views of a rig on one canvas; `long_side` applies to `Preprocess.NATIVE` only.
 
     Sizes are (height, width).
 
     Raises:
-        UsageError: if an image is so narrow that it would vanish, or sides are no multiples of `multiple`.
+        UsageError: if the short side of an image would be rounded to 0 px, or a side is not a multiple of `multiple`.
     """
     if preprocess is Preprocess.NATIVE:
         return fit_views(original_sizes, long_side, multiple)
@@ -57,7 +41,7 @@ def place_views(
 
 
 def vggt_size(original: Size, *, crop: bool) -> Size:
-    """Return the size before cropping or padding: 518 px wide, or long, the other side rounded to whole patches.
+    """Return the size before cropping or padding: 518 px wide, or 518 px long, the other side in whole patches.
 
     Source: `load_and_preprocess_images` of the public VGGT code, rounding to even included (reference facts).
     """
@@ -67,19 +51,21 @@ def vggt_size(original: Size, *, crop: bool) -> Size:
     else:
         content = (VGGT_SIDE, round(width * (VGGT_SIDE / height) / _PATCH) * _PATCH)
     if min(content) < 1:
-        raise UsageError(f"an image of {width}x{height} px vanishes at {VGGT_SIDE} px", "use --preprocess native")
+        raise UsageError(
+            f"an image of {width}x{height} px has no pixels left at {VGGT_SIDE} px", "use --preprocess native"
+        )
     return content
 
 
-def budget_size(original: Size, most_pixels: int = PI3_MOST_PIXELS) -> Size:
-    """Return the largest size in whole patches of about the same aspect within a budget of pixels.
+def budget_size(original: Size, max_pixels: int = PI3_MAX_PIXELS) -> Size:
+    """Return the largest size in whole patches with about the same aspect ratio and at most `max_pixels`.
 
     Source: `load_images_as_tensor` of the public Pi3 code (reference facts).
     """
     height, width = original
-    scale = math.sqrt(most_pixels / (width * height))
+    scale = math.sqrt(max_pixels / (width * height))
     rows, columns = round(height * scale / _PATCH), round(width * scale / _PATCH)
-    while rows * _PATCH * columns * _PATCH > most_pixels:
+    while rows * _PATCH * columns * _PATCH > max_pixels:
         if columns / rows > width / height:
             columns -= 1
         else:
@@ -88,9 +74,9 @@ def budget_size(original: Size, most_pixels: int = PI3_MOST_PIXELS) -> Size:
 
 
 def center_views(original_sizes: list[Size], contents: list[Size], *, square: bool) -> tuple[PixelTransform, ...]:
-    """Centre contents on a canvas of 518 x 518 px, or on the smallest that holds what is left of all of them.
+    """Centre contents on a canvas of 518 x 518 px, or on the smallest one that contains all cropped contents.
 
-    What is higher than 518 px is cut at top and bottom. Of an odd rest the bottom and the right get one more.
+    Contents are cropped at top and bottom to 518 px. An odd remainder goes to the bottom and the right.
 
     Source: `load_and_preprocess_images` of the public VGGT code (reference facts).
     """
@@ -109,7 +95,7 @@ def center_views(original_sizes: list[Size], contents: list[Size], *, square: bo
 
 
 def stretch_views(original_sizes: list[Size], canvas: Size) -> tuple[PixelTransform, ...]:
-    """Fill the canvas with every view, whatever its aspect."""
+    """Stretch every view to the canvas, regardless of its aspect ratio."""
     return tuple(
         PixelTransform(original_size=original, content_size=canvas, canvas_size=canvas) for original in original_sizes
     )

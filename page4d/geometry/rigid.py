@@ -1,28 +1,23 @@
-"""Rigid transforms as 4x4 matrices: the group SE(3)."""
+"""Rigid transforms as 4x4 matrices (SE(3))."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.geometry.rotation import (
-    interpolate_rotation,
-    matrix_from_rotation_vector,
-    rotation_vector_from_matrix,
-    skew,
-)
+from page4d.geometry.rotation import interpolate_rotation, matrix_from_rotation_vector, skew
 
 
 def rigid(
     rotation: Float[Tensor, "*batch 3 3"], translation: Float[Tensor, "*batch 3"]
 ) -> Float[Tensor, "*batch 4 4"]:
-    """Build x -> rotation @ x + translation."""
+    """Build the transform x -> rotation @ x + translation."""
     upper = torch.cat([rotation, translation[..., None]], dim=-1)
     last = upper.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(*upper.shape[:-2], 1, 4)
     return torch.cat([upper, last], dim=-2)
 
 
 def invert_rigid(transform: Float[Tensor, "*batch 4 4"]) -> Float[Tensor, "*batch 4 4"]:
-    """Invert without a linear solve: rotation transposed, translation turned back."""
+    """Invert in closed form: the rotation is transposed."""
     rotation = transform[..., :3, :3].transpose(-1, -2)
     return rigid(rotation, -(rotation @ transform[..., :3, 3:])[..., 0])
 
@@ -30,7 +25,7 @@ def invert_rigid(transform: Float[Tensor, "*batch 4 4"]) -> Float[Tensor, "*batc
 def transform_points(
     transform: Float[Tensor, "*batch 4 4"], points: Float[Tensor, "*grid 3"]
 ) -> Float[Tensor, "*grid 3"]:
-    """Apply each transform to its own grid of points; the batch axes broadcast."""
+    """Apply each transform to its grid of points; batch axes broadcast."""
     grid_axes = points.ndim - transform.ndim + 1
     expanded = transform.reshape(*transform.shape[:-2], *(1,) * grid_axes, 4, 4)
     return (expanded[..., :3, :3] @ points[..., None])[..., 0] + expanded[..., :3, 3]
@@ -42,8 +37,20 @@ def camera_centers(world_to_camera: Float[Tensor, "*batch 4 4"]) -> Float[Tensor
     return -(rotation.transpose(-1, -2) @ translation)[..., 0]
 
 
+def se3_exp(twist: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 4 4"]:
+    """Map a twist (translation part, then rotation vector) to a rigid transform.
+
+    Source: Barfoot, State Estimation for Robotics (2017), eqs. 7.85 and 7.95.
+    """
+    vector = twist[..., 3:]
+    first, second = _left_jacobian_terms(vector.square().sum(-1)[..., None, None])
+    cross = skew(vector)
+    jacobian = torch.eye(3, dtype=twist.dtype, device=twist.device) + first * cross + second * cross @ cross
+    return rigid(matrix_from_rotation_vector(vector), (jacobian @ twist[..., :3, None])[..., 0])
+
+
 def _left_jacobian_terms(squared: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (1 - cos a) / a^2 and (a - sin a) / a^3 for a^2 = `squared`, with their series near zero."""
+    """Return (1 - cos a) / a^2 and (a - sin a) / a^3 for a^2 = `squared`, by their Taylor series near 0."""
     small = squared < 1e-4
     safe = torch.where(small, torch.ones_like(squared), squared)
     angle = safe.sqrt()
@@ -54,38 +61,12 @@ def _left_jacobian_terms(squared: Tensor) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def se3_exp(twist: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 4 4"]:
-    """Map a twist (translation part, then rotation vector) to a rigid transform.
-
-    Source: Barfoot, State Estimation for Robotics (2017), eqs. 7.85 and 7.95.
-    """
-    moved, turned = twist[..., :3], twist[..., 3:]
-    first, second = _left_jacobian_terms(turned.square().sum(-1)[..., None, None])
-    cross = skew(turned)
-    jacobian = torch.eye(3, dtype=twist.dtype, device=twist.device) + first * cross + second * cross @ cross
-    return rigid(matrix_from_rotation_vector(turned), (jacobian @ moved[..., None])[..., 0])
-
-
-def se3_log(transform: Float[Tensor, "*batch 4 4"]) -> Float[Tensor, "*batch 6"]:
-    """Map a rigid transform to its twist, with a rotation angle in [0, pi]; undoes `se3_exp`.
-
-    Source: Barfoot, State Estimation for Robotics (2017), eq. 7.97 (the Jacobian is solved for, not inverted).
-    """
-    turned = rotation_vector_from_matrix(transform[..., :3, :3])
-    first, second = _left_jacobian_terms(turned.square().sum(-1)[..., None, None])
-    cross = skew(turned)
-    jacobian = torch.eye(3, dtype=transform.dtype, device=transform.device) + first * cross + second * cross @ cross
-    moved = torch.linalg.solve(jacobian, transform[..., :3, 3:])[..., 0]
-    return torch.cat([moved, turned], dim=-1)
-
-
 def interpolate_rigid(
     first: Float[Tensor, "*batch 4 4"], second: Float[Tensor, "*batch 4 4"], fraction: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch 4 4"]:
-    """Interpolate cameras: centres on a straight line, orientations on the shortest arc.
+    """Interpolate `world_to_camera` transforms: centres linearly, orientations along the geodesic.
 
-    Both arguments are `world_to_camera`; 0 gives `first` and 1 gives `second`. A camera that does not move comes back
-    bit for bit.
+    Fraction 0 returns `first`, 1 returns `second`. Equal transforms are returned unchanged, bit for bit.
     """
     rotation = interpolate_rotation(first[..., :3, :3], second[..., :3, :3], fraction)
     center = torch.lerp(camera_centers(first), camera_centers(second), fraction[..., None])

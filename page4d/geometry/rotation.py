@@ -16,7 +16,7 @@ def xyzw_from_wxyz(quaternion_wxyz: Float[Tensor, "*batch 4"]) -> Float[Tensor, 
 
 
 def matrix_from_quaternion(quaternion_wxyz: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3 3"]:
-    """Turn quaternions of any non-zero length into rotation matrices.
+    """Convert quaternions of any non-zero length to rotation matrices.
 
     Source: Hartley & Zisserman (2004), A4.3.3, with the normalisation folded into the factor 2 / |q|^2.
     """
@@ -31,10 +31,10 @@ def matrix_from_quaternion(quaternion_wxyz: Float[Tensor, "*batch 4"]) -> Float[
 
 
 def quaternion_from_matrix(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 4"]:
-    """Turn rotation matrices into unit quaternions (wxyz) with w >= 0.
+    """Convert rotation matrices to unit quaternions (wxyz) with w >= 0.
 
-    Each row of the symmetric matrix below is the quaternion times one of its own components (times 4); the row of the
-    largest component loses the fewest digits, so it is the one that is normalised.
+    Each row of the symmetric matrix below is 4 times the quaternion times one of its components; the row of the
+    largest component is the most accurate and is normalised.
 
     Source: Bar-Itzhack, "New method for extracting the quaternion from a rotation matrix", 2000.
     """
@@ -61,9 +61,9 @@ def skew(vector: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
 
 
 def matrix_from_rotation_vector(vector: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3 3"]:
-    """Turn rotation vectors (axis times angle in radians) into matrices; exact and differentiable at zero.
+    """Convert rotation vectors (axis times angle in radians) to matrices; exact and differentiable at zero.
 
-    Source: Rodrigues' formula, through the half-angle quaternion so that small angles lose nothing.
+    Source: Rodrigues' formula via the half-angle quaternion, which is accurate for small angles.
     """
     squared = vector.square().sum(-1, keepdim=True)
     small = squared < 1e-8
@@ -74,7 +74,7 @@ def matrix_from_rotation_vector(vector: Float[Tensor, "*batch 3"]) -> Float[Tens
 
 
 def rotation_vector_from_matrix(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch 3"]:
-    """Turn rotation matrices into rotation vectors with an angle in [0, pi]; stable near both ends."""
+    """Convert rotation matrices to rotation vectors with angles in [0, pi]; stable near both ends."""
     quaternion = quaternion_from_matrix(matrix)
     scalar, vector = quaternion[..., :1], quaternion[..., 1:]
     squared = vector.square().sum(-1, keepdim=True)
@@ -87,9 +87,9 @@ def rotation_vector_from_matrix(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Te
 def rotation_angle(
     first: Float[Tensor, "*batch 3 3"], second: Float[Tensor, "*batch 3 3"] | None = None
 ) -> Float[Tensor, "*batch"]:
-    """Return the angle in radians of `first`, or between `first` and `second`; accurate near 0 and pi.
+    """Return the rotation angle in radians of `first`, or between `first` and `second`; accurate near 0 and pi.
 
-    Source: the sine and cosine of the angle from the skew part and the trace (Hartley & Zisserman, A4.3.2).
+    Source: Hartley & Zisserman (2004), A4.3.2: sine from the skew-symmetric part, cosine from the trace.
     """
     relative = first if second is None else first.transpose(-1, -2) @ second
     skewed = relative - relative.transpose(-1, -2)
@@ -113,7 +113,7 @@ def nearest_rotation(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*bat
 def mean_rotation(
     matrices: Float[Tensor, "*batch K 3 3"], weights: Float[Tensor, "*batch K"] | None = None
 ) -> Float[Tensor, "*batch 3 3"]:
-    """Average K rotations in the chordal sense.
+    """Return the chordal L2 mean of K rotations.
 
     Source: Hartley et al., "Rotation averaging", IJCV 2013, section 5.3.
     """
@@ -126,13 +126,13 @@ def mean_rotation(
 def interpolate_rotation(
     first: Float[Tensor, "*batch 3 3"], second: Float[Tensor, "*batch 3 3"], fraction: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch 3 3"]:
-    """Go the given fraction of the shortest way from `first` (0) to `second` (1)."""
+    """Interpolate along the geodesic from `first` (fraction 0) to `second` (fraction 1)."""
     step = rotation_vector_from_matrix(first.transpose(-1, -2) @ second)
     return first @ matrix_from_rotation_vector(fraction[..., None] * step)
 
 
 def rotation_defect(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batch"]:
-    """Return the largest entry of |R^T R - I|, or 2 where the determinant is negative: 0 for a rotation."""
+    """Return the largest entry of |R^T R - I|, at least 2 if the determinant is negative; 0 for a rotation."""
     identity = torch.eye(3, dtype=matrix.dtype, device=matrix.device)
     defect = (matrix.transpose(-1, -2) @ matrix - identity).abs().amax(dim=(-1, -2))
     return torch.where(torch.linalg.det(matrix) < 0, torch.full_like(defect, 2.0).maximum(defect), defect)

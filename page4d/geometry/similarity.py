@@ -1,4 +1,4 @@
-"""Similarity transforms: a rotation, a translation and one positive scale (the group Sim(3))."""
+"""Similarity transforms: rotation, translation and positive scale (Sim(3))."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from page4d.geometry.rigid import rigid
 
 @dataclass(frozen=True, kw_only=True)
 class Sim3:
-    """The map x -> scale * rotation @ x + translation, with leading batch axes."""
+    """The transform x -> scale * rotation @ x + translation, with leading batch axes."""
 
     scale: Float[Tensor, "*batch"]
     rotation: Float[Tensor, "*batch 3 3"]
@@ -19,7 +19,7 @@ class Sim3:
 
     @staticmethod
     def identity(dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> "Sim3":
-        """Return the map that changes nothing."""
+        """Return the identity transform."""
         return Sim3(
             scale=torch.ones((), dtype=dtype, device=device),
             rotation=torch.eye(3, dtype=dtype, device=device),
@@ -27,13 +27,13 @@ class Sim3:
         )
 
     def like(self, tensor: Tensor) -> "Sim3":
-        """Convert to the dtype and device of a tensor."""
+        """Convert to the dtype and device of `tensor`."""
         return Sim3(
             scale=self.scale.to(tensor), rotation=self.rotation.to(tensor), translation=self.translation.to(tensor)
         )
 
     def __matmul__(self, other: "Sim3") -> "Sim3":
-        """Compose: apply `other` first, then this."""
+        """Compose with `other`, which is applied first."""
         return Sim3(
             scale=self.scale * other.scale,
             rotation=self.rotation @ other.rotation,
@@ -41,18 +41,18 @@ class Sim3:
         )
 
     def inverse(self) -> "Sim3":
-        """Return the map that undoes this one."""
+        """Return the inverse transform."""
         rotation = self.rotation.transpose(-1, -2)
         scale = 1 / self.scale
         translation = -scale[..., None] * (rotation @ self.translation[..., None])[..., 0]
         return Sim3(scale=scale, rotation=rotation, translation=translation)
 
     def matrix(self) -> Float[Tensor, "*batch 4 4"]:
-        """Return the 4x4 matrix of the map."""
+        """Return the 4x4 matrix."""
         return rigid(self.scale[..., None, None] * self.rotation, self.translation)
 
     def apply(self, points: Float[Tensor, "*grid 3"]) -> Float[Tensor, "*grid 3"]:
-        """Map points; the batch axes of the transform lead those of the points."""
+        """Transform points; the batch axes of the transform lead those of the points."""
         grid_axes = points.ndim - self.translation.ndim
         ones = (1,) * grid_axes
         batch = self.scale.shape
@@ -60,10 +60,10 @@ class Sim3:
         return (linear @ points[..., None])[..., 0] + self.translation.reshape(*batch, *ones, 3)
 
     def apply_to_cameras(self, world_to_camera: Float[Tensor, "*cameras 4 4"]) -> Tensor:
-        """Move cameras along with their world.
+        """Transform `world_to_camera` along with the world.
 
-        A camera that sees x at depth d sees apply(x) at depth scale * d after the change: depths and point maps must
-        be multiplied by `scale` at the same time (see `Predictions.transformed`).
+        A point x at depth d becomes apply(x) at depth scale * d: depth maps must be multiplied by `scale` too (see
+        `Predictions.transformed`).
         """
         camera_axes = world_to_camera.ndim - 1 - self.translation.ndim
         ones = (1,) * camera_axes

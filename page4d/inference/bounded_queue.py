@@ -1,4 +1,4 @@
-"""Two stages of a run at once: one makes things, the other uses them up in a thread of its own."""
+"""Bounded producer-consumer queue: one item is consumed in a thread while the next one is produced."""
 
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -9,41 +9,40 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Handover(Generic[T]):
-    """Hands things to a thread that consumes them in order.
+class BoundedQueue(Generic[T]):
+    """Passes items to a thread that consumes them in order.
 
-    Nothing waits in between: `give` returns when the consumer has taken the thing, and it takes one when it is done
-    with the one before. So two are alive at a time, the one that is consumed and the one that is made. A failure of
-    the consumer is raised by the next `give`, or at the end. If the body ends in an exception, as with Ctrl-C, what
-    was given is consumed before it goes on.
+    `put` blocks until the consumer takes the item, which it does when it is done with the previous one: at most two
+    items are alive. A failure of the consumer is raised by the next `put`, or at the end. If the body raises, as with
+    Ctrl-C, the items put so far are consumed first.
     """
 
     def __init__(self, consume: Callable[[Iterator[T]], None]) -> None:
         self._consume = consume
-        self._boxes: SimpleQueue[list[T]] = SimpleQueue()
-        self._wanted = Semaphore(0)
+        self._items: SimpleQueue[list[T]] = SimpleQueue()
+        self._demand = Semaphore(0)
         self._failure: BaseException | None = None
         self._thread = Thread(target=self._run, name="write", daemon=True)
 
-    def give(self, thing: T) -> None:
-        """Wait until the consumer wants the next thing, and hand it over."""
-        self._wanted.acquire()
+    def put(self, item: T) -> None:
+        """Wait for the consumer and pass an item to it."""
+        self._demand.acquire()
         if self._failure is not None:
             raise self._failure
-        self._boxes.put([thing])
+        self._items.put([item])
 
-    def __enter__(self) -> "Handover[T]":
+    def __enter__(self) -> "BoundedQueue[T]":
         self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._boxes.put([])
+        self._items.put([])
         try:
             self._thread.join()
         except BaseException:
-            self._thread.join()  # a signal: what is under way is finished first
+            self._thread.join()  # a signal: the current item is finished first
             raise
         if self._failure is not None and error is None:
             raise self._failure
@@ -51,14 +50,14 @@ class Handover(Generic[T]):
     def _run(self) -> None:
         try:
             self._consume(self._taken())
-        except BaseException as error:  # it is raised where somebody can handle it
+        except BaseException as error:  # raised in the producer's thread
             self._failure = error
-            self._wanted.release()
+            self._demand.release()
 
     def _taken(self) -> Iterator[T]:
         while True:
-            self._wanted.release()
-            box = self._boxes.get()
+            self._demand.release()
+            box = self._items.get()
             if not box:
                 return
-            yield box.pop()  # and keep no hold of it: it is large
+            yield box.pop()  # without a reference here: items are large

@@ -1,31 +1,22 @@
-"""Where the predictions of a run's chunks come from: this process, or others that work ahead."""
+"""Sources of a run's predicted chunks: this process, or others that predict ahead."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from page4d.geometry.camera import Cameras
-from page4d.inference.chunks import Chunk
-from page4d.inference.predictor import Predicted, Predictor
+from page4d.inference.chunk_plan import Chunk
+from page4d.inference.predictor import PredictedChunk, Predictor
 from page4d.inference.progress import Journal
-from page4d.inference.report import RunInputs
-from page4d.inference.settings import ReconstructSettings
+from page4d.inference.run_plan import RunPlan
 from page4d.models.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_placed_batches
 
 
-class PredictedChunk(NamedTuple):
-    """What a predictor says of a chunk, and the cameras of the calibration for its frames."""
-
-    predicted: Predicted
-    rig: Cameras | None
-
-
 class ChunkSource(Protocol):
-    """Predicts chunks, asked for in order."""
+    """Predicts chunks on request, in order."""
 
     def predict(self, chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
-        """Predict a chunk; those `coming` will be asked for next, so that work on them may begin.
+        """Predict a chunk; `coming` are the next ones, on which work may begin.
 
         Raises:
             RuntimeError or MemoryError: if it does not fit in memory.
@@ -34,15 +25,15 @@ class ChunkSource(Protocol):
         ...
 
 
-OpenChunks = Callable[[RunInputs, ReconstructSettings, Journal], AbstractContextManager[ChunkSource]]
-"""Makes the source of a run's chunks."""
+OpenChunks = Callable[[RunPlan, Journal], AbstractContextManager[ChunkSource]]
+"""Opens the source of a run's chunks."""
 
 
 @contextmanager
-def local_chunks(inputs: RunInputs, settings: ReconstructSettings, journal: Journal) -> Iterator[ChunkSource]:
-    """Decode and predict in this process; the frames that come next are decoded meanwhile."""
-    with open_placed_batches(inputs.scene, inputs.plan.transforms, settings.preprocess) as reader:
-        yield _LocalChunks(reader, inputs.predictor, journal)
+def local_chunks(plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
+    """Decode and predict in this process; the next frames are decoded meanwhile."""
+    with open_placed_batches(plan.scene, plan.transforms, plan.settings.preprocess) as reader:
+        yield _LocalChunks(reader, plan.predictor, journal)
 
 
 class _LocalChunks:
@@ -57,4 +48,4 @@ class _LocalChunks:
         if coming:
             self._reader.read_ahead(coming[0].stop)
         with self._journal.timed("predict"):
-            return PredictedChunk(self._predictor.predict(batch, memory), batch.cameras)
+            return self._predictor.predict(batch, memory)

@@ -1,9 +1,8 @@
-"""What a run's bytes depend on, so that a run is continued only as it was begun."""
+"""Fingerprint of everything that a result's bytes depend on, so that only an equal run is resumed."""
 
 import hashlib
 import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,33 +10,23 @@ from pydantic import JsonValue
 
 import page4d
 from page4d.errors import UsageError
-from page4d.inference.report import RunInputs
+from page4d.inference.predictor import PRECISION_NAMES
+from page4d.inference.run_plan import RunPlan
 from page4d.inference.run_state import RunState
-from page4d.inference.settings import ReconstructSettings
 from page4d.io.json_model import readable
 from page4d.scene.records import Scene
+from page4d.settings import describe_settings, option_name
 
 _EDGE_BYTES = 1 << 20
 _WITHOUT_EFFECT = ("preview", "strict_seams", "memory_bytes", "max_frames", "max_megapixels")
-_NAMES_A_FILE = ("sync", "calibration", "masks", "depth")
-
-_OPTION_NAMES = {
-    "long_side": "size",
-    "camera_motion": "cameras",
-    "max_megapixels": "max-pixels",
-    "calibration_resize": "calib-resize",
-    "source": "points-from",
-    "edge_angle_deg": "edge-angle",
-    "voxel_size": "voxel",
-}
-"""Settings that the command line calls otherwise; in the others a dash stands for the underscore."""
+_PATHS = ("sync", "calibration", "masks", "depth")
 
 
 def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[str, JsonValue]) -> RunState:
-    """Return the earlier run if its inputs and settings were the same.
+    """Return the recorded run if its inputs and settings were the same.
 
     Raises:
-        UsageError: naming what differs.
+        UsageError: naming the differences.
     """
     if earlier is None:
         raise UsageError(f"'{folder}' holds files but no record of a page4d run", "use another folder")
@@ -60,26 +49,26 @@ def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if key == "points" and isinstance(before, dict) and isinstance(after, dict):
             names += _differences(before, after)
         else:
-            names.append(_OPTION_NAMES.get(key, key.replace("_", "-")))
-    return names
+            names.append(option_name(key))
+    return list(dict.fromkeys(names))
 
 
-def fingerprint_of(inputs: RunInputs, settings: ReconstructSettings) -> dict[str, JsonValue]:
-    """Describe everything that the result's bytes depend on.
+def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
+    """Return everything that the result's bytes depend on.
 
-    Of files the content counts, not the path: a run may be continued from another folder. The options of the command
-    are in it so that a difference goes by the name that the user knows.
+    Files are identified by content, not by path: a run may be resumed from another folder. Settings are included by
+    their names, so that a difference can be reported by the option.
     """
-    scene = inputs.scene
-    plain: dict[str, JsonValue] = {**inputs.command, **json.loads(json.dumps(asdict(settings)))}
+    scene, predictor = plan.scene, plan.predictor
+    settings = describe_settings(scene.options, plan.settings)
     return {
-        **{name: value for name, value in plain.items() if name not in (*_WITHOUT_EFFECT, *_NAMES_A_FILE)},
+        **{name: value for name, value in settings.items() if name not in (*_WITHOUT_EFFECT, *_PATHS)},
         "version": page4d.__version__,
-        "network": inputs.network.name,
-        "preset": inputs.network.preset,
-        "weights": inputs.network.sha256,
-        "precision": inputs.precision,
-        "device": inputs.device.type,
+        "network": predictor.record.name,
+        "preset": predictor.record.preset,
+        "weights": predictor.record.sha256,
+        "precision": PRECISION_NAMES[predictor.precision],
+        "device": predictor.device.type,
         "mask_meaning": scene.mask_meaning.value,
         "depth_levels": scene.depth_levels,
         "inputs": {
@@ -99,7 +88,7 @@ def fingerprint_of(inputs: RunInputs, settings: ReconstructSettings) -> dict[str
 
 
 def files_of(source: Any) -> list[Path]:
-    """Return the files that frames come from; none for frames that are rendered or held in memory."""
+    """Return the files of a frame source; none for frames that are rendered or held in memory."""
     files = getattr(source, "files", None)
     path = getattr(source, "path", None)
     return list(files) if files else [path] if path else []

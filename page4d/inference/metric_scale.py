@@ -1,4 +1,4 @@
-"""Metres from one known distance between two cameras."""
+"""Metric scale from one known distance between two cameras."""
 
 import math
 import re
@@ -9,47 +9,38 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
+from page4d.export.diagnostics import DistanceRecord
 from page4d.geometry.rigid import camera_centers
-from page4d.inference.seams import has_depth
+from page4d.inference.stitch import has_depth
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene, ViewCamera
 
 METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
-"""Metres in each unit that a distance may be given in."""
+"""Metres per unit that a distance may be given in."""
 
-AGREES = 0.02
-"""Share by which a known distance may differ from a metric calibration, or vary over time between rigid cameras."""
+TOLERANCE = 0.02
+"""Maximum relative difference of a known distance from a metric calibration, and maximum variation over time."""
 
-_SMALLEST_SHARE = 1e-3
-"""Cameras closer together than this share of what they look at coincide."""
+_MIN_BASELINE = 1e-3
+"""Cameras coincide if their distance is below this share of the median depth."""
 
 _FORM = "give it as view1-view2=1.25m; units are m, cm, mm and ft"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnownDistance:
-    """How far apart the cameras of two views stand."""
+    """The distance between the cameras of two views."""
 
     first: str
     second: str
     metres: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class MeasuredDistance:
-    """A known distance as it was predicted: the median over `num_times` instants, and how it varies, as a share."""
-
-    known: KnownDistance
-    predicted: float
-    variation: float
-    num_times: int
-
-
 def known_distance(scene: Scene, text: str | None) -> KnownDistance | None:
-    """Read what `--scale-from` says, such as `cam01-cam02=1.25m`.
+    """Parse `--scale-from`, such as `cam01-cam02=1.25m`.
 
     Raises:
-        UsageError: if it is not of that form, names a view that is not there, or contradicts a metric calibration.
+        UsageError: if it is not of that form, names a view that does not exist, or contradicts a metric calibration.
     """
     if text is None:
         return None
@@ -65,12 +56,12 @@ def known_distance(scene: Scene, text: str | None) -> KnownDistance | None:
         raise UsageError(f"--scale-from: a distance of {match['number']} {match['unit']}", "give a positive number")
     known = KnownDistance(first=first, second=second, metres=metres)
     if scene.scale is Scale.METRIC and _is_calibrated(scene):
-        _check_agrees(scene, known)
+        _check_calibration(scene, known)
     return known
 
 
 def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
-    """Split at the dash between two names, which may have dashes of their own."""
+    """Split at the dash between two names, which may contain dashes themselves."""
     cuts = [(text[:place], text[place + 1 :]) for place, character in enumerate(text) if character == "-"]
     pairs = [(first, second) for first, second in cuts if first in names and second in names]
     if len(pairs) != 1:
@@ -84,8 +75,8 @@ def _is_calibrated(scene: Scene) -> bool:
     return all(view.camera is not None for view in scene.views)
 
 
-def _calibrated(scene: Scene, known: KnownDistance) -> float:
-    """Return the distance in the calibration's unit: the median over time, should cameras move."""
+def _calibrated_distance(scene: Scene, known: KnownDistance) -> float:
+    """Return the distance in the calibration's unit: the median over time for moving cameras."""
     by_name = {view.name: view.camera for view in scene.views}
     first, second = by_name[known.first], by_name[known.second]
     assert first is not None
@@ -94,9 +85,9 @@ def _calibrated(scene: Scene, known: KnownDistance) -> float:
     return float(apart.norm(dim=-1).reshape(-1).quantile(0.5))
 
 
-def _check_agrees(scene: Scene, known: KnownDistance) -> None:
-    found = _calibrated(scene, known)
-    if abs(found - known.metres) > AGREES * known.metres:
+def _check_calibration(scene: Scene, known: KnownDistance) -> None:
+    found = _calibrated_distance(scene, known)
+    if abs(found - known.metres) > TOLERANCE * known.metres:
         raise UsageError(
             f"--scale-from: {known.first} and {known.second} are {known.metres:.4g} m apart, "
             f"but {found:.4g} m in {scene.calibration}",
@@ -104,18 +95,17 @@ def _check_agrees(scene: Scene, known: KnownDistance) -> None:
         )
 
 
-def metric_scene(scene: Scene, text: str | None) -> Scene:
-    """Bring a calibration of unknown unit to metres by a known distance; other scenes come back as they are.
+def metric_scene(scene: Scene, known: KnownDistance | None) -> Scene:
+    """Scale a calibration of unknown unit to metres by a known distance; other scenes are returned unchanged.
 
     Raises:
-        UsageError: as `known_distance`, or if the two calibrated cameras stand at one point.
+        UsageError: if the two calibrated cameras coincide.
     """
-    known = known_distance(scene, text)
     if known is None or scene.scale is Scale.METRIC or not _is_calibrated(scene):
         return scene
-    found = _calibrated(scene, known)
+    found = _calibrated_distance(scene, known)
     if found == 0:
-        raise UsageError(f"{known.first} and {known.second} stand at one point in {scene.calibration}", _FORM)
+        raise UsageError(f"{known.first} and {known.second} coincide in {scene.calibration}", _FORM)
     factor = known.metres / found
     views = tuple(
         replace(view, camera=None if view.camera is None else _scaled(view.camera, factor)) for view in scene.views
@@ -129,28 +119,31 @@ def _scaled(camera: ViewCamera, factor: float) -> ViewCamera:
     return replace(camera, world_to_camera=poses)
 
 
-def measure_distance(predictions: Predictions, known: KnownDistance) -> MeasuredDistance:
+def measure_distance(predictions: Predictions, known: KnownDistance) -> DistanceRecord:
     """Measure a known distance between the predicted cameras of a chunk.
 
     Raises:
-        InputError: if they stand at one point.
+        InputError: if they coincide.
     """
     first, second = (predictions.view_names.index(name) for name in (known.first, known.second))
     centers = predictions.cameras.centers[0].double()
     apart: Tensor = (centers[:, first] - centers[:, second]).norm(dim=-1)
     predicted = apart.quantile(0.5)
     depth = predictions.depth[has_depth(predictions)]
-    if float(predicted) <= (_SMALLEST_SHARE * float(depth.median()) if depth.numel() else 0.0):
+    if float(predicted) <= (_MIN_BASELINE * float(depth.median()) if depth.numel() else 0.0):
         raise InputError(
             f"the predicted cameras of {known.first} and {known.second} coincide, so their distance gives no scale",
             "name two views farther apart with --scale-from",
         )
-    variation = 1.4826 * float((apart / predicted - 1).abs().quantile(0.5))
-    return MeasuredDistance(
-        known=known, predicted=float(predicted), variation=variation, num_times=predictions.num_times
+    return DistanceRecord(
+        views=(known.first, known.second),
+        metres=known.metres,
+        predicted=float(predicted),
+        variation=1.4826 * float((apart / predicted - 1).abs().quantile(0.5)),
+        num_times=predictions.num_times,
     )
 
 
-def to_metres(measured: MeasuredDistance) -> Tensor:
-    """Return the metres in a unit of length of the prediction."""
-    return torch.tensor(measured.known.metres / measured.predicted, dtype=torch.float64)
+def metres_per_unit(measured: DistanceRecord) -> Tensor:
+    """Return the metres per unit of length of the prediction."""
+    return torch.tensor(measured.metres / measured.predicted, dtype=torch.float64)

@@ -1,29 +1,21 @@
-"""The output folder before a run: what may lie in it already, and what may not."""
+"""Checks of the output folder before a run: existing results, and input files inside it."""
 
-from enum import StrEnum
 from pathlib import Path
 
+from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
 from page4d.inference.fingerprint import files_of
-from page4d.inference.run_state import OWN_NAMES, is_occupied
+from page4d.inference.run_state import CONTRACT_NAMES, is_occupied
 from page4d.io.atomic import check_can_be_made
 from page4d.scene.records import Scene
-
-
-class ExistingOutput(StrEnum):
-    """What to do with an output folder that already holds a result."""
-
-    REFUSE = "refuse"
-    OVERWRITE = "overwrite"
-    RESUME = "resume"
 
 
 def check_target(out: Path, existing: ExistingOutput) -> None:
     """Refuse, before any work, an output that cannot be written or already holds a result.
 
     Raises:
-        OutputError: if it is a file or cannot be made.
-        UsageError: if it holds a result that is neither to be continued nor replaced.
+        OutputError: if it is a file or cannot be created.
+        UsageError: if it holds a result that is neither to be resumed nor overwritten.
     """
     check_can_be_made(out)
     if not is_occupied(out):
@@ -36,15 +28,15 @@ def check_target(out: Path, existing: ExistingOutput) -> None:
         )
 
 
-def check_apart(scene: Scene, out: Path) -> None:
-    """Refuse an output whose files would come to lie among those that are read.
+def check_inputs_outside(scene: Scene, out: Path) -> None:
+    """Refuse an output whose files would overwrite input files.
 
     Raises:
         UsageError: naming the first such file.
     """
-    own = [(out / name).resolve() for name in OWN_NAMES]
-    companions = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
-    read = [path for source in (*(view.source for view in scene.views), *companions) for path in files_of(source)]
+    own = [(out / name).resolve() for name in CONTRACT_NAMES]
+    sidecars = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
+    read = [path for source in (*(view.source for view in scene.views), *sidecars) for path in files_of(source)]
     for path in (*read, *scene.other_files):
         if any(path.resolve().is_relative_to(folder) for folder in own):
-            raise UsageError(f"the output would overwrite '{path}', which is read", "use another folder for --out")
+            raise UsageError(f"the output would overwrite the input '{path}'", "use another folder for --out")

@@ -1,112 +1,140 @@
-"""Where predictions come from: a network, or depth that a sensor measured. Both see a batch and return a record."""
+"""Predictors: a network, or measured depth, as the source of a run's predictions."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from page4d.choices import Poses
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
+from page4d.export.run_record import NetworkRecord
 from page4d.geometry.camera import Cameras
 from page4d.models.conditioning import Conditioning, Memory
-from page4d.models.network import ViewTimeNetwork
+from page4d.models.config import PRESETS
+from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.ood import OODLimits, measure_ood
-from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.size_groups import parts_for_one_size
 from page4d.predictions import Predictions
-from page4d.refinement.refine import refine_by
+from page4d.refinement.refine import refine
 from page4d.scene.records import FrameBatch, Scene
+from page4d.settings import NetworkOptions, ReconstructSettings
+from page4d.weights.bundled import BUNDLED_NAME, NOTICE, bundled_weights
+from page4d.weights.loading import load_network
+from page4d.weights.placement import choose_device, choose_precision
 
 PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
-"""What a precision is called in options and in `run.json`."""
+"""Names of precisions in options and in `run.json`."""
 
 CPU = torch.device("cpu")
 
 
-class Predicted(NamedTuple):
-    """What a predictor says of a batch, and what it wants to be told with the next one."""
+class PredictedChunk(NamedTuple):
+    """Predictions for the frames of a chunk.
+
+    `rig` are the calibrated cameras of its frames, `memory` is an input of the network for the next chunk, and `ood`
+    names the out-of-distribution indicators above their thresholds.
+    """
 
     predictions: Predictions
+    rig: Cameras | None = None
     memory: Memory | None = None
-    strange: tuple[str, ...] = ()
-    """The names of `OODIndicators` that are worse than is usual on scenes like those of its training."""
+    ood: tuple[str, ...] = ()
 
 
 class Predictor(Protocol):
-    """Turns decoded frames into predictions."""
+    """Turns decoded frames into predictions, under the settings of a run."""
+
+    @property
+    def settings(self) -> ReconstructSettings:
+        """Settings that predictions depend on."""
+        ...
+
+    @property
+    def record(self) -> NetworkRecord:
+        """Record of the network for `run.json`."""
+        ...
 
     @property
     def multiple(self) -> int:
-        """What image sides must be divisible by: the side of a patch in pixels."""
+        """Divisor of image sides: the patch size in pixels."""
         ...
 
     @property
     def default_long_side(self) -> int | None:
-        """Long side of the images in pixels where the user does not say; None for the original size."""
+        """Default long side of images in pixels; None for the original size."""
         ...
 
     @property
     def takes_mixed_sizes(self) -> bool:
-        """True if every view may have a size of its own; else all are placed on one canvas."""
+        """Whether views may differ in size; otherwise all are placed on one canvas."""
         ...
 
     @property
     def uses_rig_cameras(self) -> bool:
-        """True if predictions come with the calibrated cameras, in their world."""
+        """Whether predictions have the calibrated cameras, in their world."""
         ...
 
     @property
     def predicts_points(self) -> bool:
-        """True if predictions hold point maps beside depth."""
+        """Whether predictions have point maps besides depth."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """Device of the computation."""
         ...
 
     @property
     def precision(self) -> torch.dtype:
-        """In which arithmetic."""
+        """Precision of the computation."""
         ...
 
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
-        """Predict all instants and views of a batch together; `memory` is what the chunk before left."""
+    def with_settings(self, settings: ReconstructSettings) -> Self:
+        """Return the predictor under other settings."""
+        ...
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
+        """Predict all instants and views of a batch; `memory` is that of the previous chunk."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPredictor:
-    """Runs a network. The trunk may run at lower `precision`; heads, poses and geometry stay in float32.
+    """Runs a network and refines its output.
 
-    With `tells_cameras` a network that can use the calibrated cameras is told them; with `refines` cameras and depth
-    are made to agree with the matches that it found, if it looks for any. `domain` is where it is at home.
+    The trunk may run at lower `precision`; heads, poses and geometry stay in float32. `ood_limits` are the thresholds
+    of its out-of-distribution indicators.
     """
 
     network: ViewTimeNetwork
     device: torch.device
     precision: torch.dtype = torch.float32
+    settings: ReconstructSettings = field(default_factory=ReconstructSettings)
+    record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="page4d-mv", trained=False))
     uses_rig_cameras: bool = False
-    tells_cameras: bool = True
-    refines: bool = True
-    domain: OODLimits | None = None
+    ood_limits: OODLimits | None = None
 
     @property
     def multiple(self) -> int:
-        """Side of a patch in pixels."""
+        """Patch size in pixels."""
         return self.network.config.patch_size
 
     @property
     def default_long_side(self) -> int | None:
-        """The size that the network was made for."""
+        """Image size of the encoder's position table."""
         return self.network.config.encoder.image_size
 
     @property
     def takes_mixed_sizes(self) -> bool:
-        """True unless a part of the network is for images of one size."""
+        """True unless a part of the network needs images of one size."""
         return not parts_for_one_size(self.network.config)
 
     @property
@@ -114,41 +142,46 @@ class NetworkPredictor:
         """True if the network has a point head."""
         return self.network.config.point_head is not None
 
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
+    @property
+    def is_conditioned_on_cameras(self) -> bool:
+        """True if calibrated cameras are an input of the network, where there are any."""
+        return self.settings.poses is Poses.INPUT
+
+    def with_settings(self, settings: ReconstructSettings) -> "NetworkPredictor":
+        """Return the predictor under other settings."""
+        return replace(self, settings=settings)
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
-        found = self.run(batch, memory)
-        strange = () if self.domain is None else self.domain.beyond(measure_ood(found))
-        height, width = batch.images.shape[-2:]
-        if self.refines:
-            found = refine_by(self.network, found, self._images(batch), self._conditioning(batch, None))
-        output = found.on_canvas((height, width)) if isinstance(found, MixedOutput) else found
+        output = self.run(batch, memory)
+        ood = () if self.ood_limits is None else self.ood_limits.exceeded(measure_ood(output))
+        if self.settings.refine:
+            output = refine(self.network, output, self._images(batch), self._conditioning(batch, None))
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
-        return Predicted(_predictions(batch, output), kept, strange)
+        on_canvas = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1]))
+        return PredictedChunk(_predictions(batch, on_canvas), batch.cameras, kept, ood)
 
-    def run(self, batch: FrameBatch, memory: Memory | None = None) -> NetworkOutput | MixedOutput:
-        """Return what the network itself says, on its device; views on canvases of their own go in as they are.
+    def run(self, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
+        """Return the network's output without refinement, on its device.
 
-        A network without a mask head cannot use external masks; they still say what moves in the result.
+        A network without a mask head ignores external masks; they still are the motion masks of the result.
         """
         takes_masks = self.network.config.mask is not None
-        external = batch.dynamic.to(self.device) if batch.dynamic is not None and takes_masks else None
-        reduced = self.precision is not torch.float32
+        masks = None
+        if batch.dynamic is not None and takes_masks:
+            masks = _views(batch.dynamic.to(self.device), batch)
         images, conditioning = self._images(batch), self._conditioning(batch, memory)
+        reduced = self.precision is not torch.float32
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
-            if isinstance(images, list):
-                masks = None if external is None else _each_view(external, _sizes(batch))
-                return self.network.forward_mixed(images, masks, conditioning=conditioning)
-            output: NetworkOutput = self.network(images, mask_ext=external, conditioning=conditioning)
+            output: RigOutput = self.network(images, masks, conditioning=conditioning)
         return output
 
-    def _images(self, batch: FrameBatch) -> Tensor | list[Tensor]:
-        """Return the images on the device; those of every view if their sizes differ."""
-        images, sizes = batch.images.to(self.device), _sizes(batch)
-        return _each_view(images, sizes) if len(set(sizes)) > 1 else images
+    def _images(self, batch: FrameBatch) -> list[Float[Tensor, "B T 3 _ _"]]:
+        """Return the images of every view at its own size, on the device."""
+        return _views(batch.images.to(self.device), batch)
 
     def _conditioning(self, batch: FrameBatch, memory: Memory | None) -> Conditioning:
-        """Return what is known besides the images, on the device."""
-        cameras = batch.cameras if self.tells_cameras else None
+        cameras = batch.cameras if self.is_conditioned_on_cameras else None
         return Conditioning(
             times=times_in_frames(batch.times).to(self.device)[None],
             memory=memory and {name: tokens.to(self.device) for name, tokens in memory.items()},
@@ -157,49 +190,43 @@ class NetworkPredictor:
         )
 
 
-def _sizes(batch: FrameBatch) -> list[tuple[int, int]]:
-    """Return the (height, width) of every view's own images."""
-    return [transform.canvas_size for transform in batch.pixel_transforms]
-
-
-def _each_view(maps: Float[Tensor, "B T V *C H W"], sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
-    """Cut every view's own canvas out of the common one."""
+def _views(maps: Float[Tensor, "B T V *C H W"], batch: FrameBatch) -> list[Tensor]:
+    """Cut every view's canvas out of the common one."""
+    sizes: Sequence[tuple[int, int]] = [transform.canvas_size for transform in batch.pixel_transforms]
     return [maps[:, :, view, ..., :height, :width] for view, (height, width) in enumerate(sizes)]
 
 
 def times_in_frames(times: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-    """Count times in seconds from the first one, with the usual distance between two of them as the unit."""
+    """Convert times in seconds to frames since the first, in units of the median frame interval."""
     if len(times) < 2:
         return torch.zeros_like(times)
     return (times - times[0]) / times.diff().median()
 
 
 def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
-    """Bring a network's output to page4d's conventions, in float32 on the CPU."""
+    """Convert a network's output to predictions in page4d's conventions, in float32 on the CPU."""
     if output.world_to_camera is None or output.intrinsics is None:
         raise UsageError("this network predicts no cameras", "use weights of a network with a camera head")
     if output.depth is None or output.depth_confidence is None:
         raise UsageError("this network predicts no depth", "use weights of a network with a depth head")
     height, width = batch.images.shape[-2:]
-    cameras = Cameras(
-        world_to_camera=output.world_to_camera.detach().to("cpu", torch.float64),
-        intrinsics=output.intrinsics.detach().to("cpu", torch.float64),
-        image_size=(height, width),
-    )
+    points_confidence = output.points_confidence
     return Predictions(
         times=batch.times,
         view_names=batch.view_names,
         scale=Scale.ARBITRARY,
         pixel_transforms=batch.pixel_transforms,
-        cameras=cameras,
+        cameras=Cameras(
+            world_to_camera=output.world_to_camera.detach().to("cpu", torch.float64),
+            intrinsics=output.intrinsics.detach().to("cpu", torch.float64),
+            image_size=(height, width),
+        ),
         images=batch.images,
         valid=batch.valid,
         depth=_to_host(output.depth),
         depth_confidence=_unit_confidence(_to_host(output.depth_confidence)),
         points=None if output.points is None else _to_host(output.points),
-        points_confidence=(
-            None if output.points_confidence is None else _unit_confidence(_to_host(output.points_confidence))
-        ),
+        points_confidence=None if points_confidence is None else _unit_confidence(_to_host(points_confidence)),
         dynamic=batch.dynamic if output.dynamic is None else _to_host(output.dynamic),
     )
 
@@ -209,15 +236,17 @@ def _to_host(values: Tensor) -> Tensor:
 
 
 def _unit_confidence(raw: Tensor) -> Tensor:
-    """Map 1 + exp(x) in [1, inf) to sigmoid(x) in [0, 1), so that a threshold means the same for every network."""
+    """Map 1 + exp(x) to sigmoid(x) in [0, 1), so that thresholds are comparable between networks."""
     return 1 - 1 / raw
 
 
 @dataclass(frozen=True)
 class MeasuredDepth:
-    """Takes depth from a sensor and cameras from a calibration: no network is run."""
+    """Depth of a sensor and cameras of a calibration, without a network."""
 
     scene: Scene
+    settings: ReconstructSettings = field(default_factory=ReconstructSettings)
+    record: NetworkRecord = field(default=NetworkRecord(name="measured depth, no network", trained=True))
     multiple: int = 1
     default_long_side: int | None = None
     takes_mixed_sizes: bool = False
@@ -227,32 +256,124 @@ class MeasuredDepth:
     precision: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        lacking = [view.name for view in self.scene.views if view.camera is None]
-        if lacking:
+        if any(view.camera is None for view in self.scene.views):
             raise UsageError("measured depth needs the cameras of all views", "pass --calibration")
         without = [view.name for view in self.scene.views if view.depth is None]
         if without:
             raise InputError(f"no measured depth for {', '.join(without)}", "leave them out with --views")
 
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:  # noqa: ARG002  a sensor remembers nothing
-        """Return the measurements as predictions, with confidence 1 wherever the sensor saw something."""
+    def with_settings(self, settings: ReconstructSettings) -> "MeasuredDepth":
+        """Return the predictor under other settings."""
+        return replace(self, settings=settings)
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:  # noqa: ARG002  no memory
+        """Return the measurements as predictions, with confidence 1 where the sensor has a reading."""
         assert batch.depth is not None
         assert batch.cameras is not None
-        cameras = Cameras(
-            world_to_camera=batch.cameras.world_to_camera,
-            intrinsics=batch.cameras.intrinsics,
-            image_size=batch.cameras.image_size,
-        )
         measured = Predictions(
             times=batch.times,
             view_names=batch.view_names,
             scale=self.scene.scale,
             pixel_transforms=batch.pixel_transforms,
-            cameras=cameras,
+            cameras=batch.cameras,
             images=batch.images,
             valid=batch.valid,
             depth=batch.depth,
             depth_confidence=(batch.valid & (batch.depth > 0)).to(torch.float32),
             dynamic=batch.dynamic,
         )
-        return Predicted(measured)
+        return PredictedChunk(measured, batch.cameras)
+
+
+def build_predictor(
+    weights: Path | str | None = None,
+    *,
+    device: str = "auto",
+    precision: str = "auto",
+    untrained: bool = False,
+    preset: str = NetworkOptions.preset,
+    settings: ReconstructSettings | None = None,
+) -> NetworkPredictor:
+    """Build the predictor of a network under the settings of a run.
+
+    Args:
+        weights: file that `convert-weights` or `save_network` wrote; None is the bundled network.
+        device: auto, cpu, cuda or cuda:N.
+        precision: of encoder and trunk: auto, fp32, bf16 or fp16.
+        untrained: build a network of `preset` with random weights, of the settings' seed, instead.
+        preset: name of a network configuration.
+        settings: of the run; the defaults if None.
+
+    Raises:
+        UsageError: if the arguments contradict each other or name nothing that exists.
+        WeightsError: if the weights cannot be used.
+        CapabilityError: if the device does not exist.
+    """
+    options: dict[str, Any] = {"weights": weights, "untrained": untrained, "preset": preset}
+    options |= {"device": device, "precision": precision}
+    return network_predictor(NetworkOptions(**options), settings or ReconstructSettings())
+
+
+def predictor_for(scene: Scene, options: NetworkOptions, settings: ReconstructSettings) -> Predictor:
+    """Build the predictor of a scene: its measured depth if there is any, else a network.
+
+    Raises:
+        UsageError: if the options contradict each other.
+        WeightsError: if the weights cannot be used.
+        CapabilityError: if the device does not exist.
+    """
+    if all(view.depth is None for view in scene.views):
+        return network_predictor(options, settings)
+    if options.weights is not None or options.untrained:
+        raise UsageError("--depth replaces the network, but a network is requested too", "give one of them")
+    return MeasuredDepth(scene, settings)
+
+
+def network_predictor(options: NetworkOptions, settings: ReconstructSettings) -> NetworkPredictor:
+    """Build the predictor of a network; the scenes of a batch share one network.
+
+    Raises:
+        UsageError: if no preset, device or precision has that name.
+        WeightsError: if the weights cannot be used.
+        CapabilityError: if the device does not exist.
+    """
+    return _loaded(options, settings.seed if options.untrained else 0).with_settings(settings)
+
+
+@lru_cache(maxsize=1)
+def _loaded(options: NetworkOptions, seed: int) -> NetworkPredictor:
+    device = choose_device(options.device)
+    precision = choose_precision(options.precision, device)
+    return _untrained(options, device, precision, seed) if options.untrained else _trained(options, device, precision)
+
+
+def _trained(options: NetworkOptions, device: torch.device, precision: torch.dtype) -> NetworkPredictor:
+    is_bundled = options.weights is None
+    loaded = load_network(options.weights or bundled_weights(), device, precision)
+    limits = loaded.info.metadata.get("domain")
+    return NetworkPredictor(
+        network=loaded.network,
+        device=device,
+        precision=precision,
+        record=NetworkRecord(
+            name=BUNDLED_NAME if is_bundled else loaded.info.description,
+            trained=True,
+            config=json.loads(loaded.config.to_json()),
+            weights=loaded.info.path.name,
+            sha256=loaded.info.sha256,
+            licence=loaded.info.licence,
+            notice=NOTICE if is_bundled else "",
+        ),
+        ood_limits=None if limits is None else OODLimits.from_json(limits),
+    )
+
+
+def _untrained(options: NetworkOptions, device: torch.device, precision: torch.dtype, seed: int) -> NetworkPredictor:
+    if options.preset not in PRESETS:
+        raise UsageError(f"no preset is called '{options.preset}'", f"choose from {', '.join(PRESETS)}")
+    torch.manual_seed(seed)
+    network = build_network(PRESETS[options.preset]).to(device).eval()
+    record = NetworkRecord(
+        name="page4d-mv", trained=False, preset=options.preset, config=json.loads(network.config.to_json())
+    )
+    return NetworkPredictor(network=network, device=device, precision=precision, record=record)

@@ -1,4 +1,4 @@
-"""The preview pictures of a finished output: the first thing a person looks at."""
+"""Preview pictures of a finished output: contact sheet and point cloud."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from page4d.export.maps import write_png
 from page4d.export.output import Output
 from page4d.export.preview.cloud_view import cloud_views
-from page4d.export.preview.contact_sheet import chosen_instants, contact_sheet, tiles_from_output
+from page4d.export.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
 from page4d.inference.run_state import PREVIEW_NAMES
 from page4d.io.atomic import WrittenFile
 from page4d.scene.batches import open_batches
@@ -16,12 +16,12 @@ _LONG_SIDE = 480
 
 
 def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
-    """Write `preview/contact_sheet.png` and `preview/cloud.png`, with the network's notice across them."""
+    """Write `preview/contact_sheet.png` and `preview/cloud.png`, with the network's notice as a banner."""
     notice = output.run.network.notice
     instants = chosen_instants(output.num_times)
     images = _images_at(scene, instants)
-    tiles = [tiles_from_output(output, instant, images[instant]) for instant in instants]
-    sheet = contact_sheet(tiles, output.run.scale, notice)
+    frames = [read_frames(output, instant, images[instant]) for instant in instants]
+    sheet = contact_sheet(frames, output.run.scale, notice)
     middle = instants[len(instants) // 2]
     cloud = cloud_views(output.points(middle), output.cameras, middle, notice)
     pictures = zip(PREVIEW_NAMES, (sheet, cloud), strict=True)
@@ -29,7 +29,7 @@ def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
 
 
 def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:
-    """Decode some instants of all views, small; the decoders seek from one to the next."""
+    """Decode some instants of all views at preview size, seeking from one to the next."""
     images = {}
     with open_batches(scene, _LONG_SIDE, 1) as reader:
         for instant in instants:

@@ -1,4 +1,4 @@
-"""What a run tells while it goes on, and what adds up to be told at its end."""
+"""Progress of a run: notices and instants for an observer, warnings and timings for `run.json`."""
 
 import time
 from collections import defaultdict
@@ -10,19 +10,19 @@ from page4d.scene.records import Level, Notice
 
 
 class Observer(Protocol):
-    """Hears what a run does."""
+    """Receives the notices and the progress of a run."""
 
     def notice(self, notice: Notice) -> None:
-        """Hear something that the user should know."""
+        """Receive a message to the user."""
         ...
 
     def progress(self, done: int, total: int) -> None:
-        """Hear that so many of the instants are written."""
+        """Receive the number of instants written so far."""
         ...
 
 
 class SilentObserver:
-    """Ignores everything; `run.json` has the warnings."""
+    """Ignores everything; `run.json` holds the warnings."""
 
     def notice(self, notice: Notice) -> None:
         """Ignore a notice."""
@@ -32,7 +32,7 @@ class SilentObserver:
 
 
 class Journal:
-    """Passes everything on to an observer, and keeps the warnings and the seconds of every stage for `run.json`."""
+    """Forwards everything to an observer, and collects warnings and seconds per stage for `run.json`."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -40,24 +40,24 @@ class Journal:
         self.seconds: dict[str, float] = defaultdict(float)
 
     def continue_from(self, warnings: list[str], seconds: dict[str, float]) -> None:
-        """Take up what an interrupted run had to tell."""
+        """Add the warnings and timings of an interrupted run."""
         self.warnings.extend(warnings)
         for stage, spent in seconds.items():
             self.seconds[stage] += spent
 
     def notice(self, notice: Notice) -> None:
-        """Pass a notice on; a warning is kept once."""
+        """Forward a notice; a warning is collected once."""
         if notice.level is Level.WARNING and notice.text not in self.warnings:
             self.warnings.append(notice.text)
         self._observer.notice(notice)
 
     def progress(self, done: int, total: int) -> None:
-        """Pass progress on."""
+        """Forward progress."""
         self._observer.progress(done, total)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the time that the body takes to a stage."""
+        """Add the run time of the body to a stage."""
         begin = time.perf_counter()
         try:
             yield

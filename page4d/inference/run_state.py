@@ -1,32 +1,41 @@
-"""What a run leaves behind so that it can be continued, and so that a finished one is never overwritten unasked."""
+"""The state folder of an output: what a run records so that it can be resumed, and what it owns."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
-from jaxtyping import Float
 from pydantic import Field, JsonValue
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
 from page4d.export.cameras import CaptureCameras
-from page4d.export.instant import InstantFiles
+from page4d.export.diagnostics import ChunkRecord, DistanceRecord, RigRecord
 from page4d.export.layout import OutputLayout
-from page4d.export.run_record import ChunkRecord, DistanceRecord, RigRecord, RunRecord
+from page4d.export.run_record import RunRecord
 from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
-from page4d.inference.chunks import Chunk
+from page4d.inference.chunk_plan import Chunk
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_model import FileModel, Model, format_json, read_model
 from page4d.models.conditioning import Memory
 
-OWN_NAMES = ("run.json", "cameras.json", "cameras", "points", "depth", "confidence", "dynamic", "preview", "state")
-"""What the output contract calls its files and folders."""
+CONTRACT_NAMES = (
+    "run.json",
+    "cameras.json",
+    "cameras",
+    "points",
+    "depth",
+    "confidence",
+    "dynamic",
+    "preview",
+    "state",
+)
+"""Names of files and folders in the output contract."""
 
 PREVIEW_NAMES = ("contact_sheet.png", "cloud.png")
 
@@ -34,7 +43,7 @@ Matrix = list[list[float]]
 
 
 class FileRecord(FileModel):
-    """A finished file below the output folder."""
+    """A complete file below the output folder."""
 
     name: str
     num_bytes: Annotated[int, Field(ge=0)]
@@ -42,7 +51,7 @@ class FileRecord(FileModel):
 
 
 class ChunkState(FileModel):
-    """A chunk whose instants are all written: its files, its cameras and its place in the world."""
+    """A chunk whose instants `first` to before `stop` are all written: its files, cameras and diagnostics."""
 
     record: ChunkRecord
     first: int
@@ -57,31 +66,38 @@ class ChunkState(FileModel):
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedChunk:
-    """What is kept in memory of a chunk whose instants `first` to before `stop` are all on disk."""
+    """What a run keeps in memory of a chunk whose instants, from `first` on, are all written."""
 
     record: ChunkRecord
     first: int
-    stop: int
-    times: Float[Tensor, " T"]
-    world_to_camera: Float[Tensor, "T V 4 4"]
-    intrinsics: Float[Tensor, "T V 3 3"]
+    cameras: CaptureCameras
     clipped_depths: int
     num_points: int
 
+    @property
+    def stop(self) -> int:
+        """The instant after the last written one."""
+        return self.first + len(self.cameras.times)
+
 
 class RigState(FileModel):
-    """What was decided about the cameras: with none listed they move, else these are those of all instants.
-
-    They are at the pixels of a network image of (height, width).
-    """
+    """The decision on camera motion: the static cameras, at pixels of a network image (height, width), or none."""
 
     record: RigRecord
     image_size: tuple[int, int]
     world_to_camera: list[Matrix] = Field(default_factory=list)
     intrinsics: list[Matrix] = Field(default_factory=list)
 
+    @staticmethod
+    def of(record: RigRecord, cameras: Cameras | None, image_size: tuple[int, int]) -> "RigState":
+        """Record the static cameras [V], or none."""
+        if cameras is None:
+            return RigState(record=record, image_size=image_size)
+        poses, intrinsics = cameras.world_to_camera.tolist(), cameras.intrinsics.tolist()
+        return RigState(record=record, image_size=image_size, world_to_camera=poses, intrinsics=intrinsics)
+
     def cameras(self) -> Cameras | None:
-        """Return the cameras [V] that stand still, or None if they move."""
+        """Return the static cameras [V], or None if they move."""
         if not self.world_to_camera:
             return None
         return Cameras(
@@ -92,7 +108,7 @@ class RigState(FileModel):
 
 
 class RunState(FileModel):
-    """What must stay the same for a run to be continued, what was decided at its start, and what adds up."""
+    """The state of a run: what must be equal to resume it, what was decided at its start, and its totals."""
 
     fingerprint: dict[str, JsonValue]
     plan: list[tuple[int, int, int]]
@@ -104,6 +120,11 @@ class RunState(FileModel):
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, float] = Field(default_factory=dict)
 
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks of the plan."""
+        return tuple(Chunk(*chunk) for chunk in self.plan)
+
 
 class StateFolder:
     """The `state/` folder of an output."""
@@ -112,25 +133,40 @@ class StateFolder:
         self._layout = layout
 
     def write_run(self, state: RunState) -> None:
-        """Record the run, whole or not at all."""
+        """Record the run atomically."""
         _write(self._layout.state("run.json"), state)
 
     def read_run(self) -> RunState | None:
-        """Return what an earlier run recorded, or None if there was none."""
+        """Return the recorded run, or None if there is none."""
         path = self._layout.state("run.json")
         return _read(path, RunState) if path.is_file() else None
 
-    def write_chunk(self, index: int, state: ChunkState) -> None:
-        """Record a finished chunk; this is the last thing written for it."""
+    def write_chunk(self, index: int, chunk: FinishedChunk, files: Sequence[WrittenFile]) -> None:
+        """Record a finished chunk, after all its files."""
+        folder = self._layout.folder
+        state = ChunkState(
+            record=chunk.record,
+            first=chunk.first,
+            stop=chunk.stop,
+            files=[
+                FileRecord(name=str(file.path.relative_to(folder)), num_bytes=file.num_bytes, sha256=file.sha256)
+                for file in files
+            ],
+            times=chunk.cameras.times.tolist(),
+            world_to_camera=chunk.cameras.world_to_camera.tolist(),
+            intrinsics=chunk.cameras.intrinsics.tolist(),
+            clipped_depths=chunk.clipped_depths,
+            num_points=chunk.num_points,
+        )
         _write(self._layout.state(_chunk_name(index)), state)
 
     def write_memory(self, index: int, memory: Memory) -> WrittenFile:
-        """Keep what the network remembers after a chunk, for the next one."""
+        """Write the memory that the network passes on after a chunk."""
         tensors = {name: tokens.contiguous() for name, tokens in memory.items()}
         return write_bytes_atomic(self._layout.state(_memory_name(index)), save(tensors))
 
     def read_memory(self, index: int) -> Memory | None:
-        """Return what was kept after a chunk, or None if nothing was.
+        """Return the memory after a chunk, or None if there is none.
 
         Raises:
             UsageError: if the file is damaged.
@@ -141,8 +177,13 @@ class StateFolder:
         except SafetensorError as error:
             raise UsageError(f"'{path}' is damaged: {error}", "use another folder, or delete this one") from error
 
-    def finished_chunks(self, run: RunState) -> list[FinishedChunk]:
-        """Return the chunks from the start of the plan on that are recorded and whose files are all there."""
+    def finished_chunks(
+        self, run: RunState, image_sizes: tuple[tuple[int, int], ...], scale: Scale
+    ) -> list[FinishedChunk]:
+        """Return the first chunks of the plan that are recorded and whose files all exist.
+
+        `image_sizes` are the original (height, width) of the views.
+        """
         finished: list[FinishedChunk] = []
         for index, (start, stop, overlap) in enumerate(run.plan):
             path = self._layout.state(_chunk_name(index))
@@ -153,17 +194,33 @@ class StateFolder:
             follows = chunk.first == (finished[-1].stop if finished else 0)
             if not (planned and follows and all(self._is_whole(file) for file in chunk.files)):
                 break
-            finished.append(finished_chunk(chunk))
+            cameras = CaptureCameras(
+                times=torch.tensor(chunk.times, dtype=torch.float64),
+                view_names=self._layout.view_names,
+                image_sizes=image_sizes,
+                world_to_camera=torch.tensor(chunk.world_to_camera, dtype=torch.float64),
+                intrinsics=torch.tensor(chunk.intrinsics, dtype=torch.float64),
+                scale=scale,
+            )
+            finished.append(
+                FinishedChunk(
+                    record=chunk.record,
+                    first=chunk.first,
+                    cameras=cameras,
+                    clipped_depths=chunk.clipped_depths,
+                    num_points=chunk.num_points,
+                )
+            )
         return finished
 
-    def forget_chunks_from(self, index: int) -> None:
-        """Delete the records of chunks that belong to a plan that is no longer followed."""
+    def delete_chunks_from(self, index: int) -> None:
+        """Delete the records of chunks of an abandoned plan."""
         for path in self._chunk_records():
             if path.name >= _chunk_name(index):
                 path.unlink()
 
     def is_complete(self) -> bool:
-        """Tell whether the run in the folder says that it is complete and every file it lists is there."""
+        """Return whether the run in the folder is recorded as complete and every file it lists exists."""
         run = self.read_run()
         if run is None or not self._layout.run.is_file():
             return False
@@ -178,7 +235,7 @@ class StateFolder:
         return path.is_file() and path.stat().st_size == file.num_bytes
 
     def listed_files(self) -> list[str]:
-        """Name every file that an earlier run lists, `run.json` first: without it nothing is a result."""
+        """Name every file that the recorded run lists, `run.json` first: without it a folder is no result."""
         names = ["run.json"]
         run = self.read_run()
         if run is not None:
@@ -189,12 +246,12 @@ class StateFolder:
         return list(dict.fromkeys([*names, "state/run.json"]))
 
     def listed_bytes(self) -> int:
-        """Return how much space deleting the listed files would free."""
+        """Return the size of the listed files."""
         paths = [self._layout.folder / name for name in self.listed_files()]
         return sum(path.lstat().st_size for path in paths if path.is_file())
 
     def remove_listed_files(self) -> None:
-        """Delete what the records of an earlier run list, and nothing else; empty folders go too."""
+        """Delete the files that the recorded run lists, and nothing else, and the folders that this empties."""
         names = self.listed_files()
         root = self._layout.folder.resolve()
         for name in names:
@@ -207,7 +264,7 @@ class StateFolder:
                     _remove_if_empty(own)
 
     def _planned_files(self) -> list[str]:
-        """Name the files of all instants that the run in the folder set out to write: the last chunk may be torn."""
+        """Name the files of all instants of the run in the folder: the last chunk may be half written."""
         root = self._layout.folder
         if not self._layout.run.is_file():
             return []
@@ -226,74 +283,17 @@ class StateFolder:
 
 
 def is_occupied(folder: Path) -> bool:
-    """Tell whether a folder holds something under the names of the output contract."""
-    return folder.is_dir() and any(_exists(folder / name) for name in OWN_NAMES)
+    """Return whether a folder holds anything under the names of the output contract."""
+    return folder.is_dir() and any(_exists(folder / name) for name in CONTRACT_NAMES)
 
 
 def _exists(path: Path) -> bool:
-    """Tell whether there is a file, or a folder with something in it."""
+    """Return whether there is a file, or a folder that is not empty."""
     return any(path.iterdir()) if path.is_dir() else path.exists()
 
 
-def chunk_state(
-    record: ChunkRecord,
-    first: int,
-    cameras: CaptureCameras,
-    written: InstantFiles,
-    memory: WrittenFile | None,
-    folder: Path,
-) -> ChunkState:
-    """Build the record of a chunk whose final instants begin at `first`; what it remembers is one of its files."""
-    return ChunkState(
-        record=record,
-        first=first,
-        stop=first + len(cameras.times),
-        files=[
-            FileRecord(name=str(file.path.relative_to(folder)), num_bytes=file.num_bytes, sha256=file.sha256)
-            for file in (*written.files, *([] if memory is None else [memory]))
-        ],
-        times=cameras.times.tolist(),
-        world_to_camera=cameras.world_to_camera.tolist(),
-        intrinsics=cameras.intrinsics.tolist(),
-        clipped_depths=written.clipped_depths,
-        num_points=written.num_points,
-    )
-
-
-def finished_chunk(state: ChunkState) -> FinishedChunk:
-    """Keep of a chunk's record what the rest of the run needs."""
-
-    def matrices(values: list[list[Matrix]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64)
-
-    return FinishedChunk(
-        record=state.record,
-        first=state.first,
-        stop=state.stop,
-        times=torch.tensor(state.times, dtype=torch.float64),
-        world_to_camera=matrices(state.world_to_camera),
-        intrinsics=matrices(state.intrinsics),
-        clipped_depths=state.clipped_depths,
-        num_points=state.num_points,
-    )
-
-
-def cameras_of(
-    chunks: list[FinishedChunk], view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...], scale: Scale
-) -> CaptureCameras:
-    """Join the cameras of all chunks into those of the capture; sizes are (height, width)."""
-    return CaptureCameras(
-        times=torch.cat([chunk.times for chunk in chunks]),
-        view_names=view_names,
-        image_sizes=image_sizes,
-        world_to_camera=torch.cat([chunk.world_to_camera for chunk in chunks]),
-        intrinsics=torch.cat([chunk.intrinsics for chunk in chunks]),
-        scale=scale,
-    )
-
-
 def transform_of(record: ChunkRecord) -> Sim3:
-    """Return the map that brought a recorded chunk into the world."""
+    """Return the transform that brought a recorded chunk into the world."""
     if record.transform is None:
         return Sim3.identity()
     return Sim3(
@@ -303,13 +303,8 @@ def transform_of(record: ChunkRecord) -> Sim3:
     )
 
 
-def plan_of(state: RunState) -> tuple[Chunk, ...]:
-    """Return the recorded plan."""
-    return tuple(Chunk(*chunk) for chunk in state.plan)
-
-
 def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
-    """Refuse to start what cannot fit, counting the space that is about to be freed.
+    """Refuse to start a run that cannot fit on the disk, counting the space that is about to be freed.
 
     Raises:
         OutputError: if the disk has less free space than the estimate.

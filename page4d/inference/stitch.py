@@ -1,60 +1,54 @@
-"""All chunks in one world: each is brought onto the one before by what they share, and blended there."""
+"""Stitching: every chunk is aligned to its predecessor over their shared instants, and blended there."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.geometry.camera import Cameras
+from page4d.export.diagnostics import RigFitRecord, SeamRecord
+from page4d.geometry.camera import Cameras, project
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras, align_points_robust
-from page4d.geometry.rigid import interpolate_rigid
+from page4d.geometry.rigid import interpolate_rigid, transform_points
+from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.similarity import Sim3
-from page4d.inference.chunks import Chunk
-from page4d.inference.seams import Seam, has_depth, measure_seam, static_pixels
-from page4d.predictions import Predictions, join_times
+from page4d.geometry.time_axis import join_times
+from page4d.inference.chunk_plan import Chunk
+from page4d.predictions import Predictions
 
 MAX_CORRESPONDENCES = 20_000
-"""Pixels that decide an alignment; they are spread evenly over the overlap."""
+"""Maximum number of pixels of an alignment, spread evenly over the overlap."""
+
+_MOVING = 0.5
+"""Motion probability above which a pixel is left out of an alignment."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RigFit:
-    """How a chunk fits cameras that stand still: how far its own are from them, and how sure its scale is.
-
-    `motion_px` is in network pixels at the median depth, for each view and with the jitter left out. `scale_std` is a
-    standard deviation, as a share of the scale.
-    """
-
-    motion_px: tuple[float, ...]
-    scale_std: float
-
-
-class Placed(NamedTuple):
-    """A chunk in the world: the map that brought it there, and the number of pixels that decided it."""
+class PlacedChunk(NamedTuple):
+    """A chunk in the world, the transform that brought it there, and the number of pixels that determined it."""
 
     predictions: Predictions
     transform: Sim3
     num_points: int = 0
-    fit: RigFit | None = None
+    fit: RigFitRecord | None = None
 
 
-Anchor = Callable[[Predictions, Predictions | None], Placed | None]
-"""Brings a chunk to cameras that stand still, given the instants of it that are in the world; None if none do."""
+Anchor = Callable[[Predictions, Predictions | None], PlacedChunk | None]
+"""Places a chunk by static cameras, given its first instants that are in the world already; None if cameras move."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stitched:
-    """Instants from `chunk.start` on that are final, with how their chunk was brought into the world."""
+class StitchedChunk:
+    """The final instants of a chunk, from `chunk.start` on, with the chunk's alignment."""
 
     chunk: Chunk
     predictions: Predictions
     transform: Sim3
-    seam: Seam | None
-    fit: RigFit | None = None
+    seam: SeamRecord | None
+    fit: RigFitRecord | None = None
 
 
 def stitch(
@@ -66,25 +60,24 @@ def stitch(
     fixed_world: bool = False,
     anchor: Anchor | None = None,
     held: Predictions | None = None,
-) -> Iterator[Stitched]:
+) -> Iterator[StitchedChunk]:
     """Bring consecutive chunks into one world and yield every instant once, in order.
 
-    `place_first` gives the world of the first chunk. With `fixed_world` the chunks share a world already (calibrated
-    cameras) and are only blended. `anchor` places those of cameras that stand still. The instants of an overlap are
-    blended linearly and come out with the later chunk; `held` are those that an interrupted run had not yielded, in
+    `place_first` returns the transform of the first chunk. With `fixed_world` all chunks are in the world already
+    (calibrated cameras) and are only blended. `anchor` places chunks of static cameras. The instants of an overlap
+    are blended linearly and belong to the later chunk; `held` are those that an interrupted run had not yielded, in
     the final world.
 
-    Only neighbours overlap, so the chain of their maps is the least-squares solution for all scales and poses at
-    once: it meets every map exactly, and there is no second one to weigh against it.
+    As only neighbours overlap, chaining their transforms is the least-squares solution for all scales and poses.
 
     Raises:
         UsageError: if a chunk is shorter than two overlaps, so that a blended instant would be blended again.
     """
     for chunk, predictions in chunks:
         if fixed_world:
-            placed = Placed(predictions, Sim3.identity())
+            placed = PlacedChunk(predictions, Sim3.identity())
         else:
-            placed = _placed(predictions, held, place_first, anchor)
+            placed = _place(predictions, held, place_first, anchor)
         predictions, transform, num_points, fit = placed
         del placed
         seam = None
@@ -99,7 +92,7 @@ def stitch(
                 "make --chunk at least twice --overlap",
             )
         held = predictions.at_times(final, predictions.num_times).clone()
-        stitched = Stitched(
+        stitched = StitchedChunk(
             chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam, fit=fit
         )
         del predictions  # one chunk is alive while the next is predicted, and this is not it
@@ -107,13 +100,13 @@ def stitch(
         del stitched
 
 
-def _placed(
+def _place(
     predictions: Predictions,
     held: Predictions | None,
     place_first: Callable[[Predictions], Sim3],
     anchor: Anchor | None,
-) -> Placed:
-    """Bring a chunk into the world: onto the cameras that stand still, or else onto the chunk before."""
+) -> PlacedChunk:
+    """Bring a chunk into the world by static cameras, or else by its predecessor."""
     anchored = None if anchor is None else anchor(predictions, held)
     if anchored is not None:
         return anchored
@@ -121,14 +114,14 @@ def _placed(
         transform, num_points = place_first(predictions), 0
     else:
         transform, num_points = align_chunk(predictions.at_times(0, held.num_times), held)
-    return Placed(predictions.transformed(transform), transform, num_points)
+    return PlacedChunk(predictions.transformed(transform), transform, num_points)
 
 
 def align_chunk(source: Predictions, target: Predictions) -> tuple[Sim3, int]:
-    """Find the map from one chunk's world to another's over the instants that both hold.
+    """Estimate the similarity between the worlds of two chunks over their shared instants.
 
-    The same confident, static pixels of both decide it, robustly; where there are too few, the cameras do. A metric
-    scale is not touched. Returns the map and the number of pixels.
+    Robust, from the confident static pixels of both; from the cameras if there are too few. A metric scale is kept.
+    Returns the transform and the number of pixels.
     """
     static = static_pixels(source, target)
     number = int(static.sum())
@@ -150,9 +143,9 @@ def align_chunk(source: Predictions, target: Predictions) -> tuple[Sim3, int]:
 
 
 def blend(first: Predictions, second: Predictions) -> Predictions:
-    """Fade from one to the other over the instants that both hold; cameras turn on the shortest arc.
+    """Cross-fade linearly over shared instants; rotations are interpolated along the shortest arc.
 
-    A pixel that only one of them knows is taken from that one.
+    A pixel with depth in only one of them is taken from that one.
     """
     count = first.num_times
     fade = (torch.arange(count, dtype=torch.float64, device=first.depth.device) + 1) / (count + 1)
@@ -192,3 +185,47 @@ def blend(first: Predictions, second: Predictions) -> Predictions:
         points_confidence=mixed_maps(first.points_confidence, second.points_confidence),
         dynamic=mixed_maps(first.dynamic, second.dynamic),
     )
+
+
+def measure_seam(earlier: Predictions, later: Predictions, transform: Sim3, num_points: int) -> SeamRecord:
+    """Measure the residuals between two chunks over their shared instants; `transform` aligned the later one.
+
+    Reprojection residuals are those in the next view, where errors of depth are visible; a single view has no other.
+    """
+    static = static_pixels(earlier, later)
+    points = [part.world_points() for part in (earlier, later)]
+    distance = (points[0] - points[1]).norm(dim=-1)
+    cameras = earlier.cameras
+    next_view = [matrix.roll(-1, dims=2) for matrix in (cameras.world_to_camera, cameras.intrinsics)]
+    images, depths = zip(
+        *(project(transform_points(next_view[0], part), next_view[1]) for part in points), strict=True
+    )
+    next_sizes = [(width, height) for height, width in (*earlier.view_sizes[1:], earlier.view_sizes[0])]
+    size = images[0].new_tensor(next_sizes)[:, None, None]
+    visible = static & (depths[0] > 0) & (depths[1] > 0) & ((images[0] >= 0) & (images[0] <= size)).all(-1)
+    return SeamRecord(
+        residual=_median(distance, static),
+        residual_share=_median(distance / earlier.depth, static),
+        residual_px=_median((images[0] - images[1]).norm(dim=-1), visible),
+        rotation_deg=float(torch.rad2deg(rotation_angle(transform.rotation))),
+        scale_ratio=float(transform.scale),
+        num_points=num_points,
+    )
+
+
+def has_depth(predictions: Predictions) -> Bool[Tensor, "B T V H W"]:
+    """Return the mask of valid pixels with a finite, positive depth."""
+    return predictions.valid & torch.isfinite(predictions.depth) & (predictions.depth > 0)
+
+
+def static_pixels(first: Predictions, second: Predictions) -> Bool[Tensor, "B T V H W"]:
+    """Return the mask of pixels with depth in both chunks that move in neither."""
+    static = has_depth(first) & has_depth(second)
+    for part in (first, second):
+        if part.dynamic is not None:
+            static = static & (part.dynamic <= _MOVING)
+    return static
+
+
+def _median(values: Tensor, chosen: Bool[Tensor, "B T V H W"]) -> float | None:
+    return float(values[chosen].median()) if bool(chosen.any()) else None

@@ -1,36 +1,30 @@
-"""Which world a result lives in and whose cameras it has: the calibrated rig's, or the first camera's."""
+"""The world frame of a result, and whose cameras it has: the calibrated rig's, or the first camera's."""
 
 from dataclasses import replace
-from enum import StrEnum
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from page4d.choices import Poses
 from page4d.conventions import Scale
+from page4d.export.diagnostics import DistanceRecord
 from page4d.geometry.camera import Cameras
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
-from page4d.inference.metric_scale import KnownDistance, MeasuredDistance, measure_distance, to_metres
+from page4d.inference.metric_scale import KnownDistance, measure_distance, metres_per_unit
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 
-_SMALLEST_BASELINE = 1e-3
-
-
-class Poses(StrEnum):
-    """Whose cameras the result has where a calibration is given."""
-
-    INPUT = "input"
-    PREDICTED = "predicted"
+_MIN_BASELINE = 1e-3
 
 
 class World:
-    """The world of one run.
+    """The world frame of one run.
 
-    It is fixed if every chunk arrives in it by itself, because its cameras are the rig's. Otherwise the first chunk
-    is placed and the others are stitched to it. The first chunk decides whether lengths are those of the rig; one
-    without a baseline of its own takes the scale of the chunk before.
+    It is fixed if every chunk is registered to it independently, because its cameras are the rig's. Otherwise the
+    first chunk is placed and the others are stitched to it. The first chunk determines whether the scale is the
+    rig's; a chunk without a baseline takes the scale of the previous one.
     """
 
     def __init__(
@@ -39,7 +33,7 @@ class World:
         self._has_rig = all(view.camera is not None for view in scene.views)
         self._distance = None if self._has_rig else distance
         self._scale = scene.scale if self._distance is None else Scale.METRIC
-        self.measured: MeasuredDistance | None = None
+        self.measured: DistanceRecord | None = None
         self._replaces_cameras = self._has_rig and poses is Poses.INPUT and not predictor_uses_rig
         self.is_fixed = self._has_rig and (poses is Poses.INPUT or predictor_uses_rig)
         self.scale_is_known = self._has_rig or self._distance is not None
@@ -47,51 +41,51 @@ class World:
 
     @property
     def scale(self) -> Scale:
-        """What a unit of length means in the result; known once the first chunk has been settled."""
+        """Unit of length of the result; known after the first chunk."""
         return self._scale if self.scale_is_known else Scale.ARBITRARY
 
     @property
     def lacks_baseline(self) -> bool:
-        """True if a rig is given, but cameras in one place that do not tell the scale."""
+        """True if the rig's cameras coincide, so that they do not determine the scale."""
         return self._has_rig and not self.scale_is_known
 
     def continue_from(self, scale: Scale, last: Sim3) -> None:
-        """Take up what an interrupted run had found: what lengths mean, and how its last chunk was settled."""
+        """Restore the state of an interrupted run: the unit of length, and the transform of its last chunk."""
         self.scale_is_known = scale is self._scale
         if self.is_fixed:
             self._last_scale = last.scale
 
-    def settle(self, predictions: Predictions, rig: Cameras | None) -> tuple[Predictions, Sim3]:
-        """Give a chunk the rig's cameras, and bring its depth and points to their scale; return the map too.
+    def register(self, predictions: Predictions, rig: Cameras | None) -> tuple[Predictions, Sim3]:
+        """Replace a chunk's cameras by the rig's and transform depth and points; also return the transform.
 
         The scale is the ratio of the distances between the calibrated and between the predicted cameras of the chunk.
-        Predictions that keep their own cameras are returned as they are.
+        Predictions that keep their own cameras are returned unchanged.
         """
         if not self._replaces_cameras:
             return predictions, Sim3.identity()
         assert rig is not None
-        transform = self._onto_rig(predictions, rig)
+        transform = self._align_to_rig(predictions, rig)
         return replace(predictions.transformed(transform), cameras=rig), transform
 
     def place_first(self, predictions: Predictions, rig: Cameras | None) -> Sim3:
-        """Return the map that brings the first chunk into the world.
+        """Return the transform of the first chunk into the world.
 
-        Without a rig that is the camera frame of the first view at the first instant; a known distance between two
-        cameras makes its unit the metre.
+        Without a rig the world is the camera frame of the first view at the first instant; a known distance between
+        two cameras makes its unit the metre.
 
         Raises:
-            InputError: if the two cameras of the known distance are predicted at one point.
+            InputError: if the two cameras of the known distance coincide.
         """
         if rig is not None and self._has_rig:
-            return self._onto_rig(predictions, rig)
+            return self._align_to_rig(predictions, rig)
         scale = torch.ones((), dtype=torch.float64)
         if self._distance is not None:
             self.measured = measure_distance(predictions, self._distance)
-            scale = to_metres(self.measured)
+            scale = metres_per_unit(self.measured)
         first = predictions.cameras.world_to_camera[0, 0, 0].to(torch.float64)
         return Sim3(scale=scale, rotation=first[:3, :3], translation=scale * first[:3, 3])
 
-    def _onto_rig(self, predictions: Predictions, rig: Cameras) -> Sim3:
+    def _align_to_rig(self, predictions: Predictions, rig: Cameras) -> Sim3:
         predicted = predictions.cameras.world_to_camera.reshape(-1, 4, 4)
         known = rig.world_to_camera.reshape(-1, 4, 4).to(predicted)
         is_first = self._last_scale is None
@@ -113,6 +107,6 @@ class World:
 
 
 def has_baseline(centers: Float[Tensor, "K 3"], depth: Float[Tensor, " N"]) -> bool:
-    """Tell whether cameras stand apart by more than a thousandth of what they look at."""
+    """Return whether cameras are spread by more than a thousandth of the median depth."""
     spread = (centers - centers.mean(0)).norm(dim=-1).max()
-    return depth.numel() == 0 or float(spread) > _SMALLEST_BASELINE * float(depth.median())
+    return depth.numel() == 0 or float(spread) > _MIN_BASELINE * float(depth.median())

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and folders that one process writes at a time."""
+"""Atomic file replacement, and output folders locked by one process at a time."""
 
 import errno
 import fcntl
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from page4d.errors import OutputError
 
@@ -41,7 +42,7 @@ class WrittenFile:
 
 
 def output_error(error: OSError, path: Path) -> OutputError:
-    """Say in the user's words why a path cannot be written."""
+    """Translate an operating system error on writing a path into a message with a hint."""
     reason, hint = _REASONS.get(error.errno or 0, (error.strerror or str(error), "choose another folder"))
     return OutputError(f"cannot write to '{path}': {reason}", hint)
 
@@ -49,45 +50,71 @@ def output_error(error: OSError, path: Path) -> OutputError:
 def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
     """Write a file under a temporary name in its folder, sync it and move it into place.
 
-    A link at `path` is replaced, not followed. Missing folders are made.
+    A link at `path` is replaced, not followed. Missing folders are created.
 
     Raises:
-        OutputError: if the file cannot be written; then nothing is left behind.
+        OutputError: if the file cannot be written; no temporary file remains.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part = part_name(path)
         _write_synced(part, data)
-        try:
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+        _move_into_place(part, path)
     except OSError as error:
         raise output_error(error, path) from error
     return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
 
 
+@contextmanager
+def open_atomic(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file that replaces `path` when the body ends; if the body raises, the older file remains.
+
+    The file is synced before it is renamed, its folder after that. The folder must exist.
+
+    Raises:
+        OSError: if the file cannot be written; no temporary file remains.
+    """
+    part = part_name(path)
+    with _synced_file(part) as handle, open(handle, "wb", closefd=False) as file:
+        yield file
+    _move_into_place(part, path)
+
+
 def part_name(path: Path) -> Path:
-    """Return a new temporary name beside `path`, of the form `.name.xxxxxxxx.part`."""
+    """Return a new temporary name in the folder of `path`, of the form `.name.xxxxxxxx.part`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
-def _write_synced(part: Path, data: bytes) -> None:
+@contextmanager
+def _synced_file(part: Path) -> Iterator[int]:
+    """Create a file and yield its descriptor; sync the file when the body ends, delete it if the body raises."""
     # Created by the kernel with the user's umask: mkstemp would make it private, and reading the umask is racy.
     handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        remaining = memoryview(data)
-        while remaining:
-            remaining = remaining[os.write(handle, remaining) :]
+        yield handle
         os.fsync(handle)
     except BaseException:
-        # Also where a signal ends the run: what is half written has no name yet.
+        # Also when a signal ends the run: a partial file never gets its final name.
         part.unlink()
         raise
     finally:
         os.close(handle)
+
+
+def _write_synced(part: Path, data: bytes) -> None:
+    with _synced_file(part) as handle:
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[os.write(handle, remaining) :]
+
+
+def _move_into_place(part: Path, path: Path) -> None:
+    try:
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -102,7 +129,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def check_can_be_made(folder: Path) -> None:
-    """Refuse a folder that is a file, or that cannot be made or written, without making it.
+    """Refuse a folder that is a file, or that cannot be created or written, without creating it.
 
     Raises:
         OutputError: naming the reason.
@@ -122,9 +149,9 @@ def check_can_be_made(folder: Path) -> None:
 
 
 def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
-    """Delete what a killed run left half-written; call it only while holding the folder.
+    """Delete the partial files of a killed run; call this only while the folder is locked.
 
-    Only the places that the output contract writes to are looked at: another run may write below this folder.
+    Only the subfolders of the output format are searched: another run may write below this folder.
     """
     places = [folder, *(folder / name for name in ("cameras", "points", "preview", "state"))]
     places += [view for name in ("depth", "confidence", "dynamic") for view in sorted((folder / name).glob("*"))]
@@ -141,13 +168,13 @@ def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
 
 @contextmanager
 def claim_output(folder: Path) -> Iterator[Path]:
-    """Make the folder, check that it can be written, and keep other page4d processes out while the body runs.
+    """Create the folder, check that it is writable, and lock it against other page4d processes while the body runs.
 
-    The lock belongs to the open file, so a killed process leaves the folder free. Where the file system knows no
-    locks the folder is used without one.
+    The lock belongs to the open file, so a killed process leaves the folder unlocked. On file systems without locks
+    the folder is used unlocked.
 
     Raises:
-        OutputError: if the folder cannot be written or another process holds it.
+        OutputError: if the folder cannot be written or another process has locked it.
     """
     folder = Path(folder)
     check_can_be_made(folder)

@@ -32,7 +32,7 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
             try:
                 validate(self, **values)
             except ValidationError as error:
-                raise _usage_error(error, name) from error
+                raise _usage_error(error, name, values) from error
 
         record.__init__ = initialize
         checked: type[Record] = record
@@ -60,18 +60,35 @@ def config_from_json(
         return adapter.validate_json(text, strict=strict)
     except ValidationError as error:
         first = error.errors()[0]
-        raise UsageError(f"{name} configuration: {_place(first) or 'text'}: {first['msg']}", hint) from error
+        place = "text" if first["type"] == "json_invalid" else _place(first, json.loads(text)) or "text"
+        raise UsageError(f"{name} configuration: {place}: {first['msg']}", hint) from error
 
 
-def _usage_error(error: ValidationError, name: str) -> UsageError:
-    """Translate the first violation: the field with its value, and the rule that it breaks."""
-    first = error.errors(include_url=False)[0]
-    rule = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
-    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r}"
+def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> UsageError:
+    """Translate the first violation: the field with its value, and the rules of its type."""
+    errors = error.errors(include_url=False)
+    first, place = errors[0], _place(errors[0], values)
     if first["type"] == "unexpected_keyword_argument":
-        return UsageError(f"{name}: no field is called '{_place(first)}'", "check its spelling")
-    return UsageError(f"{name}: {_place(first)} {found}", rule[:1].lower() + rule[1:])
+        return UsageError(f"{name}: no field is called '{place}'", "check its spelling")
+    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r}"
+    rules = [_rule(other["msg"]) for other in errors if _place(other, values) == place]
+    hint = " or ".join(dict.fromkeys(rules)).replace(" or it must be", " or")
+    return UsageError(f"{name}: {place} {found}", hint)
 
 
-def _place(error: Any) -> str:
-    return ".".join(str(part) for part in error["loc"])
+def _rule(message: str) -> str:
+    message = message.removeprefix("Value error, ").replace("Input should be", "it must be")
+    return message[:1].lower() + message[1:]
+
+
+def _place(error: Any, values: Any) -> str:
+    """Return the field names and indices that lead to a violation, without pydantic's names of union branches."""
+    place = []
+    for number, part in enumerate(error["loc"], start=1):
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):  # not part of the values, unless it is a missing field
+            if not (error["type"] == "missing" and number == len(error["loc"])):
+                continue
+        place.append(str(part))
+    return ".".join(place)

@@ -1,1 +1,1 @@
-"""Attention, rotary positions, feed-forward, patch embedding and the block made of them; cameras are unknown here."""
+"""Transformer layers: attention, rotary positions, feed-forward, patch embedding and blocks."""

@@ -1,4 +1,4 @@
-"""Multi-head attention with rotary positions and a bias on the logits, to all tokens, others or some parts."""
+"""Multi-head attention with rotary positions and logit biases, over all tokens, a context or listed parts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,33 +14,32 @@ from page4d.layers.chunks import in_chunks
 from page4d.layers.rope import RotaryTables
 
 _ALIGNMENT = 8
-"""Fused GPU kernels want head widths in multiples of this."""
+"""Fused GPU kernels need head widths that are multiples of this."""
 
 Neighbours = Sequence[Sequence[int]]
-"""For every equal part of the tokens, the parts that it attends to."""
-
+"""For each of the equal parts of the tokens, the indices of the parts that it attends to."""
 
 PairLogits = Float[Tensor, "#batch #heads M N"]
-"""Numbers that are added to the logits of every pair of tokens; very negative ones forbid a pair."""
+"""Additive logits per (query, key) pair; large negative values mask a pair."""
 
 
 class PairBias(Protocol):
-    """A bias of every pair of tokens, worked out for some queries at a time."""
+    """A bias per (query, key) pair, computed for some queries at a time."""
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "batch M N"]:
-        """Return the bias of the queries from `start` to before `stop`; nothing is learned through it."""
+        """Return the bias of the queries `start` to `stop` (exclusive), without gradient."""
         ...
 
     def of_groups(self, chosen: slice) -> "PairBias":
-        """Return the bias of some entries of the batch."""
+        """Return the bias of a slice of the batch."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogitsBias:
-    """A bias `logits[i, j] += row[i] * key[j]`, the same for all heads; without `row` it is 1 for every query.
+    """A bias `logits[i, j] += row[i] * key[j]`, shared by all heads; `row` defaults to 1 for every query.
 
-    `query_factors` and `key_factors` add their product over the last axis; `pairs` adds a number a pair of tokens.
+    `query_factors` and `key_factors` add their product over the last axis; `pairs` adds a bias per pair of tokens.
     """
 
     key: Float[Tensor, "batch N"]
@@ -50,7 +49,7 @@ class LogitsBias:
     pairs: PairBias | None = None
 
     def of_groups(self, chosen: slice) -> "LogitsBias":
-        """Return the bias of some entries of the batch."""
+        """Return the bias of a slice of the batch."""
         parts = {name: getattr(self, name) for name in ("row", "query_factors", "key_factors")}
         return LogitsBias(
             key=self.key[chosen],
@@ -60,20 +59,20 @@ class LogitsBias:
 
     @property
     def is_mask(self) -> bool:
-        """Whether one row of numbers without gradient, the same for all queries, says everything but the pairs."""
+        """Whether the bias, apart from `pairs`, is one row without gradient that all queries share."""
         return self.row is None and self.query_factors is None and not self.key.requires_grad
 
 
 @dataclass(frozen=True, kw_only=True)
 class Context:
-    """Other tokens that queries attend to, with their positions."""
+    """Tokens that queries attend to in cross-attention, with their positions."""
 
     tokens: Float[Tensor, "batch M C"]
     rope: RotaryTables | None = None
 
 
 class HeadNorm(nn.Module):
-    """Divide queries or keys by their root mean square, with a learned gain a head and channel.
+    """RMS normalization of queries or keys, with a learned gain per head and channel.
 
     Source: Dehghani et al. (2023), NaViT, section 2.1; Zhang & Sennrich (2019), eq. 4.
     """
@@ -83,16 +82,16 @@ class HeadNorm(nn.Module):
         self.gamma = nn.Parameter(torch.ones(1, num_heads, 1, head_dim))
 
     def forward(self, heads: Float[Tensor, "batch heads N d"]) -> Float[Tensor, "batch heads N d"]:
-        """Normalise the last axis."""
+        """Normalize the last axis."""
         normed: Tensor = functional.normalize(heads, dim=-1) * heads.shape[-1] ** 0.5 * self.gamma
         return normed
 
 
 class Attention(nn.Module):
-    """Attention with fused projections and, if `qk_norm_eps` is given, normalised queries and keys.
+    """Attention with fused projections and, with `qk_norm_eps`, layer-normalized queries and keys.
 
-    The heads share the width of the tokens unless `head_dim` is theirs. With `qk_rms`, queries and keys have a
-    `HeadNorm` and their products are the logits, without a further factor.
+    `head_dim` defaults to the token width divided by `num_heads`. With `qk_rms`, queries and keys pass through
+    `HeadNorm` and their products are the logits, without the factor 1 / sqrt(head_dim).
     """
 
     def __init__(
@@ -133,10 +132,10 @@ class Attention(nn.Module):
         neighbours: Neighbours | None = None,
         pair_logits: PairLogits | None = None,
     ) -> Float[Tensor, "batch N C"]:
-        """Mix the tokens; `max_queries` bounds how many queries are processed at once, with the same result.
+        """Attend; `max_queries` limits the number of queries processed at once without changing the result.
 
-        With `context` the keys are its tokens only. With `neighbours` equal parts of the tokens attend to some.
-        `pair_logits` are added to the logits of all tokens; they are not for neighbours.
+        With `context`, keys are its tokens only. With `neighbours`, each part of the tokens attends to its listed
+        parts. `pair_logits` are added to the logits; they cannot be combined with `neighbours`.
         """
         source = Context(tokens=tokens, rope=rope) if context is None else context
         at_once = max_queries or tokens.shape[1]
@@ -144,7 +143,7 @@ class Attention(nn.Module):
             return self._mix_by_queries(tokens, rope, source, bias, at_once, pair_logits)
         query, key, value = self._project(tokens, slice(None))
         query, key = self._positioned(query, self.q_norm, rope), self._positioned(key, self.k_norm, rope)
-        # Norms and rotary tables are float32 islands under autocast: back to the precision of the projections.
+        # Norms and rotary tables stay in float32 under autocast: cast back to the precision of the projections.
         query, key = query.to(value.dtype), key.to(value.dtype)
         if neighbours is None:
             heads = attend(query, key, value, bias, None, pair_logits)
@@ -161,7 +160,7 @@ class Attention(nn.Module):
         at_once: int,
         pair_logits: PairLogits | None,
     ) -> Float[Tensor, "batch N C"]:
-        """Keep keys and values of everything, but queries, and what becomes of them, of some tokens only."""
+        """Hold all keys and values, but queries and their outputs of at most `at_once` tokens."""
         inner, num_keys = self.proj.in_features, source.tokens.shape[1]
 
         def keys_at(rows: slice) -> Tensor:
@@ -184,7 +183,7 @@ class Attention(nn.Module):
         return in_chunks(mixed_at, tokens.shape[1], at_once, dim=1)
 
     def _positioned(self, heads: Tensor, norm: nn.Module | None, rope: RotaryTables | None) -> Tensor:
-        """Normalise queries or keys and turn them by their positions."""
+        """Normalize queries or keys and apply their rotary positions."""
         if norm is not None:
             heads = norm(heads)
         if self.qk_rms and norm is self.q_norm:
@@ -196,7 +195,7 @@ class Attention(nn.Module):
         return mixed
 
     def _project(self, tokens: Tensor, channels: slice) -> tuple[Float[Tensor, "batch heads N d"], ...]:
-        """Apply a part of the fused projection: queries, keys and values follow each other."""
+        """Apply a slice of the fused projection, whose channels are queries, keys, values in this order."""
         if channels == slice(None):
             projected = self.qkv(tokens)
         else:
@@ -208,10 +207,11 @@ class Attention(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class BiasedKeys:
-    """Keys and values of a scaled dot-product attention, with the bias on its logits made part of them.
+    """Keys and values of scaled dot-product attention, with the logit bias folded in.
 
     A key bias without gradient is a broadcast additive mask. Any other bias becomes extra channels of queries and
-    keys: fused kernels have no gradient for masks. Only `bias.pairs` builds logits, of the queries at hand.
+    keys, because fused kernels have no gradient for masks. Only `bias.pairs` materializes logits, for the current
+    queries.
     """
 
     key: Float[Tensor, "batch heads N wide"]
@@ -228,14 +228,14 @@ class BiasedKeys:
         bias: LogitsBias | None = None,
         pair_logits: PairLogits | None = None,
     ) -> "BiasedKeys":
-        """Prepare keys and values once for all queries; `pair_logits` are of few tokens and may be learned."""
+        """Prepare keys and values once for all queries; `pair_logits` may be learned."""
         head_dim = key.shape[-1]
         if bias is not None and not bias.is_mask:
             key, value = fold_keys(key, value, bias)
         return cls(key=key, value=value, head_dim=head_dim, bias=bias, pair_logits=pair_logits)
 
     def attend(self, query: Float[Tensor, "batch heads M d"], rows: slice) -> Float[Tensor, "batch heads M d"]:
-        """Return what queries gather that stand at `rows` among all of them."""
+        """Return the attention output of the queries at `rows`."""
         masks = []
         if self.bias is not None and self.bias.is_mask:
             masks.append(self.bias.key[:, None, None, :])
@@ -259,7 +259,7 @@ def attend(
     max_queries: int | None = None,
     pair_logits: PairLogits | None = None,
 ) -> Float[Tensor, "batch heads M d"]:
-    """Compute scaled dot-product attention under a bias, of `max_queries` queries at once."""
+    """Compute scaled dot-product attention with a bias, at most `max_queries` queries at once."""
     keys = BiasedKeys.of(key, value, bias, pair_logits)
     return in_chunks(lambda rows: keys.attend(query[:, :, rows], rows), query.shape[2], max_queries, dim=2)
 
@@ -272,9 +272,9 @@ def attend_parts(
     bias: LogitsBias | None = None,
     max_queries: int | None = None,
 ) -> Float[Tensor, "batch heads N d"]:
-    """Let every one of the equal parts of the tokens attend to the parts named, and to no others.
+    """Let each of the equal parts of the tokens attend to its listed parts only.
 
-    The bias may not be of pairs of tokens.
+    The bias must not have `pairs`.
     """
     if bias is not None and not bias.is_mask:
         head_dim = query.shape[-1]
@@ -310,9 +310,9 @@ def fold_bias(
 def fold_keys(
     key: Float[Tensor, "batch heads N d"], value: Float[Tensor, "batch heads N d"], bias: LogitsBias
 ) -> tuple[Float[Tensor, "batch heads N wide"], Float[Tensor, "batch heads N wide"]]:
-    """Append the bias's factors of keys, and as many zeros to values.
+    """Append the key factors of the bias to keys, and as many zeros to values.
 
-    The key factor is split into a rounded part and its remainder, so that half precision does not coarsen it.
+    The key factor is split into a rounded part and its remainder, so that half precision keeps its value.
     """
     scaled = bias.key * key.shape[-1] ** 0.5
     rounded = scaled.to(key.dtype)
@@ -328,7 +328,7 @@ def fold_keys(
 def fold_queries(
     query: Float[Tensor, "batch heads M d"], bias: LogitsBias, rows: slice, wide: int
 ) -> Float[Tensor, "batch heads M wide"]:
-    """Append the bias's factors of the queries that stand at `rows`."""
+    """Append the query factors of the bias to the queries at `rows`."""
     row = query.new_ones(query.shape[0], query.shape[2]) if bias.row is None else bias.row[:, rows].to(query.dtype)
     parts = [torch.stack([row, row], dim=-1)[:, None]]
     if bias.query_factors is not None:
@@ -337,6 +337,6 @@ def fold_queries(
 
 
 def _widened(heads: Tensor, parts: Sequence[Tensor], wide: int) -> Tensor:
-    """Append channels that heads share, then zeros up to a width."""
+    """Append channels, broadcast over the heads, then zeros up to a width."""
     together = torch.cat([heads, *(part.expand(*heads.shape[:3], -1) for part in parts)], dim=-1)
     return functional.pad(together, (0, wide - together.shape[-1]))

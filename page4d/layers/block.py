@@ -1,4 +1,4 @@
-"""The pre-norm transformer block that every network of page4d is made of."""
+"""Pre-norm transformer blocks, stochastic depth and weight initialization."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ INIT_STD = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
-    """What a block is: `qk_norm_eps` or `layer_scale` None leaves that part out."""
+    """Architecture of a block; `qk_norm_eps` or `layer_scale` None leaves that part out."""
 
     dim: int
     num_heads: int
@@ -30,7 +30,7 @@ class BlockConfig:
 
 
 class LayerScale(nn.Module):
-    """One learned factor a channel."""
+    """One learned factor per channel."""
 
     def __init__(self, dim: int, initial: float) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Leave out a residual branch for random samples of a batch while training.
+    """Stochastic depth: drop a residual branch for random samples of a batch in training.
 
-    Source: Huang et al. (2016), stochastic depth, in the rescaled form.
+    Source: Huang et al. (2016), in the rescaled form.
     """
 
     def __init__(self, probability: float) -> None:
@@ -52,7 +52,7 @@ class DropPath(nn.Module):
         self.probability = probability
 
     def forward(self, branch: Tensor) -> Tensor:
-        """Return the branch, zero for dropped samples and enlarged for the others."""
+        """Return the branch, zero for dropped samples and scaled by 1 / (1 - probability) for the others."""
         if not self.training or self.probability == 0:
             return branch
         keep = 1 - self.probability
@@ -61,7 +61,7 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward network, each on normalised tokens and added to them."""
+    """Attention and a feed-forward network, each with a pre-norm and a residual connection."""
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
@@ -84,25 +84,25 @@ class Block(nn.Module):
         context: Context | None = None,
         neighbours: Neighbours | None = None,
     ) -> Float[Tensor, "batch N C"]:
-        """Transform the tokens; the options go to the attention, a context is normalised like the tokens.
+        """Transform the tokens; options go to the attention, a context is normalized like the tokens.
 
-        `max_queries` also bounds the tokens that are at their widest, inside the feed-forward, at once.
+        `max_queries` also limits the number of tokens in the feed-forward network at once.
         """
         if context is not None:
             context = replace(context, tokens=self.norm1(context.tokens))
         mixed = self.attn(self.norm1(tokens), rope, bias, max_queries, context=context, neighbours=neighbours)
         tokens = tokens + self.drop_path(self.ls1(mixed))
-        drops = self.training and self.drop_path.probability > 0  # for all tokens of a sample or none
+        drops = self.training and self.drop_path.probability > 0  # drops whole samples, not single tokens
         at_once = None if drops else max_queries
-        return in_chunks(lambda rows: self._refined(tokens[:, rows]), tokens.shape[1], at_once, dim=1)
+        return in_chunks(lambda rows: self._feed_forward(tokens[:, rows]), tokens.shape[1], at_once, dim=1)
 
-    def _refined(self, tokens: Tensor) -> Tensor:
+    def _feed_forward(self, tokens: Tensor) -> Tensor:
         refined: Tensor = self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
         return tokens + refined
 
 
 class MixerBlock(nn.Module):
-    """A pre-norm block around any module that mixes tokens, whether they stand in a row or on a grid.
+    """A pre-norm block around any token mixer, for tokens in a sequence or on a grid.
 
     Without `norm_bias` the norms have gains only.
     """
@@ -132,7 +132,7 @@ class MixerBlock(nn.Module):
 
 
 def drop_path_rates(depth: int, largest: float) -> list[float]:
-    """Return the probabilities of `DropPath` in `depth` blocks: from 0 in the first to `largest` in the last.
+    """Return the `DropPath` probabilities of `depth` blocks: linear from 0 in the first to `largest` in the last.
 
     Source: Huang et al. (2016), eq. 4 counts from 1; from 0 as in Touvron et al. (2021), DeiT.
     """
@@ -140,7 +140,7 @@ def drop_path_rates(depth: int, largest: float) -> list[float]:
 
 
 def initialise_linears(module: nn.Module) -> None:
-    """Fill every linear layer below `module` with a truncated normal of deviation 0.02 and zero biases."""
+    """Initialize every linear layer of `module`: truncated normal weights (std 0.02) and zero biases."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             nn.init.trunc_normal_(part.weight, std=INIT_STD)

@@ -1,4 +1,4 @@
-"""Long work in pieces: the same result from less memory."""
+"""Chunked evaluation that bounds peak memory."""
 
 from collections.abc import Callable
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | None, dim: int) -> Tensor:
-    """Join along `dim` what a function makes of at most `at_once` of `length` things at a time; None is all of them.
+    """Evaluate a function on slices of at most `at_once` of `length` entries and join the results along `dim`.
 
-    Pieces are as even as can be: no larger than needed for their number.
-    Where nothing is to be learned, pieces are copied into the result as they come and never held together beside it.
+    None evaluates all entries at once. Slices are as equal as possible. Without gradient, each result is copied into
+    the output as it is computed, so that the slices and their concatenation are never held at the same time.
     """
     if at_once is None or at_once >= length:
         return function(slice(0, length))

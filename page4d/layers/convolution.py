@@ -1,4 +1,4 @@
-"""Convolutions that refine a map of features, and the last one of a head that starts by saying nothing."""
+"""Residual and zero-initialized convolutions of prediction heads."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class ResidualConvolution(nn.Module):
-    """A normalised, perhaps dilated, convolution and a mixing of channels, added to the input."""
+    """A normalized, optionally dilated convolution and a 1 x 1 convolution, with a residual connection."""
 
     def __init__(self, channels: int, dilation: int = 1) -> None:
         super().__init__()
@@ -15,14 +15,14 @@ class ResidualConvolution(nn.Module):
         self.mix = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, features: Float[Tensor, "F C h w"]) -> Float[Tensor, "F C h w"]:
-        """Refine a map of features."""
+        """Refine a feature map."""
         refined: Tensor = features + self.mix(functional.gelu(self.spread(self.norm(features))))
         return refined
 
 
-def silent_convolution(channels: int, num_out: int) -> nn.Conv2d:
-    """Return a convolution of single places that gives zeros until it is trained."""
-    silent = nn.Conv2d(channels, num_out, kernel_size=1)
-    for parameter in silent.parameters():
+def zero_convolution(channels: int, num_out: int) -> nn.Conv2d:
+    """Return a 1 x 1 convolution whose weights and biases are initialized to zero."""
+    convolution = nn.Conv2d(channels, num_out, kernel_size=1)
+    for parameter in convolution.parameters():
         nn.init.zeros_(parameter)
-    return silent
+    return convolution

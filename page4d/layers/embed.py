@@ -1,4 +1,4 @@
-"""Cut images into square patches and project each to a token."""
+"""Patches of images and their embedding as tokens."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -7,10 +7,10 @@ from page4d.errors import ShapeError
 
 
 def patch_grid(height: int, width: int, patch_size: int, patch_width: int | None = None) -> tuple[int, int]:
-    """Return the rows and columns of patches of an image; patches are square unless `patch_width` is theirs.
+    """Return the number of rows and columns of patches of an image; `patch_width` defaults to `patch_size`.
 
     Raises:
-        ShapeError: if a side is not a positive multiple of that of a patch.
+        ShapeError: if a side is not a positive multiple of the side of a patch.
     """
     across = patch_width or patch_size
     if height % patch_size or width % across or height < patch_size or width < across:
@@ -26,7 +26,7 @@ def patch_grid(height: int, width: int, patch_size: int, patch_width: int | None
 def cut_patches(
     maps: Float[Tensor, "F rows columns C"], patch: tuple[int, int]
 ) -> Float[Tensor, "F rows2 columns2 patch_dim"]:
-    """Turn every patch (height, width) into one vector: its rows behind each other, channels next to each other."""
+    """Flatten every patch of (height, width) to one vector, row by row with the channels last."""
     frames, rows, columns, channels = maps.shape
     height, width = patch
     cut = maps.reshape(frames, rows // height, height, columns // width, width, channels)
@@ -36,7 +36,7 @@ def cut_patches(
 def join_patches(
     patches: Float[Tensor, "F rows columns patch_dim"], patch: tuple[int, int]
 ) -> Float[Tensor, "F rows2 columns2 C"]:
-    """Undo `cut_patches`."""
+    """Invert `cut_patches`."""
     frames, rows, columns, _ = patches.shape
     height, width = patch
     cut = patches.reshape(frames, rows, columns, height, width, -1)
@@ -44,7 +44,7 @@ def join_patches(
 
 
 class NormedPatchEmbed(nn.Module):
-    """A linear layer of cut patches between two norms; without `norm_bias` they have gains only.
+    """A linear layer between two norms, on flattened patches; without `norm_bias` the norms have gains only.
 
     Source: Kumar et al. (2023), "Dual PatchNorm".
     """
@@ -56,13 +56,13 @@ class NormedPatchEmbed(nn.Module):
         self.norm = nn.LayerNorm(dim, bias=norm_bias)
 
     def forward(self, patches: Float[Tensor, "*batch patch_dim"]) -> Float[Tensor, "*batch C"]:
-        """Embed patches by themselves."""
+        """Embed each patch independently."""
         tokens: Tensor = self.norm(self.proj(self.patch_norm(patches)))
         return tokens
 
 
 class PatchEmbed(nn.Module):
-    """A convolution whose stride is its kernel: one token a patch, row by row."""
+    """A convolution whose stride is its kernel size: one token per patch, row by row."""
 
     def __init__(self, dim: int, patch_size: int, in_channels: int = 3) -> None:
         super().__init__()

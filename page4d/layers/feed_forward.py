@@ -1,4 +1,4 @@
-"""The small networks that are applied to every token by itself: two layers, plain or gated."""
+"""Feed-forward networks of transformer blocks: two-layer MLP and SwiGLU."""
 
 from enum import StrEnum
 
@@ -10,13 +10,13 @@ _SWIGLU_MULTIPLE = 8
 
 
 class FeedForwardKind(StrEnum):
-    """What stands between two linear layers."""
+    """Nonlinearity of a feed-forward network."""
 
     MLP = "mlp"
-    """An exact GELU."""
+    """Exact GELU."""
 
     SWIGLU = "swiglu"
-    """A product with a second projection of the tokens, passed through SiLU."""
+    """SiLU of one projection of the tokens times a second projection."""
 
 
 class FeedForward(nn.Module):
@@ -30,27 +30,27 @@ class FeedForward(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Transform the last axis."""
         hidden: Tensor = self.fc1(tokens)
-        # The widest tensor of a transformer: in place where nothing is to be learned, so that there is one of it.
+        # The widest tensor of a transformer: in place without gradient, so that it exists once.
         hidden = functional.gelu(hidden) if hidden.requires_grad else torch.ops.aten.gelu_(hidden)
         transformed: Tensor = self.fc2(hidden)
         return transformed
 
 
 class SwiGLU(nn.Module):
-    """A linear layer of the product SiLU(gate) * value, both projected at once.
+    """SwiGLU: a linear layer of SiLU(gate) * value, with one projection for both factors.
 
-    `hidden_dim` is that of a plain network of the same size: three matrices of two thirds of it, rounded up to a
-    multiple of 8, take the place of two.
+    `hidden_dim` is the width of an MLP with as many parameters; the actual width is 2/3 of it, rounded up to a
+    multiple of 8.
 
-    Source: Shazeer (2020), "GLU variants improve transformer"; names and rounding of the public DINOv2 code, whose
-    giant model has it.
+    Source: Shazeer (2020), "GLU variants improve transformer"; names and rounding of the public DINOv2 code, which
+    uses it in its giant model.
     """
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
-        narrower = -(-(hidden_dim * 2 // 3) // _SWIGLU_MULTIPLE) * _SWIGLU_MULTIPLE
-        self.w12 = nn.Linear(dim, 2 * narrower)
-        self.w3 = nn.Linear(narrower, dim)
+        inner_dim = -(-(hidden_dim * 2 // 3) // _SWIGLU_MULTIPLE) * _SWIGLU_MULTIPLE
+        self.w12 = nn.Linear(dim, 2 * inner_dim)
+        self.w3 = nn.Linear(inner_dim, dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Transform the last axis."""

@@ -1,4 +1,4 @@
-"""Images of different sizes in sequences of one length: which tokens belong together, and where they came from."""
+"""Packing of images of different sizes into sequences of one length (Patch n' Pack)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from page4d.errors import ShapeError
 from page4d.layers.attention import PairLogits
 
 _FORBIDDEN = -1e4
-"""Added to the logits of tokens of different images: their weight is exactly 0, in half precision as well."""
+"""Added to the logits of tokens of different images: their attention weight is exactly 0, also in half precision."""
 
 
 def group_in_order(lengths: Sequence[int], max_tokens: int) -> list[range]:
-    """Return which images share a sequence: as many as fit, in their order.
+    """Group images into sequences greedily, in their order.
 
     Raises:
-        ShapeError: if an image alone is too long.
+        ShapeError: if a single image is too long.
 
     Source: Dehghani et al. (2023), NaViT, section 2.1 (greedy packing).
     """
@@ -27,9 +27,7 @@ def group_in_order(lengths: Sequence[int], max_tokens: int) -> list[range]:
     start = total = 0
     for image, length in enumerate(lengths):
         if length > max_tokens:
-            raise ShapeError(
-                f"image {image} has {length} patches, a sequence holds {max_tokens}", "allow longer sequences"
-            )
+            raise ShapeError(f"image {image} has {length} patches, a sequence holds {max_tokens}", "raise max_tokens")
         if total + length > max_tokens:
             groups.append(range(start, image))
             start, total = image, 0
@@ -41,10 +39,10 @@ def group_in_order(lengths: Sequence[int], max_tokens: int) -> list[range]:
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """Sequences of the patches of several images each, filled up at the end.
+    """Sequences of patches of one or more images each, padded at the end.
 
-    `positions` are (row, column) in the patch's own image, `images` the number of that image within its sequence.
-    Padding is zero everywhere and counts to image 0; no token looks at it.
+    `positions` are (row, column) in the image of the patch, `images` the index of that image in its sequence.
+    Padding is zero everywhere and has image index 0; no token attends to it.
     """
 
     patches: Float[Tensor, "S N patch_dim"]
@@ -55,29 +53,29 @@ class Packing:
 
     @property
     def is_token(self) -> Bool[Tensor, "S N"]:
-        """Whether there is a patch, no padding."""
+        """Whether an entry is a patch, not padding."""
         return torch.arange(self.images.shape[1], device=self.images.device) < self.lengths[:, None]
 
     @property
     def slots(self) -> Int[Tensor, " I"]:
-        """Numbers of the images of the fullest sequence."""
+        """Image indices of the sequence with the most images."""
         return torch.arange(int(self.num_images.max()), device=self.images.device)
 
     @property
     def is_image(self) -> Bool[Tensor, "S I"]:
-        """Whether a sequence has an image of this number."""
+        """Whether a sequence has an image with this index."""
         return self.slots < self.num_images[:, None]
 
     def within_images(self) -> PairLogits:
-        """Return what keeps the attention of tokens inside their image."""
+        """Return the logits that restrict the attention of tokens to their own image."""
         return self._allowed(self.images[:, :, None] == self.images[:, None, :])
 
     def of_images(self) -> PairLogits:
-        """Return what lets one query an image look at that image's tokens only."""
+        """Return the logits that restrict one query per image to the tokens of that image."""
         return self._allowed(self.slots[None, :, None] == self.images[:, None, :])
 
     def unpacked(self, tokens: Float[Tensor, "S N C"]) -> list[Float[Tensor, "P C"]]:
-        """Return the tokens of every image by themselves, in the order in which they were packed."""
+        """Return the tokens of each image separately, in packing order."""
         return [
             tokens[sequence][(self.images[sequence] == image) & self.is_token[sequence]]
             for sequence, count in enumerate(self.num_images.tolist())
@@ -94,7 +92,7 @@ def pack_images(
     positions: Sequence[Int[Tensor, "P 2"]],
     groups: Sequence[range],
 ) -> Packing:
-    """Put the patches of images, and their positions, behind each other by group."""
+    """Concatenate the patches of the images of each group, and their positions."""
     device = patches[0].device
     numbers = [torch.cat([torch.full((len(patches[i]),), i - group.start) for i in group]) for group in groups]
     return Packing(

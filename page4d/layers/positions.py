@@ -1,17 +1,23 @@
-"""Learned tables of positions, moved from the grid they were learned on to another one."""
+"""Grid positions of patches, and learned position tables resampled to other grids."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
+
+
+def grid_positions(grid: tuple[int, int], device: torch.device | str = "cpu") -> Int[Tensor, "P 2"]:
+    """Return the (row, column) of every cell of a grid of (rows, columns), row by row."""
+    rows, columns = (torch.arange(count, device=device) for count in grid)
+    return torch.cartesian_prod(rows, columns).reshape(-1, 2)
 
 
 def resample_positions(
     table: Float[Tensor, "one P C"], learned: tuple[int, int], grid: tuple[int, int], num_special: int = 0
 ) -> Float[Tensor, "one P1 C"]:
-    """Resample a table that covers the grid `learned` to another one; entries of special tokens, in front, stay.
+    """Resample a position table from the grid `learned` to another one; the leading special entries are kept.
 
-    Bicubic with antialiasing, whose kernel differs from the plain one also when enlarging, in at least float32.
+    Bicubic with antialiasing, whose kernel differs from the plain one also for upsampling, in at least float32.
 
     Source: Dosovitskiy et al. (2021), ViT, section 3.2; the kernel of the public DINOv2 and timm code (reference
     facts).

@@ -1,4 +1,4 @@
-"""Where automatic casting to lower precision is switched off."""
+"""Full-precision regions under automatic mixed precision."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -7,5 +7,5 @@ from torch.amp import is_autocast_available
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Switch automatic casting off on devices that have it; tensors without numbers are on one that has not."""
+    """Disable autocast on devices that support it; the meta device does not."""
     return torch.autocast(device.type, enabled=False) if is_autocast_available(device.type) else nullcontext()

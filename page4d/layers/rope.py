@@ -1,4 +1,4 @@
-"""Two-dimensional rotary positions: half of a head turns with the row, the other half with the column."""
+"""Two-dimensional rotary positions: half of the channels rotate with the row, the other half with the column."""
 
 from dataclasses import dataclass
 
@@ -13,39 +13,39 @@ DEFAULT_BASE = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class RotaryTables:
-    """Cosines and sines of every token's angles, shared by all heads and blocks of a forward pass."""
+    """Cosines and sines of the angles of every token, shared by all heads and blocks of a forward pass."""
 
     cos: Float[Tensor, "*groups N d"]
     sin: Float[Tensor, "*groups N d"]
 
     def repeat(self, count: int) -> "RotaryTables":
-        """Return the tables of `count` images behind each other, each with the same positions."""
+        """Return the tables of `count` concatenated images with the same positions."""
         if count == 1:
             return self
         return RotaryTables(cos=self.cos.repeat(count, 1), sin=self.sin.repeat(count, 1))
 
     def at(self, places: Int[Tensor, "*groups K"]) -> "RotaryTables":
-        """Return the tables of some tokens; other tokens for every entry of a batch give tables [batch, 1, K, d]."""
+        """Return the tables of the tokens at `places`; batched places give tables [batch, 1, K, d]."""
         cos, sin = self.cos[places], self.sin[places]
         return (
             RotaryTables(cos=cos, sin=sin) if places.ndim == 1 else RotaryTables(cos=cos[:, None], sin=sin[:, None])
         )
 
     def of_groups(self, chosen: slice) -> "RotaryTables":
-        """Return the tables of some entries of the batch, if not all entries share them."""
+        """Return the tables of a slice of the batch; unbatched tables are shared."""
         return self if self.cos.ndim == 2 else RotaryTables(cos=self.cos[chosen], sin=self.sin[chosen])
 
     def of_tokens(self, rows: slice) -> "RotaryTables":
-        """Return the tables of tokens that follow each other."""
+        """Return the tables of a range of tokens."""
         return RotaryTables(cos=self.cos[..., rows, :], sin=self.sin[..., rows, :])
 
     def rotate(self, heads: Float[Tensor, "*batch N d"]) -> Float[Tensor, "*batch N d"]:
-        """Turn queries or keys by their angles; channel i pairs with channel i + d/4 inside each half."""
+        """Rotate queries or keys by their angles; channel i pairs with channel i + d/4 inside each half."""
         first, second = _pairs(heads)
         if heads.requires_grad:
             return heads * self.cos + torch.stack([-second, first], dim=-2).flatten(-3) * self.sin
         rotated = heads * self.cos
-        own, other = _pairs(rotated)  # in place: this is done to every query and key of every block
+        own, other = _pairs(rotated)  # in place: runs on every query and key of every block
         first_sine, second_sine = _pairs(self.sin)
         own.addcmul_(second.to(rotated.dtype), first_sine, value=-1)
         other.addcmul_(first.to(rotated.dtype), second_sine)
@@ -53,7 +53,7 @@ class RotaryTables:
 
 
 def _pairs(heads: Float[Tensor, "*batch N d"]) -> tuple[Float[Tensor, "*batch N 2 d4"], ...]:
-    """Return the first and the second channels of the pairs, by row or column and frequency."""
+    """Return the first and the second channels of the pairs, by axis (row, column) and frequency."""
     return torch.unflatten(heads, -1, (2, 2, -1)).unbind(-2)
 
 
@@ -63,7 +63,7 @@ def rotary_tables(
     base: float = DEFAULT_BASE,
     dtype: torch.dtype = torch.float32,
 ) -> RotaryTables:
-    """Compute the tables for (row, column) positions, whole numbers as a rule; position (0, 0) turns nothing.
+    """Compute the tables of (row, column) positions; position (0, 0) is the identity.
 
     Raises:
         ShapeError: if `head_dim` is not a multiple of 4.

@@ -1,4 +1,4 @@
-"""Attention inside the windows of a map: as they lie, or shifted by half a window and aware of offsets."""
+"""Attention inside the windows of a feature map: regular windows, and shifted windows with relative position bias."""
 
 import torch
 from jaxtyping import Float, Int
@@ -7,13 +7,14 @@ from torch.nn import functional
 
 from page4d.layers.attention import Attention
 from page4d.layers.block import INIT_STD
+from page4d.layers.positions import grid_positions
 
 _FORBIDDEN = -100.0
-"""Added to the logits of tokens that do not belong together."""
+"""Added to the logits of tokens that are not neighbours in the image."""
 
 
 def partition_windows(maps: Float[Tensor, "F rows columns C"], window: int) -> Float[Tensor, "FW N C"]:
-    """Cut maps whose sides are multiples of the window into windows: image by image, row by row."""
+    """Cut maps whose sides are multiples of the window into windows, image by image and row by row."""
     frames, rows, columns, channels = maps.shape
     cut = maps.reshape(frames, rows // window, window, columns // window, window, channels)
     return cut.transpose(2, 3).reshape(-1, window * window, channels)
@@ -22,14 +23,14 @@ def partition_windows(maps: Float[Tensor, "F rows columns C"], window: int) -> F
 def merge_windows(
     windows: Float[Tensor, "FW N C"], window: int, grid: tuple[int, int]
 ) -> Float[Tensor, "F rows columns C"]:
-    """Undo `partition_windows` for maps of these rows and columns."""
+    """Invert `partition_windows` for maps of (rows, columns)."""
     rows, columns = grid
     cut = windows.reshape(-1, rows // window, columns // window, window, window, windows.shape[-1])
     return cut.transpose(2, 3).reshape(-1, rows, columns, windows.shape[-1])
 
 
 def pad_to_multiple(maps: Float[Tensor, "F rows columns C"], multiple: int) -> Float[Tensor, "F rows2 columns2 C"]:
-    """Append rows and columns of zeros until both sides are multiples."""
+    """Pad with rows and columns of zeros at the end until both sides are multiples."""
     rows, columns = maps.shape[1:3]
     if rows % multiple == 0 and columns % multiple == 0:
         return maps
@@ -37,14 +38,14 @@ def pad_to_multiple(maps: Float[Tensor, "F rows columns C"], multiple: int) -> F
 
 
 def offset_index(window: int, covered: int | None = None) -> Int[Tensor, "N N"]:
-    """Return for every pair (query, key) of a window's tokens the row of a table of offsets between them.
+    """Return the row of the relative position bias table for every (query, key) pair of a window.
 
-    The table belongs to windows of side `covered`, if that is larger.
+    The table covers windows of side `covered`, by default `window`.
 
     Source: Liu et al. (2021), Swin, section 3.2.
     """
     covered = covered or window
-    places = torch.cartesian_prod(torch.arange(window), torch.arange(window)).reshape(-1, 2)
+    places = grid_positions((window, window))
     offsets = places[:, None] - places[None, :] + covered - 1
     return offsets[..., 0] * (2 * covered - 1) + offsets[..., 1]
 
@@ -52,9 +53,9 @@ def offset_index(window: int, covered: int | None = None) -> Int[Tensor, "N N"]:
 def shifted_mask(
     grid: tuple[int, int], window: int, shift: int, device: torch.device | str = "cpu"
 ) -> Float[Tensor, "W N N"]:
-    """Return 0 for tokens of a rolled map that are neighbours in the image too, and -100 for others.
+    """Return logits of 0 for tokens of a rolled map that are neighbours in the image, and -100 for others.
 
-    A map that was rolled by `shift` has its first rows and columns behind its last ones, in the same windows.
+    Rolling a map by `shift` puts its first rows and columns after its last ones, into the same windows.
 
     Source: Liu et al. (2021), Swin, figure 4.
     """
@@ -68,9 +69,9 @@ def shifted_mask(
 
 
 class WindowAttention(nn.Module):
-    """Attention inside windows that tile the map from its first corner.
+    """Attention inside windows that tile the map from its top left corner.
 
-    Where the tiles stick out, the map is continued with zeros, which are attended to like tokens.
+    Incomplete windows are padded with zeros, which are attended to like tokens.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class WindowAttention(nn.Module):
         self.inside = Attention(dim, num_heads, head_dim=head_dim, qkv_bias=qkv_bias)
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
-        """Mix the tokens of every window."""
+        """Attend inside every window."""
         rows, columns = maps.shape[1:3]
         padded = pad_to_multiple(maps, self.window)
         mixed = self.inside(partition_windows(padded, self.window))
@@ -89,12 +90,12 @@ class WindowAttention(nn.Module):
 
 
 class ShiftedWindowAttention(nn.Module):
-    """Attention inside windows with a learned bias for every offset of two tokens, and optionally a shift.
+    """Attention inside windows with a learned relative position bias, and optionally shifted windows.
 
-    A map that is no larger than a window in one direction has windows of its shorter side and no shift. A window that
-    is smaller than `window` uses the middle of the table.
+    A map that is no larger than a window along one axis has windows of its shorter side and no shift. A window that
+    is smaller than `window` uses the central part of the bias table.
 
-    Source: Liu et al. (2021), Swin, section 3.2; zeros beyond the map as in the public timm code (reference facts).
+    Source: Liu et al. (2021), Swin, section 3.2; zero padding as in the public timm code (reference facts).
     """
 
     def __init__(self, dim: int, num_heads: int, window: int, *, shift: int = 0, qkv_bias: bool = True) -> None:
@@ -105,7 +106,7 @@ class ShiftedWindowAttention(nn.Module):
         nn.init.trunc_normal_(self.offset_table, std=INIT_STD)
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
-        """Mix the tokens of every window."""
+        """Attend inside every window."""
         frames, rows, columns = maps.shape[:3]
         small = min(rows, columns) <= self.window
         window = min(rows, columns) if small else self.window

@@ -1,10 +1,10 @@
-"""Networks from images to cameras, depth, points and what moves."""
+"""Networks from images to cameras, depth, points and motion."""
 
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.output import NetworkOutput, RigOutput
 
 __all__ = [
     "NO_CONDITIONING",
@@ -12,9 +12,9 @@ __all__ = [
     "PRESETS",
     "Conditioning",
     "ForwardLimits",
-    "MixedOutput",
     "NetworkConfig",
     "NetworkOutput",
+    "RigOutput",
     "ViewTimeNetwork",
     "build_network",
 ]

@@ -1,4 +1,4 @@
-"""What may be known besides images and masks."""
+"""Optional conditioning inputs of a network: cameras, times, keypoints, and the memory of the previous chunk."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,17 +9,16 @@ from torch import Tensor
 from page4d.errors import ShapeError
 
 Memory = Mapping[str, Tensor]
-"""Tokens [B, M, C] that carry what was seen from one chunk of instants to the next, by "layer.stream"."""
+"""Memory tokens [B, M, C] passed from one chunk of instants to the next, by "layer.stream"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditioning:
-    """Everything is optional.
+    """Inputs besides images and masks; all are optional.
 
-    `keypoints` says how much of a keypoint a patch is, from 0 to 1. `times` tell a network that encodes
-    time when the instants were, in frames (any common origin); by default they count from 0. `memory` is what the
-    chunk before returned. Cameras, in pixels of the network's images and in any world, tell a network with an
-    epipolar prior where to look, and one with known cameras as input along which rays; intrinsics may come alone.
+    `keypoints` in [0, 1] are weights of patches. `times` are in frames with any origin, for networks with a time
+    encoding; by default they count from 0. `memory` is the output of the previous chunk. Cameras, in pixels of the
+    network's images and in any world, condition an epipolar prior and known-camera inputs; intrinsics may come alone.
     """
 
     keypoints: Float[Tensor, "B T V rows columns"] | None = None
@@ -29,27 +28,26 @@ class Conditioning:
     intrinsics: Float[Tensor, "B T V 3 3"] | None = None
 
     def as_one_instant(self) -> "Conditioning":
-        """Return the conditioning for the same images as views of one instant."""
+        """Return the conditioning of the same images as views of one instant."""
         return replace(
             self,
-            keypoints=as_one_instant(self.keypoints),
+            keypoints=_as_one_instant(self.keypoints),
             times=None,
-            world_to_camera=as_one_instant(self.world_to_camera),
-            intrinsics=as_one_instant(self.intrinsics),
+            world_to_camera=_as_one_instant(self.world_to_camera),
+            intrinsics=_as_one_instant(self.intrinsics),
         )
 
 
 NO_CONDITIONING = Conditioning()
-"""Nothing is known."""
+"""Images only."""
 
 
-def as_one_instant(values: Shaped[Tensor, "B T V *rest"] | None) -> Shaped[Tensor, "B one S *rest"] | None:
-    """Put all images into one instant, view by view inside every instant."""
+def _as_one_instant(values: Shaped[Tensor, "B T V *rest"] | None) -> Shaped[Tensor, "B one S *rest"] | None:
     return None if values is None else values.flatten(1, 2).unsqueeze(1)
 
 
 def check_conditioning(conditioning: Conditioning, images: tuple[int, ...], grid: tuple[int, int] | None) -> None:
-    """Compare conditioning with the images (B, T, V) that they are about; without a grid views have different ones.
+    """Compare the shapes of conditioning inputs with the images (B, T, V); `grid` is None where views differ in size.
 
     Raises:
         ShapeError: if they do not fit.

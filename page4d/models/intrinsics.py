@@ -1,4 +1,4 @@
-"""Intrinsics of a pinhole camera that fits predicted points best."""
+"""Least-squares intrinsics of predicted points."""
 
 import torch
 from jaxtyping import Float
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
 
-_LEAST_DEPTH = 1e-6
+_MIN_DEPTH = 1e-6
 
 
 def fit_intrinsics(
@@ -15,13 +15,13 @@ def fit_intrinsics(
     *,
     centered: bool = True,
 ) -> Float[Tensor, "*batch 3 3"]:
-    """Find the focal lengths, and the principal point unless it is the image's middle, by weighted least squares.
+    """Fit focal lengths, and the principal point unless `centered`, by weighted least squares of reprojection errors.
 
-    Points are in the frame of their camera, one a pixel. Minimises the distance between the pixels' centres and the
-    points' projections. Where no positive focal length fits, as with an untrained network, it is the longer side.
+    Points are in the camera frame, one per pixel. A focal length that is not positive, as of an untrained network,
+    falls back to the longer image side.
     """
     height, width = local_points.shape[-3:-1]
-    depth = local_points[..., 2].clamp(min=_LEAST_DEPTH)
+    depth = local_points[..., 2].clamp(min=_MIN_DEPTH)
     weights = torch.ones_like(depth) if weights is None else weights
     columns = (torch.arange(width, dtype=depth.dtype, device=depth.device) + PIXEL_CENTER).expand(height, width)
     rows = (torch.arange(height, dtype=depth.dtype, device=depth.device) + PIXEL_CENTER)[:, None].expand(
@@ -45,7 +45,7 @@ def _fit_line(
     weights: Float[Tensor, "*batch H W"],
     offset: Float[Tensor, "*batch"] | None,
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    """Fit pixels = slope * plane + offset, where the offset may be given."""
+    """Fit pixels = slope * plane + offset, with a given or a free offset."""
 
     def mean(values: Tensor) -> Tensor:
         return (weights * values).sum((-2, -1)) / weights.sum((-2, -1))
@@ -54,6 +54,6 @@ def _fit_line(
         slope = mean(plane * (pixels - offset[..., None, None])) / mean(plane.square())
         return slope, offset
     center, pixel_center = mean(plane), mean(pixels.expand_as(plane))
-    moved = plane - center[..., None, None]
-    slope = mean(moved * (pixels - pixel_center[..., None, None])) / mean(moved.square())
+    deviation = plane - center[..., None, None]
+    slope = mean(deviation * (pixels - pixel_center[..., None, None])) / mean(deviation.square())
     return slope, pixel_center - slope * center

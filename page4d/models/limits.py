@@ -1,4 +1,4 @@
-"""Bounds on the memory of a forward pass, none of which changes its result."""
+"""Memory bounds of a forward pass; they do not change its result."""
 
 from pydantic import PositiveInt
 
@@ -7,11 +7,10 @@ from page4d.io.config import config_record
 
 @config_record("limits")
 class ForwardLimits:
-    """How much is processed at once; None is everything.
+    """Maximum numbers processed at once; None is unlimited.
 
-    `max_images` bounds the images that are encoded or decoded, `max_tokens` the groups of tokens that pass a block of
-    the trunk (at least one group: tokens that attend to each other stay together), `max_queries` the queries of an
-    attention and the tokens of a feed-forward network.
+    `max_images` applies to encoder and dense heads, `max_tokens` to the blocks of the trunk (tokens that attend to
+    each other are not split), `max_queries` to the queries of attention and the tokens of feed-forward networks.
     """
 
     max_images: PositiveInt | None = None
@@ -20,4 +19,4 @@ class ForwardLimits:
 
 
 NO_LIMITS = ForwardLimits()
-"""Everything at once."""
+"""No bounds."""

@@ -1,4 +1,4 @@
-"""What a network predicts, for views of one size and of several."""
+"""Network outputs, of views of one size and of a rig of mixed sizes."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,23 +8,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.models.conditioning import Memory
-from page4d.models.inputs.matching import Matches, ViewMatches
+from page4d.models.inputs.matching import Matches
+from page4d.models.size_groups import ViewGroups
 
-_BEYOND = {"depth": 0.0, "depth_confidence": 1.0, "points": 0.0, "points_confidence": 1.0, "dynamic": 0.0}
-"""What stands for predictions for pixels where there is no image."""
+_FILL = {"depth": 0.0, "depth_confidence": 1.0, "points": 0.0, "points_confidence": 1.0, "dynamic": 0.0}
+"""Values outside a view's image on a larger canvas."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkOutput:
     """Predictions at network pixels; a part is None if the network has no head for it.
 
-    `world_to_camera` and `intrinsics` are float64, so that rotations are orthonormal to the last digit of a file; a
-    network without a head for fields of view fits intrinsics to its points. `pose_encoding` are the encodings that an
-    iterative camera head predicts (see `geometry.pose_encoding`). Confidences are raw: 1 + exp, so at least 1 and
-    unbounded. Points are in the world. A frame head says more of what it predicts: `local_points` in the frame of
-    their camera, `confidence_logits` x of the confidence 1 + exp(x), and `camera_to_world`. `dynamic` is the
-    probability that a pixel moves, 0.5 from a head that was never trained; `dynamic_logit` are the log-odds a patch,
-    which act on the attention, and `motion_logit` those a pixel, of a network that refines them.
+    `world_to_camera` and `intrinsics` are float64. A network without a field-of-view head fits intrinsics to its
+    points. `pose_encoding` is that of an iterative camera head (see `geometry.pose_encoding`). Confidences are raw:
+    1 + exp(x), at least 1. Points are in the world. A frame head also returns `local_points` in the camera frame,
+    `confidence_logits` x and `camera_to_world`. `dynamic` is the probability that a pixel moves, 0.5 from an
+    untrained head; `dynamic_logit` are the log-odds per patch that bias the attention, `motion_logit` those per pixel
+    of a motion head.
     """
 
     world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
@@ -42,44 +42,51 @@ class NetworkOutput:
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
     motion_logit: Float[Tensor, "B T V H W"] | None = None
     rays: Float[Tensor, "B T V rows columns 3"] | None = None
-    """Unit directions in the camera's frame, of a network that is trained with them."""
+    """Unit ray directions of patches in the camera frame, of a ray head."""
     matches: Matches | None = None
     memory: Memory | None = None
-    """To be given as a hint with the next chunk of instants."""
+    """Conditioning input of the next chunk of instants."""
 
     def at_instants(self, num_times: int) -> "NetworkOutput":
-        """Return the predictions for images that were put into one instant at the instants where they belong."""
+        """Reshape predictions [B, 1, T * V, ...] of images as one instant to [B, T, V, ...], without matches."""
 
         def back(values: Tensor) -> Tensor:
             return torch.unflatten(values[:, 0], 1, (num_times, -1))
 
-        parts: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Tensor):
-                parts[name] = back(value)
-        parts["pose_encoding_iterations"] = tuple(back(pose) for pose in self.pose_encoding_iterations)
-        parts["matches"] = None  # their targets were those of images in one instant
-        return replace(self, **parts)
+        parts = {name: back(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        iterations = tuple(back(pose) for pose in self.pose_encoding_iterations)
+        changes: dict[str, Any] = {**parts, "pose_encoding_iterations": iterations, "matches": None}
+        return replace(self, **changes)
 
     def of_view(self, view: int) -> "NetworkOutput":
-        """Return the predictions for one view, V = 1, without matches and memory."""
+        """Return the predictions of one view, V = 1, without memory."""
         chosen = slice(view, view + 1)
         parts: dict[str, Any] = {
             name: value[:, :, chosen] for name, value in vars(self).items() if isinstance(value, Tensor)
         }
         parts["pose_encoding_iterations"] = tuple(pose[:, :, chosen] for pose in self.pose_encoding_iterations)
+        parts["matches"] = None if self.matches is None else self.matches.of_view(view)
         return NetworkOutput(**parts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixedOutput:
-    """Predictions for views of different sizes: those of every view, V = 1, at its own size.
+class RigOutput:
+    """Predictions for a rig whose views may differ in size: one output per group of views of one size."""
 
-    Cameras, whose intrinsics are in pixels of the view's own image, are there for all views together as well.
-    """
+    outputs: tuple[NetworkOutput, ...]
+    groups: ViewGroups
 
-    views: tuple[NetworkOutput, ...]
-    matches: tuple[ViewMatches, ...] | None = None
+    @staticmethod
+    def of(output: NetworkOutput) -> "RigOutput":
+        """Wrap an output of views of one size."""
+        maps = output.depth if output.world_to_camera is None else output.world_to_camera
+        num_views = 0 if maps is None else maps.shape[2]
+        return RigOutput(outputs=(output,), groups=ViewGroups(members=(tuple(range(num_views)),)))
+
+    @property
+    def views(self) -> tuple[NetworkOutput, ...]:
+        """The predictions of every view, V = 1, at its own size."""
+        return tuple(self.outputs[group].of_view(place) for group, place in self.groups.places)
 
     @property
     def world_to_camera(self) -> Float[Tensor, "B T V 4 4"] | None:
@@ -88,7 +95,7 @@ class MixedOutput:
 
     @property
     def intrinsics(self) -> Float[Tensor, "B T V 3 3"] | None:
-        """Intrinsics of all views."""
+        """Intrinsics of all views, in pixels of each view's own image."""
         return self._stacked("intrinsics")
 
     @property
@@ -96,26 +103,33 @@ class MixedOutput:
         """Pose encodings of all views."""
         return self._stacked("pose_encoding")
 
-    def on_canvas(self, size: tuple[int, int]) -> NetworkOutput:
-        """Put what is predicted for pixels at the top left of maps of one (height, width), for all views together.
+    @property
+    def memory(self) -> Memory | None:
+        """Conditioning input of the next chunk of instants."""
+        return self.outputs[0].memory
 
-        Beyond a view nothing is known: depth is 0 and confidence the least. What belongs to patches is left out.
+    def on_canvas(self, size: tuple[int, int]) -> NetworkOutput:
+        """Place the maps of all views at the top left of canvases of one (height, width).
+
+        Outside a view's image depth is 0 and confidence 1. Predictions of patches are left out.
         """
         parts: dict[str, Any] = {name: self._stacked(name) for name in ("world_to_camera", "intrinsics")}
-        for name, beyond in _BEYOND.items():
-            maps = [getattr(view, name) for view in self.views]
+        for name, fill in _FILL.items():
+            maps = [getattr(output, name) for output in self.outputs]
             if maps[0] is not None:
-                parts[name] = torch.cat([_at_top_left(part, size, beyond) for part in maps], dim=2)
+                parts[name] = self.groups.stacked([_at_top_left(part, size, fill) for part in maps])
         return NetworkOutput(**parts)
 
     def _stacked(self, name: str) -> Tensor | None:
-        parts = [getattr(view, name) for view in self.views]
-        return None if parts[0] is None else torch.cat(parts, dim=2)
+        parts = [getattr(output, name) for output in self.outputs]
+        return None if parts[0] is None else self.groups.stacked(parts)
 
 
 def _at_top_left(
-    maps: Float[Tensor, "B T V h w *C"], size: tuple[int, int], beyond: float
+    maps: Float[Tensor, "B T V h w *C"], size: tuple[int, int], fill: float
 ) -> Float[Tensor, "B T V H W *C"]:
-    placed = maps.new_full((*maps.shape[:3], *size, *maps.shape[5:]), beyond)
+    if (maps.shape[3], maps.shape[4]) == size:
+        return maps
+    placed = maps.new_full((*maps.shape[:3], *size, *maps.shape[5:]), fill)
     placed[:, :, :, : maps.shape[3], : maps.shape[4]] = maps
     return placed

@@ -1,4 +1,4 @@
-"""Which axes of [B, T, V, N, C] tokens attend to each other in a block: every network is a schedule of such steps."""
+"""Attention schedules: the axes of [B, T, V, N, C] tokens that attend to each other in each step of a layer."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Step(StrEnum):
-    """The tokens that one attention block sees together."""
+    """The set of tokens that attend to each other in one block."""
 
     FRAME = "frame"
     """One image."""
@@ -19,33 +19,33 @@ class Step(StrEnum):
     """All instants of one view."""
 
     GLOBAL = "global"
-    """Everything."""
+    """All images."""
 
     CROSS = "cross"
     """All images of the same instant or of the same view."""
 
     @property
     def across_views(self) -> bool:
-        """Whether views exchange; such a step fills the second half of a layer's read-out."""
+        """Whether tokens of different views interact; such a step is the second half of a layer's output."""
         return self in (Step.VIEW, Step.GLOBAL, Step.CROSS)
 
 
 Schedule = tuple[Step, Step]
-"""The two steps of every layer: one within a view and one across views, in the order in which they run."""
+"""The two steps of every layer in order: one within views and one across views."""
 
 TIME_VIEW: Schedule = (Step.TIME, Step.VIEW)
 FRAME_GLOBAL: Schedule = (Step.FRAME, Step.GLOBAL)
 FRAME_CROSS: Schedule = (Step.FRAME, Step.CROSS)
-"""Weights of global attention look along rows and columns of the images only."""
+"""Weights of global attention, restricted to rows and columns of the grid of images."""
 
 
 def images_together(step: Step, num_times: int, num_views: int) -> int:
-    """Return how many images are merged into one sequence."""
+    """Return the number of images in one sequence."""
     return {Step.FRAME: 1, Step.VIEW: num_views, Step.TIME: num_times}.get(step, num_times * num_views)
 
 
 def neighbours(step: Step, num_times: int, num_views: int) -> list[list[int]] | None:
-    """Return the merged images that each of them attends to, or None where these are all."""
+    """Return the images of the sequence that each image attends to, or None for all of them."""
     if step is not Step.CROSS:
         return None
     return [
@@ -56,7 +56,7 @@ def neighbours(step: Step, num_times: int, num_views: int) -> list[list[int]] | 
 
 
 def merge(values: Shaped[Tensor, "B T V N *rest"], step: Step) -> Shaped[Tensor, "G L *rest"]:
-    """Gather the values that attend to each other: G groups of L tokens."""
+    """Merge the tokens that attend to each other: G sequences of L tokens."""
     if step is Step.TIME:
         values = values.transpose(1, 2)  # [B, V, T, N, ...]
     num_merged = {Step.FRAME: 1, Step.VIEW: 2, Step.TIME: 2, Step.GLOBAL: 3, Step.CROSS: 3}[step]
@@ -67,7 +67,7 @@ def merge(values: Shaped[Tensor, "B T V N *rest"], step: Step) -> Shaped[Tensor,
 def split(
     merged: Shaped[Tensor, "G L *rest"], step: Step, shape: tuple[int, int, int, int]
 ) -> Shaped[Tensor, "B T V N *rest"]:
-    """Undo `merge` for values that were [B, T, V, N] = `shape`."""
+    """Invert `merge`; `shape` is [B, T, V, N]."""
     batch, times, views, tokens = shape
     if step is Step.TIME:
         return merged.reshape(batch, views, times, tokens, *merged.shape[2:]).transpose(1, 2)

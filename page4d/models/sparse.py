@@ -1,4 +1,4 @@
-"""Sparse attention across all instants and views: three ways to reach far without all pairs of tokens."""
+"""Sparse attention across all instants and views: landmarks, dilated neighbours, or memory tokens."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from page4d.models.streams import Stream
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a sparse block may use besides the tokens; `rope` is that of one image."""
+    """Inputs of a sparse block besides the tokens; `rope` is that of one image."""
 
     rope: RotaryTables
     grid: tuple[int, int]
@@ -31,9 +31,9 @@ class Surroundings:
 
 
 def dilated_neighbours(num_times: int, num_views: int, dilations: tuple[int, ...]) -> Neighbours:
-    """Return for every image, view by view inside an instant, those that are some steps away along both axes.
+    """Return the neighbours of every image, ordered by time, then view.
 
-    A step is 0 or one of the dilations, in either direction and independently along time and view.
+    Their offsets in time and in view are 0 or plus or minus one of the dilations, independently.
     """
     steps = sorted({0, *dilations, *(-step for step in dilations)})
 
@@ -52,7 +52,7 @@ def dilated_neighbours(num_times: int, num_views: int, dilations: tuple[int, ...
 
 
 class SparseBlock(nn.Module):
-    """A block that looks across all images, mixed in by a gate that starts closed."""
+    """An attention block across all images, added by a gate that starts at zero."""
 
     def __init__(self, config: SparseConfig, block: Block, num_special: int) -> None:
         super().__init__()
@@ -74,9 +74,9 @@ class SparseBlock(nn.Module):
         weight: Tensor | None = None,
         memory: Float[Tensor, "B M C"] | None = None,
     ) -> tuple[Float[Tensor, "B T V N C"], Float[Tensor, "B M C"] | None]:
-        """Return the state, and the memory as it is after this chunk.
+        """Return the new state, and the memory after this chunk.
 
-        Keypoints add `weight` to the logits of their keys; without weight they are only landmarks.
+        Keypoints add `weight` to the logits of their keys; without it they only affect the choice of landmarks.
         """
         tokens = state.flatten(1, 3)
         key = self._key_bias(around, weight)
@@ -86,17 +86,17 @@ class SparseBlock(nn.Module):
             bias = None if key is None else LogitsBias(key=key)
             reached = self.block(tokens, rope, bias, around.limits.max_queries, neighbours=neighbours)
         elif self.memory is not None:
-            memory = self._write(
+            memory = self._update_memory(
                 tokens, rope, key, self.memory.expand(len(tokens), -1, -1) if memory is None else memory
             )
-            still = _unturned(rope, memory.shape[1])
-            reached = self._look(tokens, rope, Context(tokens=memory, rope=still), None, around.limits)
+            unrotated = _identity_rope(rope, memory.shape[1])
+            reached = self._attend_to(tokens, rope, Context(tokens=memory, rope=unrotated), None, around.limits)
         else:
             places = self._landmarks(state, around)
             batch = torch.arange(len(tokens), device=tokens.device)[:, None]
             context = Context(tokens=tokens[batch, places], rope=rope.at(places))
             bias = None if key is None else LogitsBias(key=key[batch, places])
-            reached = self._look(tokens, rope, context, bias, around.limits)
+            reached = self._attend_to(tokens, rope, context, bias, around.limits)
         return state + self.gate * (reached.reshape(state.shape) - state), memory
 
     def _key_bias(self, around: Surroundings, weight: Tensor | None) -> Float[Tensor, "B L"] | None:
@@ -114,19 +114,19 @@ class SparseBlock(nn.Module):
         chosen = choose_landmarks(score, around.grid, self.config.landmarks)
         return landmark_places(chosen, self.num_special, state.shape[3])
 
-    def _write(self, tokens: Tensor, rope: RotaryTables, key: Tensor | None, memory: Tensor) -> Tensor:
-        """Let the memory look at itself and everything; it has no position of its own."""
-        still = _unturned(rope, memory.shape[1])
-        places = RotaryTables(cos=torch.cat([still.cos, rope.cos]), sin=torch.cat([still.sin, rope.sin]))
+    def _update_memory(self, tokens: Tensor, rope: RotaryTables, key: Tensor | None, memory: Tensor) -> Tensor:
+        """Let memory tokens, which have no position, attend to themselves and to all tokens."""
+        unrotated = _identity_rope(rope, memory.shape[1])
+        places = RotaryTables(cos=torch.cat([unrotated.cos, rope.cos]), sin=torch.cat([unrotated.sin, rope.sin]))
         bias = None if key is None else LogitsBias(key=functional.pad(key, (memory.shape[1], 0)))
         context = Context(tokens=torch.cat([memory, tokens], dim=1), rope=places)
-        written: Tensor = self.block(memory, still, bias, context=context)
+        written: Tensor = self.block(memory, unrotated, bias, context=context)
         return written
 
-    def _look(
+    def _attend_to(
         self, tokens: Tensor, rope: RotaryTables, context: Context, bias: LogitsBias | None, limits: ForwardLimits
     ) -> Tensor:
-        """Run the block on as many tokens at once as the limit allows: they see only the context."""
+        """Run the block with the context as keys, on at most `max_tokens` tokens at once."""
         length = tokens.shape[1]
         at_once = limits.max_tokens or length
         parts = []
@@ -138,7 +138,7 @@ class SparseBlock(nn.Module):
 
 
 class SparseLayers(nn.Module):
-    """The sparse blocks of a trunk, and one weight of keypoints for all of them."""
+    """The sparse blocks of a trunk, and their common keypoint weight."""
 
     def __init__(self, config: SparseConfig, blocks: dict[int, Block], num_special: int) -> None:
         super().__init__()
@@ -149,9 +149,9 @@ class SparseLayers(nn.Module):
         )
 
     def needs_streams(self, layer: int, conditioning: Conditioning) -> bool:
-        """Whether this layer tells the pose stream from the geometry stream."""
+        """Whether this layer treats the pose and geometry streams differently."""
         names = {f"{layer}.{stream}" for stream in (Stream.POSE, Stream.GEOMETRY)}
-        return self._weighs(conditioning) or (
+        return self._has_keypoint_bias(conditioning) or (
             conditioning.memory is not None and bool(names & set(conditioning.memory))
         )
 
@@ -165,27 +165,27 @@ class SparseLayers(nn.Module):
     ) -> tuple[Float[Tensor, "B T V N C"], dict[str, Tensor]]:
         """Return the state of a stream after a layer's sparse block, and its memory by name.
 
-        Keypoints favour their keys everywhere but in the pose stream.
+        Keypoints bias their keys in all streams but the pose stream.
         """
-        favoured = stream is not Stream.POSE and self._weighs(conditioning)
+        biased = stream is not Stream.POSE and self._has_keypoint_bias(conditioning)
         limit = self.config.lambda_limit
-        weight = self.lambda_kpt.clamp(-limit, limit) if favoured else None
+        weight = self.lambda_kpt.clamp(-limit, limit) if biased else None
         memory = None if conditioning.memory is None else _of_stream(conditioning.memory, layer, stream)
         state, memory = self.layers[str(layer)](state, around, weight, memory)
         return state, {} if memory is None else {f"{layer}.{stream}": memory}
 
-    def _weighs(self, conditioning: Conditioning) -> bool:
+    def _has_keypoint_bias(self, conditioning: Conditioning) -> bool:
         learned = self.lambda_kpt.requires_grad and torch.is_grad_enabled()
         return conditioning.keypoints is not None and (learned or float(self.lambda_kpt) != 0)
 
 
 def _of_stream(memory: Memory, layer: int, stream: Stream) -> Tensor | None:
-    """Return a stream's memory, or that of the one stream before the streams were told apart."""
+    """Return the memory of a stream, or that of the shared stream if it had not been split."""
     own = memory.get(f"{layer}.{stream}")
     return memory.get(f"{layer}.{Stream.SHARED}") if own is None else own
 
 
-def _unturned(rope: RotaryTables, count: int) -> RotaryTables:
-    """Return tables of tokens without position."""
+def _identity_rope(rope: RotaryTables, count: int) -> RotaryTables:
+    """Return rotary tables of tokens without position: no rotation."""
     shape = (count, rope.cos.shape[-1])
     return RotaryTables(cos=rope.cos.new_ones(shape), sin=rope.sin.new_zeros(shape))

@@ -1,4 +1,4 @@
-"""How the dynamic mask enters the attention: a signed weight a stream and step, learned from zero, or fixed."""
+"""Attention biases from the dynamic mask: signed weights per stream and step, learned or fixed."""
 
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ from page4d.models.schedule import Step, merge
 
 
 class Stream(StrEnum):
-    """A state of the tokens: one for everything, or one for cameras and one for geometry."""
+    """Token states: one for all outputs, or one for cameras and one for geometry."""
 
     SHARED = "shared"
     POSE = "pose"
@@ -21,11 +21,11 @@ class Stream(StrEnum):
 
 
 class MaskBias(nn.Module):
-    """Four scalars lambda: for pose and geometry, across views and (suffix t) within a view.
+    """Four learned scalars lambda: for pose and geometry, across views and (suffix _t) within a view.
 
-    A mask M in [0, 1] of what moves adds -lambda_pose * M to the logits of its keys in the pose stream, which
-    suppresses them for positive lambda, and +lambda_geo * M in the geometry stream. Camera and register tokens
-    count as M = 0. The raw values are stored; what acts is clamped to the limit.
+    The motion mask M in [0, 1] adds -lambda_pose * M to the logits of keys in the pose stream, which suppresses
+    moving patches for positive lambda, and +lambda_geo * M in the geometry stream. For special tokens M = 0.
+    Parameters are stored unclamped and clamped to the limit when used.
     """
 
     def __init__(self, config: MaskConfig, num_special: int) -> None:
@@ -38,24 +38,24 @@ class MaskBias(nn.Module):
         self.lambda_geo_t = nn.Parameter(torch.zeros(()))
 
     def weight(self, stream: Stream, step: Step) -> Tensor:
-        """Return the signed, clamped weight of the mask in a stream of its own."""
+        """Return the signed, clamped weight of the mask in the pose or geometry stream."""
         limit = self.config.lambda_limit
         if stream is Stream.POSE:
             return -(self.lambda_pose if step.across_views else self.lambda_pose_t).clamp(-limit, limit)
         return (self.lambda_geo if step.across_views else self.lambda_geo_t).clamp(-limit, limit)
 
     def forward(self, mask: Float[Tensor, "B T V P"], stream: Stream, step: Step) -> LogitsBias | None:
-        """Return the bias of a step, or None where it is zero and nothing is to be learned from it."""
+        """Return the bias of a step, or None if it is zero and has no gradient."""
         padded = functional.pad(mask, (self.num_special, 0))
         key = merge(padded, step)
         if self.config.streams is Streams.SINGLE:
             pose, geometry = self.weight(Stream.POSE, step), self.weight(Stream.GEOMETRY, step)
-            if _is_silent(pose) and _is_silent(geometry):
+            if _is_zero(pose) and _is_zero(geometry):
                 return None
             row = torch.where(_special_rows(padded, self.num_special), pose, geometry)
             return LogitsBias(key=key, row=merge(row, step))
         weight = self.weight(stream, step)
-        if _is_silent(weight):
+        if _is_zero(weight):
             return None
         if self.config.bias_rows is BiasRows.SPECIAL:
             row = _special_rows(padded, self.num_special).to(key.dtype)
@@ -64,9 +64,9 @@ class MaskBias(nn.Module):
 
 
 class ReleaseBias(nn.Module):
-    """Turn special tokens towards what is static with a fixed weight, in steps across views.
+    """Bias the attention of special tokens towards static patches by a fixed weight, in steps across views.
 
-    A patch that moves with probability M counts 1/2 - M as a key, special tokens count 0.
+    The key bias of a patch that moves with probability M is proportional to 1/2 - M, that of special tokens is 0.
 
     Source: the public PAGE-4D release (reference facts).
     """
@@ -78,7 +78,7 @@ class ReleaseBias(nn.Module):
         self.num_special = num_special
 
     def forward(self, mask: Float[Tensor, "B T V P"], stream: Stream, step: Step) -> LogitsBias | None:
-        """Return the bias of a step of the one stream, or None within views."""
+        """Return the bias of a step, or None for steps within views."""
         assert stream is Stream.SHARED
         if not step.across_views:
             return None
@@ -92,5 +92,5 @@ def _special_rows(padded: Float[Tensor, "B T V N"], num_special: int) -> Tensor:
     return rows.expand(padded.shape)
 
 
-def _is_silent(weight: Tensor) -> bool:
+def _is_zero(weight: Tensor) -> bool:
     return not weight.requires_grad and float(weight) == 0

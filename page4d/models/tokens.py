@@ -1,4 +1,4 @@
-"""Camera and register tokens, and the positions of all tokens of an image."""
+"""Special tokens (camera and registers) and the positions of all tokens of an image."""
 
 import torch
 from jaxtyping import Float, Int
@@ -8,10 +8,10 @@ from page4d.layers.block import INIT_STD
 
 
 class SpecialTokens(nn.Module):
-    """One learned camera token, unless there is none, and some registers in front of every image's patches.
+    """Learned tokens that precede the patches of every image: an optional camera token and registers.
 
-    With two slots, the first belongs to the image of the first view at the first instant, which defines the world,
-    and the second to all others. With one slot no image is special.
+    With two slots, the first is used for the image that defines the world (first view, first instant), the second for
+    all others. With one slot all images share it.
     """
 
     def __init__(self, dim: int, num_registers: int, slots: int, *, camera: bool = True) -> None:
@@ -23,11 +23,11 @@ class SpecialTokens(nn.Module):
 
     @property
     def count(self) -> int:
-        """Number of special tokens an image."""
+        """Number of special tokens per image."""
         return int(self.camera_token is not None) + self.register_token.shape[2]
 
     def forward(self, batch: int, num_times: int, num_views: int) -> Float[Tensor, "B T V S C"]:
-        """Return the tokens of every image, camera first."""
+        """Return the special tokens of every image, camera token first."""
         kinds: list[Tensor] = [token for token in (self.camera_token, self.register_token) if token is not None]
         tokens = torch.cat(kinds, dim=2)[0]
         slot = torch.full((num_times, num_views), tokens.shape[0] - 1, device=tokens.device)

@@ -1,4 +1,4 @@
-"""The trunk: alternating attention within and across views, executed from a schedule, in one or two streams."""
+"""The trunk: alternating attention within and across views by a schedule, in one or two streams."""
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
@@ -28,31 +28,31 @@ State = list[Tensor]
 """Tokens [B, T, W, N, C] of the W views of each group of one size."""
 
 Biases = dict[tuple[Stream, Step], list[LogitsBias | None]]
-"""One for every sequence of a step: all groups of sizes are one where views exchange."""
+"""One bias per sequence of a step; steps across views have one sequence of all size groups."""
 
 Halves = dict[tuple[Stream, bool], State | None]
-"""By stream and whether views exchanged, what heads read of a layer's steps."""
+"""Outputs of a layer's steps that heads read, by stream and whether the step is across views."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrunkOutput:
-    """What heads read of views of one size.
+    """Tokens of views of one size that heads read.
 
-    A layer's read-out is [its step within views | its step across views] on channels.
+    The channels of a layer are [output of its step within views | output of its step across views].
     """
 
     camera_tokens: Float[Tensor, "B T V C2"]
-    """Of the last layer, the first token of every image."""
+    """First token of every image, of the last layer."""
     levels: dict[int, Float[Tensor, "B T V N C2"]]
-    """By layer, of the layers that dense heads read; special tokens first."""
+    """All tokens, special ones first, of the layers that dense heads read."""
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None
     memory: Memory | None
-    """What a network with a memory hands on to the next chunk of instants."""
+    """Conditioning input of the next chunk of instants."""
 
 
 @dataclass
 class _Run:
-    """State of one forward pass: the tokens of every stream and what was kept for the heads."""
+    """State of one forward pass: the tokens of every stream, constants of all layers, and outputs for the heads."""
 
     sizes: SizeGroups
     states: dict[Stream, State]
@@ -70,10 +70,10 @@ class _Run:
 
 
 class Aggregator(nn.Module):
-    """Execute the schedule on tokens [B, T, V, N, C] and keep only what heads read.
+    """Run the schedule on tokens [B, T, V, N, C] and keep only the outputs that heads read.
 
-    Blocks are `blocks.<step>.<layer>`. Streams with blocks of their own have `stream_blocks.<stream>.<step>.<n>`
-    for the masked layers, copies of the trunk's when built.
+    Blocks are `blocks.<step>.<layer>`. Streams with separate blocks have `stream_blocks.<stream>.<step>.<n>` for the
+    masked layers, initialised as copies of the trunk's.
     """
 
     def __init__(self, config: NetworkConfig) -> None:
@@ -99,43 +99,30 @@ class Aggregator(nn.Module):
 
     def forward(
         self,
-        patches: Float[Tensor, "B T V P C"],
-        grid: tuple[int, int],
-        external: Float[Tensor, "B T V rows columns"] | None = None,
-        limits: ForwardLimits = NO_LIMITS,
-        conditioning: Conditioning = NO_CONDITIONING,
-    ) -> TrunkOutput:
-        """Put the special tokens in front and run all layers; `external` holds log-odds that a patch moves."""
-        sizes = SizeGroups.of([grid] * patches.shape[2])
-        return self.over_sizes([patches], sizes, None if external is None else [external], limits, conditioning)[0]
-
-    def over_sizes(
-        self,
         patches: Sequence[Float[Tensor, "B T W _ C"]],
         sizes: SizeGroups,
         external: Sequence[Float[Tensor, "B T W _ _"]] | None = None,
         limits: ForwardLimits = NO_LIMITS,
         conditioning: Conditioning = NO_CONDITIONING,
     ) -> list[TrunkOutput]:
-        """Do the same for views of different sizes, given and returned by size.
+        """Prepend the special tokens and run all layers; `external` are log-odds that patches move.
 
-        Tokens of views of different sizes meet where views exchange; nothing is padded.
+        Tokens are given and returned per group of views of one size. Steps across views concatenate the tokens of all
+        groups; nothing is padded.
         """
         special = sizes.chosen(self.special(*patches[0].shape[:2], sizes.num_views))
-        run = self._start(
-            [torch.cat(pair, dim=3) for pair in zip(special, patches, strict=True)], sizes, limits, conditioning
-        )
-        return self._run(run, external)
+        tokens = [torch.cat(pair, dim=3) for pair in zip(special, patches, strict=True)]
+        return self._run(self._start(tokens, sizes, limits, conditioning), external)
 
     def transform(
         self,
         tokens: Float[Tensor, "B T V N C"],
-        grid: tuple[int, int],
+        grid: Grid,
         external: Float[Tensor, "B T V rows columns"] | None = None,
         limits: ForwardLimits = NO_LIMITS,
         conditioning: Conditioning = NO_CONDITIONING,
     ) -> TrunkOutput:
-        """Run all layers on tokens that are complete."""
+        """Run all layers on tokens of views of one size that include the special tokens."""
         run = self._start([tokens], SizeGroups.of([grid] * tokens.shape[2]), limits, conditioning)
         del tokens
         return self._run(run, None if external is None else [external])[0]
@@ -151,7 +138,7 @@ class Aggregator(nn.Module):
                     run.states[stream] = self._attend(run, stream, step, layer)
                     halves[stream, step.across_views] = self._read(run.states[stream], stream, layer)
             if self.sparse is not None and layer in self.sparse.config.layers:
-                self._exchange(run, layer, halves)
+                self._run_sparse(run, layer, halves)
             for stream in run.states:
                 self._keep(run, stream, layer, halves)
         assert run.camera_tokens is not None
@@ -187,7 +174,7 @@ class Aggregator(nn.Module):
                 self.stream_blocks[stream.value] = self._copies(mask.layers)
 
     def _start(self, tokens: State, sizes: SizeGroups, limits: ForwardLimits, conditioning: Conditioning) -> _Run:
-        """Work out what all layers share; the run alone holds the tokens, which are free after the first layer."""
+        """Compute the constants of all layers; only the run holds the tokens, so that the first layer frees them."""
         batch, num_times = tokens[0].shape[:2]
         dtype, device = torch.promote_types(tokens[0].dtype, torch.float32), tokens[0].device
         positions = [token_positions(grid, self.special.count, device) for grid in sizes.grids]
@@ -215,19 +202,19 @@ class Aggregator(nn.Module):
         return epipolar_band(config, *cameras, grid, self.config.patch_size, self.special.count)
 
     def _apply_mask(self, run: _Run, external: Sequence[Tensor] | None) -> list[Tensor]:
-        """Compute the mask once, for all masked layers, and separate the streams if anything tells them apart."""
+        """Compute the mask, for all masked layers, and split the streams if their biases or blocks differ."""
         assert self.dynamic is not None
         assert self.mask_bias is not None
         assert self.config.mask is not None
         state = run.states[Stream.SHARED]
-        told = [None] * len(state) if external is None else external
+        given = [None] * len(state) if external is None else external
         logits: list[Tensor] = [
-            self.dynamic(tokens[..., self.special.count :, :], *known)
-            for tokens, *known in zip(state, run.sizes.grids, told, strict=True)
+            self.dynamic(tokens[..., self.special.count :, :], *inputs)
+            for tokens, *inputs in zip(state, run.sizes.grids, given, strict=True)
         ]
         dual = self.config.mask.streams is Streams.DUAL
         streams = self._streams_read() if dual else (Stream.SHARED,)
-        if external is not None or not self.dynamic.knows_nothing():
+        if external is not None or not self.dynamic.is_untrained():
             masks = [logit.sigmoid().flatten(3) for logit in logits]
             run.around = replace(run.around, mask=masks[0])
             for stream in streams:
@@ -238,8 +225,8 @@ class Aggregator(nn.Module):
             run.states = dict.fromkeys(streams, state)
         return logits
 
-    def _exchange(self, run: _Run, layer: int, halves: Halves) -> None:
-        """Run the sparse block of a layer; its result takes the place of the step across views."""
+    def _run_sparse(self, run: _Run, layer: int, halves: Halves) -> None:
+        """Run the sparse block of a layer; its result replaces the output of the step across views."""
         assert self.sparse is not None
         dual = self.config.mask is not None and self.config.mask.streams is Streams.DUAL
         if dual and Stream.SHARED in run.states and self.sparse.needs_streams(layer, run.conditioning):
@@ -274,7 +261,7 @@ class Aggregator(nn.Module):
     def _bias_and_rope(
         self, run: _Run, stream: Stream, step: Step, layer: int, place: int
     ) -> tuple[LogitsBias | None, RotaryTables]:
-        """Return what a layer's attention is told of one of the sequences of a step."""
+        """Return the attention bias and rotary tables of one sequence of a step."""
         state = run.states[stream][place]
         biased = self.config.mask is not None and layer in self.config.mask.layers
         bias = run.biases[stream, step][place] if biased and (stream, step) in run.biases else None
@@ -296,13 +283,13 @@ class Aggregator(nn.Module):
         return self.config.epipolar is not None and layer in self.config.epipolar.layers
 
     def _read(self, state: State, stream: Stream, layer: int) -> State | None:
-        """Return what heads read of the result of a step: all tokens, the cameras' or nothing."""
+        """Return the part of a step's output that heads read: all tokens, camera tokens or nothing."""
         if layer in self.config.dense_layers and stream is not Stream.POSE:
             return state
         return [part[..., :1, :].clone() for part in state] if layer == self.config.depth - 1 else None
 
     def _keep(self, run: _Run, stream: Stream, layer: int, halves: Halves) -> None:
-        """Keep what heads read of a layer."""
+        """Store the outputs of a layer that heads read."""
         within, across = halves[stream, False], halves[stream, True]
         if within is None or across is None:
             return
@@ -313,7 +300,7 @@ class Aggregator(nn.Module):
             run.levels[layer] = [torch.cat(pair, dim=-1) for pair in pairs]
 
     def _mask_place(self) -> tuple[int, int] | None:
-        """Return the layer and the step in it before which the mask is computed."""
+        """Return the layer, and the index of the step in it, before which the mask is computed."""
         mask = self.config.mask
         if mask is None:
             return None
@@ -331,7 +318,7 @@ class Aggregator(nn.Module):
         return block
 
     def _streams_read(self) -> tuple[Stream, ...]:
-        """Return the streams that some head reads; at least one, so that a network without heads still runs."""
+        """Return the streams that heads read; the pose stream for a network without heads."""
         pose = (Stream.POSE,) if self.config.camera_head is not None or not self.config.dense_layers else ()
         geometry = (Stream.GEOMETRY,) if self.config.dense_layers else ()
         return pose + geometry
@@ -353,7 +340,7 @@ def _by_groups(
     limits: ForwardLimits,
     reach: Neighbours | None,
 ) -> Float[Tensor, "G L C"]:
-    """Run a block on as many groups at once as the limit on tokens allows."""
+    """Run a block on sequences of at most `max_tokens` tokens at once, or on one longer sequence."""
     num_groups, length = merged.shape[:2]
     at_once = None if limits.max_tokens is None else max(1, limits.max_tokens // length)
 
@@ -366,7 +353,7 @@ def _by_groups(
 
 
 def _ropes(tables: Sequence[RotaryTables], sizes: SizeGroups, step: Step, num_times: int) -> list[RotaryTables]:
-    """Return the tables of every sequence of a step; all groups of sizes are one where views exchange."""
+    """Return the rotary tables of every sequence of a step; steps across views have one of all size groups."""
     ropes = [
         table.repeat(images_together(step, num_times, len(views)))
         for table, views in zip(tables, sizes.members, strict=True)
@@ -377,7 +364,7 @@ def _ropes(tables: Sequence[RotaryTables], sizes: SizeGroups, step: Step, num_ti
 
 
 def _joined(biases: Sequence[LogitsBias | None]) -> LogitsBias | None:
-    """Return the bias of groups of sizes behind each other: all have one, and rows, or none has."""
+    """Concatenate the biases of all size groups: all have one, and rows, or none has."""
     given = [bias for bias in biases if bias is not None]
     if not given or len(biases) == 1:
         return biases[0]

@@ -1,4 +1,4 @@
-"""The network as its specification builds it, by a handful of switches."""
+"""VGGT-style constructor of the view x time network."""
 
 from collections.abc import Sequence
 
@@ -17,34 +17,34 @@ from page4d.models.network import ViewTimeNetwork
 
 _DEPTH = 24
 _HEAD_DIM = 64
-_LARGE = 1024
+_LARGE_DIM = 1024
 _CAMERA_HEADS = 16
 
 
 class VGGT(ViewTimeNetwork):
-    """The view x time network of 24 layers with fresh weights; `NetworkConfig` says all that these switches cannot.
+    """The view x time network of 24 layers with random weights; `NetworkConfig` has all options.
 
     Args:
-        img_size: side in pixels of the square that the encoder's position table covers; other sizes work.
+        img_size: side in pixels of the encoder's position table; images of other sizes interpolate it.
         patch_size: side of a patch in pixels.
         embed_dim: width, a multiple of 64.
         enable_camera: predict cameras.
         enable_point: predict points in the world.
         enable_depth: predict depth.
-        enable_dual_stream: keep separate states for cameras and geometry from the first masked layer on.
+        enable_dual_stream: use separate token states for cameras and geometry from the first masked layer.
         enable_sparse_global: add sparse attention across all images.
-        sparse_global_layers: after which layers, counted from 1.
+        sparse_global_layers: layers, counted from 1, that it follows.
         sparse_strategy: "landmark", "dilated" or "memory".
 
     Raises:
-        UsageError: if they contradict each other.
+        UsageError: if the arguments contradict each other.
     """
 
     def __init__(
         self,
         img_size: int = 518,
         patch_size: int = 14,
-        embed_dim: int = _LARGE,
+        embed_dim: int = _LARGE_DIM,
         *,
         enable_camera: bool = True,
         enable_point: bool = True,
@@ -77,14 +77,14 @@ class VGGT(ViewTimeNetwork):
 
 
 def _dense_head(embed_dim: int) -> DPTHeadConfig:
-    """Return the dense head of the large network, narrower in proportion."""
+    """Return the dense head of the large network, scaled to this width."""
     large = DPTHeadConfig()
-    first, second, third, fourth = (max(4, width * embed_dim // _LARGE // 4 * 4) for width in large.out_channels)
-    features = max(8, large.features * embed_dim // _LARGE // 8 * 8)
+    first, second, third, fourth = (max(4, width * embed_dim // _LARGE_DIM // 4 * 4) for width in large.out_channels)
+    features = max(8, large.features * embed_dim // _LARGE_DIM // 8 * 8)
     return DPTHeadConfig(features=features, out_channels=(first, second, third, fourth))
 
 
 def _strategy(name: str) -> SparseStrategy:
     if name not in list(SparseStrategy):
-        raise UsageError(f"no sparse strategy is called '{name}'", f"choose from {', '.join(SparseStrategy)}")
+        raise UsageError(f"unknown sparse strategy '{name}'", f"choose from {', '.join(SparseStrategy)}")
     return SparseStrategy(name)

@@ -1,1 +1,1 @@
-"""Drawing primitives and charts."""
+"""Palettes and colour maps, drawing primitives of pictures, and line charts."""

@@ -1,4 +1,4 @@
-"""Text, banners, colour bars and round numbers, shared by the preview pictures."""
+"""Drawing primitives of pictures: text, banners, tiles, colour bars and scale bars."""
 
 import math
 import unicodedata
@@ -10,28 +10,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from page4d.conventions import Scale
-
-BACKGROUND = (246, 246, 243)
-INK = (32, 34, 38)
-FAINT = (122, 126, 132)
-NO_VALUE = (214, 214, 210)
-BANNER = (190, 24, 30)
-
-VIEW_COLORS = (
-    (214, 69, 65),
-    (38, 110, 190),
-    (38, 148, 87),
-    (219, 130, 20),
-    (126, 72, 170),
-    (20, 150, 160),
-    (196, 62, 134),
-    (110, 104, 30),
-)
-"""Colours of views in pictures, repeated beyond eight."""
+from page4d.plotting.colors import BACKGROUND, BANNER, INK, Color, colored
 
 
 def font(size: float) -> Any:
-    """Return the font that comes with Pillow."""
+    """Return the font that is bundled with Pillow."""
     return ImageFont.load_default(size)
 
 
@@ -42,12 +25,12 @@ def text_size(text: str, size: float) -> tuple[int, int]:
 
 
 def drawable(text: str) -> str:
-    """Return the text in the letters that the font has; accents are dropped."""
+    """Reduce a text to the ASCII characters of the font; accents are dropped."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii").strip() or "?"
 
 
 def shortened(text: str, size: float, width: float) -> str:
-    """Cut the middle out of a text that is wider than `width` pixels."""
+    """Replace the middle of a text that is wider than `width` pixels by an ellipsis."""
     if text_size(text, size)[0] <= width:
         return text
     kept = len(text) - 1
@@ -57,13 +40,13 @@ def shortened(text: str, size: float, width: float) -> str:
 
 
 def blank(width: int, height: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    """Return an empty picture and the pen that draws on it."""
+    """Return an empty picture and a pen for it."""
     picture = Image.new("RGB", (width, height), BACKGROUND)
     return picture, ImageDraw.Draw(picture)
 
 
 def with_banner(picture: Image.Image, notice: str) -> Image.Image:
-    """Put a red strip with the notice on top; an empty notice changes nothing."""
+    """Add a red banner with the notice at the top; an empty notice adds nothing."""
     if not notice:
         return picture
     size = 22.0
@@ -77,15 +60,15 @@ def with_banner(picture: Image.Image, notice: str) -> Image.Image:
     return framed
 
 
-def colored(values: NDArray[np.floating[Any]], known: NDArray[np.bool_], colormap: int) -> NDArray[np.uint8]:
-    """Colour a map of values in [0, 1]; unknown pixels are grey."""
-    levels = np.rint(np.where(known, values, 0.0).clip(0.0, 1.0) * 255).astype(np.uint8)
-    rgb = cv2.applyColorMap(levels, colormap)[..., ::-1]
-    return np.where(known[..., None], rgb, np.array(NO_VALUE, dtype=np.uint8)).astype(np.uint8)
+def tile(pixels: NDArray[np.uint8], width: int, height: int) -> Image.Image:
+    """Resize an image to a tile: area mean when it shrinks, nearest neighbour when it grows."""
+    shrinks = width * height < pixels.shape[0] * pixels.shape[1]
+    interpolation = cv2.INTER_AREA if shrinks else cv2.INTER_NEAREST
+    return Image.fromarray(cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=interpolation))
 
 
 def color_bar(height: int, colormap: int, labels: tuple[str, ...], title: str) -> Image.Image:
-    """Draw an upright colour bar, the first label at its foot, the last at its head."""
+    """Draw a vertical colour bar with the first label at the bottom and the last at the top."""
     size, bar_width, top, bottom = 12.0, 14, 24, 8
     width = max([bar_width + 10 + text_size(label, size)[0] for label in labels] + [text_size(title, size)[0]]) + 4
     picture, pen = blank(width, height)
@@ -100,6 +83,28 @@ def color_bar(height: int, colormap: int, labels: tuple[str, ...], title: str) -
     return picture
 
 
+def draw_key(pen: ImageDraw.ImageDraw, corner: tuple[float, float], color: Color, text: str, size: float) -> float:
+    """Draw a coloured square with its meaning; returns the x at which the text ends."""
+    x, y = corner
+    pen.rectangle((x, y, x + 13, y + 13), fill=color)
+    pen.text((x + 20, y + 7), text, fill=INK, font=font(size), anchor="lm")
+    return x + 20 + float(font(size).getlength(text))
+
+
+def draw_scale_bar(panel: Image.Image, pixels_per_unit: float, scale: Scale) -> None:
+    """Draw a scale bar of round length, about a quarter of the width, in the lower left corner."""
+    pen = ImageDraw.Draw(panel)
+    length = round_length(panel.width * 0.28 / pixels_per_unit)
+    pixels, left, y = length * pixels_per_unit, 20.0, panel.height - 20.0
+    label = f"{length:g} {short_unit(scale)}"
+    box = (left - 8, y - 30, left + max(pixels, text_size(label, 14)[0]) + 8, y + 10)
+    pen.rounded_rectangle(box, radius=4, fill=BACKGROUND)
+    pen.line((left, y, left + pixels, y), fill=INK, width=3)
+    for end in (left, left + pixels):
+        pen.line((end, y - 5, end, y + 5), fill=INK, width=2)
+    pen.text((left, y - 16), label, fill=INK, font=font(14), anchor="lm")
+
+
 def round_length(longest: float) -> float:
     """Return the largest of 1, 2 or 5 times a power of ten that is at most `longest`."""
     power = math.floor(math.log10(longest))
@@ -108,5 +113,5 @@ def round_length(longest: float) -> float:
 
 
 def short_unit(scale: Scale) -> str:
-    """Return the unit of length as it stands behind a number in a picture."""
+    """Return the abbreviated unit of length."""
     return "m" if scale is Scale.METRIC else "units"

@@ -1,99 +1,180 @@
-"""Line charts: a few named curves over one axis, both axes from round numbers."""
+"""Line charts, drawn by matplotlib's Agg backend without pyplot and without the user's style settings."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
 
-from page4d.plotting.canvas import BACKGROUND, FAINT, INK, blank, drawable, font, shortened
+from page4d.plotting.canvas import drawable
+from page4d.plotting.colors import BACKGROUND, FAINT, GRID, INK, Color
 
-_SIZE = (860, 470)
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 172, 50, 56
-_SUPERSAMPLING = 2
-_GRID = (224, 224, 219)
-_STEPS = 5
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DPI = 100
+_MAX_NAME = 26
+_MAX_ENTRIES = 18
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One line through points; a gap where y is None. A single point is a dot."""
+    """Line through points, with gaps where y is None; points without neighbours are drawn as dots.
+
+    `width` is in points. A curve without a name has no legend entry, one without points only a legend entry.
+    """
 
     name: str
-    color: tuple[int, int, int]
-    x: Sequence[float]
-    y: Sequence[float | None]
-    width: int = 2
+    color: Color
+    x: Sequence[float] = ()
+    y: Sequence[float | None] = ()
+    width: float = 1.6
+    style: Literal["-", "--", ":"] = "-"
+    marker: Literal["", "o"] = ""
 
 
-def line_chart(curves: Sequence[Curve], title: str, x_label: str, y_label: str) -> NDArray[np.uint8]:
-    """Draw curves with a legend; y starts at 0. Returns the picture [H, W, 3] in RGB."""
-    x_values = [x for curve in curves for x in curve.x]
-    y_values = [y for curve in curves for y in curve.y if y is not None]
-    x_ticks = _ticks(min(x_values, default=0.0), max(x_values, default=1.0))
-    y_ticks = _ticks(min([0.0, *y_values]), max(y_values, default=1.0))
-    picture, pen = blank(*_SIZE)
-    pen.text((_LEFT, 22), title, fill=INK, font=font(17), anchor="lm")
-    pen.text((_SIZE[0] - _RIGHT, _SIZE[1] - 12), x_label, fill=FAINT, font=font(13), anchor="rm")
-    pen.text((_LEFT, _TOP - 9), y_label, fill=FAINT, font=font(13), anchor="lm")
-    for tick in x_ticks:
-        x, _ = _place(tick, y_ticks[0], x_ticks, y_ticks)
-        pen.line((x, _SIZE[1] - _BOTTOM, x, _SIZE[1] - _BOTTOM + 5), fill=INK)
-        pen.text((x, _SIZE[1] - _BOTTOM + 15), f"{tick:g}", fill=INK, font=font(13), anchor="mm")
-    for tick in y_ticks:
-        _, y = _place(x_ticks[0], tick, x_ticks, y_ticks)
-        pen.line((_LEFT, y, _SIZE[0] - _RIGHT, y), fill=_GRID)
-        pen.text((_LEFT - 9, y), f"{tick:g}", fill=INK, font=font(13), anchor="rm")
-    picture = _with_lines(picture, curves, x_ticks, y_ticks)
-    _draw_legend(ImageDraw.Draw(picture), curves)
-    return np.asarray(picture)
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Curves over common axes. The y axis starts at 0 unless `from_zero` is False; `whole_x` has integer ticks."""
+
+    title: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+    from_zero: bool = True
+    whole_x: bool = False
 
 
-def _ticks(lowest: float, highest: float) -> list[float]:
-    """Return round numbers that enclose a range, about five steps apart; a lone value gets some room."""
-    if highest - lowest <= 1e-12 * max(abs(lowest), abs(highest), 1e-300):
-        highest = lowest + (abs(lowest) or 1.0)
-    rough = (highest - lowest) / _STEPS
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    first, last = math.floor(lowest / step + 1e-9), math.ceil(highest / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+def draw_charts(
+    charts: Sequence[Chart],
+    columns: int = 1,
+    size: tuple[int, int] = (860, 470),
+    legend: Literal["each", "shared"] = "each",
+) -> NDArray[np.uint8]:
+    """Draw charts of `size` (width, height) px in a grid. Returns the picture [H, W, 3] in RGB.
+
+    Each chart has a legend on its right, or all charts share one legend below and the range of x. Equal input gives
+    equal pixels.
+    """
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(len(charts) / columns)
+    shared = list({curve.name: curve for chart in charts for curve in chart.curves if curve.name}.values())
+    shared = shared if legend == "shared" else []
+    height = size[1] * rows + (24 * max(math.ceil(len(shared) / 4), 1) + 10 if legend == "shared" else 0)
+    with style.context("default"):
+        figure = Figure(
+            figsize=(size[0] * columns / _DPI, height / _DPI),
+            dpi=_DPI,
+            facecolor=_rgb(BACKGROUND),
+            layout="constrained",
+        )
+        layout: Any = figure.get_layout_engine()
+        layout.set(w_pad=0.1, h_pad=0.1)
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for index, axes in enumerate(grid.flat):
+            if index < len(charts):
+                _draw_chart(axes, charts[index])
+                if legend == "each":
+                    _add_legend(axes, charts[index].curves)
+            else:
+                axes.set_axis_off()
+        if legend == "shared":
+            _share_x([axes for axes in grid.flat if axes.lines])
+        if shared:
+            keys = figure.legend(handles=_handles(shared), loc="outside lower center", ncols=4, frameon=False)
+            _label(keys, shared)
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
 
 
-def _place(x: float, y: float, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> tuple[float, float]:
-    width, height = _SIZE[0] - _LEFT - _RIGHT, _SIZE[1] - _TOP - _BOTTOM
-    right = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0])
-    up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
-    return _LEFT + right * width, _SIZE[1] - _BOTTOM - up * height
+def _draw_chart(axes: "Axes", chart: Chart) -> None:
+    from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+    axes.set_facecolor(_rgb(BACKGROUND))
+    axes.set_title(drawable(chart.title), loc="left", fontsize=11, color=_rgb(INK), parse_math=False)
+    axes.set_xlabel(chart.x_label, fontsize=9.5, color=_rgb(INK))
+    axes.set_ylabel(chart.y_label, fontsize=9.5, color=_rgb(INK))
+    axes.tick_params(labelsize=9, colors=_rgb(INK))
+    axes.grid(visible=True, axis="y", color=_rgb(GRID), linewidth=0.8)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(_rgb(FAINT))
+    for curve in chart.curves:
+        _draw_curve(axes, curve)
+    if not axes.lines:
+        axes.text(0.5, 0.5, "no values", color=_rgb(FAINT), ha="center", va="center", transform=axes.transAxes)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    if chart.from_zero and axes.dataLim.y0 >= 0:
+        axes.set_ylim(0, 1.06 * axes.dataLim.y1 or 1.0)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    if chart.whole_x:
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def _with_lines(
-    picture: Image.Image, curves: Sequence[Curve], x_ticks: Sequence[float], y_ticks: Sequence[float]
-) -> Image.Image:
-    """Draw the curves finer than the picture and shrink, so that slanted lines are smooth."""
-    fine = picture.resize((_SIZE[0] * _SUPERSAMPLING, _SIZE[1] * _SUPERSAMPLING), Image.Resampling.LANCZOS)
-    pen = ImageDraw.Draw(fine)
-    for curve in curves:
-        run: list[tuple[float, float]] = []
-        for x, y in [*zip(curve.x, curve.y, strict=True), (0.0, None)]:
-            if y is not None:
-                place = _place(x, y, x_ticks, y_ticks)
-                run.append((place[0] * _SUPERSAMPLING, place[1] * _SUPERSAMPLING))
-                continue
-            if len(run) > 1:
-                pen.line(run, fill=curve.color, width=curve.width * _SUPERSAMPLING, joint="curve")
-            elif run:
-                pen.circle(run[0], 4 * _SUPERSAMPLING, fill=curve.color)
-            run = []
-    return fine.resize(_SIZE, Image.Resampling.BOX)
+def _draw_curve(axes: "Axes", curve: Curve) -> None:
+    y = np.array([np.nan if value is None else value for value in curve.y], dtype=np.float64)
+    known = np.isfinite(y)
+    if not known.any():
+        return
+    x = np.asarray(curve.x, dtype=np.float64)
+    axes.plot(x, y, **_line(curve))
+    beyond = np.pad(known, 1)
+    alone = known & ~beyond[:-2] & ~beyond[2:]
+    if alone.any():
+        axes.plot(x[alone], y[alone], linestyle="none", marker="o", markersize=5, color=_rgb(curve.color))
 
 
-def _draw_legend(pen: ImageDraw.ImageDraw, curves: Sequence[Curve]) -> None:
-    left = _SIZE[0] - _RIGHT + 16
-    for row, curve in enumerate(curves):
-        y = _TOP + 8 + 22 * row
-        pen.line((left, y, left + 20, y), fill=curve.color, width=curve.width + 1)
-        name = shortened(drawable(curve.name), 13, _RIGHT - 50)
-        pen.text((left + 27, y), name, fill=INK, font=font(13), anchor="lm", stroke_width=2, stroke_fill=BACKGROUND)
+def _line(curve: Curve) -> dict[str, Any]:
+    look = {"linewidth": curve.width, "linestyle": curve.style, "marker": curve.marker or "none", "markersize": 4.5}
+    return {"color": _rgb(curve.color), "solid_capstyle": "round", **look}
+
+
+def _add_legend(axes: "Axes", curves: Sequence[Curve]) -> None:
+    """Add a legend to the right of the axes; of many curves it names the first ones and the last one."""
+    named = [curve for curve in curves if curve.name]
+    if len(named) > _MAX_ENTRIES:
+        omitted = len(named) - _MAX_ENTRIES + 2
+        more = Curve(name=f"... {omitted} more", color=BACKGROUND)
+        named = [*named[: _MAX_ENTRIES - 2], more, named[-1]]
+    if named:
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0), "borderaxespad": 0}
+        _label(axes.legend(handles=_handles(named), frameon=False, **place), named)
+
+
+def _share_x(drawn: Sequence["Axes"]) -> None:
+    if drawn:
+        limits = [axes.get_xlim() for axes in drawn]
+        for axes in drawn:
+            axes.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def _handles(curves: Sequence[Curve]) -> list[Any]:
+    from matplotlib.lines import Line2D
+
+    return [Line2D([], [], label=str(index), **_line(curve)) for index, curve in enumerate(curves)]
+
+
+def _label(legend: Any, curves: Sequence[Curve]) -> None:
+    """Set the texts of a legend as they are: matplotlib hides labels with a leading underscore and parses dollars."""
+    for text, curve in zip(legend.get_texts(), curves, strict=True):
+        name = drawable(curve.name)
+        kept = _MAX_NAME // 2 - 1
+        text.set_text(name if len(name) <= _MAX_NAME else f"{name[:kept]}...{name[-kept:]}")
+        text.set_parse_math(False)
+        text.set_fontsize(9.5)
+        text.set_color(_rgb(INK))
+
+
+def _rgb(color: Color) -> tuple[float, float, float]:
+    red, green, blue = color
+    return red / 255, green / 255, blue / 255

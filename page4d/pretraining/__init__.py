@@ -1,1 +1,1 @@
-"""Learning of encoders from images alone, without truth."""
+"""Self-supervised pretraining of encoders on footage without labels: MAE and DINO."""

@@ -1,73 +1,62 @@
-"""Self-distillation without labels: a student says of small parts what its own moving average says of large ones."""
+"""Self-distillation without labels (DINO): a student predicts the output of its EMA teacher for other crops."""
 
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.encoders.vit import Pooling, ViT, ViTConfig
 from page4d.errors import UsageError
+from page4d.io.config import config_record
 from page4d.layers.block import initialise_linears
 
-_LEAST_PROBABILITY = 1e-20
-"""Added before the logarithm, so that a class that the student holds for impossible costs much but not everything."""
+_PROBABILITY_EPS = 1e-20
+"""Added before the logarithm: it bounds the loss of a class whose probability underflows."""
 
-_LEAST_NORM = 1e-6
+_NORM_EPS = 1e-6
 
 
 class ProjectorKind(StrEnum):
-    """What turns an image's vector into logits."""
+    """Architecture of the projector."""
 
     PAPER = "paper"
-    """A perceptron down to a bottleneck, and rows of norm 1 without biases as the classes."""
+    """An MLP to a bottleneck, and class weights of norm 1 without biases."""
 
     PLAIN = "plain"
-    """GELU behind every hidden layer, and classes with biases."""
+    """GELU after every hidden layer, and classes with biases."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("projector")
 class ProjectorConfig:
-    """Size of the projector; `layers` includes the last one, and `bottleneck_dim` is unused by a plain projector."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
+    """Size of the projector; `layers` includes the last one, a plain projector has no bottleneck."""
 
     kind: ProjectorKind = ProjectorKind.PAPER
-    layers: int = 4
-    hidden_dim: int = 2048
-    bottleneck_dim: int = 256
-    classes: int = 65536
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", ProjectorKind(self.kind))
-        if self.layers < 2 or min(self.hidden_dim, self.bottleneck_dim, self.classes) < 1:
-            raise UsageError(
-                f"dino: projector of {self.layers} layers, widths {self.hidden_dim} and {self.bottleneck_dim}, "
-                f"{self.classes} classes",
-                "use at least 2 layers and positive widths",
-            )
+    layers: Annotated[int, Field(ge=2)] = 4
+    hidden_dim: PositiveInt = 2048
+    bottleneck_dim: PositiveInt = 256
+    classes: PositiveInt = 65536
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("dino")
 class DINOConfig:
-    """How the student is taught; `teacher_momentum` rises to 1 over the run on a cosine."""
-
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
+    """Encoder, projector, temperatures and momenta; `teacher_momentum` rises to 1 over the run on a cosine."""
 
     kind: Literal["dino"] = "dino"
-    encoder: ViTConfig = field(default_factory=ViTConfig)
-    projector: ProjectorConfig = field(default_factory=ProjectorConfig)
-    student_temperature: float = 0.1
-    teacher_temperature: float = 0.04
-    teacher_momentum: float = 0.996
-    centre_momentum: float = 0.9
+    encoder: ViTConfig = ViTConfig()
+    projector: ProjectorConfig = ProjectorConfig()
+    student_temperature: PositiveFloat = 0.1
+    teacher_temperature: PositiveFloat = 0.04
+    teacher_momentum: Annotated[float, Field(ge=0, le=1)] = 0.996
+    centre_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
 
     def __post_init__(self) -> None:
         if self.encoder.num_classes is not None:
@@ -75,22 +64,12 @@ class DINOConfig:
         if self.encoder.pooling is not Pooling.CLASS:
             raise UsageError(
                 f"dino: an encoder that pools by '{self.encoder.pooling}'",
-                "set pooling to 'class': it needs the token",
-            )
-        if min(self.student_temperature, self.teacher_temperature) <= 0:
-            raise UsageError(
-                f"dino: temperatures {self.student_temperature:g} and {self.teacher_temperature:g}",
-                "give positive numbers",
-            )
-        if not (0 <= self.teacher_momentum <= 1 and 0 <= self.centre_momentum < 1):
-            raise UsageError(
-                f"dino: teacher_momentum {self.teacher_momentum:g}, centre_momentum {self.centre_momentum:g}",
-                "give numbers from 0 to 1",
+                "set pooling to 'class': the class token is required",
             )
 
 
 class _UnitRows(nn.Module):
-    """Cosines with learned directions: a linear layer whose rows have norm 1."""
+    """A linear layer with rows of norm 1: cosine similarities to learned directions."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
@@ -102,7 +81,7 @@ class _UnitRows(nn.Module):
 
 
 class Projector(nn.Module):
-    """A perceptron, a normalisation, and one logit a class.
+    """An MLP, an L2 normalisation, and one logit per class.
 
     Source: Caron et al. (2021), DINO, section 3.1 and appendix C.
     """
@@ -122,12 +101,12 @@ class Projector(nn.Module):
 
     def forward(self, features: Float[Tensor, "F C"]) -> Float[Tensor, "F K"]:
         """Return the logits of images."""
-        logits: Tensor = self.classes(functional.normalize(self.hidden(features), dim=-1, eps=_LEAST_NORM))
+        logits: Tensor = self.classes(functional.normalize(self.hidden(features), dim=-1, eps=_NORM_EPS))
         return logits
 
 
-class _Pupil(nn.Module):
-    """An encoder with a projector, as student and teacher both are."""
+class _ProjectedEncoder(nn.Module):
+    """An encoder with a projector: the student or the teacher."""
 
     def __init__(self, config: DINOConfig) -> None:
         super().__init__()
@@ -140,10 +119,10 @@ class _Pupil(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distilled:
-    """What one batch says: the loss, the teacher's entropy and information in nats, and the mean of its logits.
+class DINOOutput:
+    """Loss of a batch, entropy and information of the teacher in nats, and the mean of its logits.
 
-    The information is how much the class tells of the image: 0 is a collapse, whether to one class or to all alike.
+    `teacher_information` is the mutual information of class and image: 0 is a collapse, to one class or to uniform.
     """
 
     loss: Float[Tensor, ""]
@@ -153,7 +132,7 @@ class Distilled:
 
 
 class SelfDistillation(nn.Module):
-    """A student that learns, and a teacher that follows it.
+    """A student trained by gradients, and a teacher that is its EMA.
 
     Source: Caron et al. (2021), "Emerging Properties in Self-Supervised Vision Transformers", section 3.1.
     """
@@ -163,50 +142,50 @@ class SelfDistillation(nn.Module):
     def __init__(self, config: DINOConfig) -> None:
         super().__init__()
         self.config = config
-        self.student = _Pupil(config)
+        self.student = _ProjectedEncoder(config)
         self.teacher = copy.deepcopy(self.student).requires_grad_(False)
         self.register_buffer("centre", torch.zeros(1, config.projector.classes))
 
     def forward(
         self, large: Sequence[Float[Tensor, "F 3 H W"]], small: Sequence[Float[Tensor, "F 3 h w"]] = ()
-    ) -> Distilled:
-        """Compare what the student says of all crops with what the teacher says of the large ones.
+    ) -> DINOOutput:
+        """Compare the student on all crops with the teacher on the large ones.
 
         Raises:
             ShapeError: if sides of crops are not multiples of those of a patch.
         """
         with torch.no_grad():
-            taught = _each(self.teacher, large)
-        said = _each(self.student, large) + (_each(self.student, small) if small else [])
-        return self.compare(taught, said)
+            teacher = _logits(self.teacher, large)
+        student = _logits(self.student, large) + (_logits(self.student, small) if small else [])
+        return self.compare(teacher, student)
 
-    def compare(self, taught: Sequence[Float[Tensor, "F K"]], said: Sequence[Float[Tensor, "F K"]]) -> Distilled:
-        """Compare logits of the teacher with those of the student; pairs of the same crop are left out."""
+    def compare(self, teacher: Sequence[Float[Tensor, "F K"]], student: Sequence[Float[Tensor, "F K"]]) -> DINOOutput:
+        """Compare logits of teacher and student per crop, except pairs of the same crop."""
         config = self.config
         temperatures = (config.teacher_temperature, config.student_temperature)
         losses = [
-            distillation_loss(teacher, student, self.centre, *temperatures)
-            for i, teacher in enumerate(taught)
-            for j, student in enumerate(said)
+            distillation_loss(teacher[i], student[j], self.centre, *temperatures)
+            for i in range(len(teacher))
+            for j in range(len(student))
             if i != j
         ]
-        logits = torch.cat(list(taught))
-        shares = teacher_shares(logits, self.centre, config.teacher_temperature)
-        entropy = _entropy(shares).mean()
-        return Distilled(
+        logits = torch.cat(list(teacher))
+        probabilities = teacher_probabilities(logits, self.centre, config.teacher_temperature)
+        entropy = _entropy(probabilities).mean()
+        return DINOOutput(
             loss=torch.stack(losses).mean(),
             teacher_entropy=entropy,
-            teacher_information=_entropy(shares.mean(dim=0)) - entropy,
+            teacher_information=_entropy(probabilities.mean(dim=0)) - entropy,
             centre=logits.mean(dim=0, keepdim=True),
         )
 
     @torch.no_grad()
-    def follow(self, centre: Float[Tensor, "one K"], done: float) -> None:
-        """Move the teacher and its centre after a step; `done` is the part of the run that lies behind."""
+    def update_teacher(self, centre: Float[Tensor, "one K"], done: float) -> None:
+        """Update teacher and centre after a step; `done` is the fraction of the run before it."""
         self.centre.lerp_(centre.to(self.centre), 1 - self.config.centre_momentum)
         momentum = momentum_at(done, self.config.teacher_momentum)
-        mine: list[Tensor] = list(self.teacher.parameters())
-        torch._foreach_lerp_(mine, list(self.student.parameters()), 1 - momentum)
+        averages: list[Tensor] = list(self.teacher.parameters())
+        torch._foreach_lerp_(averages, list(self.student.parameters()), 1 - momentum)
 
 
 def distillation_loss(
@@ -216,20 +195,19 @@ def distillation_loss(
     teacher_temperature: float,
     student_temperature: float,
 ) -> Float[Tensor, ""]:
-    """Return the cross entropy of the student under the centred and sharpened teacher, which gets no gradient.
+    """Return the cross entropy of the student under the centred and sharpened teacher, which has no gradient.
 
-    Source: Caron et al. (2021), DINO, eq. 1 and section 3.1; the least probability from the public code (reference
-    facts).
+    Source: Caron et al. (2021), DINO, eq. 1 and section 3.1; the epsilon from the public code (reference facts).
     """
-    wanted = teacher_shares(teacher.detach(), centre, teacher_temperature)
-    logarithms = torch.log((student / student_temperature).softmax(dim=-1) + _LEAST_PROBABILITY)
-    return -(wanted * logarithms).sum(dim=-1).mean()
+    target = teacher_probabilities(teacher.detach(), centre, teacher_temperature)
+    log_probabilities = torch.log((student / student_temperature).softmax(dim=-1) + _PROBABILITY_EPS)
+    return -(target * log_probabilities).sum(dim=-1).mean()
 
 
-def teacher_shares(
+def teacher_probabilities(
     logits: Float[Tensor, "F K"], centre: Float[Tensor, "one K"], temperature: float
 ) -> Float[Tensor, "F K"]:
-    """Return the probabilities of the teacher's classes."""
+    """Return the centred and sharpened class probabilities of the teacher."""
     return ((logits - centre) / temperature).softmax(dim=-1)
 
 
@@ -241,10 +219,10 @@ def momentum_at(done: float, start: float) -> float:
     return 1 - (1 - start) * (math.cos(math.pi * min(max(done, 0.0), 1.0)) + 1) / 2
 
 
-def _entropy(shares: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
-    return -torch.xlogy(shares, shares).sum(dim=-1)
+def _entropy(probabilities: Float[Tensor, "*batch K"]) -> Float[Tensor, "*batch"]:
+    return -torch.xlogy(probabilities, probabilities).sum(dim=-1)
 
 
-def _each(pupil: nn.Module, crops: Sequence[Float[Tensor, "F 3 H W"]]) -> list[Float[Tensor, "F K"]]:
-    """Return the logits of every set of crops, all of one size and so passed together."""
-    return list(pupil(torch.cat(list(crops))).chunk(len(crops)))
+def _logits(network: nn.Module, crops: Sequence[Float[Tensor, "F 3 H W"]]) -> list[Float[Tensor, "F K"]]:
+    """Return the logits of every crop of the images; crops of one size form one batch."""
+    return list(network(torch.cat(list(crops))).chunk(len(crops)))

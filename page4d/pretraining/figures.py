@@ -1,4 +1,4 @@
-"""What an encoder has learned, to be looked at: painted patches of MAE, attention of DINO's class token."""
+"""Pictures of pretrained encoders: reconstructions of MAE, attention of the class token of DINO."""
 
 import io
 from collections.abc import Sequence
@@ -16,63 +16,63 @@ from page4d.encoders.vit import ViT
 from page4d.io.atomic import write_bytes_atomic
 from page4d.layers.attention import Attention
 from page4d.layers.block import MixerBlock
-from page4d.plotting.canvas import INK, NO_VALUE, blank, colored, font
+from page4d.plotting.canvas import blank, font
+from page4d.plotting.colors import ATTENTION_MAP, INK, NO_VALUE, colored
 from page4d.pretraining.config import PretrainConfig
-from page4d.pretraining.crops import normalised, shown
+from page4d.pretraining.crops import denormalised, normalised
 from page4d.pretraining.footage import Footage
-from page4d.pretraining.learners import Learner, Painter
-from page4d.scene.images import resize
+from page4d.pretraining.tasks import MAETask, PretrainTask
 from page4d.scene.records import Image
+from page4d.scene.resample import resize
 
 _FRAMES = 4
 _TILE = 240
 _GAP = 8
 _TITLE = 26
 _SEED = 0
-_FINER = 2
-"""Attention is drawn on images of so many times the size: their grid is that much finer."""
+_ATTENTION_SCALE = 2
+"""Attention is computed on images of twice the crop size, for a finer grid."""
 
 
-def draw_pictures(learner: Learner, footage: Footage, config: PretrainConfig, folder: Path) -> None:
-    """Write `reconstruction.png` or `attention.png` for a few frames, spread over views and time.
+def draw_pictures(task: PretrainTask, footage: Footage, config: PretrainConfig, folder: Path) -> None:
+    """Write `reconstruction.png` or `attention.png` of a few frames, spread over views and time.
 
     Raises:
         InputError: if a frame cannot be decoded.
         OutputError: if a file cannot be written.
     """
     frames = footage.spread(min(_FRAMES, footage.num_frames))
-    if isinstance(learner, Painter):
-        images = _squares(frames, config.crops.size)
-        _write(painted_sheet(learner, images), folder / "reconstruction.png")
+    if isinstance(task, MAETask):
+        images = _center_squares(frames, config.crops.size)
+        _write(reconstruction_sheet(task, images), folder / "reconstruction.png")
     else:
-        images = _squares(frames, config.crops.size * _FINER)
-        _write(attention_sheet(learner.encoder, images), folder / "attention.png")
+        images = _center_squares(frames, config.crops.size * _ATTENTION_SCALE)
+        _write(attention_sheet(task.encoder, images), folder / "attention.png")
 
 
 @torch.no_grad()
-def painted_sheet(learner: Painter, images: Float[Tensor, "F 3 H W"]) -> Picture.Image:
-    """Draw, for every image, what was left to see, what was made of it, and the image.
+def reconstruction_sheet(task: MAETask, images: Float[Tensor, "F 3 H W"]) -> Picture.Image:
+    """Draw the visible patches of every image, the reconstruction, and the image.
 
-    Patches that are painted without mean and contrast get their true ones.
+    Normalised patches are rescaled by their true mean and standard deviation.
     """
-    network = learner.average.network
+    network = task.average.network
     device = next(network.parameters()).device
-    given = normalised(images).to(device)
-    rows, columns = network.encoder.grid_of(given)
-    noise = torch.rand(len(given), rows * columns, generator=torch.Generator().manual_seed(_SEED))
-    painted = network(given, noise.to(device))
+    originals = normalised(images).to(device)
+    rows, columns = network.encoder.grid_of(originals)
+    noise = torch.rand(len(originals), rows * columns, generator=torch.Generator().manual_seed(_SEED))
+    output = network(originals, noise.to(device))
     grey = normalised(torch.tensor(NO_VALUE).float().expand(1, 1, 1, 3).permute(0, 3, 1, 2) / 255).to(device)
-    kept = network.hidden(torch.ones_like(given), painted.masking, colour=0.0)
-    hidden = given * kept + grey * (1 - kept)
-    columns_of = [hidden, network.picture(given, painted), given]
-    share = f"{learner.network.config.masked_share:.0%} hidden"
-    tiles = [[_tile(_pixels(shown(column.cpu()))[row]) for column in columns_of] for row in range(len(given))]
-    given_means = ", means given" if learner.network.config.normalise_patches else ""
-    return _sheet(tiles, [share, f"reconstruction{given_means}", "original"])
+    visible = network.mask_images(torch.ones_like(originals), output.masking)
+    masked = originals * visible + grey * (1 - visible)
+    pictures = [masked, network.reconstruct(originals, output), originals]
+    tiles = [[_tile(_pixels(denormalised(picture.cpu()))[row]) for picture in pictures] for row in range(len(images))]
+    rescaled = ", true means" if task.network.config.normalise_patches else ""
+    return _sheet(tiles, [f"{task.network.config.masked_share:.0%} masked", f"reconstruction{rescaled}", "original"])
 
 
 def attention_sheet(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Picture.Image:
-    """Draw, for every image, where the class token looks, head by head."""
+    """Draw the attention of the class token in every image, per head."""
     device = next(encoder.parameters()).device
     attention = class_attention(encoder, normalised(images).to(device)).cpu().numpy()
     pixels = _pixels(images)
@@ -85,7 +85,7 @@ def attention_sheet(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Picture.I
 
 @torch.no_grad()
 def class_attention(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F heads rows columns"]:
-    """Return the shares that the class token of the last block gives to the patches.
+    """Return the attention weights of the class token on the patches in the last block.
 
     Source: Caron et al. (2021), DINO, figure 1.
     """
@@ -99,12 +99,12 @@ def class_attention(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Float[Ten
     projected = torch.unflatten(last.attn.qkv(last.norm1(tokens)), -1, (3, last.attn.num_heads, -1))
     query, key, _ = projected.permute(2, 0, 3, 1, 4)
     logits = torch.einsum("fhd,fhnd->fhn", query[:, :, 0], key) * query.shape[-1] ** -0.5
-    shares: Tensor = logits.softmax(dim=-1)[..., encoder.config.num_special :].unflatten(-1, grid)
-    return shares
+    weights: Tensor = logits.softmax(dim=-1)[..., encoder.config.num_special :].unflatten(-1, grid)
+    return weights
 
 
-def _squares(frames: Sequence[Image], side: int) -> Float[Tensor, "F 3 S S"]:
-    """Cut the middle out of every frame."""
+def _center_squares(frames: Sequence[Image], side: int) -> Float[Tensor, "F 3 S S"]:
+    """Crop the largest centred square of every frame."""
     images = []
     for frame in frames:
         rows, columns = frame.shape[:2]
@@ -115,11 +115,11 @@ def _squares(frames: Sequence[Image], side: int) -> Float[Tensor, "F 3 S S"]:
 
 
 def _over(image: NDArray[np.uint8], heat: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Lay a map over the image in grey; its darkest is the least, its brightest the 99th percentile."""
+    """Overlay a heat map, from its minimum to its 99th percentile, on the image in grey."""
     low, high = float(heat.min()), float(np.quantile(heat, 0.99))
     scaled = np.clip((heat - low) / max(high - low, 1e-12), 0, 1)
     smooth = cv2.resize(scaled, image.shape[1::-1], interpolation=cv2.INTER_LINEAR)
-    colours = colored(smooth, np.ones_like(smooth, dtype=bool), cv2.COLORMAP_INFERNO).astype(np.float32)
+    colours = colored(smooth, np.ones_like(smooth, dtype=bool), ATTENTION_MAP).astype(np.float32)
     grey = image.mean(axis=2, keepdims=True)
     return np.asarray(np.clip(0.35 * grey + 0.75 * colours, 0, 255), dtype=np.uint8)
 
@@ -129,14 +129,14 @@ def _pixels(images: Float[Tensor, "F 3 H W"]) -> NDArray[np.uint8]:
 
 
 def _tile(pixels: NDArray[np.uint8]) -> Picture.Image:
-    nearest = pixels.shape[0] < _TILE
+    enlarged = pixels.shape[0] < _TILE
     return Picture.fromarray(pixels).resize(
-        (_TILE, _TILE), Picture.Resampling.BICUBIC if nearest else Picture.Resampling.LANCZOS
+        (_TILE, _TILE), Picture.Resampling.BICUBIC if enlarged else Picture.Resampling.LANCZOS
     )
 
 
 def _sheet(tiles: Sequence[Sequence[Picture.Image]], titles: Sequence[str]) -> Picture.Image:
-    """Set tiles in rows under their titles."""
+    """Arrange tiles in rows under column titles."""
     width, height = len(titles) * (_TILE + _GAP) + _GAP, _TITLE + len(tiles) * (_TILE + _GAP) + _GAP
     picture, pen = blank(width, height)
     for column, title in enumerate(titles):

@@ -1,4 +1,4 @@
-"""Single frames of many recordings: drawn by time and view, decoded in rounds, never more than a round at a time."""
+"""Frames of recordings: drawn over time and views, and decoded in rounds of bounded memory."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,15 +15,15 @@ from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameSource, Image
 
-_FEWEST_FRAMES = 8
+_MIN_FRAMES = 8
 _NO_LIMIT = 10**9
-_DRAWS, _ORDERS = 1, 2
-"""Keep the draws of frames apart from the orders in which they come."""
+_FRAME_STREAM, _ORDER_STREAM = 1, 2
+"""Separate the random draws of frames from those of their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Track:
-    """One view of a recording: which of its frames there are, and the size (height, width) they are decoded at."""
+    """One view of a recording: indices of its frames, and the size (height, width) at which they are decoded."""
 
     source: FrameSource
     indices: NDArray[np.int64]
@@ -38,11 +38,11 @@ class Footage:
 
     @property
     def num_frames(self) -> int:
-        """Number of frames altogether."""
+        """Total number of frames."""
         return sum(len(track.indices) for track in self.tracks)
 
     def spread(self, count: int) -> list[Image]:
-        """Decode a few frames: of the views in turn, evenly in time."""
+        """Decode a few frames of all views, evenly in time."""
         chosen = [number % len(self.tracks) for number in range(count)]
         images: list[Image] = []
         for number, track in enumerate(chosen):
@@ -58,13 +58,11 @@ def open_footage(
     allow_damaged: bool = False,
     max_megapixels: float = DEFAULT_MAX_MEGAPIXELS,
 ) -> Footage:
-    """Open folders of videos; frames are shrunk until their short side has so many pixels. Nothing is decoded yet.
-
-    Clocks do not matter here: every frame stands for itself.
+    """Open folders of videos, unsynchronized; frames will be downscaled to `short_side` pixels.
 
     Raises:
-        UsageError: if a folder does not exist or is none.
-        InputError: if one holds no videos, or all together too few frames.
+        UsageError: if a folder does not exist or is a file.
+        InputError: if a folder holds no videos, or all of them too few frames.
     """
     tracks = []
     for folder in folders:
@@ -77,19 +75,18 @@ def open_footage(
             indices = np.unique(np.asarray(view.indices, dtype=np.int64))
             tracks.append(Track(source=view.source, indices=indices, size=(height, width)))
     footage = Footage(tuple(tracks))
-    if footage.num_frames < _FEWEST_FRAMES:
+    if footage.num_frames < _MIN_FRAMES:
         raise InputError(
-            f"{footage.num_frames} frames in {len(footage.tracks)} views: too few to learn from",
-            f"give recordings with {_FEWEST_FRAMES} frames or more",
+            f"{footage.num_frames} frames in {len(footage.tracks)} views: too few to train on",
+            f"give recordings with {_MIN_FRAMES} frames or more",
         )
     return footage
 
 
 class FramePool:
-    """Gives every sample its frame; made by `open_pool`.
+    """Frames of samples, from `open_pool`; they follow from the seed and the sample number alone.
 
-    A round is a number of frames that are decoded together, forward through every video, and used several times. What
-    a sample gets follows from the seed and its number alone. The next round is decoded while one is used.
+    A round of frames is decoded forward through every video and used several times, while the next one is decoded.
     """
 
     def __init__(
@@ -107,17 +104,17 @@ class FramePool:
         self._ahead: tuple[int, Future[list[Image]]] | None = None
 
     def frame(self, sample: int) -> Image:
-        """Return the frame of a sample; numbers of samples should increase.
+        """Return the frame of a sample; sample numbers should increase.
 
         Raises:
             InputError: if it cannot be decoded.
         """
-        turn, place = divmod(sample, self._size)
-        number = turn // self._repeats
+        epoch, place = divmod(sample, self._size)
+        number = epoch // self._repeats
         if number != self._round and not (self._all_fit and self._images):
             self._images = self._take(number)
         self._round = number
-        order = np.random.default_rng((self._seed, _ORDERS, turn)).permutation(len(self._images))
+        order = np.random.default_rng((self._seed, _ORDER_STREAM, epoch)).permutation(len(self._images))
         return self._images[int(order[place])]
 
     def _take(self, number: int) -> list[Image]:
@@ -140,19 +137,19 @@ class FramePool:
         return images
 
     def _draw(self, number: int) -> list[list[int]]:
-        """Choose frames of every view, as many of each as there are, and sort them in time."""
-        random = np.random.default_rng((self._seed, _DRAWS, number))
+        """Draw frames of all views, in order of time."""
+        random = np.random.default_rng((self._seed, _FRAME_STREAM, number))
         lengths = [len(track.indices) for track in self._footage.tracks]
-        shares = _shares(lengths, self._size, random)
+        counts = _divide(lengths, self._size, random)
         return [
-            sorted(int(index) for index in random.choice(track.indices, share, replace=False))
-            for track, share in zip(self._footage.tracks, shares, strict=True)
+            sorted(int(index) for index in random.choice(track.indices, count, replace=False))
+            for track, count in zip(self._footage.tracks, counts, strict=True)
         ]
 
 
 @contextmanager
 def open_pool(footage: Footage, seed: int, *, frames: int, repeats: int) -> Iterator[FramePool]:
-    """Give samples their frames, of which at most two rounds of `frames` are in memory."""
+    """Open a pool with at most two rounds of `frames` frames in memory."""
     closing = Event()
     with ThreadPoolExecutor(1, thread_name_prefix="frames") as thread:
         try:
@@ -162,19 +159,19 @@ def open_pool(footage: Footage, seed: int, *, frames: int, repeats: int) -> Iter
             thread.shutdown(wait=True, cancel_futures=True)
 
 
-def _shares(lengths: Sequence[int], total: int, random: np.random.Generator) -> list[int]:
-    """Divide a number of frames evenly among views, none of which gives more than it has."""
-    shares = [0] * len(lengths)
-    while (left := total - sum(shares)) > 0:
-        open_ones = random.permutation([number for number, length in enumerate(lengths) if shares[number] < length])
-        for number in open_ones[:left]:
-            more = max(1, left // len(open_ones))
-            shares[number] = min(lengths[number], shares[number] + more)
-    return shares
+def _divide(lengths: Sequence[int], total: int, random: np.random.Generator) -> list[int]:
+    """Divide a total evenly among views, with at most `lengths` frames each."""
+    counts = [0] * len(lengths)
+    while (left := total - sum(counts)) > 0:
+        available = random.permutation([view for view, length in enumerate(lengths) if counts[view] < length])
+        for view in available[:left]:
+            more = max(1, left // len(available))
+            counts[view] = min(lengths[view], counts[view] + more)
+    return counts
 
 
 def _decode(track: Track, indices: Sequence[int]) -> Iterator[Image]:
-    """Decode frames in the order of time, to 8 bits."""
+    """Decode frames in order of time, as 8-bit images."""
     if not indices:
         return
     with track.source.open(track.size) as reader:

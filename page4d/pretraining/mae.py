@@ -1,69 +1,64 @@
-"""The masked autoencoder: most of an image's patches are hidden, and painted from the few that are seen."""
+"""Masked autoencoder (MAE): reconstruction of masked patches from the visible ones."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from page4d.encoders.vit import ViT, ViTConfig
 from page4d.errors import UsageError
+from page4d.io.config import config_record
 from page4d.layers.attention import Attention
 from page4d.layers.block import INIT_STD, MixerBlock, initialise_linears
 from page4d.layers.embed import cut_patches, join_patches
 from page4d.layers.positions import resample_positions
 
 _VARIANCE_EPS = 1e-6
-"""Added to the variance of a patch before it is divided by."""
+"""Added to the variance of a patch before the division."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("mae")
 class MAEConfig:
-    """What is hidden and how it is painted; the decoder is thrown away afterwards.
+    """Encoder, masking ratio and decoder; the decoder is discarded after training.
 
-    With `normalise_patches`, what is painted are pixels less their patch's mean, over its deviation.
+    With `normalise_patches`, the pixels of each target patch are normalised by its mean and standard deviation.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
     kind: Literal["mae"] = "mae"
-    encoder: ViTConfig = field(default_factory=ViTConfig)
-    masked_share: float = 0.75
+    encoder: ViTConfig = ViTConfig()
+    masked_share: Annotated[float, Field(gt=0, lt=1)] = 0.75
     normalise_patches: bool = True
-    decoder_dim: int = 512
-    decoder_depth: int = 8
-    decoder_heads: int = 16
-    decoder_head_dim: int | None = None
+    decoder_dim: PositiveInt = 512
+    decoder_depth: PositiveInt = 8
+    decoder_heads: PositiveInt = 16
+    decoder_head_dim: PositiveInt | None = None
     mlp_ratio: float = 4.0
 
     def __post_init__(self) -> None:
         rows, columns = self.encoder.table_grid
-        if not 0 < self.masked_share < 1 or not 0 < int(self.masked_share * rows * columns) < rows * columns:
+        if not 0 < int(self.masked_share * rows * columns) < rows * columns:
             raise UsageError(
-                f"mae: a share of {self.masked_share:g} of {rows * columns} patches is masked",
-                "choose one that leaves some masked and some visible",
+                f"mae: masked_share of {rows * columns} patches is {self.masked_share:g}",
+                "it must leave masked and visible patches",
             )
         if self.encoder.num_classes is not None:
             raise UsageError(f"mae: an encoder with {self.encoder.num_classes} classes", "set num_classes to null")
-        if min(self.decoder_dim, self.decoder_depth, self.decoder_heads) < 1:
-            raise UsageError(
-                f"mae: decoder of width {self.decoder_dim}, depth {self.decoder_depth}, {self.decoder_heads} heads",
-                "use positive numbers",
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masking:
-    """Numbers of the patches of every image that are hidden and of those that are seen, in a random order."""
+    """Indices of the masked and of the visible patches of every image, in random order."""
 
     masked: Int[Tensor, "F M"]
     visible: Int[Tensor, "F K"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Painted:
-    """What the decoder says of the hidden patches, and how far that is from the truth."""
+class MAEOutput:
+    """Reconstructed pixels of the masked patches, and their mean squared error."""
 
     loss: Float[Tensor, ""]
     pixels: Float[Tensor, "F M patch_dim"]
@@ -71,16 +66,16 @@ class Painted:
 
 
 def draw_masking(noise: Float[Tensor, "F P"], masked_share: float) -> Masking:
-    """Hide the patches of the smallest numbers."""
+    """Mask the patches with the smallest noise."""
     order = noise.argsort(dim=-1)
     num_masked = int(masked_share * noise.shape[-1])
     return Masking(masked=order[:, :num_masked], visible=order[:, num_masked:])
 
 
 class MaskedAutoencoder(nn.Module):
-    """An encoder that sees some patches and a small decoder that paints the others.
+    """An encoder of the visible patches, and a small decoder that reconstructs the masked ones.
 
-    A class token takes no part.
+    A class token is not used.
 
     Source: He et al. (2022), "Masked Autoencoders Are Scalable Vision Learners", section 3.
     """
@@ -115,42 +110,42 @@ class MaskedAutoencoder(nn.Module):
         for token in (self.mask_token, self.positions):
             nn.init.trunc_normal_(token, std=INIT_STD)
 
-    def forward(self, images: Float[Tensor, "F 3 H W"], noise: Float[Tensor, "F P"] | None = None) -> Painted:
-        """Hide patches, by `noise` or at random, and paint them.
+    def forward(self, images: Float[Tensor, "F 3 H W"], noise: Float[Tensor, "F P"] | None = None) -> MAEOutput:
+        """Mask patches, by `noise` or at random, and reconstruct them.
 
         Raises:
             ShapeError: if image sides are not multiples of those of a patch.
         """
-        patches = self.cut(images)
+        patches = self.to_patches(images)
         if noise is None:
             noise = torch.rand(patches.shape[:2], device=images.device)
         masking = draw_masking(noise, self.config.masked_share)
-        pixels = self.paint(self.encode(images, masking), masking, self.encoder.grid_of(images))
-        target = _chosen(self.normalised(patches), masking.masked)
-        return Painted(loss=(pixels - target).square().mean(), pixels=pixels, masking=masking)
+        pixels = self.decode(self.encode(images, masking), masking, self.encoder.grid_of(images))
+        target = _gather(self.normalised(patches), masking.masked)
+        return MAEOutput(loss=(pixels - target).square().mean(), pixels=pixels, masking=masking)
 
     def encode(self, images: Float[Tensor, "F 3 H W"], masking: Masking) -> Float[Tensor, "F K C"]:
         """Encode the visible patches only."""
         special = self.config.encoder.num_special
         positions = self.encoder.position_table(self.encoder.grid_of(images))[:, special:]
-        return self.encoder.transform(_chosen(self.encoder.patches(images) + positions, masking.visible))
+        return self.encoder.transform(_gather(self.encoder.patches(images) + positions, masking.visible))
 
-    def paint(
+    def decode(
         self, encoded: Float[Tensor, "F K C"], masking: Masking, grid: tuple[int, int]
     ) -> Float[Tensor, "F M patch_dim"]:
-        """Return the pixels of the hidden patches, in their random order."""
+        """Return the pixels of the masked patches, in their random order."""
         tokens = self.to_decoder(encoded)
         frames, num_masked = masking.masked.shape
-        hidden = self.mask_token.to(tokens.dtype).expand(frames, num_masked, -1)
+        masked = self.mask_token.to(tokens.dtype).expand(frames, num_masked, -1)
         order = torch.cat([masking.masked, masking.visible], dim=1)
-        in_place = torch.cat([hidden, tokens], dim=1).gather(1, _spread(order.argsort(dim=1), tokens.shape[-1]))
+        in_place = torch.cat([masked, tokens], dim=1).gather(1, _expand(order.argsort(dim=1), tokens.shape[-1]))
         tokens = in_place + resample_positions(self.positions, self.config.encoder.table_grid, grid)
         for block in self.blocks:
             tokens = block(tokens)
-        pixels: Tensor = self.to_pixels(_chosen(self.norm(tokens), masking.masked))
+        pixels: Tensor = self.to_pixels(_gather(self.norm(tokens), masking.masked))
         return pixels
 
-    def cut(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F P patch_dim"]:
+    def to_patches(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F P patch_dim"]:
         """Return the pixels of every patch, row by row.
 
         Raises:
@@ -160,44 +155,44 @@ class MaskedAutoencoder(nn.Module):
         return cut_patches(images.movedim(1, -1), self.config.encoder.patch).flatten(1, 2)
 
     def normalised(self, patches: Float[Tensor, "F P patch_dim"]) -> Float[Tensor, "F P patch_dim"]:
-        """Return what is to be painted."""
+        """Return the reconstruction targets."""
         if not self.config.normalise_patches:
             return patches
         mean, deviation = _statistics(patches)
         return (patches - mean) / deviation
 
-    def picture(self, images: Float[Tensor, "F 3 H W"], painted: Painted) -> Float[Tensor, "F 3 H W"]:
-        """Return the images with the hidden patches as they were painted.
+    def reconstruct(self, images: Float[Tensor, "F 3 H W"], output: MAEOutput) -> Float[Tensor, "F 3 H W"]:
+        """Return the images with their masked patches reconstructed.
 
-        A normalised patch gets back its true mean and deviation.
+        Normalised patches are rescaled by their true mean and standard deviation.
         """
-        patches = self.cut(images)
-        pixels = painted.pixels.to(patches.dtype)
+        patches = self.to_patches(images)
+        pixels = output.pixels.to(patches.dtype)
         if self.config.normalise_patches:
-            mean, deviation = _statistics(_chosen(patches, painted.masking.masked))
+            mean, deviation = _statistics(_gather(patches, output.masking.masked))
             pixels = pixels * deviation + mean
-        return self._joined(images, patches.scatter(1, _spread(painted.masking.masked, patches.shape[-1]), pixels))
+        return self._to_images(images, patches.scatter(1, _expand(output.masking.masked, patches.shape[-1]), pixels))
 
-    def hidden(self, images: Float[Tensor, "F 3 H W"], masking: Masking, colour: float = 0.0) -> Tensor:
-        """Return the images with the hidden patches in one colour."""
-        patches = self.cut(images)
-        filled = patches.scatter(1, _spread(masking.masked, patches.shape[-1]), colour)
-        return self._joined(images, filled)
+    def mask_images(self, images: Float[Tensor, "F 3 H W"], masking: Masking, value: float = 0.0) -> Tensor:
+        """Return the images with their masked patches filled with one value."""
+        patches = self.to_patches(images)
+        filled = patches.scatter(1, _expand(masking.masked, patches.shape[-1]), value)
+        return self._to_images(images, filled)
 
-    def _joined(self, images: Tensor, patches: Tensor) -> Float[Tensor, "F 3 H W"]:
+    def _to_images(self, images: Tensor, patches: Tensor) -> Float[Tensor, "F 3 H W"]:
         maps = torch.unflatten(patches, 1, self.encoder.grid_of(images))
         return join_patches(maps, self.config.encoder.patch).movedim(-1, 1)
 
 
-def _spread(places: Int[Tensor, "F K"], width: int) -> Int[Tensor, "F K C"]:
-    return places[..., None].expand(-1, -1, width)
+def _expand(indices: Int[Tensor, "F K"], width: int) -> Int[Tensor, "F K C"]:
+    return indices[..., None].expand(-1, -1, width)
 
 
-def _chosen(tokens: Float[Tensor, "F P C"], places: Int[Tensor, "F K"]) -> Float[Tensor, "F K C"]:
-    return tokens.gather(1, _spread(places, tokens.shape[-1]))
+def _gather(tokens: Float[Tensor, "F P C"], indices: Int[Tensor, "F K"]) -> Float[Tensor, "F K C"]:
+    return tokens.gather(1, _expand(indices, tokens.shape[-1]))
 
 
 def _statistics(patches: Float[Tensor, "F P patch_dim"]) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of the pixels of every patch."""
+    """Return mean and standard deviation of the pixels of every patch."""
     variance, mean = torch.var_mean(patches, dim=-1, keepdim=True)
     return mean, (variance + _VARIANCE_EPS).sqrt()

@@ -1,4 +1,4 @@
-"""Profile through the networks of pretraining without computing them."""
+"""Profiles of the pretraining networks, from a run on the meta device."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +14,7 @@ from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage
 
 
 def profile_mae(config: MAEConfig, *, batch: int = 1, size: tuple[int, int] | None = None) -> Profile:
-    """Hide patches of `batch` images of `size` (height, width), or of the encoder's own, and paint them.
+    """Profile the masked autoencoder on `batch` images of `size` (height, width), by default that of the encoder.
 
     Raises:
         ShapeError: if the images do not divide into patches.
@@ -39,7 +39,7 @@ def _encoder(builder: ProfileBuilder[MaskedAutoencoder]) -> Iterator[ProfileStag
     yield builder.stage("input", "images", "B 3 H W")
     yield builder.stage(part, "patches", "B P C", "encoder.patches")
     if encoder.cls_token is not None:
-        yield builder.stage(part, "class token, which takes no part", "1 1 C", parameters=encoder.cls_token.numel())
+        yield builder.stage(part, "class token (not used)", "1 1 C", parameters=encoder.cls_token.numel())
     yield builder.stage(part, "positions", "B P C", parameters=encoder.pos_embed.numel())
     yield builder.stage(part, "visible patches", "B K C")
     for index in range(len(encoder.blocks)):
@@ -50,12 +50,12 @@ def _encoder(builder: ProfileBuilder[MaskedAutoencoder]) -> Iterator[ProfileStag
 def _decoder(builder: ProfileBuilder[MaskedAutoencoder]) -> Iterator[ProfileStage]:
     network, part = builder.network, "decoder"
     yield builder.stage(part, "visible patches", "B K D", "to_decoder")
-    yield builder.stage(part, "mask tokens in the others' places", "B P D", parameters=network.mask_token.numel())
+    yield builder.stage(part, "mask tokens inserted", "B P D", parameters=network.mask_token.numel())
     yield builder.stage(part, "positions", "B P D", parameters=network.positions.numel())
     for index in range(len(network.blocks)):
         yield builder.stage(part, f"block {index}", "B P D", f"blocks.{index}")
     yield builder.stage(part, "norm", "B P D", "norm")
-    yield builder.stage(part, "pixels of the masked patches", "B M 3*p*q", "to_pixels")
+    yield builder.stage(part, "pixels of masked patches", "B M 3*p*q", "to_pixels")
 
 
 def profile_dino(
@@ -66,7 +66,7 @@ def profile_dino(
     small_crops: int = 8,
     small_side: int = 96,
 ) -> Profile:
-    """Show student and teacher two large crops of `size` (height, width) of `batch` images; small ones the student.
+    """Profile DINO on two large crops of `size` (height, width) per image, and small crops for the student only.
 
     Raises:
         ShapeError: if the crops do not divide into patches.
@@ -78,9 +78,9 @@ def profile_dino(
     with meta_run(network) as run:
         large = [torch.empty(batch, 3, height, width) for _ in range(2)]
         small = [torch.empty(batch, 3, small_side, small_side) for _ in range(small_crops)]
-        patches, few = (prod(network.student.encoder.grid_of(crops[0])) for crops in (large, small))
+        patches, small_patches = (prod(network.student.encoder.grid_of(crops[0])) for crops in (large, small))
         network(large, small)
-    sizes = {"B": batch, "H": height, "W": width, "P": patches, "S": small_crops, "s": small_side, "Q": few}
+    sizes = {"B": batch, "H": height, "W": width, "P": patches, "S": small_crops, "s": small_side, "Q": small_patches}
     builder = ProfileBuilder(
         network=network,
         run=run,
@@ -100,13 +100,13 @@ def _distillation(builder: ProfileBuilder[SelfDistillation]) -> Iterator[Profile
     for index in range(len(encoder.blocks)):
         yield builder.stage(part, f"block {index}", f"2*B {special}P C", f"student.encoder.blocks.{index}")
     yield builder.stage(part, "norm", f"2*B {special}P C", "student.encoder.norm")
-    yield builder.stage(part, "small crops, all the same way", f"S*B {special}Q C")
-    yield builder.stage(part, "classes of all crops", "2*B+S*B K", "student.projector")
-    yield builder.stage("teacher", "classes of large crops", "2*B K", "teacher")
+    yield builder.stage(part, "small crops, through the same layers", f"S*B {special}Q C")
+    yield builder.stage(part, "logits of all crops", "2*B+S*B K", "student.projector")
+    yield builder.stage("teacher", "logits of large crops", "2*B K", "teacher")
 
 
-PRETRAINING_WALKS: dict[str, Callable[..., Profile]] = {
+PRETRAINING_PROFILES: dict[str, Callable[..., Profile]] = {
     "mae": partial(profile_mae, MAEConfig()),
     "dino": partial(profile_dino, DINOConfig(encoder=ViTConfig(embed_dim=384, num_heads=6))),
 }
-"""Walks through the networks of the papers by the method's name, for a number and a size of images."""
+"""Profiles of the papers' networks by method, as functions of batch size and image size."""

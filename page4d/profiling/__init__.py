@@ -1,1 +1,1 @@
-"""Shapes, parameters, work and memory of networks."""
+"""Shapes, parameters, floating point operations (FLOPs) and memory of networks."""

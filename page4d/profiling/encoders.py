@@ -1,4 +1,4 @@
-"""Profile through an image encoder by itself, a classifier, without computing it."""
+"""Profile of an image encoder, with its classification head if it has one, from a run on the meta device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage
 
 
 def profile_encoder(config: ClassifierConfig, *, batch: int = 1, size: tuple[int, int] | None = None) -> Profile:
-    """Pass `batch` images of `size` (height, width), or of the encoder's own, that have shapes but no numbers.
+    """Run an encoder on `batch` images of `size` (height, width), by default its nominal size, on the meta device.
 
     Raises:
         ShapeError: if the images do not divide into the patches of all stages.
@@ -47,17 +47,17 @@ def profile_encoder(config: ClassifierConfig, *, batch: int = 1, size: tuple[int
         patch = encoder.config.patch
         symbols |= {"P": (height // patch[0]) * (width // patch[1]), "C": encoder.config.embed_dim}
         vit = ProfileBuilder(network=encoder, run=run, symbols=symbols | _classes(config))
-        return vit.profile((_entrance(vit), *_vit(vit)))
+        return vit.profile((_input(vit), *_vit(vit)))
     symbols |= {f"C{stage}": dim for stage, dim in enumerate(encoder.config.dims)}
     pyramid = ProfileBuilder(network=encoder, run=run, symbols=symbols | _classes(config))
-    return pyramid.profile((_entrance(pyramid), *_pyramid(pyramid)))
+    return pyramid.profile((_input(pyramid), *_pyramid(pyramid)))
 
 
 def _classes(config: ClassifierConfig) -> dict[str, int]:
     return {} if config.num_classes is None else {"K": config.num_classes}
 
 
-def _entrance(builder: ProfileBuilder[Any]) -> ProfileStage:
+def _input(builder: ProfileBuilder[Any]) -> ProfileStage:
     return builder.stage("input", "images", "B 3 H W")
 
 
@@ -71,13 +71,13 @@ def _vit(builder: ProfileBuilder[ViT]) -> Iterator[ProfileStage]:
         yield builder.stage("blocks", f"block {index}", tokens, f"blocks.{index}")
     yield builder.stage("pooling", "norm", tokens, "norm")
     if encoder.head is not None:
-        taken = "class token" if encoder.config.pooling is Pooling.CLASS else "mean"
-        yield builder.stage("pooling", taken, "B C")
+        pooled = "class token" if encoder.config.pooling is Pooling.CLASS else "mean"
+        yield builder.stage("pooling", pooled, "B C")
         yield builder.stage("head", "logits", "B K", "head")
 
 
 def _sides(encoder: Swin | Twins) -> tuple[int, ...]:
-    """Return by how much every stage shortens the sides of its map."""
+    """Return the downsampling factor of each stage."""
     if isinstance(encoder, Twins):
         return encoder.config.patches
     return encoder.config.first_patch, *[2] * (len(encoder.stages) - 1)
@@ -91,17 +91,19 @@ def _pyramid(builder: ProfileBuilder[Swin | Twins]) -> Iterator[ProfileStage]:
         table = 0 if encoder.pos_embed is None else encoder.pos_embed.numel()
         yield builder.stage("embedding", "patches", maps[0], "patch_embed", "patch_norm", parameters=table)
     for number, stage in enumerate(encoder.stages):
-        yield from _of_stage(builder, number, stage, maps[number])
+        yield from _pyramid_stage(builder, number, stage, maps[number])
     yield builder.stage("pooling", "norm", maps[-1], "norm")
     level = encoder.config.level
     if level is not None:
-        yield builder.stage("fusion", f"levels from {level} on", maps[level], "fusion")
+        yield builder.stage("fusion", f"fused levels from {level} on", maps[level], "fusion")
     if encoder.head is not None:
         yield builder.stage("pooling", "mean", f"B C{len(sides) - 1}")
         yield builder.stage("head", "logits", "B K", "head")
 
 
-def _of_stage(builder: ProfileBuilder[Swin | Twins], number: int, stage: object, maps: str) -> Iterator[ProfileStage]:
+def _pyramid_stage(
+    builder: ProfileBuilder[Swin | Twins], number: int, stage: object, maps: str
+) -> Iterator[ProfileStage]:
     part, path = f"stage {number}", f"stages.{number}"
     if isinstance(stage, TwinsStage):
         yield builder.stage(part, "patches", maps, f"{path}.patches")
@@ -110,57 +112,57 @@ def _of_stage(builder: ProfileBuilder[Swin | Twins], number: int, stage: object,
     for index in range(builder.network.config.depths[number]):
         yield builder.stage(part, f"block {index}", maps, f"{path}.blocks.{index}")
         if isinstance(stage, TwinsStage) and index == stage.positions_after:
-            yield builder.stage(part, "generated positions", maps, f"{path}.positions")
+            yield builder.stage(part, "conditional positions", maps, f"{path}.positions")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _EqualSizes(Packing):
-    """A packing that has shapes but no numbers; `most` images share a sequence."""
+    """A packing on the meta device with at most `images_per_sequence` images per sequence."""
 
-    most: int
+    images_per_sequence: int
 
     @property
     def slots(self) -> Int[Tensor, " I"]:
-        """Numbers of the images of the fullest sequence."""
-        return torch.arange(self.most, device=self.images.device)
+        """Image indices of the sequence with the most images."""
+        return torch.arange(self.images_per_sequence, device=self.images.device)
 
 
 def _profile_navit(encoder: NaViT, symbols: dict[str, int]) -> Profile:
-    """Pack images of one size; where they lie is known, so that no number has to be read."""
+    """Pack images of one size; their number per sequence is known, so that no tensor has to be read."""
     config, batch = encoder.config, symbols["B"]
     with meta_run(encoder) as run:
         images = torch.empty(batch, 3, symbols["H"], symbols["W"])
         patches = prod(encoder.grid_of(images))
         groups = group_in_order([patches] * batch, config.max_tokens)
-        most = max(map(len, groups))
-        length = most * patches
+        images_per_sequence = max(map(len, groups))
+        length = images_per_sequence * patches
         packing = _EqualSizes(
             patches=images.new_empty(len(groups), length, 3 * config.patch_size**2),
             positions=torch.zeros(len(groups), length, 2, dtype=torch.long),
             images=torch.zeros(len(groups), length, dtype=torch.long),
             lengths=torch.zeros(len(groups), dtype=torch.long),
             num_images=torch.zeros(len(groups), dtype=torch.long),
-            most=most,
+            images_per_sequence=images_per_sequence,
         )
         tokens = encoder.transform(encoder.embed(packing.patches, packing.positions), packing)
         if encoder.pool is not None and encoder.head is not None:
             encoder.head(encoder.pool(tokens, packing).flatten(0, 1)[:batch])
-    packed = {"P": patches, "p": config.patch_size, "S": len(groups), "N": length, "I": most}
+    packed = {"P": patches, "p": config.patch_size, "S": len(groups), "N": length, "I": images_per_sequence}
     symbols = {**symbols, **packed, "C": config.embed_dim, **_classes(config)}
     builder = ProfileBuilder(network=encoder, run=run, symbols=symbols)
-    return builder.profile((_entrance(builder), *_navit(builder)))
+    return builder.profile((_input(builder), *_navit(builder)))
 
 
 def _navit(builder: ProfileBuilder[NaViT]) -> Iterator[ProfileStage]:
     encoder = builder.network
     tables = encoder.row_embed.numel() + encoder.column_embed.numel()
-    yield builder.stage("packing", "patches in sequences", "S N 3*p*p")
+    yield builder.stage("packing", "packed patches", "S N 3*p*p")
     yield builder.stage("embedding", "patches", "S N C", "patches")
-    yield builder.stage("embedding", "positions of rows and columns", "S N C", parameters=tables)
+    yield builder.stage("embedding", "row and column positions", "S N C", parameters=tables)
     for index in range(len(encoder.blocks)):
         yield builder.stage("blocks", f"block {index}", "S N C", f"blocks.{index}")
     yield builder.stage("pooling", "norm", "S N C", "norm")
     if encoder.pool is not None:
-        yield builder.stage("pooling", "attention of one query an image", "S I C", "pool")
-        yield builder.stage("pooling", "images in their order", "B C")
+        yield builder.stage("pooling", "attention pooling, one query per image", "S I C", "pool")
+        yield builder.stage("pooling", "one vector per image", "B C")
         yield builder.stage("head", "logits", "B K", "head")

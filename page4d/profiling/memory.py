@@ -1,4 +1,4 @@
-"""Exactly how much memory tensors hold: the bytes of all storages that are alive, whatever the allocator does."""
+"""Exact memory of tensors: the bytes of all live storages, independent of the allocator."""
 
 import weakref
 from typing import Any
@@ -8,34 +8,54 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 
-class LiveBytes(TorchDispatchMode):
-    """Count while the body runs what its operations allocate and what is freed again.
+class StorageTracker:
+    """Bytes of the storages that operations allocate: live now, and at the peak."""
 
-    What was there before counts nothing, nor does what a kernel allocates and frees by itself.
+    def __init__(self) -> None:
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def record(self, inputs: Any, results: Any) -> bool:
+        """Count the storages that an operation allocated until they are freed; return whether the peak rose."""
+        known = {_key(tensor) for tensor in tree_iter(inputs) if isinstance(tensor, Tensor)}
+        for tensor in tree_iter(results):
+            if isinstance(tensor, Tensor) and _key(tensor) not in known | self._sizes.keys():
+                storage, key = tensor.untyped_storage(), _key(tensor)
+                self._sizes[key] = storage.nbytes()
+                self.live += storage.nbytes()
+                weakref.finalize(storage, self._freed, key)
+        rose = self.live > self.peak
+        self.peak = max(self.peak, self.live)
+        return rose
+
+    def _freed(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Count what operations allocate and free while the body runs.
+
+    Tensors that existed before and temporary buffers inside kernels are not counted.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
-        self._sizes: dict[int, int] = {}
+        self._storages = StorageTracker()
+
+    @property
+    def live(self) -> int:
+        """Bytes that are allocated now."""
+        return self._storages.live
+
+    @property
+    def peak(self) -> int:
+        """Largest number of bytes allocated at the same time."""
+        return self._storages.peak
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {_key(tensor) for tensor in tree_iter((args, kwargs)) if isinstance(tensor, Tensor)}
         results = function(*args, **(kwargs or {}))
-        for tensor in tree_iter(results):
-            if isinstance(tensor, Tensor) and _key(tensor) not in given | self._sizes.keys():
-                self._allocated(tensor)
+        self._storages.record((args, kwargs), results)
         return results
-
-    def _allocated(self, tensor: Tensor) -> None:
-        storage, key = tensor.untyped_storage(), _key(tensor)
-        self._sizes[key] = storage.nbytes()
-        self.live += storage.nbytes()
-        self.peak = max(self.peak, self.live)
-        weakref.finalize(storage, self._freed, key)
-
-    def _freed(self, key: int) -> None:
-        self.live -= self._sizes.pop(key)
 
 
 def _key(tensor: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""What operations of torch return when tensors have shapes but no numbers, and how much work they are."""
+"""Output shapes and FLOPs of torch operations on the meta device."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -12,10 +12,10 @@ _aten = torch.ops.aten
 
 
 def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return what an operation makes of tensors on the meta device; a number that is asked for is 1.
+    """Return the result of an operation on the meta device; a scalar read from a tensor is 1.
 
-    Torch knows this too, but loads its compiler for it, which takes longer than all networks together. Answered here
-    is what networks spend their time in; views and what is rare are left to torch.
+    Torch implements this too, but loads its compiler for it, which takes longer than all networks together. Frequent
+    operations are implemented here; views and rare operations are left to torch.
     """
     rule = _RULES.get(function.overloadpacket)
     if rule is not None:
@@ -27,9 +27,9 @@ def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     return function(*args, **kwargs)
 
 
-def work_of(function: Any, args: Sequence[Any], result: Any) -> int:
-    """Count multiplications and additions of matrix products, convolutions and attention; all else counts nothing."""
-    formula = _WORK.get(function.overloadpacket)
+def flops_of(function: Any, args: Sequence[Any], result: Any) -> int:
+    """Return the FLOPs of a matrix product, a convolution or attention; other operations count as 0."""
+    formula = _FLOPS.get(function.overloadpacket)
     return 0 if formula is None else formula(result, *args)
 
 
@@ -42,13 +42,13 @@ def _pointwise(packet: Any, args: Sequence[Any]) -> Tensor:
     elif not dtype.is_floating_point and any(isinstance(value, float) for value in args):
         dtype = torch.get_default_dtype()
     whole = next((tensor for tensor in tensors if tensor.shape == shape), None)
-    return tensors[0].new_empty(shape, dtype=dtype) if whole is None else _alike(whole, dtype)
+    return tensors[0].new_empty(shape, dtype=dtype) if whole is None else _empty_like(whole, dtype)
 
 
-def _alike(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a tensor whose axes lie in memory in the same order: later reshapes copy when they would."""
-    steps = values.stride()
-    order = sorted(range(values.ndim), key=lambda axis: -steps[axis]) if all(steps) else range(values.ndim)
+def _empty_like(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty tensor with the same memory order of axes, so that later reshapes copy as in a real run."""
+    strides = values.stride()
+    order = sorted(range(values.ndim), key=lambda axis: -strides[axis]) if all(strides) else range(values.ndim)
     return torch.empty_permuted(values.shape, tuple(order), dtype=dtype or values.dtype, device="meta")
 
 
@@ -67,15 +67,15 @@ def _layer_norm(tokens: Tensor, normalized: Sequence[int], *_: Any) -> tuple[Ten
 
 
 def _group_norm(
-    maps: Tensor, _weight: Any, _bias: Any, frames: int, _channels: int, _places: int, groups: int, *_: Any
+    maps: Tensor, _weight: Any, _bias: Any, frames: int, _channels: int, _positions: int, groups: int, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return _alike(maps), _empty(maps, frames, groups), _empty(maps, frames, groups)
+    return _empty_like(maps), _empty(maps, frames, groups), _empty(maps, frames, groups)
 
 
 def _convolution(
     maps: Tensor, weight: Tensor, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *__: Any
 ) -> Tensor:
-    kernels = [(kernel - 1) * apart + 1 for kernel, apart in zip(weight.shape[2:], dilation, strict=True)]
+    kernels = [(kernel - 1) * spacing + 1 for kernel, spacing in zip(weight.shape[2:], dilation, strict=True)]
     sides = zip(maps.shape[2:], kernels, stride, padding, strict=True)
     if transposed:
         enlarged = [(side - 1) * step - 2 * margin + kernel for side, kernel, step, margin in sides]
@@ -89,11 +89,11 @@ def _resample(maps: Tensor, size: Sequence[int], *_: Any, **__: Any) -> Tensor:
 
 
 def _pool(maps: Tensor, kernel: Sequence[int], *_: Any) -> Tensor:
-    """Average windows that do not overlap."""
+    """Pool over windows that do not overlap."""
     return _empty(maps, *maps.shape[:2], *(side // width for side, width in zip(maps.shape[2:], kernel, strict=True)))
 
 
-def _spread(maps: Tensor, factor: int) -> Tensor:
+def _pixel_shuffle(maps: Tensor, factor: int) -> Tensor:
     frames, channels, rows, columns = maps.shape
     return _empty(maps, frames, channels // factor**2, factor * rows, factor * columns)
 
@@ -114,36 +114,38 @@ def _repeat(values: Tensor, counts: Sequence[int]) -> Tensor:
 
 def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
     chosen = range(values.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
-    gone = {axis % values.ndim for axis in chosen}
-    kept = [1 if axis in gone else side for axis, side in enumerate(values.shape) if keepdim or axis not in gone]
+    reduced = {axis % values.ndim for axis in chosen}
+    kept = [
+        1 if axis in reduced else side for axis, side in enumerate(values.shape) if keepdim or axis not in reduced
+    ]
     return _empty(values, *kept)
 
 
 def _sort(values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    return _alike(values), _alike(values, torch.long)
+    return _empty_like(values), _empty_like(values, torch.long)
 
 
 def _norm(values: Tensor, _: Any, dims: Any = None, keepdim: bool = False, **__: Any) -> Tensor:
     return _reduce(values, dims, keepdim)
 
 
-def _index(values: Tensor, places: Sequence[Tensor | None]) -> Tensor:
-    """Index along axes that follow each other."""
-    before = next(axis for axis, place in enumerate(places) if place is not None)
-    found = np.broadcast_shapes(*(place.shape for place in places if place is not None))
-    return _empty(values, *values.shape[:before], *found, *values.shape[len(places) :])
+def _index(values: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """Index along consecutive axes."""
+    before = next(axis for axis, index in enumerate(indices) if index is not None)
+    found = np.broadcast_shapes(*(index.shape for index in indices if index is not None))
+    return _empty(values, *values.shape[:before], *found, *values.shape[len(indices) :])
 
 
 def _same(values: Tensor, *_: Any, **__: Any) -> Tensor:
-    return _alike(values)
+    return _empty_like(values)
 
 
 def _clone(values: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
-    return _alike(values) if memory_format is torch.preserve_format else _empty(values, *values.shape)
+    return _empty_like(values) if memory_format is torch.preserve_format else _empty(values, *values.shape)
 
 
-def _steps(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a rule for a table of numbers that is small enough to be made."""
+def _small_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a rule that computes a small table on the CPU for its shape and type."""
     return lambda *args, **kwargs: _meta(function(*args, **kwargs | {"device": "cpu"}))
 
 
@@ -164,23 +166,23 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.upsample_bilinear2d: _resample,
     _aten._upsample_bicubic2d_aa: _resample,
     _aten.avg_pool2d: _pool,
-    _aten.pixel_shuffle: _spread,
+    _aten.pixel_shuffle: _pixel_shuffle,
     _aten.cat: _cat,
     _aten.stack: _stack,
     _aten.repeat: _repeat,
     _aten.index: _index,
-    _aten.arange: _steps(torch.arange),
-    _aten.linspace: _steps(torch.linspace),
+    _aten.arange: _small_table(torch.arange),
+    _aten.linspace: _small_table(torch.linspace),
     **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any), _reduce),
     _aten.var_mean: lambda *args, **kwargs: (_reduce(*args, **kwargs), _reduce(*args, **kwargs)),
     _aten.linalg_vector_norm: _norm,
     _aten.sort: _sort,
-    _aten.gather: lambda values, _, places, **__: _empty(values, *places.shape),
+    _aten.gather: lambda values, _, indices, **__: _empty(values, *indices.shape),
     **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.linalg_cross), _same),
     **dict.fromkeys((_aten.zeros_like, _aten.ones_like), _same),
     _aten.clone: _clone,
 }
-_WORK: dict[Any, Callable[..., int]] = {
+_FLOPS: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value, *__: (
         2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
     ),

@@ -1,4 +1,4 @@
-"""Profile through a network without computing it: the shape, parameters and work of every stage, at any size."""
+"""Profile of a network at any size, from a run on the meta device."""
 
 import torch
 from torch import Tensor
@@ -26,15 +26,14 @@ def profile_network(
     batch: int = 1,
     limits: ForwardLimits = NO_LIMITS,
 ) -> Profile:
-    """Run a network of this configuration on tensors that have shapes but no numbers.
+    """Run a network of this configuration on the meta device.
 
-    Every gate counts as open, and masks, cameras and keypoints as given if there is a use for them, so that all parts
-    take part; but no mask where it would spare a motion head its work. A network that takes all images as views of
-    one instant is shown like that: T is 1.
+    All parts run: gates are open, and cameras, keypoints and masks are given to networks that use them, except a mask
+    that would replace the motion head. A network that treats all images as views of one instant has T = 1.
 
     Raises:
-        ShapeError: if the sides of `size` (height, width) are no multiples of the patch size.
-        UsageError: if there is nothing to look at.
+        ShapeError: if the sides of `size` (height, width) are not multiples of the patch size.
+        UsageError: if there are no images.
     """
     if min(times, views, batch) < 1:
         raise UsageError(f"{batch} x {times} x {views} images", "give at least one time, one view and a batch of one")
@@ -46,8 +45,8 @@ def profile_network(
         takes_mask = config.mask is not None and config.motion_head is None
         mask = torch.empty(batch, times, views, *size) if takes_mask else None
         network(images, mask, conditioning=_conditioning(config, images, grid), limits=limits)
-    together = config.full_attention is FullAttention.ALWAYS
-    if together or (config.full_attention is FullAttention.ONE_VIEW and views == 1):
+    joint = config.full_attention is FullAttention.ALWAYS
+    if joint or (config.full_attention is FullAttention.ONE_VIEW and views == 1):
         times, views = 1, times * views
     symbols = _symbols(network, (batch, times, views), grid)
     builder = ProfileBuilder(network=network, run=run, symbols=symbols)
@@ -55,7 +54,7 @@ def profile_network(
 
 
 def _conditioning(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) -> Conditioning:
-    """Return all that the network can be told."""
+    """Return all conditioning inputs of the network."""
     leading = images.shape[:3]
     cameras = config.known_cameras or config.epipolar is not None
     return Conditioning(

@@ -1,4 +1,4 @@
-"""The stages of a network, named and ordered as its specification walks through them."""
+"""Stages of a network, in the order in which they run."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,7 @@ from page4d.models.schedule import Step
 from page4d.profiling.table import ProfileBuilder, ProfileStage, num_parameters
 
 _ENCODERS = {"dinov2": "DINOv2", "vit": "ViT", "swin": "Swin", "twins": "Twins-SVT", "navit": "NaViT"}
-"""How papers call the encoder of a kind of configuration."""
-
+"""Names of the encoders in their papers, by kind of configuration."""
 
 _MERGED = {
     Step.FRAME: "B*T*V N",
@@ -19,20 +18,20 @@ _MERGED = {
     Step.GLOBAL: "B T*V*N",
     Step.CROSS: "B T*V*N",
 }
-_SEEN = {
+_RANGE = {
     Step.FRAME: "one image",
     Step.VIEW: "fixed t",
     Step.TIME: "fixed v",
     Step.GLOBAL: "all images",
     Step.CROSS: "same t or same v",
 }
-
+"""Tokens that a step attends to."""
 
 _NetworkProfile = ProfileBuilder[ViewTimeNetwork]
 
 
 def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:
-    """Return all stages in the order in which they run; their parameters add up to the network's."""
+    """Return all stages; their parameters add up to those of the network."""
     return (
         *_encoding(builder),
         *_inputs(builder),
@@ -45,18 +44,18 @@ def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:
 
 def _encoding(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     tokens, part = builder.network.aggregator.special, "encoding"
-    yield builder.stage(part, "1 normalise", "B T V 3 H W")
-    yield builder.stage(part, "2 images as one batch", "B*T*V 3 H W")
+    yield builder.stage(part, "1 normalized images", "B T V 3 H W")
+    yield builder.stage(part, "2 images in one batch", "B*T*V 3 H W")
     if isinstance(builder.network.config.encoder, StemConfig):
-        yield builder.stage(part, "3 fine map (first convolution)", "B*T*V F H/2 W/2", "encoder.fine")
+        yield builder.stage(part, "3 fine feature map (first convolution)", "B*T*V F H/2 W/2", "encoder.fine")
         rest = ("encoder.middle", "encoder.coarse", "encoder.coarse_norm", "encoder.blocks", "encoder.norm")
         yield builder.stage(part, "3 patch tokens (convolutions and blocks)", "B*T*V P C", *rest)
     else:
         name = _ENCODERS[builder.network.config.encoder.kind]
         yield builder.stage(part, f"3 patch tokens ({name})", "B*T*V P C", "encoder")
     yield builder.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
-    yield builder.stage(part, "5 join", "B*T*V R+P C")
-    yield builder.stage(part, "6 group again", "B T V R+P C")
+    yield builder.stage(part, "5 concatenated tokens", "B*T*V R+P C")
+    yield builder.stage(part, "6 tokens per image", "B T V R+P C")
     if tokens.camera_token is not None:
         yield builder.stage(part, "7 camera token", "B T V 1+R+P C", parameters=tokens.camera_token.numel())
 
@@ -64,11 +63,11 @@ def _encoding(builder: _NetworkProfile) -> Iterator[ProfileStage]:
 def _inputs(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     network, part = builder.network, "inputs"
     if network.matching is not None:
-        yield builder.stage(part, "matches with the cells of each of G images", "B T V P Q", "matching")
+        yield builder.stage(part, "match scores with the cells of G images", "B T V P Q", "matching")
     if network.ray_embedding is not None:
-        yield builder.stage(part, "rays of known cameras", "B T V P C", "ray_embedding")
+        yield builder.stage(part, "ray embedding of known cameras", "B T V P C", "ray_embedding")
     if network.triangulation is not None:
-        yield builder.stage(part, "where rays of matches meet", "B T V P C", "triangulation")
+        yield builder.stage(part, "triangulated matches", "B T V P C", "triangulation")
 
 
 def _mask(builder: _NetworkProfile) -> Iterator[ProfileStage]:
@@ -79,17 +78,17 @@ def _mask(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         f"aggregator.dynamic.{name}" for name in ("alpha_gate", "beta_gate") if hasattr(aggregator.dynamic, name)
     ]
     scalars = sum(parameter.numel() for parameter in aggregator.dynamic.parameters(recurse=False))
-    yield builder.stage(part, f"M_tilde of the {mask.head} head", "B T V gh gw", "aggregator.dynamic.head")
-    name = "M, fused with M_ext"
+    yield builder.stage(part, f"predicted mask ({mask.head} head)", "B T V gh gw", "aggregator.dynamic.head")
+    name = "mask, fused with the external mask"
     yield builder.stage(part, name, "B T V P", *gates, parameters=scalars)
     layers = _listed(mask.layers)
     for step in builder.network.config.schedule:
         if mask.rule is MaskRule.LAMBDA or step.across_views:
-            name = f"M_up of {step}-attention, {layers}"
+            name = f"mask bias of {step}-attention, {layers}"
             yield builder.stage(part, name, _MERGED[step])
     scalars = num_parameters(aggregator.mask_bias)
     if scalars:
-        name = "lambda of both streams"
+        name = "weights (lambda) of the mask bias"
         yield builder.stage(part, name, f"{scalars}", "aggregator.mask_bias")
 
 
@@ -100,22 +99,22 @@ def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     )
     for step in config.schedule:
         groups, length = _MERGED[step].split()
-        name = f"{step}-attention ({_SEEN[step]}), {config.depth} layers"
+        name = f"{step}-attention ({_RANGE[step]}), {config.depth} layers"
         yield builder.stage(part, name, f"{groups} {length} C", f"aggregator.blocks.{step}")
         yield builder.stage(part, f"{step}-attention: q, k, v", f"3 {groups} h {length} d")
-        yield builder.stage(part, f"{step}-attention: inside the MLP", f"{groups} {length} {hidden}")
-        yield builder.stage(part, f"{step}-attention: grouped again", "B T V N C")
+        yield builder.stage(part, f"{step}-attention: hidden layer of the MLP", f"{groups} {length} {hidden}")
+        yield builder.stage(part, f"{step}-attention: tokens per image", "B T V N C")
     if config.epipolar is not None:
         name = f"epipolar prior of view-attention, {_listed(config.epipolar.layers)}"
         yield builder.stage(part, name, "B*T V*N V*N")
     for stream in aggregator.stream_blocks:
-        name = f"blocks of the {stream} stream's own"
+        name = f"own blocks of the {stream} stream"
         yield builder.stage(part, name, "B T V N C", f"aggregator.stream_blocks.{stream}")
     if aggregator.time is not None:
-        name = f"relative time ({config.time_encoding}): a gate a layer"
+        name = f"relative time ({config.time_encoding}): one gate per layer"
         yield builder.stage(part, name, f"{config.depth}", "aggregator.time")
     if config.dense_layers:
-        name = f"within and across views, kept of {_listed(config.dense_layers)}"
+        name = f"outputs of both steps for the heads, {_listed(config.dense_layers)}"
         yield builder.stage(part, name, "B T V N 2*C")
 
 
@@ -124,35 +123,35 @@ def _sparse(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     if sparse is None:
         return
     yield builder.stage(part, f"{sparse.strategy} attention after {_listed(sparse.layers)}", "B T*V*N C")
-    seen = {
-        SparseStrategy.LANDMARK: ("seen: special tokens and landmarks", "B T*V*L C"),
-        SparseStrategy.DILATED: ("seen of E images, at most", "B E*N C"),
-        SparseStrategy.MEMORY: ("memory", "B M C"),
+    keys = {
+        SparseStrategy.LANDMARK: ("keys: special tokens and landmarks", "B T*V*L C"),
+        SparseStrategy.DILATED: ("keys: tokens of at most E images", "B E*N C"),
+        SparseStrategy.MEMORY: ("memory tokens", "B M C"),
     }
-    yield builder.stage(part, *seen[sparse.strategy])
-    yield builder.stage(part, "grouped again", "B T V N C", "aggregator.sparse")
+    yield builder.stage(part, *keys[sparse.strategy])
+    yield builder.stage(part, "tokens per image", "B T V N C", "aggregator.sparse")
 
 
 def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     rows = (
         ("pose encodings (t, quaternion, fov)", "B T V 9", "camera_head"),
         ("depth", "B T V H W 1", "depth_head"),
-        ("points in the world", "B T V H W 3", "point_head"),
-        ("rays of the patches", "B T V gh gw 3", "ray_head"),
-        ("log-odds that pixels move", "B T V H W", "motion_head"),
+        ("world points", "B T V H W 3", "point_head"),
+        ("patch rays", "B T V gh gw 3", "ray_head"),
+        ("motion log-odds", "B T V H W", "motion_head"),
     )
     for name, symbolic, head in rows:
         if getattr(builder.network, head) is not None:
             yield builder.stage("heads", name, symbolic, head)
     if builder.network.frame_head is not None:
         point, confidence, camera = (f"frame_head.{name}_decoder" for name in ("point", "confidence", "camera"))
-        yield builder.stage("heads", "points in the camera", "B T V H W 3", point, "frame_head.point_out")
+        yield builder.stage("heads", "camera-frame points", "B T V H W 3", point, "frame_head.point_out")
         yield builder.stage("heads", "confidence", "B T V H W", confidence, "frame_head.confidence_out")
-        yield builder.stage("heads", "camera to world", "B T V 4 4", camera, "frame_head.pose")
+        yield builder.stage("heads", "camera-to-world poses", "B T V 4 4", camera, "frame_head.pose")
 
 
 def _listed(layers: tuple[int, ...]) -> str:
-    """Name layers: a range if they follow each other."""
+    """Name layers, consecutive ones as a range."""
     first, last = layers[0], layers[-1]
     if len(layers) > 2 and layers == tuple(range(first, last + 1)):
         return f"layers {first}-{last}"

@@ -1,4 +1,4 @@
-"""What a profile through a network says: the shape, parameters and work of every stage, and the memory of a pass."""
+"""Profiles of networks: output shape, parameters and FLOPs per stage, and memory of a forward pass."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from torch import nn
 
 from page4d.profiling.meta_run import MetaRun
 
-_BYTES_A_NUMBER = 4
+_BYTES_PER_NUMBER = 4
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileStage:
-    """One stage: what leaves it, axis by axis. `flops` counts a multiplication and an addition as two."""
+    """One stage with its output shape, symbolic and numeric; `flops` counts a multiply-add as two."""
 
     part: str
     name: str
@@ -27,53 +27,53 @@ class ProfileStage:
 
     @property
     def num_bytes(self) -> int:
-        """Size of what leaves the stage, in float32."""
-        return prod(self.shape) * _BYTES_A_NUMBER
+        """Size of the output in float32."""
+        return prod(self.shape) * _BYTES_PER_NUMBER
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """All stages of a network for one size of input, in float32."""
+    """All stages of a network for one input size, in float32."""
 
     symbols: dict[str, int]
     stages: tuple[ProfileStage, ...]
     parameters: int
     computed_bytes: int
-    """The most that images, conditioning and everything computed from them hold at once."""
-    busiest: str
-    """The part of the network that runs when they do."""
+    """Peak memory of the inputs and everything computed from them."""
+    peak_part: str
+    """The part of the network that runs at the peak."""
 
     @property
     def flops(self) -> int:
-        """Work of linear layers, convolutions, attention and matches; norms and activations are not counted."""
+        """FLOPs of linear layers, convolutions, attention and matching; norms and activations are not counted."""
         return sum(stage.flops for stage in self.stages)
 
     @property
     def activation_bytes(self) -> int:
-        """Size of what leaves the stages, added up; not all of it is held at once."""
+        """Sum of the output sizes of all stages; they are not all in memory at the same time."""
         return sum(stage.num_bytes for stage in self.stages)
 
     @property
     def weight_bytes(self) -> int:
         """Size of the parameters."""
-        return self.parameters * _BYTES_A_NUMBER
+        return self.parameters * _BYTES_PER_NUMBER
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that tensors hold at once, without what a kernel or the allocator takes for itself."""
+        """Peak memory of all tensors, without temporary buffers of kernels and overhead of the allocator."""
         return self.weight_bytes + self.computed_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileBuilder(Generic[NetworkT]):
-    """A network, what was seen of it, and the lengths of its axes."""
+    """A network, its run on the meta device and the lengths of its axes."""
 
     network: NetworkT
     run: MetaRun
     symbols: dict[str, int]
 
     def stage(self, part: str, name: str, symbolic: str, *modules: str, parameters: int = 0) -> ProfileStage:
-        """Return a stage with the parameters and the work of some modules."""
+        """Return a stage with the parameters and FLOPs of the named modules."""
         axes = tuple(symbolic.split())
         return ProfileStage(
             part=part,
@@ -81,17 +81,17 @@ class ProfileBuilder(Generic[NetworkT]):
             symbolic=axes,
             shape=tuple(axis_length(axis, self.symbols) for axis in axes),
             parameters=parameters + sum(num_parameters(self.network.get_submodule(module)) for module in modules),
-            flops=self.run.work(*modules),
+            flops=self.run.flops_below(*modules),
         )
 
     def profile(self, stages: Iterable[ProfileStage]) -> Profile:
-        """Return the profile through these stages, with the memory that was seen."""
+        """Return the profile of these stages, with the memory of the run."""
         return Profile(
             symbols=self.symbols,
             stages=tuple(stages),
             parameters=num_parameters(self.network),
             computed_bytes=self.run.peak_bytes,
-            busiest=self.run.peak_in.partition(".")[0],
+            peak_part=self.run.peak_in.partition(".")[0],
         )
 
 

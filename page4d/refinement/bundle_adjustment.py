@@ -1,7 +1,4 @@
-"""Bundle adjustment: cameras, and depths of some of their pixels, from where these pixels are found in other images.
-
-Everything is known beforehand to some degree, so that a few uncertain finds improve on a guess and none spoil it.
-"""
+"""Bundle adjustment: cameras and depths of pixels from correspondences, around a Gaussian prior on all parameters."""
 
 from dataclasses import dataclass
 
@@ -11,83 +8,79 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras
-from page4d.refinement.normal_equations import Beliefs, Bundle, Guess, Sightings
+from page4d.refinement.normal_equations import Correspondences, NormalEquations, Parameters, Priors
 
-_WIDEST_KERNEL = 0.12
-"""Of the image's long side: finds that are further off hardly count, to begin with."""
+_INITIAL_KERNEL = 0.12
+"""Width of the robust kernel at the start, in units of the image's long side."""
 
-_NARROWEST_KERNEL = 1.0
-"""In standard deviations of a find, in the end: what is further off counts less and less."""
+_FINAL_KERNEL = 1.0
+"""Width of the robust kernel at the end, in standard deviations of a position."""
 
 _NUM_KERNELS = 6
-_LATER_KERNELS = (3.0, 0.5, 3)
-"""Widest and narrowest, in standard deviations of a find, and how many, where an earlier adjustment went before."""
+_CONTINUED_KERNELS = (3.0, 0.5, 3)
+"""Initial and final width in standard deviations, and number of widths, when continuing an earlier adjustment."""
 
-_STEPS_A_KERNEL = 2
-_LEAST_GAIN = 1e-9
-"""Of twice the negative log-likelihood: less is rounding."""
+_STEPS_PER_KERNEL = 2
+_MIN_GAIN = 1e-9
+"""In units of twice the negative log posterior; smaller gains are rounding."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adjusted:
-    """Better cameras, better depths of the pixels, and by how much their errors of projection fell, from 0 to 1.
+class BundleAdjustment:
+    """Adjusted cameras and depths, and the relative decrease of the cost in [0, 1].
 
-    `guess` is the same in the terms of an adjustment, so that another one can begin there.
+    `parameters` are the same in the parametrization of the adjustment, from which another one can continue.
     """
 
     cameras: Cameras
     depth: Float[Tensor, "B N P"]
     gain: Float[Tensor, " B"]
-    guess: Guess
+    parameters: Parameters
 
 
-def adjust(
+def adjust_bundle(
     cameras: Cameras,
     depth: Float[Tensor, "B N P"],
-    sightings: Sightings,
-    beliefs: Beliefs | None = None,
-    earlier: Adjusted | None = None,
-) -> Adjusted:
-    """Return the likeliest cameras and depths, the first camera's pose as it was; scenes that get worse stay.
+    correspondences: Correspondences,
+    priors: Priors | None = None,
+    initial: BundleAdjustment | None = None,
+) -> BundleAdjustment:
+    """Return the MAP estimate of cameras and depths, with the first pose as gauge.
 
-    What is believed is that `cameras` and `depth` are right but for errors as `beliefs` say. An `earlier` adjustment
-    of the same ones, to other sightings, is where this one begins: finds are expected close to where it shows them.
-
-    Iterated least squares in float64 with a robust kernel that narrows; depths are eliminated.
+    `cameras` and `depth` are the prior mean. An `initial` adjustment of the same cameras is the starting point; its
+    correspondences are taken to be close, so that the robust kernel starts narrow. Iteratively reweighted least
+    squares in float64 with a narrowing kernel; depths are eliminated (Schur complement). Scenes whose cost does not
+    fall keep the prior mean.
 
     Source: Triggs et al. (1999), "Bundle Adjustment", sections 3.3 and 6.1 (robust costs, the reduced camera system);
     the kernel is of Geman & McClure (1987), narrowed as in Black & Rangarajan (1996).
 
     Raises:
-        ShapeError: if cameras, depths and sightings are not of the same images.
+        ShapeError: if cameras, depths and correspondences are not of the same images.
     """
-    _check(cameras, depth, sightings)
-    bundle = Bundle(cameras, depth, sightings, beliefs or Beliefs())
-    guess = bundle.start if earlier is None else earlier.guess
-    kernels = _kernels(cameras, sightings.sigma_px) if earlier is None else _later_kernels(sightings.sigma_px)
+    _check(cameras, depth, correspondences)
+    problem = NormalEquations(cameras, depth, correspondences, priors or Priors())
+    sigma_px = correspondences.sigma_px
+    if initial is None:
+        parameters, final = problem.start, sigma_px * _FINAL_KERNEL
+        kernels = _kernels(max(final, _INITIAL_KERNEL * max(cameras.image_size)), final, _NUM_KERNELS)
+    else:
+        widest, narrowest, number = _CONTINUED_KERNELS
+        parameters, kernels = initial.parameters, _kernels(sigma_px * widest, sigma_px * narrowest, number)
     for kernel in kernels:
-        for _ in range(_STEPS_A_KERNEL):
-            guess = bundle.improved(guess, kernel)
-    before, after = (bundle.cost(one, kernels[-1]) for one in (bundle.start, guess))
-    better = after < before - _LEAST_GAIN
-    kept = Guess(*(_choose(better, new, old) for new, old in zip(guess, bundle.start, strict=True)))
+        for _ in range(_STEPS_PER_KERNEL):
+            parameters = problem.step(parameters, kernel)
+    before, after = (problem.cost(one, kernels[-1]) for one in (problem.start, parameters))
+    better = after < before - _MIN_GAIN
+    kept = Parameters(*(_choose(better, new, old) for new, old in zip(parameters, problem.start, strict=True)))
     gain = torch.where(better, 1 - after / before, 0.0)
-    return Adjusted(cameras=bundle.cameras_of(kept), depth=bundle.depth_of(kept), gain=gain, guess=kept)
+    return BundleAdjustment(
+        cameras=problem.cameras_of(kept), depth=problem.depth_of(kept), gain=gain, parameters=kept
+    )
 
 
-def _kernels(cameras: Cameras, sigma_px: float) -> list[float]:
-    """Return the widths of the robust kernel in px, wide first."""
-    narrowest = sigma_px * _NARROWEST_KERNEL
-    widest = max(narrowest, _WIDEST_KERNEL * max(cameras.image_size))
-    return _between(widest, narrowest, _NUM_KERNELS)
-
-
-def _later_kernels(sigma_px: float) -> list[float]:
-    widest, narrowest, number = _LATER_KERNELS
-    return _between(sigma_px * widest, sigma_px * narrowest, number)
-
-
-def _between(widest: float, narrowest: float, number: int) -> list[float]:
+def _kernels(widest: float, narrowest: float, number: int) -> list[float]:
+    """Return kernel widths in px in a decreasing geometric sequence."""
     shares = torch.linspace(0, 1, number, dtype=torch.float64)
     widths: list[float] = (widest * (narrowest / widest) ** shares).tolist()
     return widths
@@ -97,14 +90,14 @@ def _choose(which: Bool[Tensor, " B"], first: Tensor, second: Tensor) -> Tensor:
     return torch.where(which.reshape(-1, *(1,) * (first.ndim - 1)), first, second)
 
 
-def _check(cameras: Cameras, depth: Tensor, sightings: Sightings) -> None:
+def _check(cameras: Cameras, depth: Tensor, correspondences: Correspondences) -> None:
     batch, num_images, num_pixels = depth.shape
-    num_others = sightings.images.shape[1]
+    num_targets = correspondences.targets.shape[1]
     expected = {
         "cameras": (tuple(cameras.world_to_camera.shape[:-2]), (batch, num_images)),
-        "pixels": (tuple(sightings.pixels.shape), (batch, num_images, num_pixels, 2)),
-        "finds": (tuple(sightings.found.shape), (batch, num_images, num_others, num_pixels, 2)),
-        "weights": (tuple(sightings.weight.shape), (batch, num_images, num_others, num_pixels)),
+        "pixels": (tuple(correspondences.pixels.shape), (batch, num_images, num_pixels, 2)),
+        "positions": (tuple(correspondences.positions.shape), (batch, num_images, num_targets, num_pixels, 2)),
+        "weights": (tuple(correspondences.weight.shape), (batch, num_images, num_targets, num_pixels)),
     }
     for name, (found, wanted) in expected.items():
         if found != wanted:

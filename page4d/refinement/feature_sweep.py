@@ -1,4 +1,4 @@
-"""Depth of every patch looked for along its ray: what resembles it where each depth would show it to others."""
+"""Feature-metric plane sweep: patch depth from learned descriptors along the rays of known cameras."""
 
 from collections.abc import Sequence
 
@@ -10,128 +10,131 @@ from torch.nn import functional
 from page4d.geometry.camera import Cameras, normalize_pixels, project
 from page4d.geometry.rigid import transform_points
 from page4d.layers.chunks import in_chunks
-from page4d.models.inputs.matching import Likelihoods, likelihoods_of
+from page4d.models.inputs.matching import Likelihoods, match_likelihoods
 from page4d.models.size_groups import Grid
-from page4d.refinement.matched_view import MatchedView, image_numbers
-from page4d.refinement.semi_global import aggregate
+from page4d.refinement.semi_global import aggregate_scores
+from page4d.refinement.view_prediction import ViewPrediction, target_indices
 
 _SIGMA = 1.3
-"""Standard deviation of the logarithm of the depths that are given, where a network is least sure of them."""
+"""Prior sigma of log depth at confidence 1."""
 
 _CONFIDENCE_POWER = 1.25
-"""With which it becomes smaller: the confidence is 1 at least."""
+"""The prior sigma is divided by this power of the confidence."""
 
-_FURTHEST = 0.9
-"""Logarithm of the largest factor that is tried."""
+_MAX_LOG_FACTOR = 0.9
+_NUM_HYPOTHESES = 61
+_OCCLUSION = 0.02
+_MIN_UNSEEN = 0.1
+"""Likelihood of a similar descriptor at a place where the patch is occluded: the first number times (the probability
+that the patch is not visible, plus the second)."""
 
-_NUM_TRIED = 61
-_OCCLUDED = 0.02
-_LEAST_OCCLUDED = 0.1
-"""How likely something that looks like the patch is at a place although the patch is hidden there: the first number,
-times how likely it is seen nowhere, and this much more."""
+_MAX_PENALTY = 1.0
+_MAX_STEP = 0.3
+"""Log depth factors of neighbouring patches are penalized linearly up to this difference."""
 
-_STEP_PENALTY = 1.0
-_LARGEST_STEP = 0.3
-"""Neighbours that are wrong by different factors are this much less likely, in proportion up to this difference."""
-
-_COMPARED_AT_ONCE = 1 << 23
-"""Pairs of patches and cells: 32 MB of numbers, a few times over."""
+_MAX_PAIRS = 1 << 23
+"""Pairs of patches and cells compared at once: 32 MB of numbers, a few times over."""
 
 
-def sweep(views: Sequence[MatchedView], cameras: Cameras, depth: Float[Tensor, "B N P"]) -> Float[Tensor, "B N P"]:
-    """Return better depths of the middles of patches, seen by known cameras.
+def sweep_features(
+    views: Sequence[ViewPrediction], cameras: Cameras, depth: Float[Tensor, "B N P"]
+) -> Float[Tensor, "B N P"]:
+    """Refine the depth of patch centers under known cameras.
 
-    `cameras` are [B, N], N = T * V, with the unit of depth. Every patch is compared with what is where its middle
-    would be seen from each of many depths; neighbours are preferably wrong by the same factor, so that a patch that
-    is found nowhere follows them. Depth stays as it is where nothing is found at all.
+    `cameras` are [B, N], N = T * V, in the unit of depth. Every patch is compared with the cells at its projections
+    for many depth hypotheses. Semi-global aggregation favours equal factors of neighbouring patches, which patches
+    without a match take over. Depth is unchanged where nothing matches.
 
-    Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", section 2, one ray at a time.
+    Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", section 2, per ray.
     """
-    better: Tensor = torch.unflatten(depth, 1, (-1, len(views))).clone()
-    rig = cameras.by_time(better.shape[1])
+    refined: Tensor = torch.unflatten(depth, 1, (-1, len(views))).clone()
+    rig = cameras.by_time(refined.shape[1])
     for place, view in enumerate(views):
-        own = better[:, :, place, : view.grid[0] * view.grid[1]]
-        sigma = _SIGMA * view.confidence**-_CONFIDENCE_POWER
-        own *= _likeliest(_evidence(views, place, rig, own), sigma, view.grid).exp()
-    return better.flatten(1, 2)
+        own = refined[:, :, place, : view.grid[0] * view.grid[1]]
+        sigma = _SIGMA * view.patch_confidence**-_CONFIDENCE_POWER
+        own *= _expected_log_factor(_evidence(views, place, rig, own), sigma, view.grid).exp()
+    return refined.flatten(1, 2)
 
 
-def _tried() -> Float[Tensor, " K"]:
-    return torch.linspace(-_FURTHEST, _FURTHEST, _NUM_TRIED, dtype=torch.float64)
+def _hypotheses() -> Float[Tensor, " K"]:
+    return torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, _NUM_HYPOTHESES, dtype=torch.float64)
 
 
 def _evidence(
-    views: Sequence[MatchedView], place: int, rig: Cameras, depth: Float[Tensor, "B T P"]
+    views: Sequence[ViewPrediction], place: int, rig: Cameras, depth: Float[Tensor, "B T P"]
 ) -> Float[Tensor, "B T P K"]:
-    """Return by how much more likely what is seen is if a patch is at a depth than if it is hidden to all."""
+    """Return the log likelihood ratio of every depth hypothesis against occlusion in all targets."""
     view = views[place]
-    evidence = torch.zeros(*depth.shape, _NUM_TRIED, dtype=torch.float64)
+    evidence = torch.zeros(*depth.shape, _NUM_HYPOTHESES, dtype=torch.float64)
     targets = view.matches.targets
-    images = image_numbers(targets, depth.shape[1], len(views))
-    own = torch.arange(images.shape[0]) * len(views) + place
-    points = _along_rays(view, rig[:, :, place], depth)
+    indices = target_indices(targets, depth.shape[1], len(views))
+    own = torch.arange(indices.shape[0]) * len(views) + place
+    points = _points_on_rays(view, rig[:, :, place], depth)
     for index, target in enumerate(targets):
-        number = images[:, place, index]
-        is_new = (number != own) & ~(images[:, place, :index] == number[:, None]).any(dim=1)
+        number = indices[:, place, index]
+        is_new = (number != own) & ~(indices[:, place, :index] == number[:, None]).any(dim=1)
         times, other = number // len(views), int(number[0]) % len(views)
         if is_new.any():
-            told = _told_by(view, views[other], times, points, rig[:, times, other])
-            evidence += told * (view.trust(target) * is_new[:, None])[..., None]
+            ratio = _log_ratios(view, views[other], times, points, rig[:, times, other])
+            evidence += ratio * (view.static_probability(target) * is_new[:, None])[..., None]
     return evidence
 
 
-def _along_rays(view: MatchedView, cameras: Cameras, depth: Float[Tensor, "B T P"]) -> Float[Tensor, "B T P K 3"]:
-    """Return points of the world at all depths that are tried."""
-    plane = normalize_pixels(view.middles.expand(*depth.shape, 2), cameras.intrinsics)
+def _points_on_rays(
+    view: ViewPrediction, cameras: Cameras, depth: Float[Tensor, "B T P"]
+) -> Float[Tensor, "B T P K 3"]:
+    """Return world points at all depth hypotheses."""
+    plane = normalize_pixels(view.patch_centers.expand(*depth.shape, 2), cameras.intrinsics)
     rays = functional.pad(plane, (0, 1), value=1.0)
-    points = rays[..., None, :] * (depth[..., None] * _tried().exp())[..., None]
+    points = rays[..., None, :] * (depth[..., None] * _hypotheses().exp())[..., None]
     return transform_points(cameras.camera_to_world, points)
 
 
-def _told_by(
-    view: MatchedView,
-    other: MatchedView,
+def _log_ratios(
+    view: ViewPrediction,
+    other: ViewPrediction,
     times: Int[Tensor, " T"],
     points: Float[Tensor, "B T P K 3"],
     cameras: Cameras,
 ) -> Float[Tensor, "B T P K"]:
-    """Return what the image of another view at these instants tells of points."""
-    own, there = view.matches.appearance, other.matches.appearance
-    if own is None or there is None:
+    """Return the log likelihood ratios of points from the images of another view at these instants."""
+    own, target = view.matches.features, other.matches.features
+    if own is None or target is None:
         return torch.zeros_like(points[..., 0])
-    pixels, distance = project(transform_points(cameras.world_to_camera, points), cameras.intrinsics)
+    pixels, depth = project(transform_points(cameras.world_to_camera, points), cameras.intrinsics)
     height, width = other.size
     places = (pixels / pixels.new_tensor([width, height]) * 2 - 1).flatten(0, 1)
-    visible = (distance > 0).flatten(0, 1) & (places.abs() < 1).all(dim=-1)
-    grid = (other.grid[0] * there.finer, other.grid[1] * there.finer)
-    patches, cells = own.patches.flatten(0, 1).cpu(), there.cells[:, times].flatten(0, 1).cpu()
+    visible = (depth > 0).flatten(0, 1) & (places.abs() < 1).all(dim=-1)
+    grid = (other.grid[0] * target.finer, other.grid[1] * target.finer)
+    patches, cells = own.patches[:, :, 0].flatten(0, 1).cpu(), target.cells[:, times, 0].flatten(0, 1).cpu()
     unseen = own.unseen.cpu()
 
     def of_images(part: slice) -> Tensor:
-        return _at_places(likelihoods_of(patches[part], cells[part], unseen), grid, places[part], visible[part])
+        likelihoods = match_likelihoods(patches[part], cells[part], unseen)
+        return _at_places(likelihoods, grid, places[part], visible[part])
 
-    at_once = max(1, _COMPARED_AT_ONCE // (patches.shape[-2] * cells.shape[-2]))
+    at_once = max(1, _MAX_PAIRS // (patches.shape[-2] * cells.shape[-2]))
     return torch.unflatten(in_chunks(of_images, len(patches), at_once, dim=0), 0, points.shape[:2])
 
 
 def _at_places(
     likelihoods: Likelihoods, grid: Grid, places: Float[Tensor, "N P K 2"], visible: Bool[Tensor, "N P K"]
 ) -> Float[Tensor, "N P K"]:
-    """Return log(1 + ratio), of how likely patches are found at places, from -1 to 1, and of being hidden there."""
+    """Return log(1 + match likelihood / occlusion likelihood) at places in [-1, 1]."""
     maps = likelihoods.cell.exp().reshape(-1, 1, *grid)
     inside = torch.where(visible[..., None], places, 2.0).to(maps).flatten(0, 1)[:, None]
     found = functional.grid_sample(maps, inside, padding_mode="zeros", align_corners=False).reshape(visible.shape)
-    hidden = _OCCLUDED * (likelihoods.unseen.exp() + _LEAST_OCCLUDED)[..., None]
-    return (found * visible / hidden).log1p()
+    occluded = _OCCLUSION * (likelihoods.unseen.exp() + _MIN_UNSEEN)[..., None]
+    return (found * visible / occluded).log1p()
 
 
-def _likeliest(
+def _expected_log_factor(
     evidence: Float[Tensor, "B T P K"], sigma: Float[Tensor, "B T P"], grid: Grid
 ) -> Float[Tensor, "B T P"]:
-    """Return the mean logarithm of the factor that each patch's depth is wrong by."""
-    tried = _tried()
-    score = evidence - (tried / sigma[..., None]).square() / 2
-    step = _STEP_PENALTY * float(tried[1] - tried[0]) / _LARGEST_STEP
-    together = aggregate(score.reshape(-1, *grid, len(tried)), step, _STEP_PENALTY)
-    mean: Tensor = (together.softmax(dim=-1) * tried).sum(dim=-1)
+    """Return the posterior mean of the log factor of each patch's depth."""
+    hypotheses = _hypotheses()
+    score = evidence - (hypotheses / sigma[..., None]).square() / 2
+    penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
+    aggregated = aggregate_scores(score.reshape(-1, *grid, len(hypotheses)), penalty, _MAX_PENALTY)
+    mean: Tensor = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
     return mean.reshape(*evidence.shape[:2], -1)

@@ -1,4 +1,4 @@
-"""Matches to a fraction of a pixel: patches that look alike near where cameras and depth show them."""
+"""Guided sub-pixel matching of patches by normalized cross-correlation (NCC) near their predicted positions."""
 
 from typing import NamedTuple
 
@@ -11,124 +11,119 @@ from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.rigid import transform_points
 from page4d.layers.chunks import in_chunks
 from page4d.layers.embed import cut_patches
-from page4d.refinement.matched_view import inner_pixels
+from page4d.refinement.view_prediction import center_pixels
 
-_REACH = 5
-"""In px: how far from where it is expected a patch is looked for, to each side."""
+_RADIUS = 5
+"""Search radius in px."""
 
-_LEAST_VARIANCE = 1e-4
-"""Of brightness from 0 to 1: what varies less is flat, and flat things all look alike."""
+_MIN_VARIANCE = 1e-4
+"""Added to variances of brightness in [0, 1]: patches with less texture are not matched."""
 
-_LEAST_CORRELATION = 0.5
-"""Patches that correlate less are not the same."""
+_MIN_CORRELATION = 0.5
+_MIN_CURVATURE = 0.02
+"""Of the correlation at its peak, per px^2, in every direction: it vanishes along an edge."""
 
-_LEAST_CURVATURE = 0.02
-"""Of the correlation at its peak, per px^2, in every direction: along an edge it stays the same."""
+_MAX_SUBPIXEL_SHIFT = 0.7
+"""In px, from the best integer shift to the peak."""
 
-_FURTHEST = 0.7
-"""In px: where the peak can be from the highest of the places that are tried."""
+_ZERO_SCORE_CORRELATION = 0.4
+"""Typical correlation of wrong matches; the score is 0 there and 1 at a correlation of 1."""
 
-_UNLIKE = 0.4
-"""Correlation of patches that show different things: what exceeds it says how sure a find is."""
-
-_LEAST_DISTANCE = 1e-4
-_AT_ONCE = 1 << 21
-"""Pixels that are compared together: some 50 MB."""
+_MIN_DEPTH = 1e-4
+_MAX_SAMPLES = 1 << 21
+"""Pixels that are compared at once: some 50 MB."""
 
 
-class CloseMatches(NamedTuple):
-    """Where the middles of patches are found in another image, in px, and how sure that is, from 0 to 1.
+class GuidedMatches(NamedTuple):
+    """Positions of patch centers in another image in px, and scores in [0, 1]; 0 where no match was found."""
 
-    It is 0 where nothing that looks alike was found close by.
-    """
-
-    found: Float[Tensor, "B T P 2"]
-    sure: Float[Tensor, "B T P"]
+    positions: Float[Tensor, "B T P 2"]
+    score: Float[Tensor, "B T P"]
 
 
-class _Expected(NamedTuple):
-    """Where the N pixels of patches, and their middles, are expected in another image; `usable` if they are in it."""
+class _Predicted(NamedTuple):
+    """Predicted positions of the N pixels of patches and of their centers; `usable` if the center is visible."""
 
     pixels: Float[Tensor, "F P N 2"]
-    middle: Float[Tensor, "F P 2"]
+    center: Float[Tensor, "F P 2"]
     usable: Bool[Tensor, "F P"]
 
 
 @torch.no_grad()
-def match_closely(
-    mine: Float[Tensor, "B T 3 H W"],
-    theirs: Float[Tensor, "B T 3 h w"],
-    own: Cameras,
-    other: Cameras,
+def match_guided(
+    source: Float[Tensor, "B T 3 H W"],
+    target: Float[Tensor, "B T 3 h w"],
+    source_cameras: Cameras,
+    target_cameras: Cameras,
     depth: Float[Tensor, "B T H W"],
     patch_size: int,
-) -> CloseMatches:
-    """Look for the patches of images in others, close to where they should be.
+) -> GuidedMatches:
+    """Search the patches of the source images in the target images near the positions that depth predicts.
 
-    Cameras are [B, T], with the unit of depth; images are from 0 to 1. Every pixel of a patch is carried over by its
-    own depth, and all of them are shifted together. They are compared by the correlation of their brightness, so that
-    exposure and contrast may differ; the peak is that of a paraboloid.
+    Cameras are [B, T], in the unit of depth; images are in [0, 1]. Every pixel of a patch is warped by its own depth,
+    then all of them are shifted together. Brightness is compared by NCC, which is invariant to exposure and contrast;
+    the peak is found by a quadratic fit.
 
-    Source: Furukawa & Ponce (2009), "Accurate Camera Calibration from Multi-View Stereo and Bundle Adjustment", for
-    matches that are made better where a first reconstruction shows them, and then make cameras better.
+    Source: Furukawa & Ponce (2009), "Accurate Camera Calibration from Multi-View Stereo and Bundle Adjustment".
     """
-    points = unproject(depth.double(), own.intrinsics.to(depth.device))
-    between = other.world_to_camera @ own.camera_to_world
-    patches = cut_patches(mine.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
-    expected = _expected(points, between, other.intrinsics, patch_size, theirs.shape[-2:])
-    shift, alike = _compared(patches, theirs.mean(dim=2).flatten(0, 1), expected)
-    sure = torch.where(expected.usable, alike, 0)
-    return CloseMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in (expected.middle + shift, sure)))
+    points = unproject(depth.double(), source_cameras.intrinsics.to(depth.device))
+    relative = target_cameras.world_to_camera @ source_cameras.camera_to_world
+    patches = cut_patches(source.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
+    predicted = _predict(points, relative, target_cameras.intrinsics, patch_size, target.shape[-2:])
+    shift, score = _search(patches, target.mean(dim=2).flatten(0, 1), predicted)
+    score = torch.where(predicted.usable, score, 0)
+    return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in (predicted.center + shift, score)))
 
 
-def _expected(
+def _predict(
     points: Float[Tensor, "B T H W 3"],
-    between: Float[Tensor, "B T 4 4"],
+    relative: Float[Tensor, "B T 4 4"],
     intrinsics: Float[Tensor, "B T 3 3"],
     patch_size: int,
     size: tuple[int, ...],
-) -> _Expected:
-    """Project all pixels into another image of this size."""
-    seen = transform_points(between.to(points), points) @ intrinsics.to(points).transpose(-1, -2)[:, :, None]
-    distance = seen[..., 2:]
-    pixels = (seen[..., :2] / distance.clamp(min=_LEAST_DISTANCE)).flatten(0, 1).float()
-    sides, inner = (patch_size, patch_size), inner_pixels(patch_size)
+) -> _Predicted:
+    """Project all pixels into a target image of this size."""
+    seen = transform_points(relative.to(points), points) @ intrinsics.to(points).transpose(-1, -2)[:, :, None]
+    depth = seen[..., 2:]
+    pixels = (seen[..., :2] / depth.clamp(min=_MIN_DEPTH)).flatten(0, 1).float()
+    sides, inner = (patch_size, patch_size), center_pixels(patch_size)
     of_patches = torch.unflatten(cut_patches(pixels, sides).flatten(1, 2), 2, (*sides, 2))
-    middle = of_patches[:, :, inner, inner].mean(dim=(2, 3))
-    in_front = (cut_patches(distance.flatten(0, 1), sides).flatten(1, 2) > _LEAST_DISTANCE).all(dim=-1)
-    inside = (middle > 0) & (middle < middle.new_tensor([size[1], size[0]]))
-    return _Expected(of_patches.flatten(2, 3), middle, in_front & inside.all(dim=-1))
+    center = of_patches[:, :, inner, inner].mean(dim=(2, 3))
+    in_front = (cut_patches(depth.flatten(0, 1), sides).flatten(1, 2) > _MIN_DEPTH).all(dim=-1)
+    inside = (center > 0) & (center < center.new_tensor([size[1], size[0]]))
+    return _Predicted(of_patches.flatten(2, 3), center, in_front & inside.all(dim=-1))
 
 
-def _compared(
-    mine: Float[Tensor, "F P N"], theirs: Float[Tensor, "F h w"], expected: _Expected
+def _search(
+    source: Float[Tensor, "F P N"], target: Float[Tensor, "F h w"], predicted: _Predicted
 ) -> tuple[Float[Tensor, "F P 2"], Float[Tensor, "F P"]]:
-    """Return how far from where they are expected patches are found, and how sure that is."""
-    steps = torch.arange(-_REACH, _REACH + 1, device=mine.device, dtype=mine.dtype)
+    """Return the shifts from the predicted positions to the peaks of correlation, and their scores."""
+    steps = torch.arange(-_RADIUS, _RADIUS + 1, device=source.device, dtype=source.dtype)
     shifts = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).flatten(0, 1)  # K 2
-    size, count = mine.new_tensor([theirs.shape[-1], theirs.shape[-2]]), mine.shape[-1]
-    expected_there, steps_there = expected.pixels / size * 2 - 1, shifts / size * 2  # as grid_sample counts
-    own = mine - mine.mean(dim=-1, keepdim=True)
-    variance = own.square().mean(dim=-1, keepdim=True)
-    told = torch.stack([own, torch.ones_like(own)], dim=-1) / count  # F P N 2
+    size, count = source.new_tensor([target.shape[-1], target.shape[-2]]), source.shape[-1]
+    places, offsets = predicted.pixels / size * 2 - 1, shifts / size * 2  # grid_sample's coordinates
+    centered = source - source.mean(dim=-1, keepdim=True)
+    variance = centered.square().mean(dim=-1, keepdim=True)
+    moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # F P N 2
 
     def of_patches(part: slice) -> Tensor:
-        places = expected_there[:, part, None] + steps_there[:, None]  # F P K N 2
-        there = functional.grid_sample(
-            theirs[:, None], places.flatten(1, 2), padding_mode="border", align_corners=False
-        ).reshape(places.shape[:-1])
-        shared, mean = (there @ told[:, part]).unbind(dim=-1)
-        their_variance = (torch.linalg.vector_norm(there, dim=-1).square() / count - mean.square()).clamp(min=0)
-        spread = (variance[:, part] + _LEAST_VARIANCE) * (their_variance + _LEAST_VARIANCE)
-        return _peak(torch.unflatten(shared / spread.sqrt(), -1, (len(steps), len(steps))))
+        at = places[:, part, None] + offsets[:, None]  # F P K N 2
+        sampled = functional.grid_sample(
+            target[:, None], at.flatten(1, 2), padding_mode="border", align_corners=False
+        ).reshape(at.shape[:-1])
+        covariance, mean = (sampled @ moments[:, part]).unbind(dim=-1)
+        power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
+        target_variance = (power - mean.square()).clamp(min=0)
+        spread = (variance[:, part] + _MIN_VARIANCE) * (target_variance + _MIN_VARIANCE)
+        return _peak(torch.unflatten(covariance / spread.sqrt(), -1, (len(steps), len(steps))))
 
-    at_once = max(1, _AT_ONCE // (mine.shape[0] * mine.shape[-1] * len(shifts)))
-    peaks = in_chunks(of_patches, mine.shape[1], at_once, dim=1)
+    at_once = max(1, _MAX_SAMPLES // (source.shape[0] * source.shape[-1] * len(shifts)))
+    peaks = in_chunks(of_patches, source.shape[1], at_once, dim=1)
     return peaks[..., :2], peaks[..., 2]
 
 
 def _peak(correlation: Float[Tensor, "F P K K"]) -> Float[Tensor, "F P 3"]:
-    """Return the shift (x, y) of the highest correlation from the middle, and how sure it is."""
+    """Return the shift (x, y) from the middle to the peak of a quadratic fit, and its score."""
     steps = correlation.shape[-1]
     best = correlation.flatten(2).argmax(dim=-1)
     row, column = best // steps, best % steps
@@ -142,12 +137,11 @@ def _peak(correlation: Float[Tensor, "F P K K"]) -> Float[Tensor, "F P 3"]:
     peak, left, right, above, below = at(0, 0), at(0, -1), at(0, 1), at(-1, 0), at(1, 0)
     across, down = 2 * peak - left - right, 2 * peak - above - below
     skew = (at(1, -1) + at(-1, 1) - at(1, 1) - at(-1, -1)) / 4
-    least = (across + down) / 2 - ((across - down).square() / 4 + skew.square()).sqrt()
-    clear = inner & (peak > _LEAST_CORRELATION) & (least > _LEAST_CURVATURE)
-    # The peak of the paraboloid through these: there its slopes, which are known in the middle, have become 0.
+    curvature = (across + down) / 2 - ((across - down).square() / 4 + skew.square()).sqrt()
+    distinct = inner & (peak > _MIN_CORRELATION) & (curvature > _MIN_CURVATURE)
     by_x, by_y = (right - left) / 2, (below - above) / 2
-    size = torch.where(clear, across * down - skew.square(), 1)
-    x = ((down * by_x - skew * by_y) / size).clamp(-_FURTHEST, _FURTHEST)
-    y = ((across * by_y - skew * by_x) / size).clamp(-_FURTHEST, _FURTHEST)
-    sure = torch.where(clear, (peak - _UNLIKE) / (1 - _UNLIKE), 0)
-    return torch.stack([column - _REACH + x, row - _REACH + y, sure], dim=-1)
+    determinant = torch.where(distinct, across * down - skew.square(), 1)
+    x = ((down * by_x - skew * by_y) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
+    y = ((across * by_y - skew * by_x) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
+    score = torch.where(distinct, (peak - _ZERO_SCORE_CORRELATION) / (1 - _ZERO_SCORE_CORRELATION), 0)
+    return torch.stack([column - _RADIUS + x, row - _RADIUS + y, score], dim=-1)

@@ -1,4 +1,4 @@
-"""Depth of every pixel looked for along its ray: windows of images that look alike where it would show them."""
+"""Plane sweep: per-pixel depth by windowed normalized cross-correlation (NCC) and semi-global aggregation."""
 
 from collections.abc import Sequence
 
@@ -8,114 +8,112 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.refinement.matched_view import MatchedView, asked_views
-from page4d.refinement.semi_global import aggregate
+from page4d.refinement.semi_global import aggregate_scores
+from page4d.refinement.view_prediction import ViewPrediction, matched_views
 
 _SIGMA = 0.5
-"""Standard deviation of the logarithm of the depths that are given, where a network is least sure of them."""
+"""Prior sigma of log depth at confidence 1; it is divided by the confidence."""
 
-_CONFIDENCE_POWER = 1.0
-"""With which it becomes smaller: the confidence is 1 at least."""
-
-_FURTHEST = 0.4
-"""Logarithm of the largest factor that is tried."""
-
-_NUM_TRIED = 33
+_MAX_LOG_FACTOR = 0.4
+_NUM_HYPOTHESES = 33
 _WINDOW = 5
-"""Side in px of the squares that are compared."""
+"""Side in px of the windows that are compared."""
 
-_LEAST_VARIANCE = 1e-4
-"""Of colours from 0 to 1, summed over channels: what varies less is flat, and flat things all look alike."""
+_MIN_VARIANCE = 1e-4
+"""Added to variances of colors in [0, 1], summed over channels: windows without texture give no evidence."""
 
-_LEAST_CORRELATION = 0.4
-_WEIGHT, _WEIGHT_FOUND = 6.0, 3.0
-"""Windows that correlate less tell nothing; log-likelihood of what they do more, along rays that are known, and along
-those that were found: where these are wrong, other windows look alike."""
+_MIN_CORRELATION = 0.4
+_WEIGHT_KNOWN_CAMERAS, _WEIGHT_ESTIMATED_CAMERAS = 6.0, 3.0
+"""Log likelihood per unit of correlation above the minimum: lower along estimated rays, where wrong windows match
+more often."""
 
-_STEP_PENALTY = 3.0
-_LARGEST_STEP = 0.3
-"""Neighbours that are wrong by different factors are this much less likely, in proportion up to this difference."""
+_MAX_PENALTY = 3.0
+_MAX_STEP = 0.3
+"""Log depth factors of neighbouring pixels are penalized linearly up to this difference."""
 
-_LEAST_DISTANCE = 1e-4
-_AT_ONCE = 1 << 19
-"""Pixels of images that are compared together: some 40 MB."""
+_MIN_DEPTH = 1e-4
+_MAX_SAMPLES = 1 << 19
+"""Pixels that are warped at once: some 40 MB."""
 
 
 @torch.no_grad()
-def look_closer(
-    views: Sequence[MatchedView],
+def sweep_planes(
+    views: Sequence[ViewPrediction],
     images: Sequence[Float[Tensor, "B T 3 _ _"]],
     cameras: Cameras,
     depth: Sequence[Float[Tensor, "B T _ _"]],
     cameras_are_known: bool = True,
 ) -> list[Float[Tensor, "B T _ _"]]:
-    """Return the logarithm of the factor by which the depth of every pixel is wrong, if these cameras are right.
+    """Return the posterior mean of the log factor of every pixel's depth.
 
-    `cameras` are [B, T, V], with the unit of depth; images are from 0 to 1. Each is compared with those of its
-    instant that its patches were looked for in. Windows are compared by their colours' correlation, so that
-    exposure and contrast may differ, as if surfaces were as slanted as the given depth. Neighbours are preferably
-    wrong by the same factor, so that flat things follow those around them.
+    `cameras` are [B, T, V], in the unit of depth; images are in [0, 1]. Each image is compared with those of its
+    instant that the network matched it with. Windows are slanted as the given depth and compared by the NCC of their
+    colors, which is invariant to exposure and contrast. Semi-global aggregation favours equal factors of neighbouring
+    pixels.
 
     Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", and Hirschmüller (2008),
     "Stereo Processing by Semiglobal Matching", with correlation for mutual information.
     """
-    tried = torch.linspace(-_FURTHEST, _FURTHEST, _NUM_TRIED, device=depth[0].device)
-    weight = _WEIGHT if cameras_are_known else _WEIGHT_FOUND
-    step = _STEP_PENALTY * float(tried[1] - tried[0]) / _LARGEST_STEP
+    hypotheses = torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, _NUM_HYPOTHESES, device=depth[0].device)
+    weight = _WEIGHT_KNOWN_CAMERAS if cameras_are_known else _WEIGHT_ESTIMATED_CAMERAS
+    penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
     corrections = []
     for place, own in enumerate(depth):
-        others, sigma = asked_views(views, place), _SIGMA * views[place].confidence_of_pixels ** -_CONFIDENCE_POWER
+        others, sigma = matched_views(views, place), _SIGMA / views[place].confidence
         correction = torch.empty_like(own)
-        for time in range(own.shape[1]):  # one by one: what is told of a single image may be hundreds of MB
-            score = -(tried / sigma[:, time, ..., None].to(tried)).square() / 2
+        for time in range(own.shape[1]):  # one by one: the scores of a single image may take hundreds of MB
+            score = -(hypotheses / sigma[:, time, ..., None].to(hypotheses)).square() / 2
             for other in others:
                 pair = cameras[:, time, place], cameras[:, time, other]
-                there = _alike(images[place][:, time], images[other][:, time], *pair, own[:, time], tried)
-                score.add_(there.sub_(_LEAST_CORRELATION).clamp_(min=0), alpha=weight)
-            correction[:, time] = (aggregate(score, step, _STEP_PENALTY).softmax(dim=-1) * tried).sum(dim=-1)
+                found = _correlate(images[place][:, time], images[other][:, time], *pair, own[:, time], hypotheses)
+                score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
+            aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
+            correction[:, time] = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
         corrections.append(correction)
     return corrections
 
 
-def _alike(
-    mine: Float[Tensor, "B 3 H W"],
-    theirs: Float[Tensor, "B 3 h w"],
-    own: Cameras,
-    other: Cameras,
+def _correlate(
+    source: Float[Tensor, "B 3 H W"],
+    target: Float[Tensor, "B 3 h w"],
+    source_cameras: Cameras,
+    target_cameras: Cameras,
     depth: Float[Tensor, "B H W"],
-    tried: Float[Tensor, " K"],
+    hypotheses: Float[Tensor, " K"],
 ) -> Float[Tensor, "B H W K"]:
-    """Return how windows correlate for every factor that depth may be wrong by; 0 where that is out of sight."""
-    frames, height, width = len(mine), mine.shape[-2], mine.shape[-1]
-    # Seen from the other camera, and before the division, a pixel is at base * factor + shift.
-    rays = camera_rays(own.intrinsics, (height, width))
-    between = other.world_to_camera @ own.camera_to_world
-    base = torch.einsum("bij,bhwj->bhwi", other.intrinsics @ between[:, :3, :3], rays).to(depth) * depth[..., None]
-    shift = (other.intrinsics @ between[:, :3, 3:])[..., 0].to(depth)
-    size = depth.new_tensor([theirs.shape[-1], theirs.shape[-2]])
-    mean = _means(mine)
-    variance = _means(mine.square().sum(dim=1)) - mean.square().sum(dim=1)
-    alike = depth.new_zeros(frames, height, width, len(tried))
-    at_once = max(1, _AT_ONCE // (frames * height * width))
-    for start in range(0, len(tried), at_once):
-        part = tried[start : start + at_once]
+    """Return the NCC of windows for every log factor of depth; 0 where the pixel is not visible."""
+    frames, height, width = len(source), source.shape[-2], source.shape[-1]
+    # In homogeneous coordinates of the target image, a pixel at depth * factor is at base * factor + shift.
+    rays = camera_rays(source_cameras.intrinsics, (height, width))
+    relative = target_cameras.world_to_camera @ source_cameras.camera_to_world
+    rotated = torch.einsum("bij,bhwj->bhwi", target_cameras.intrinsics @ relative[:, :3, :3], rays).to(depth)
+    base = rotated * depth[..., None]
+    shift = (target_cameras.intrinsics @ relative[:, :3, 3:])[..., 0].to(depth)
+    size = depth.new_tensor([target.shape[-1], target.shape[-2]])
+    mean = _window_means(source)
+    variance = _window_means(source.square().sum(dim=1)) - mean.square().sum(dim=1)
+    correlation = depth.new_zeros(frames, height, width, len(hypotheses))
+    at_once = max(1, _MAX_SAMPLES // (frames * height * width))
+    for start in range(0, len(hypotheses), at_once):
+        part = hypotheses[start : start + at_once]
         seen = base[:, None] * part.exp()[:, None, None, None] + shift[:, None, None, None]  # B K H W 3
-        distance = seen[..., 2]
-        places = seen[..., :2] / distance.clamp(min=_LEAST_DISTANCE)[..., None] / size * 2 - 1
-        inside = (distance > _LEAST_DISTANCE) & (places.abs() < 1).all(dim=-1)
-        there = functional.grid_sample(theirs, places.flatten(1, 2), padding_mode="border", align_corners=False)
-        there = torch.unflatten(there, 2, (len(part), height)).transpose(1, 2)  # B K 3 H W
-        their_mean = _means(there)
-        their_variance = _means(there.square().sum(dim=2)) - their_mean.square().sum(dim=2)
-        covariance = _means((mine[:, None] * there).sum(dim=2)) - (mean[:, None] * their_mean).sum(dim=2)
-        spread = (variance.clamp(min=0)[:, None] + _LEAST_VARIANCE) * (their_variance.clamp(min=0) + _LEAST_VARIANCE)
-        correlation = covariance / spread.sqrt()
-        alike[..., start : start + at_once] = (correlation * inside).permute(0, 2, 3, 1)
-    return alike
+        target_depth = seen[..., 2]
+        places = seen[..., :2] / target_depth.clamp(min=_MIN_DEPTH)[..., None] / size * 2 - 1
+        inside = (target_depth > _MIN_DEPTH) & (places.abs() < 1).all(dim=-1)
+        warped = functional.grid_sample(target, places.flatten(1, 2), padding_mode="border", align_corners=False)
+        warped = torch.unflatten(warped, 2, (len(part), height)).transpose(1, 2)  # B K 3 H W
+        target_mean = _window_means(warped)
+        target_variance = _window_means(warped.square().sum(dim=2)) - target_mean.square().sum(dim=2)
+        products = _window_means((source[:, None] * warped).sum(dim=2))
+        covariance = products - (mean[:, None] * target_mean).sum(dim=2)
+        spread = (variance.clamp(min=0)[:, None] + _MIN_VARIANCE) * (target_variance.clamp(min=0) + _MIN_VARIANCE)
+        ncc = covariance / spread.sqrt()
+        correlation[..., start : start + at_once] = (ncc * inside).permute(0, 2, 3, 1)
+    return correlation
 
 
-def _means(maps: Float[Tensor, "*maps H W"]) -> Float[Tensor, "*maps H W"]:
-    """Return means over windows around pixels, of what of them is in the image."""
+def _window_means(maps: Float[Tensor, "*maps H W"]) -> Float[Tensor, "*maps H W"]:
+    """Return the means over windows around pixels, cut off at the image border."""
     half = _WINDOW // 2
     for dim, margins in ((-1, (half, half)), (-2, (0, 0, half, half))):
         length = maps.shape[dim]

@@ -1,52 +1,52 @@
-"""Evidence for the values of neighbours in an image, shared along lines through it."""
+"""Semi-global aggregation of matching scores along image rows and columns."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
-def aggregate(
-    score: Float[Tensor, "N rows columns K"], step: float, largest: float
+def aggregate_scores(
+    score: Float[Tensor, "N rows columns K"], penalty: float, max_penalty: float
 ) -> Float[Tensor, "N rows columns K"]:
-    """Add to the score of every place's K labels the best that places along its row and column say of them.
+    """Add to the K label scores of every pixel the best path scores that end there, from four directions.
 
-    Scores are log-likelihoods, the larger the better. Neighbours whose labels differ lose `step` for each label that
-    is between, and `largest` at most.
+    Scores are log-likelihoods. A difference in labels between neighbours costs `penalty` per label, at most
+    `max_penalty`.
 
     Source: Hirschmüller (2008), "Stereo Processing by Semiglobal Matching", eq. 13 and 14, with four paths and a
-    penalty that grows in proportion.
+    truncated linear penalty.
     """
     total = score.clone()
     for dim in (1, 2):
         lines = score.unbind(dim)
         for order in (lines, lines[::-1]):
-            told = torch.stack(_told_by_those_before(order, step, largest), dim=dim)
-            total += told if order is lines else told.flip(dim)
+            messages = torch.stack(_path_messages(order, penalty, max_penalty), dim=dim)
+            total += messages if order is lines else messages.flip(dim)
     return total
 
 
-def _told_by_those_before(
-    lines: tuple[Float[Tensor, "N L K"], ...], step: float, largest: float
+def _path_messages(
+    lines: tuple[Float[Tensor, "N L K"], ...], penalty: float, max_penalty: float
 ) -> list[Float[Tensor, "N L K"]]:
-    """Return what every line is told by the one before; the first is told nothing."""
-    told = [torch.zeros_like(lines[0])]
+    """Return the message that every line gets from the previous one; zero for the first."""
+    messages = [torch.zeros_like(lines[0])]
     for line in lines[:-1]:
-        sum_so_far = line + told[-1]
-        highest = sum_so_far.amax(dim=-1, keepdim=True)
-        told.append((_spread(sum_so_far, step, largest) - highest).clamp(min=-largest))
-    return told
+        path = line + messages[-1]
+        best = path.amax(dim=-1, keepdim=True)
+        messages.append((_max_convolution(path, penalty, max_penalty) - best).clamp(min=-max_penalty))
+    return messages
 
 
-def _spread(score: Float[Tensor, "N L K"], step: float, largest: float) -> Float[Tensor, "N L K"]:
-    """Return for every label the best of all, less what they lose, where that is less than `largest`.
+def _max_convolution(score: Float[Tensor, "N L K"], penalty: float, max_penalty: float) -> Float[Tensor, "N L K"]:
+    """Return, for every label, the maximum over labels of the score minus the linear penalty.
 
-    Labels that are up to 1, 3, 7, ... away are reached in turn: a way of any length is one of 1, 2, 4, ... in a row.
+    Doubling offsets 1, 2, 4, ... reach every offset whose penalty is below the maximum.
     """
-    best, away = score, 1
-    while away < score.shape[-1] and away * step < largest:
-        further = best.clone()
-        lower, upper = best[..., :-away] - away * step, best[..., away:] - away * step
-        torch.maximum(further[..., away:], lower, out=further[..., away:])
-        torch.maximum(further[..., :-away], upper, out=further[..., :-away])
-        best, away = further, 2 * away
+    best, offset = score, 1
+    while offset < score.shape[-1] and offset * penalty < max_penalty:
+        wider = best.clone()
+        lower, upper = best[..., :-offset] - offset * penalty, best[..., offset:] - offset * penalty
+        torch.maximum(wider[..., offset:], lower, out=wider[..., offset:])
+        torch.maximum(wider[..., :-offset], upper, out=wider[..., :-offset])
+        best, offset = wider, 2 * offset
     return best

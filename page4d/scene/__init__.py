@@ -1,1 +1,1 @@
-"""Captures: what a folder holds, when each frame was taken, which pixels a network sees."""
+"""Scenes: discovery and decoding of views, synchronization, calibration, and network input batches."""

@@ -1,4 +1,4 @@
-"""The time shift between two recordings of one event, from their sound."""
+"""Time offset between two recordings by correlation of their audio tracks."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,43 +12,45 @@ from page4d.errors import InputError
 
 SAMPLE_RATE_HZ = 8000
 MIN_SCORE = 15.0
-"""Peak of the correlation over its standard deviation below which a shift is not believed."""
+"""Minimum ratio of the correlation peak to the standard deviation of the correlation."""
 
-MAX_RIVAL = 0.6
-"""Height of a second peak beside the first above which the shift is ambiguous."""
+MAX_SECOND_PEAK = 0.6
+"""Relative height of the second correlation peak above which the offset is ambiguous."""
 
 _FADE_S = 0.25
 _PEAK_WIDTH_S = 0.005
+"""Distance from the highest correlation peak below which values are attributed to that peak."""
 
 
 @dataclass(frozen=True)
-class SoundLag:
-    """How much later the second video's first frame was taken, and how clear the match is.
+class AudioOffset:
+    """Delay of the second video's first frame in seconds, and how distinct the correlation peak is.
 
-    `rival` is the second best match relative to the best: near 1 for a hum or a loop, which match at many shifts.
+    `score` is the peak over the standard deviation. `second_peak` is the height of the second peak relative to the
+    first: close to 1 for a hum or a loop.
     """
 
     seconds: float
     score: float
-    rival: float
+    second_peak: float
 
 
-def correlate_sound(first: Path, second: Path) -> SoundLag:
-    """Find when the second video's first frame was taken on the clock of the first one's.
+def correlate_audio(first: Path, second: Path) -> AudioOffset:
+    """Estimate the time of the second video's first frame relative to that of the first video.
 
-    Both tracks are whitened so that a hum cannot win, then correlated over all shifts.
+    The spectra are whitened to suppress hum, then correlated over all offsets.
 
     Source: Knapp & Carter, "The generalized correlation method for estimation of time delay", 1976 (PHAT weighting).
     """
-    (sound_a, start_a), (sound_b, start_b) = _mono(first), _mono(second)
-    length = len(sound_a) + len(sound_b)
-    if min(len(sound_a), len(sound_b)) == 0:
-        return SoundLag(0.0, 0.0, 1.0)
+    (audio_a, start_a), (audio_b, start_b) = _mono(first), _mono(second)
+    length = len(audio_a) + len(audio_b)
+    if min(len(audio_a), len(audio_b)) == 0:
+        return AudioOffset(0.0, 0.0, 1.0)
     size = 1 << (length - 1).bit_length()
-    # A hum that is cut off has a click at either end, and whitening would match the clicks: fade them out.
-    cross = np.fft.rfft(_faded(sound_a), size) * np.conj(np.fft.rfft(_faded(sound_b), size))
+    # Truncation creates clicks at both ends, which whitening would match: fade in and out.
+    cross = np.fft.rfft(_faded(audio_a), size) * np.conj(np.fft.rfft(_faded(audio_b), size))
     magnitude = np.abs(cross)
-    # The floor is for bands that are empty: measured by the median, for a loud hum must not raise it above the rest.
+    # Floor for empty bands, relative to the median, which a loud hum does not raise.
     cross /= np.maximum(magnitude, np.median(magnitude) * 1e-3 + np.finfo(float).tiny)
     correlation = np.fft.irfft(cross, size)
     peak = int(np.argmax(correlation))
@@ -56,27 +58,27 @@ def correlate_sound(first: Path, second: Path) -> SoundLag:
     shift = peak if peak < size // 2 else peak - size
     score = float(correlation[peak]) / deviation if deviation > 0 else 0.0
     apart = np.abs((np.arange(size) - peak + size // 2) % size - size // 2) > _PEAK_WIDTH_S * SAMPLE_RATE_HZ
-    rival = float(correlation[apart].max(initial=0.0) / correlation[peak]) if deviation > 0 else 1.0
-    # A sound at s in the first track is at s - shift in the second; each track starts at its own offset to the video.
-    return SoundLag(shift / SAMPLE_RATE_HZ + start_a - start_b, score, rival)
+    second_peak = float(correlation[apart].max(initial=0.0) / correlation[peak]) if deviation > 0 else 1.0
+    # An event at s in the first track is at s - shift in the second; each track has its own offset to the video.
+    return AudioOffset(shift / SAMPLE_RATE_HZ + start_a - start_b, score, second_peak)
 
 
-def _faded(sound: NDArray[np.float64]) -> NDArray[np.float64]:
-    length = min(round(_FADE_S * SAMPLE_RATE_HZ), len(sound) // 4)
+def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:
+    length = min(round(_FADE_S * SAMPLE_RATE_HZ), len(audio) // 4)
     rise = 0.5 - 0.5 * np.cos(np.pi * (np.arange(length) + 0.5) / max(length, 1))
-    faded = sound.copy()
+    faded = audio.copy()
     faded[:length] *= rise
-    faded[len(sound) - length :] *= rise[::-1]
+    faded[len(audio) - length :] *= rise[::-1]
     return faded
 
 
 def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
-    """Decode the first audio track; return samples at `SAMPLE_RATE_HZ` and its start relative to the first frame."""
+    """Decode the first audio track at `SAMPLE_RATE_HZ`; return it with its start time relative to the first frame."""
     try:
         parts, start = _decoded(path)
     except FFmpegError as error:
         raise InputError(
-            f"the sound of {path.name} cannot be decoded: {error.strerror}", "use --sync FILE or --sync none"
+            f"the audio track of {path.name} cannot be decoded: {error.strerror}", "use --sync FILE or --sync none"
         ) from error
     samples = np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
     return samples - (samples.mean() if len(samples) else 0.0), start

@@ -1,28 +1,28 @@
-"""Decoded frames as a network reads them: resized without stretching, undistorted, masked, decoded once."""
+"""Batches of network input: frames decoded once, undistorted, resized, padded and masked."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
-import cv2
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras, denormalize_pixels, normalize_pixels, pixel_grid
-from page4d.geometry.distortion import Distortion
+from page4d.choices import MaskMeaning, Preprocess
+from page4d.errors import UsageError
+from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
-from page4d.geometry.preprocess import Preprocess
-from page4d.scene.images import resize
-from page4d.scene.published import prepare_pixels, prepare_source
-from page4d.scene.records import FrameBatch, FrameReader, Image, MaskMeaning, PairedFrames, Scene, View, ViewCamera
+from page4d.geometry.time_axis import join_times, slice_times
+from page4d.scene.images import ImageFolderSource
+from page4d.scene.records import FrameBatch, FrameReader, FrameSource, Image, PairedFrames, Scene, View, ViewCamera
+from page4d.scene.resample import resample, resize
+from page4d.scene.undistort import undistortion_map
 
 PADDING_RGB = (0.485, 0.456, 0.406)
-"""Colour of the padding: the mean that networks of this family subtract, so that padding is zero to them.
+"""Colour of the padding: the mean that networks of this family subtract, so that normalized padding is zero.
 
 Source: the ImageNet mean of the DINOv2 and VGGT code.
 """
@@ -30,25 +30,15 @@ Source: the ImageNet mean of the DINOv2 and VGGT code.
 PUBLISHED_PADDING_RGB = (1.0, 1.0, 1.0)
 """Colour of the padding in the public VGGT code."""
 
-_STRIP_ROWS = 64
-"""Rows of an image whose undistortion is worked out at once: it takes some 20 times the memory of its result."""
+_WHITE_RGB = (255, 255, 255)
 
 UNKNOWN_MOTION = 0.5
-"""Probability of motion in a view without masks, beside views that have them: it speaks for neither side."""
-
-
-@dataclass(frozen=True)
-class _Undistortion:
-    """Where to read each pixel of the undistorted original image, and which pixels the lens never saw."""
-
-    x: NDArray[np.float32]
-    y: NDArray[np.float32]
-    seen: NDArray[np.bool_]
+"""Probability of motion in a view without masks if other views have masks."""
 
 
 @contextmanager
 def open_batches(scene: Scene, long_side: int, multiple: int) -> Iterator["BatchReader"]:
-    """Open all views for one forward pass over time; images fit `long_side` px, sides are multiples of `multiple`."""
+    """Open all views for one forward pass over time, resized to `long_side` px on a canvas of `fit_views`."""
     transforms = fit_views([view.source.size for view in scene.views], long_side, multiple)
     with open_placed_batches(scene, transforms) as reader:
         yield reader
@@ -58,13 +48,29 @@ def open_batches(scene: Scene, long_side: int, multiple: int) -> Iterator["Batch
 def open_placed_batches(
     scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess = Preprocess.NATIVE
 ) -> Iterator["BatchReader"]:
-    """Open all views for one forward pass over time, each placed by its own transform."""
+    """Open all views for one forward pass over time, each placed by its transform."""
     with ExitStack() as stack, ThreadPoolExecutor(1, thread_name_prefix="decode") as thread:
         yield BatchReader(scene, transforms, stack, preprocess, thread)
 
 
+def read_images(scene: Scene, times: Sequence[int], long_side: int, multiple: int) -> Float[Tensor, "one T V 3 H W"]:
+    """Decode the images of some instants, resized to `long_side` px on a canvas of `fit_views`.
+
+    Raises:
+        UsageError: if an instant does not exist.
+        InputError: if a frame cannot be decoded.
+    """
+    outside = [time for time in times if not 0 <= time < scene.num_times]
+    if outside or not times:
+        found = f"no instant {outside[0]}" if outside else "no instants"
+        raise UsageError(found, f"the scene has instants 0 to {scene.num_times - 1}")
+    with open_batches(scene, long_side, multiple) as reader:
+        frames = {time: reader.read(time, time + 1).images for time in sorted(set(times))}
+    return torch.cat([frames[time] for time in times], dim=1)
+
+
 class BatchReader:
-    """Reads ranges of instants in order; a decoded instant is held until a range starts behind it."""
+    """Reader of ranges of instants in order; decoded instants are cached until a range starts after them."""
 
     def __init__(
         self,
@@ -80,9 +86,9 @@ class BatchReader:
         self._stack = stack
         self._views: list[_OpenView] = []
         self._start = 0
-        self._held: list[FrameBatch] = []
+        self._cached: list[FrameBatch] = []
         self._thread = thread
-        self._ahead: Future[None] | None = None
+        self._read_ahead: Future[None] | None = None
 
     def read(self, start: int, stop: int) -> FrameBatch:
         """Return the instants from `start` to before `stop`; `start` must not decrease over calls.
@@ -90,41 +96,40 @@ class BatchReader:
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        self._finish_ahead()
-        self._release(start)
-        self._hold(stop)
+        self._finish_read_ahead()
+        self._discard_before(start)
+        self._cache_until(stop)
         parts, begin = [], self._start
-        for part in self._held:
-            parts.append(_slice_times(part, 0, max(stop - begin, 0)))
+        for part in self._cached:
+            parts.append(slice_times(part, 0, max(stop - begin, 0)))
             begin += len(part.times)
-        return _concatenate([part for part in parts if len(part.times)])
+        return join_times([part for part in parts if len(part.times)])
 
     def read_ahead(self, stop: int) -> None:
-        """Begin to decode up to before `stop` while the caller does something else.
+        """Start decoding the instants before `stop` in the background.
 
-        What fails is decoded once more, and fails, when it is read.
+        A failure is repeated and raised by the next `read`.
         """
-        self._finish_ahead()
-        self._ahead = self._thread.submit(self._hold, stop)
+        self._finish_read_ahead()
+        self._read_ahead = self._thread.submit(self._cache_until, stop)
 
-    def _finish_ahead(self) -> None:
-        if self._ahead is not None:
-            wait([self._ahead])
-            self._ahead = None
+    def _finish_read_ahead(self) -> None:
+        if self._read_ahead is not None:
+            wait([self._read_ahead])
+            self._read_ahead = None
 
-    def _release(self, start: int) -> None:
-        """Forget what comes before an instant."""
-        while self._held and self._start + len(self._held[0].times) <= start:
-            self._start += len(self._held.pop(0).times)
-        if self._held:
-            self._held[0] = _slice_times(self._held[0], start - self._start, len(self._held[0].times))
+    def _discard_before(self, start: int) -> None:
+        while self._cached and self._start + len(self._cached[0].times) <= start:
+            self._start += len(self._cached.pop(0).times)
+        if self._cached:
+            self._cached[0] = slice_times(self._cached[0], start - self._start, len(self._cached[0].times))
         self._start = start
 
-    def _hold(self, stop: int) -> None:
-        """Decode what is not held yet of the instants before `stop`."""
-        held_stop = self._start + sum(len(part.times) for part in self._held)
-        if stop > held_stop:
-            self._held.append(self._decode(held_stop, stop))
+    def _cache_until(self, stop: int) -> None:
+        """Decode the instants before `stop` that are not cached yet."""
+        cached_stop = self._start + sum(len(part.times) for part in self._cached)
+        if stop > cached_stop:
+            self._cached.append(self._decode(cached_stop, stop))
 
     def _open_views(self) -> list["_OpenView"]:
         self._stack.close()
@@ -132,7 +137,7 @@ class BatchReader:
         return [_OpenView(self._stack, view, transform, self._scene, self._preprocess) for view, transform in pairs]
 
     def _decode(self, start: int, stop: int) -> FrameBatch:
-        # Decoders that a failure (memory) leaves at different frames cannot go back: they are opened again.
+        # A failure (out of memory) leaves forward decoders at different frames: they are opened again.
         views, self._views = self._views or self._open_views(), []
         batch = self._decode_with(views, start, stop)
         self._views = views
@@ -146,14 +151,14 @@ class BatchReader:
             if all(part is None for part in maps):
                 return None
             filler = torch.full((stop - start, *size), unknown)
-            return torch.stack([filler if part is None else _on_canvas_of(part, size) for part in maps], dim=1)[None]
+            return torch.stack([filler if part is None else _pad_to(part, size) for part in maps], dim=1)[None]
 
         return FrameBatch(
             times=torch.from_numpy(self._scene.times[start:stop].copy()),
             view_names=self._scene.view_names,
             pixel_transforms=self.transforms,
-            images=torch.stack([_on_canvas_of(view.images, size) for view in frames], dim=1)[None],
-            valid=torch.stack([_on_canvas_of(view.valid, size) for view in frames], dim=1)[None],
+            images=torch.stack([_pad_to(view.images, size) for view in frames], dim=1)[None],
+            valid=torch.stack([_pad_to(view.valid, size) for view in frames], dim=1)[None],
             dynamic=stacked([view.dynamic for view in frames], UNKNOWN_MOTION),
             depth=stacked([view.depth for view in frames], 0.0),
             cameras=scene_cameras(self._scene, self.transforms, start, stop),
@@ -177,8 +182,8 @@ def scene_cameras(scene: Scene, transforms: Sequence[PixelTransform], start: int
     )
 
 
-def _on_canvas_of(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Put maps [..., h, w] at the top left of a canvas that views of different sizes share; zero is around them."""
+def _pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Pad maps [..., h, w] with zeros at the bottom and the right to a shared canvas size."""
     below, right = size[0] - maps.shape[-2], size[1] - maps.shape[-1]
     return functional.pad(maps, (0, right, 0, below)) if below or right else maps
 
@@ -191,7 +196,7 @@ def _poses(camera: ViewCamera, start: int, stop: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _ViewFrames:
-    """One view's part of a batch: images [T, 3, H, W], maps [T, H, W]."""
+    """The frames of one view of a batch: images [T, 3, H, W], maps [T, H, W]."""
 
     images: Tensor
     valid: Tensor
@@ -200,7 +205,7 @@ class _ViewFrames:
 
 
 class _OpenView:
-    """One view's decoders, with everything that is the same for all of its frames worked out once."""
+    """The decoders of one view, with precomputed undistortion and valid pixels."""
 
     def __init__(
         self, stack: ExitStack, view: View, transform: PixelTransform, scene: Scene, preprocess: Preprocess
@@ -209,15 +214,15 @@ class _OpenView:
         self._transform = transform
         self._scene = scene
         self._preprocess = preprocess
-        self._undistortion = _undistortion(view)
-        # With distortion the frame is remapped at its original size first, and published ways resample it themselves.
-        source = prepare_source(view.source, preprocess)
-        resized = preprocess is Preprocess.NATIVE and self._undistortion is None
-        size = transform.content_size if resized else source.size
+        self._undistortion = undistortion_map(view.camera, view.source.size)
+        # The decoder resizes unless frames are remapped at their original size or resampled as in a public loader.
+        source = _with_background(view.source, preprocess)
+        resizes = preprocess is Preprocess.NATIVE and self._undistortion is None
+        size = transform.content_size if resizes else source.size
         self._reader: FrameReader = stack.enter_context(source.open(size))
         self._masks = stack.enter_context(view.mask.frames.open()) if view.mask else None
         self._depths = stack.enter_context(view.depth.frames.open()) if view.depth else None
-        self._seen = self._content_seen()
+        self._valid = self._valid_pixels()
 
     def read(self, start: int, stop: int) -> _ViewFrames:
         """Decode the instants from `start` to before `stop`."""
@@ -225,17 +230,17 @@ class _OpenView:
         count = stop - start
         padding = PADDING_RGB if self._preprocess is Preprocess.NATIVE else PUBLISHED_PADDING_RGB
         images = torch.tensor(padding).reshape(1, 3, 1, 1).repeat(count, 1, height, width)
-        valid = self._seen.expand(count, height, width).clone()
+        valid = self._valid.expand(count, height, width).clone()
         for place, pixels in enumerate(self._reader.read(self._view.indices[start:stop])):
-            ideal = self._remap(pixels, cv2.INTER_LINEAR)
-            scaled = self._on_canvas(prepare_pixels(ideal, self._transform.content_size, self._preprocess))
+            ideal = pixels if self._undistortion is None else self._undistortion.remap(pixels)
+            scaled = self._cropped(resample(ideal, self._transform.content_size, self._preprocess))
             values = torch.from_numpy(scaled.astype(np.float32) / np.iinfo(scaled.dtype).max)
             images[place, :, self._transform.rows, self._transform.columns] = values.permute(2, 0, 1)
         depth = self._read_maps(self._depths, self._view.depth, self._to_depth, start, stop)
         marked = self._read_maps(self._masks, self._view.mask, self._to_mask, start, stop)
         if marked is None or self._scene.mask_meaning is MaskMeaning.DYNAMIC:
             return _ViewFrames(images, valid, marked, depth)
-        # One marked pixel is enough to spoil a network pixel, and one unmarked pixel to fail to keep it.
+        # A network pixel is ignored if any of its mask pixels is marked, and kept only if all are.
         ignored = marked > 0 if self._scene.mask_meaning is MaskMeaning.IGNORE else marked < 1
         return _ViewFrames(images, valid & ~ignored, None, depth)
 
@@ -251,100 +256,42 @@ class _OpenView:
             return None
         maps = torch.zeros(stop - start, *self._transform.canvas_size)
         for place, pixels in enumerate(reader.read(paired.indices[start:stop])):
-            on_canvas = torch.from_numpy(self._on_canvas(convert(pixels)))
+            on_canvas = torch.from_numpy(self._cropped(convert(pixels)))
             maps[place, self._transform.rows, self._transform.columns] = on_canvas
         return maps
 
-    def _on_canvas(self, content: Image) -> Image:
-        """Cut away what is not on the canvas."""
+    def _cropped(self, content: Image) -> Image:
+        """Crop the content to the canvas."""
         return content[self._transform.content_rows, self._transform.content_columns]
 
     def _to_mask(self, pixels: Image) -> Image:
         flat = pixels if pixels.ndim == 2 else pixels.max(axis=2)
         marked = (flat > np.iinfo(flat.dtype).max // 2).astype(np.uint8) * 255
-        if self._undistortion is not None:
-            marked = self._remap(resize(marked, self._view.source.size, nearest=True), cv2.INTER_NEAREST)
-        return resize(marked, self._transform.content_size) / np.float32(255)
+        return resize(self._undistorted_map(marked), self._transform.content_size) / np.float32(255)
 
     def _to_depth(self, pixels: Image) -> Image:
-        """Take the measurement nearest to each pixel's centre: a mean across an edge would float in the air."""
+        """Sample the nearest measurement: interpolation across a depth edge would create flying pixels."""
         flat = (pixels if pixels.ndim == 2 else pixels[..., 0]).astype(np.float32) / self._scene.depth_levels
-        if self._undistortion is not None:
-            flat = self._remap(resize(flat, self._view.source.size, nearest=True), cv2.INTER_NEAREST)
-        return resize(flat, self._transform.content_size, nearest=True)
+        return resize(self._undistorted_map(flat), self._transform.content_size, nearest=True)
 
-    def _remap(self, pixels: Image, interpolation: int) -> Image:
+    def _undistorted_map(self, flat: Image) -> Image:
+        """Resize a mask or depth map to the frame's size and undistort it, if the view has distortion."""
         if self._undistortion is None:
-            return pixels
-        return cv2.remap(pixels, self._undistortion.x, self._undistortion.y, interpolation)
+            return flat
+        return self._undistortion.remap(resize(flat, self._view.source.size, nearest=True), nearest=True)
 
-    def _content_seen(self) -> Tensor:
+    def _valid_pixels(self) -> Tensor:
         mask = self._transform.content_mask()
         if self._undistortion is not None:
-            seen = resize(self._undistortion.seen.astype(np.uint8) * 255, self._transform.content_size)
-            mask[self._transform.rows, self._transform.columns] = torch.from_numpy(self._on_canvas(seen == 255))
+            visible = resize(self._undistortion.visible.astype(np.uint8) * 255, self._transform.content_size)
+            mask[self._transform.rows, self._transform.columns] = torch.from_numpy(self._cropped(visible == 255))
         return mask
 
 
-def _undistortion(view: View) -> _Undistortion | None:
-    """Work out, for every pixel of the ideal image, where the lens put it (pixel centres at 0.5, OpenCV's at 0)."""
-    camera = view.camera
-    if camera is None or camera.distortion is None:
-        return None
-    height, width = view.source.size
-    strips = [
-        _shown(camera, camera.distortion, range(row, min(row + _STRIP_ROWS, height)), (height, width))
-        for row in range(0, height, _STRIP_ROWS)
-    ]
-    x, y, seen = (torch.cat(parts) for parts in zip(*strips, strict=True))
-    return _Undistortion(x.numpy(), y.numpy(), seen.numpy())
+def _with_background(source: FrameSource, preprocess: Preprocess) -> FrameSource:
+    """Blend transparent images with white for VGGT.
 
-
-def _shown(
-    camera: ViewCamera, distortion: Distortion, rows: range, size: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return of some rows where to read each pixel, x and y, and whether the lens saw it."""
-    height, width = size
-    grid = pixel_grid(len(rows), width)
-    grid[..., 1] += rows.start
-    intrinsics = camera.intrinsics.to(grid)  # single precision places a pixel of 8K footage to 0.001 px
-    ideal = normalize_pixels(grid, intrinsics)
-    shown = denormalize_pixels(distortion.distort(ideal), intrinsics)
-    inside = (shown >= 0).all(-1) & (shown[..., 0] <= width) & (shown[..., 1] <= height)
-    seen = inside & distortion.in_domain(ideal)
-    # Half a pixel along the border is seen by the sensor but has no neighbour to mix with.
-    x, y = (shown - 0.5).clamp(min=shown.new_zeros(2), max=shown.new_tensor([width - 1, height - 1])).unbind(-1)
-    outside = torch.tensor(-1e4)
-    return torch.where(seen, x, outside), torch.where(seen, y, outside), seen
-
-
-def _slice_times(batch: FrameBatch, start: int, stop: int) -> FrameBatch:
-    cut = slice(start, stop)
-    return replace(
-        batch,
-        times=batch.times[cut],
-        images=batch.images[:, cut],
-        valid=batch.valid[:, cut],
-        dynamic=None if batch.dynamic is None else batch.dynamic[:, cut],
-        depth=None if batch.depth is None else batch.depth[:, cut],
-        cameras=None if batch.cameras is None else batch.cameras[:, cut],
-    )
-
-
-def _concatenate(parts: list[FrameBatch]) -> FrameBatch:
-    if len(parts) == 1:
-        return parts[0]
-
-    def joined(name: str) -> Tensor | None:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values, dim=1)
-
-    cameras = [part.cameras for part in parts if part.cameras is not None]
-    maps: dict[str, Any] = {name: joined(name) for name in ("images", "valid", "dynamic", "depth")}
-    if cameras:
-        maps["cameras"] = replace(
-            cameras[0],
-            world_to_camera=torch.cat([camera.world_to_camera for camera in cameras], dim=1),
-            intrinsics=torch.cat([camera.intrinsics for camera in cameras], dim=1),
-        )
-    return replace(parts[0], times=torch.cat([part.times for part in parts]), **maps)
+    Source: the public VGGT loader (reference facts); that of Pi3 ignores alpha, as page4d does.
+    """
+    on_white = preprocess in (Preprocess.VGGT_CROP, Preprocess.VGGT_PAD)
+    return replace(source, background=_WHITE_RGB) if on_white and isinstance(source, ImageFolderSource) else source

@@ -1,26 +1,29 @@
-"""Video containers, opened so that nothing but a video is read, and decoded packet by packet.
+"""Video containers: opening, decoding packet by packet, and scanning for damage.
 
-Source of the container facts: PyAV and FFmpeg documentation; checked against clips made for the tests.
+Source of container facts: PyAV and FFmpeg documentation, checked against the clips of the tests.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 from av.error import ExternalError, FFmpegError, InvalidDataError, PatchWelcomeError
+from numpy.typing import NDArray
 
-from page4d.errors import InputError
+from page4d.errors import InputError, counted
 
 _CONTAINERS = (
     "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ogg,flv,asf,mxf,gif,ivf,m4v,dv,av1,obu,yuv4mpegpipe"
 )
 _OPTIONS = {"format_whitelist": _CONTAINERS, "protocol_whitelist": "file"}
-"""Playlists and image demuxers stay shut: a file called cam01.mp4 must not make us read other files."""
+"""Excludes playlists and image sequences, with which a file called cam01.mp4 could refer to other files."""
 
-DECODER_DAMAGE = (InvalidDataError, PatchWelcomeError, ExternalError)
-"""What decoders say to packets that make no sense."""
+_DECODER_ERRORS = (InvalidDataError, PatchWelcomeError, ExternalError)
+"""Errors of decoders on damaged packets."""
 
 _SIGNATURES = (
     (b"\x89PNG\r\n", "is a PNG image, not a video"),
@@ -28,8 +31,8 @@ _SIGNATURES = (
     (b"BM", "is a BMP image, not a video"),
     (b"II*\0", "is a TIFF image, not a video"),
     (b"MM\0*", "is a TIFF image, not a video"),
-    (b"ffconcat", "is a playlist (concat); only real video files are opened"),
-    (b"#EXTM3U", "is a playlist (m3u8); only real video files are opened"),
+    (b"ffconcat", "is a playlist (concat), not a video"),
+    (b"#EXTM3U", "is a playlist (m3u8), not a video"),
     (b"<?xml", "is an XML file, not a video"),
     (b"<!DOCTYPE", "is a web page, not a video"),
     (b"version https://git-lfs", "is a git-lfs pointer, not a video"),
@@ -41,13 +44,13 @@ def open_container(path: Path) -> Iterator[Any]:
     """Open a video file.
 
     Raises:
-        InputError: if it is something else, or FFmpeg fails on it inside the body.
+        InputError: if it is not a video, or FFmpeg fails in the body.
     """
     try:
         container = av.open(str(path), options=dict(_OPTIONS), metadata_errors="replace")
     except FFmpegError as error:
         raise InputError(
-            f"{path.name} {_what_it_is(path)}", "give a video file, or leave it out with --views"
+            f"{path.name} {_describe_content(path)}", "give a video file, or exclude it with --views"
         ) from error
     with container:
         try:
@@ -60,7 +63,7 @@ def open_container(path: Path) -> Iterator[Any]:
             ) from error
 
 
-def _what_it_is(path: Path) -> str:
+def _describe_content(path: Path) -> str:
     with path.open("rb") as file:
         head = file.read(64)
     for signature, text in _SIGNATURES:
@@ -68,20 +71,18 @@ def _what_it_is(path: Path) -> str:
             return text
     if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"wide"):
         return "is incomplete (recording or copy did not finish)"
-    return "is not a video (cannot be recognised)"
+    return "is not a video (unknown file format)"
 
 
 def video_stream(container: Any, path: Path) -> Any:
-    """Return the first stream of moving pictures, ready to be decoded.
+    """Return the first video stream, ready to be decoded.
 
     Raises:
-        InputError: if there is none or it cannot be decoded.
+        InputError: if there is none or its codec is not supported.
     """
     streams = [stream for stream in container.streams.video if "attached_pic" not in str(stream.disposition)]
     if not streams:
-        raise InputError(
-            f"{path.name} has no video stream", "give a file with pictures, or leave it out with --views"
-        )
+        raise InputError(f"{path.name} has no video stream", "give a video file, or exclude it with --views")
     stream = streams[0]
     if stream.codec_context is None or not stream.codec_context.is_decoder:
         raise InputError(
@@ -93,13 +94,13 @@ def video_stream(container: Any, path: Path) -> Any:
 
 
 def decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool]]:
-    """Yield (position in decoding order, frame or None, whether something was damaged)."""
+    """Yield (position in decoding order, frame or None, whether the packet or frame is damaged)."""
     position = 0
     size = None
     for packet in container.demux(stream):
         try:
             frames = packet.decode()
-        except DECODER_DAMAGE:
+        except _DECODER_ERRORS:
             yield position, None, True
             continue
         for frame in frames:
@@ -108,20 +109,84 @@ def decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool]
                 raise InputError(
                     f"{Path(container.name).name} changes size at {at} "
                     f"({size[0]}x{size[1]} -> {frame.width}x{frame.height})",
-                    "split the recording where it changes",
+                    "split the recording where its size changes",
                 )
             size = (frame.width, frame.height)
             yield position, frame, bool(frame.is_corrupt or packet.is_corrupt)
             position += 1
 
 
-def stated_length(container: Any, stream: Any) -> int:
-    """Return how many packets the container promises, 0 if it does not say; an edit list may hide some for good."""
-    stated = int(stream.frames)
-    return min(stated, len(stream.index_entries)) if container.format.name.startswith("mov") else stated
+def declared_length(container: Any, stream: Any) -> int:
+    """Return the number of packets that the container declares, 0 if unknown; an edit list may hide some of them."""
+    declared = int(stream.frames)
+    return min(declared, len(stream.index_entries)) if container.format.name.startswith("mov") else declared
 
 
-def left_out(container: Any, dts: Sequence[int | None]) -> int:
-    """Return how many frames an AVI counts but does not hold: capture programs write a dropped frame as no bytes."""
+def empty_frames(container: Any, dts: Sequence[int | None]) -> int:
+    """Return the number of frames of an AVI without data: capture programs write dropped frames as empty chunks."""
     known = [stamp for stamp in dts if stamp is not None]
     return max(known) + 1 - len(dts) if container.format.name == "avi" and known else 0
+
+
+@dataclass(frozen=True)
+class DamageScan:
+    """Result of decoding a whole video: time stamp and integrity of each decoded frame.
+
+    `expected` is the declared number of frames, or that of the decoded ones if unknown.
+    """
+
+    pts: list[int | None]
+    intact: NDArray[np.bool_]
+    bad_packets: int
+    first_bad_s: float | None
+    expected: int
+    ends_early: bool
+
+
+def scan_for_damage(path: Path) -> DamageScan:
+    """Decode a whole video, continuing after damage."""
+    pts: list[int | None] = []
+    dts: list[int | None] = []
+    intact: list[bool] = []
+    bad_packets, first_bad_s, last_packet_bad = 0, None, False
+    with open_container(path) as container:
+        stream = video_stream(container, path)
+        start = float((stream.start_time or 0) * stream.time_base)
+        declared = declared_length(container, stream)
+        for packet in container.demux(stream):
+            if packet.size:
+                dts.append(packet.dts)
+                last_packet_bad = bool(packet.is_corrupt)
+            try:
+                frames = packet.decode()
+            except _DECODER_ERRORS:
+                bad_packets += 1
+                if first_bad_s is None and packet.pts is not None:
+                    first_bad_s = float(packet.pts * stream.time_base) - start
+                continue
+            pts.extend(frame.pts for frame in frames)
+            intact.extend(not (frame.is_corrupt or packet.is_corrupt) for frame in frames)
+        declared = max(declared - empty_frames(container, dts), 0)
+    ends_early = last_packet_bad or (declared > 0 and len(pts) + bad_packets < declared)
+    return DamageScan(pts, np.array(intact, dtype=bool), bad_packets, first_bad_s, declared or len(pts), ends_early)
+
+
+def damage_error(path: Path) -> InputError:
+    """Scan a damaged video and return the error that describes the damage."""
+    scan = scan_for_damage(path)
+    num_intact = int(scan.intact.sum())
+    if num_intact == 0:
+        return no_intact_frame_error(path)
+    hint = f"pass --allow-damaged to use the {counted(num_intact, 'intact frame')}"
+    if scan.bad_packets == 0 or scan.ends_early:
+        return InputError(
+            f"{path.name} ends early, after frame {num_intact - 1} of {max(scan.expected, num_intact)}", hint
+        )
+    at = f" at {scan.first_bad_s:.2f} s" if scan.first_bad_s is not None else ""
+    packets, frames = counted(scan.bad_packets, "damaged packet"), counted(int((~scan.intact).sum()), "frame")
+    return InputError(f"{path.name} has {packets}{at}, {frames} concealed", hint)
+
+
+def no_intact_frame_error(path: Path) -> InputError:
+    """Return the error for a video without any intact frame."""
+    return InputError(f"{path.name} has no intact frame", "record or copy it again, or exclude it with --views")

@@ -1,25 +1,24 @@
-"""What a scene folder holds: one source a view, and what was ignored and why."""
+"""Discovery of the views in a scene folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import InputError, UsageError
-from page4d.scene.files import check_regular_file, natural_key
+from page4d.errors import InputError, UsageError, counted
+from page4d.scene.calibration.read import is_calibration_name
+from page4d.scene.files import natural_key
 from page4d.scene.images import image_files
 from page4d.scene.records import Level, Notice
 from page4d.scene.video import VIDEO_SUFFIXES
 
 RESERVED_FOLDERS = {"masks": "masks, read with --masks", "truth": "ground truth", "sparse": "a COLMAP calibration"}
-"""Folders beside the videos that never are views."""
+"""Names of folders that are not views."""
 
-_CALIBRATION_ENDINGS = (".qca.txt", ".toml", ".yml", ".yaml")
-_KNOWN_FILES = {"transforms.json": "a calibration", "cameras.json": "a calibration"}
 _SYNC_FILES = ("sync.json", "sync.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A file or folder that is taken for a view."""
+    """A video file or image folder that may be used as a view."""
 
     name: str
     path: Path
@@ -32,7 +31,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """Views in natural order of their names, the folder's sync file if there is one, and notes on all the rest."""
+    """Views in natural order of their names, the sync file of the folder if any, and notices of ignored entries."""
 
     candidates: tuple[Candidate, ...]
     sync_file: Path | None
@@ -40,56 +39,57 @@ class Discovery:
 
 
 def discover(folder: Path) -> Discovery:
-    """Look through a scene folder; nothing is opened.
+    """List the views of a scene folder without opening them.
 
     Raises:
         UsageError: if the folder does not exist or is a file.
-        InputError: if it holds nothing that can be a view.
+        InputError: if it contains no view.
     """
     if not folder.exists():
-        raise UsageError(f"scene folder '{folder}' does not exist", "give the folder that holds the videos")
+        raise UsageError(f"scene folder '{folder}' does not exist", "give the folder that contains the videos")
     if not folder.is_dir():
         raise UsageError(
-            f"'{folder}' is a file; give the folder that holds the videos", f"for example: '{folder.parent}'"
+            f"'{folder}' is a file", f"give the folder that contains the videos, for example '{folder.parent}'"
         )
-    candidates, ignored, sync_file = [], [], None
+    candidates: list[Candidate] = []
+    ignored: list[Notice] = []
+    sync_file = None
     try:
         for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
-            if entry.name in _SYNC_FILES and sync_file is None:
-                sync_file = entry
-                continue
-            reason = (
-                f"{sync_file.name} is used" if entry.name in _SYNC_FILES and sync_file else _reason_to_ignore(entry)
-            )
-            if reason is None:
-                candidates.append(Candidate(name=_view_name(entry), path=entry))
+            if entry.name in _SYNC_FILES:
+                if sync_file is None:
+                    sync_file = entry
+                else:
+                    ignored.append(Notice(f"ignored {entry.name}: {sync_file.name} is used", Level.INFO))
+            elif (notice := _reason_to_ignore(entry)) is not None:
+                ignored.append(Notice(f"ignored {entry.name}: {notice.text}", notice.level))
             else:
-                ignored.append(Notice(f"ignored {entry.name}: {reason}", _level(entry, reason)))
+                candidates.append(Candidate(name=entry.name if entry.is_dir() else entry.stem, path=entry))
     except PermissionError as error:
         raise InputError(
             f"'{error.filename}': permission denied", f"make it readable: chmod u+rx '{error.filename}'"
         ) from error
     if not candidates:
-        looked_for = "mp4, mov, mkv, webm, avi, m4v, mts, and image folders"
-        raise InputError(f"no videos in '{folder}' (looked for {looked_for})", _hint_for_loose_images(folder))
+        supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
+        raise InputError(f"no videos in '{folder}' (supported: {supported})", _hint_for_loose_images(folder))
     return Discovery(candidates=_distinct(candidates), sync_file=sync_file, ignored=tuple(ignored))
 
 
 def select_views(
     candidates: tuple[Candidate, ...], wanted: int | tuple[str, ...] | None, folder: Path
 ) -> tuple[tuple[Candidate, ...], tuple[Notice, ...]]:
-    """Choose the first `wanted` views or those with the given names, in the given order.
+    """Select the first `wanted` views, or the views with the given names in the given order.
 
     Raises:
-        InputError: if there are fewer videos than asked for.
-        UsageError: if a name is unknown or given twice.
+        InputError: if there are fewer videos than requested.
+        UsageError: if a name is unknown or repeated.
     """
     if wanted is None:
         return candidates, ()
     files = ", ".join(candidate.path.name for candidate in candidates)
     if isinstance(wanted, int):
         if wanted > len(candidates):
-            count = "1 video" if len(candidates) == 1 else f"{len(candidates)} videos"
+            count = counted(len(candidates), "video")
             raise InputError(
                 f"--views {wanted}, but '{folder}' has {count}: {files}", f"pass --views {len(candidates)}"
             )
@@ -101,59 +101,46 @@ def select_views(
     for name in wanted:
         if name not in by_name:
             raise UsageError(
-                f"--views names '{name}', the videos are {', '.join(by_name)}", "give names without suffix"
+                f"--views: no view is called '{name}', the views are {', '.join(by_name)}",
+                "give names of views, without suffix",
             )
     if len(set(wanted)) < len(wanted):
-        raise UsageError(f"--views names a view twice: {', '.join(wanted)}", "name each view once")
+        raise UsageError(f"--views contains a view twice: {', '.join(wanted)}", "give each view once")
     return tuple(by_name[name] for name in wanted), ()
 
 
-def _view_name(entry: Path) -> str:
-    return entry.name if entry.is_dir() else entry.stem
-
-
 def _distinct(candidates: list[Candidate]) -> tuple[Candidate, ...]:
-    """Tell apart `cam1.mp4` and `cam1.mov`: names that occur twice keep their suffix, until none does."""
+    """Keep the suffix in repeated names, such as those of `cam1.mp4` and `cam1.mov`, until all names are unique."""
     names = [candidate.name for candidate in candidates]
-    twice = {name for name in names if names.count(name) > 1}
-    if not twice:
+    repeated = {name for name in names if names.count(name) > 1}
+    if not repeated:
         return tuple(candidates)
     return _distinct(
         [
-            Candidate(name=candidate.path.name, path=candidate.path) if candidate.name in twice else candidate
+            Candidate(name=candidate.path.name, path=candidate.path) if candidate.name in repeated else candidate
             for candidate in candidates
         ]
     )
 
 
-def _reason_to_ignore(entry: Path) -> str | None:
+def _reason_to_ignore(entry: Path) -> Notice | None:
+    """Return why an entry is not a view; None if it is."""
     name = entry.name.lower()
+    has_video_suffix = entry.suffix.lower() in VIDEO_SUFFIXES
     if name.startswith("."):
-        return "hidden"
+        return Notice("hidden", Level.INFO)
     if entry.is_dir():
         if name in RESERVED_FOLDERS:
-            return RESERVED_FOLDERS[name]
-        return None if image_files(entry) else "a folder without images"
-    if name in _KNOWN_FILES or name.endswith(_CALIBRATION_ENDINGS):
-        return f"looks like a calibration; pass --calibration '{entry}' to use it"
-    if entry.suffix.lower() in VIDEO_SUFFIXES:
-        return None
-    return "not a video"
-
-
-def _level(entry: Path, reason: str) -> Level:
-    odd_folder = entry.is_dir() and (reason == "a folder without images" and entry.suffix.lower() in VIDEO_SUFFIXES)
-    return Level.WARNING if odd_folder or reason.startswith("looks like") else Level.INFO
+            return Notice(RESERVED_FOLDERS[name], Level.INFO)
+        level = Level.WARNING if has_video_suffix else Level.INFO
+        return None if image_files(entry) else Notice("a folder without images", level)
+    if is_calibration_name(entry):
+        return Notice(f"possibly a calibration; pass --calibration '{entry}' to use it")
+    return None if has_video_suffix else Notice("not a video", Level.INFO)
 
 
 def _hint_for_loose_images(folder: Path) -> str:
-    loose = len(image_files(folder))
-    if loose:
-        return f"it holds {loose} images: put the images of each view into a folder of their own, such as cam01/"
-    return "give the folder that holds the videos"
-
-
-def check_openable(candidate: Candidate) -> None:
-    """Refuse a view whose file cannot be read, before any decoder waits on it."""
-    if not candidate.is_image_folder:
-        check_regular_file(candidate.path)
+    count = len(image_files(folder))
+    if count:
+        return f"it contains {counted(count, 'image')}: put the images of each view into a folder such as cam01/"
+    return "give the folder that contains the videos"

@@ -1,4 +1,4 @@
-"""Checks that come before a file is opened, and natural order of names."""
+"""Checks of input files before they are opened, and the natural order of file names."""
 
 import os
 import re
@@ -11,14 +11,14 @@ DEFAULT_MAX_MEGAPIXELS = 64.0
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
-    """Order `cam2` before `cam10`: digits compare as numbers, letters without case; ties by the plain text."""
-    parts = re.split(r"(\d+)", name)
+    """Return a sort key that puts `cam2` before `cam10`; case is ignored, ties are broken by the exact text."""
+    parts = re.split(r"(\d{1,4000})", name)
     key = [(0, int(part), "") if part.isdecimal() else (1, 0, part.casefold()) for part in parts]
     return [*key, (2, 0, name)]
 
 
 def check_regular_file(path: Path) -> None:
-    """Refuse what cannot be a video or an image before any library waits on it.
+    """Check that a path is a readable, non-empty regular file; a decoder would block on a pipe or device.
 
     Raises:
         InputError: for a dangling link, a folder, pipe or device, an unreadable or an empty file.
@@ -34,11 +34,11 @@ def check_regular_file(path: Path) -> None:
     if not os.access(path, os.R_OK):
         raise InputError(f"{path.name}: permission denied", f"make it readable: chmod u+r '{path}'")
     if path.stat().st_size == 0:
-        raise InputError(f"{path.name} is empty", "copy or record it again, or leave it out with --views")
+        raise InputError(f"{path.name} is empty", "copy or record it again, or exclude it with --views")
 
 
 def check_pixels(name: str, width: int, height: int, max_megapixels: float) -> None:
-    """Refuse frames too large to decode, from the header's numbers alone.
+    """Check the frame size in a file's header before anything is decoded.
 
     Raises:
         InputError: if the frame has more than `max_megapixels` million pixels.

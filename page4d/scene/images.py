@@ -1,4 +1,4 @@
-"""Folders of images as frame sources: one image a frame, numbered or counted."""
+"""Image folders as frame sources: one image per frame, numbered by file name or counted."""
 
 import math
 import re
@@ -19,11 +19,14 @@ from PIL.TiffImagePlugin import TiffImageFile
 from page4d.errors import InputError
 from page4d.scene.files import check_pixels, check_regular_file, natural_key
 from page4d.scene.records import Image
+from page4d.scene.resample import resize
 
 IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .bmp .tif .tiff .webp".split())
-"""File names that are taken for images."""
+"""Suffixes of image files."""
 
-_DENSE_ENOUGH = 0.5
+_MIN_DENSITY = 0.5
+"""Minimum share of images among the frame numbers that they span."""
+
 _PNG_BIT_DEPTH_AT = 24
 _TRANSPOSED_ORIENTATIONS = (5, 6, 7, 8)
 _EXIF_ORIENTATION = 0x0112
@@ -32,9 +35,9 @@ _TIFF_SIZE = (256, 257)
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolderSource:
-    """A folder of images of one size; `numbers` are those that end the file names, if every name ends in one.
+    """A folder of images of one size; `numbers` are the trailing numbers of the file names, if all names have one.
 
-    Of images with alpha only the colour is read, unless a `background` (RGB) is to show through.
+    Alpha is ignored, or blended with `background` (RGB) if given.
     """
 
     path: Path
@@ -58,12 +61,12 @@ class ImageFolderSource:
 
     @contextmanager
     def open(self, size: tuple[int, int] | None = None) -> Iterator["ImageFolderReader"]:
-        """Start reading, resized to `size` (height, width) if given."""
+        """Start reading, resizing to `size` (height, width) if given."""
         yield ImageFolderReader(self, size or self.size)
 
 
 class ImageFolderReader:
-    """Reads images by index."""
+    """Random-access reader of the images."""
 
     def __init__(self, source: ImageFolderSource, size: tuple[int, int]) -> None:
         self._source = source
@@ -89,7 +92,7 @@ def probe_image_folder(
     The images are `1 / fps` seconds apart. Masks are read with `grayscale`.
 
     Raises:
-        InputError: if a file cannot be an image or its size differs from the others'.
+        InputError: if a file is not an image, or the images differ in size.
     """
     files = tuple(sorted(image_files(folder), key=lambda file: natural_key(file.name)))
     sizes = [_header_size(file, max_megapixels) for file in files]
@@ -98,7 +101,7 @@ def probe_image_folder(
         if size != common:
             raise InputError(
                 f"{folder.name}/{file.name} is {size[1]}x{size[0]}, the others {common[1]}x{common[0]}",
-                "images of one view have one size: remove it or render it again",
+                "images of a view must have the same size: remove the image or render it again",
             )
     return ImageFolderSource(
         path=folder,
@@ -114,40 +117,32 @@ def probe_image_folder(
 def time_by_number(
     sources: Sequence[ImageFolderSource],
 ) -> tuple[tuple[ImageFolderSource, ...], tuple[float, ...]] | None:
-    """Time images by the frame numbers in their names, so that a missing image leaves a gap and shifts nothing.
+    """Time images by the frame numbers in their names, so that a missing image leaves a gap.
 
-    All folders count in the same steps (the greatest common divisor of all differences). Returns the sources and the
-    start of each on a common clock in seconds; None where numbers are missing or too sparse to count frames.
+    The step of the numbers is the greatest common divisor of all differences. Returns the sources and the start time
+    of each on a common clock in seconds; None if numbers are missing or too sparse to be frame numbers.
     """
     numbers = [source.numbers or () for source in sources]
-    steps = [after - before for own in numbers for before, after in pairwise(own)]
-    first, last = min(min(own, default=0) for own in numbers), max(max(own, default=0) for own in numbers)
+    steps = [after - before for of_view in numbers for before, after in pairwise(of_view)]
+    first = min(min(of_view, default=0) for of_view in numbers)
+    last = max(max(of_view, default=0) for of_view in numbers)
     step = math.gcd(*steps) or max(last - first, 1)
-    densest = max(len(own) for own in numbers)
-    if not all(numbers) or densest < _DENSE_ENOUGH * ((last - first) / step + 1):
+    densest = max(len(of_view) for of_view in numbers)
+    if not all(numbers) or densest < _MIN_DENSITY * ((last - first) / step + 1):
         return None
     timed, starts = [], []
-    for source, own in zip(sources, numbers, strict=True):
-        counts = (np.array(own, dtype=np.float64) - first) / step / source.fps
+    for source, of_view in zip(sources, numbers, strict=True):
+        counts = (np.array(of_view, dtype=np.float64) - first) / step / source.fps
         timed.append(replace(source, frame_times=counts - counts[0]))
         starts.append(float(counts[0]))
     return tuple(timed), tuple(starts)
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Return the images directly in a folder, hidden files left out."""
+    """Return the images directly in a folder, without hidden files."""
     return [
         file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".")
     ]
-
-
-def resize(pixels: Image, size: tuple[int, int], *, nearest: bool = False) -> Image:
-    """Resize to (height, width): area averaging when shrinking, cubic when growing, nearest for labels."""
-    if pixels.shape[:2] == size:
-        return pixels
-    shrinks = size[0] < pixels.shape[0]
-    method = cv2.INTER_NEAREST_EXACT if nearest else cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
-    return np.asarray(cv2.resize(pixels, size[::-1], interpolation=method), dtype=pixels.dtype)
 
 
 def _frame_numbers(files: Sequence[Path]) -> tuple[int, ...] | None:
@@ -161,24 +156,21 @@ def _header_size(file: Path, max_megapixels: float) -> tuple[int, int]:
     name = f"{file.parent.name}/{file.name}"
     try:
         with _opened(file) as image:
-            # Of a TIFF, Pillow gives the upright size, of everything else the stored one.
+            # Pillow returns the upright size of a TIFF, but the stored size of all other formats.
             width, height = (
                 (image.tag_v2[tag] for tag in _TIFF_SIZE) if isinstance(image, TiffImageFile) else image.size
             )
             check_pixels(name, width, height, max_megapixels)
-            # Pillow's own getexif decodes a whole PNG to look behind the pixels; what stands before them is enough.
-            turned = PillowImage.Image.getexif(image).get(_EXIF_ORIENTATION) in _TRANSPOSED_ORIENTATIONS
+            # PngImageFile.getexif would decode the whole image to find EXIF data after the pixels.
+            transposed = PillowImage.Image.getexif(image).get(_EXIF_ORIENTATION) in _TRANSPOSED_ORIENTATIONS
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{name} is not an image that can be read", "remove it or render it again") from error
-    return (width, height) if turned else (height, width)
+        raise InputError(f"{name} is not a readable image", "remove it or render it again") from error
+    return (width, height) if transposed else (height, width)
 
 
 @contextmanager
 def _opened(file: Path) -> Iterator[PillowImage.Image]:
-    """Open an image under our own limit of pixels, which the user can raise, in place of Pillow's.
-
-    What Pillow would warn of is either harmless or ends in an error that names the file.
-    """
+    """Open an image without Pillow's pixel limit and warnings: `check_pixels` applies the limit of the user."""
     limit, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
     try:
         with warnings.catch_warnings(action="ignore"), PillowImage.open(file) as image:
@@ -188,7 +180,7 @@ def _opened(file: Path) -> Iterator[PillowImage.Image]:
 
 
 def _decode(file: Path, *, grayscale: bool, background: tuple[int, int, int] | None) -> Image:
-    """Decode one image completely, or say that it is damaged: a half-grey picture is never passed on."""
+    """Decode one image completely; a truncated image is an error."""
     data = file.read_bytes()
     deep = file.suffix.lower() in (".tif", ".tiff") or (data[1:4] == b"PNG" and data[_PNG_BIT_DEPTH_AT] > 8)
     try:
@@ -204,14 +196,14 @@ def _decode(file: Path, *, grayscale: bool, background: tuple[int, int, int] | N
 
 
 def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
-    """Decode more than 8 bits a channel, which Pillow would cut to 8."""
+    """Decode images of more than 8 bits per channel, which Pillow would reduce to 8."""
     color = cv2.IMREAD_GRAYSCALE if grayscale else cv2.IMREAD_COLOR
     logging = cv2.utils.logging
-    level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # it would print what our error says
+    level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # suppresses messages on stderr
     try:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_ANYDEPTH)
     finally:
         logging.setLogLevel(level)
     if pixels is None or pixels.dtype not in (np.uint8, np.uint16):
-        raise ValueError("not an image of 8 or 16 bits")
+        raise ValueError("not an 8-bit or 16-bit image")
     return np.ascontiguousarray(pixels if grayscale else pixels[..., ::-1], dtype=pixels.dtype)

@@ -1,6 +1,6 @@
-"""The records of a capture: clocks, frame sources, views, the scene, and the batches that a network reads."""
+"""Records of a scene: notices, clocks, frame sources, views, and batches of network input."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,29 +12,31 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from page4d.choices import MaskMeaning
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform
+from page4d.settings import SceneOptions
 
 Image = NDArray[Any]
 """RGB pixels [H, W, 3] (masks: [H, W]) as uint8, or uint16 where the source has more than 8 bits."""
 
 
 class Level(StrEnum):
-    """How much a notice matters."""
+    """Severity of a notice."""
 
     INFO = "info"
     STEP = "step"
-    """What takes a while, told to whoever waits."""
+    """Start of a step that takes a while."""
 
     WARNING = "warning"
 
 
 @dataclass(frozen=True)
 class Notice:
-    """Something that the user should know although the work goes on."""
+    """A message to the user that does not stop the run."""
 
     text: str
     level: Level = Level.WARNING
@@ -42,10 +44,9 @@ class Notice:
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """How a view's own time maps to the common clock: `common = offset_s + rate * own`.
+    """Mapping from the time of a view to the common clock: `common = offset_s + rate * own`.
 
-    `own` counts seconds from the view's first frame. A camera whose clock runs slow by one part in a thousand has a
-    rate of 1.001.
+    `own` is in seconds from the view's first frame. A clock that is slow by 0.1 % has a rate of 1.001.
     """
 
     offset_s: float = 0.0
@@ -55,16 +56,16 @@ class Clock:
         if not abs(self.offset_s) < float("inf") or not 0 < self.rate < float("inf"):
             raise UsageError(
                 f"a clock with offset {self.offset_s} s and rate {self.rate}",
-                "offsets are finite, rates are positive",
+                "use a finite offset and a positive, finite rate",
             )
 
     def to_common(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Map times of the view to the common clock."""
+        """Convert times of the view to the common clock."""
         return self.offset_s + self.rate * own
 
 
 class FrameReader(Protocol):
-    """An open source that decodes forward; indices must increase over the reader's life."""
+    """An open source that decodes forward: indices must not decrease over the reader's lifetime."""
 
     def read(self, indices: Sequence[int]) -> Iterator[Image]:
         """Yield the frames with these indices."""
@@ -73,7 +74,7 @@ class FrameReader(Protocol):
 
 @runtime_checkable
 class FrameSource(Protocol):
-    """Where a view's frames come from. Sizes are upright, with square pixels, as (height, width)."""
+    """The frames of a view. Sizes are (height, width) of the upright image with square pixels."""
 
     @property
     def label(self) -> str:
@@ -82,7 +83,7 @@ class FrameSource(Protocol):
 
     @property
     def codec(self) -> str:
-        """How the frames are stored, such as `h264` or `png`."""
+        """Codec or image format, such as `h264` or `png`."""
         ...
 
     @property
@@ -92,20 +93,20 @@ class FrameSource(Protocol):
 
     @property
     def frame_times(self) -> NDArray[np.float64]:
-        """Time of every frame in seconds from the first, increasing."""
+        """Increasing times of all frames, in seconds from the first."""
         ...
 
     def open(self, size: tuple[int, int] | None = None) -> AbstractContextManager[FrameReader]:
-        """Start decoding from the first frame on, resized to `size` (height, width) if given."""
+        """Start decoding at the first frame, resizing to `size` (height, width) if given."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewCamera:
-    """A view's calibrated camera at original pixels, after its calibration was matched to the video's size.
+    """The calibrated camera of a view at original pixels.
 
-    `world_to_camera` is [4, 4] for a camera that stands still, else [T, 4, 4] on the scene's times. `intrinsics`
-    [3, 3] are those of the undistorted image.
+    `world_to_camera` is [4, 4] for a static camera, else [T, 4, 4] at the scene's times. `intrinsics` [3, 3] are
+    those of the undistorted image.
     """
 
     world_to_camera: Float[Tensor, "*T 4 4"]
@@ -115,7 +116,7 @@ class ViewCamera:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedFrames:
-    """Masks or depth maps of a view: for each of the scene's times the index of a frame of `frames`."""
+    """Masks or depth maps of a view: `indices` select one of `frames` for each of the scene's times."""
 
     frames: FrameSource
     indices: tuple[int, ...]
@@ -123,7 +124,7 @@ class PairedFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One camera of the rig: which of its frames belong to the scene's times."""
+    """One camera of the rig: `indices` select one frame of `source` for each of the scene's times."""
 
     name: str
     source: FrameSource
@@ -134,21 +135,13 @@ class View:
     depth: PairedFrames | None = None
 
 
-class MaskMeaning(StrEnum):
-    """What a non-zero mask pixel says."""
-
-    DYNAMIC = "dynamic"
-    IGNORE = "ignore"
-    KEEP = "keep"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A synchronized capture: V views on one clock, T instants at which every view has a frame.
+    """A synchronized capture: V views on one clock and T instants at which every view has a frame.
 
-    No pixel is decoded yet. `times` are seconds on the common clock. `scale` says what one unit of
-    the calibration is. Measured depth maps have `depth_levels` levels per unit.
-    `other_files` are those that were read beside the views, such as the calibration.
+    No frame is decoded yet. `times` are in seconds on the common clock. `scale` is the unit of the calibration.
+    Measured depth maps have `depth_levels` levels per unit. `other_files` are input files besides the views, such as
+    the calibration.
     """
 
     name: str
@@ -161,6 +154,8 @@ class Scene:
     calibration: str | None = None
     other_files: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = field(default=())
+    options: SceneOptions = SceneOptions()  # noqa: RUF009  immutable
+    """The options that it was opened with."""
 
     @property
     def num_times(self) -> int:
@@ -177,18 +172,34 @@ class Scene:
         """Names of the views in order."""
         return tuple(view.name for view in self.views)
 
+    def images(
+        self, times: Iterable[int] | None = None, *, long_side: int = 504, multiple: int = 56
+    ) -> Float[Tensor, "one T V 3 H W"]:
+        """Decode the images of some instants (default: all) as input of a network, in [0, 1].
+
+        Images are undistorted and resized to `long_side` px on a common canvas whose sides are multiples of
+        `multiple`; 56 suits patches of 7, 8, 14 and 28 px. A run uses `network.config.encoder.image_size` and
+        `network.config.patch_size`.
+
+        Raises:
+            UsageError: if an instant does not exist.
+            InputError: if a frame cannot be decoded.
+        """
+        from page4d.scene.batches import read_images
+
+        return read_images(self, range(self.num_times) if times is None else list(times), long_side, multiple)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FrameBatch:
-    """Decoded frames of T instants as a network reads them.
+    """Decoded frames of T instants as network input.
 
-    `images` are RGB in [0, 1]. `valid` is False on padding, on pixels that undistortion leaves empty and on pixels
-    that a mask says to ignore. `dynamic` is the external probability of motion, where the user gave masks for it.
-    `cameras` are the calibrated ones at network pixels, if every view has one. `depth` is measured z-depth in the
-    calibration's unit, 0 where the sensor saw nothing.
+    `images` are RGB in [0, 1]. `valid` is False on padding, on pixels without data after undistortion and on pixels
+    excluded by masks. `dynamic` is the probability of motion from masks. `cameras` are calibrated cameras at network
+    pixels, None unless every view has one. `depth` is measured z-depth in the unit of the calibration, 0 where
+    unknown.
 
-    Views whose transforms have canvases of different sizes lie at the top left of a common one [H, W], and what is
-    beyond a view's own canvas belongs to no image.
+    If the canvases of the views differ in size, each is placed at the top left of a shared canvas [H, W].
     """
 
     times: Float[Tensor, " T"]

@@ -1,4 +1,4 @@
-"""The common timeline: at which instants the scene is reconstructed, and which frame of each view belongs to each."""
+"""Common timeline of a scene: its instants, and the frame of each view at each instant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,26 +6,31 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, UsageError, counted
 from page4d.scene.records import Level, Notice
 
-_CORRECT_CLOCKS = "correct the clocks (--sync FILE), or pass --sync none"
+_CLOCK_HINT = "correct the clocks (--sync FILE), or pass --sync none"
 DEFAULT_MAX_FRAMES = 100_000
-_SLACK = 1.02
-"""Half a frame period is stretched by this much, so that rounded time stamps do not lose frames."""
+PAIRING_SLACK = 1.02
+"""Tolerance factor on half a frame period, for rounded time stamps."""
 
-_SAME_RATE = 1e-4
-"""Relative difference of two rates that the rounding of time stamps explains."""
+_EQUAL_RATE_TOLERANCE = 1e-4
+"""Relative difference of two rates attributed to rounded time stamps."""
 
-_COUNTLESS = 1e15
+_MAX_STEPS = 1e15
+"""Bound on the number of instants before conversion to an integer."""
+
 _IRREGULAR = 0.1
+"""Relative deviation of an irregular period, and minimum share of irregular periods at a variable rate."""
+
 _DROPPED = 1.5
 _DUPLICATED = 0.5
+"""Periods above or below these multiples of the usual period are due to dropped or duplicated frames."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The rhythm of one view, on its own clock. `fps` is one over the usual period."""
+    """Frame timing of one view on its own clock; `fps` is the inverse of the usual period."""
 
     fps: float
     duration_s: float
@@ -36,10 +41,10 @@ class Timing:
 
 
 def timing(frame_times: NDArray[np.float64]) -> Timing:
-    """Describe time stamps: rate, missing and doubled frames, and whether the rate varies on purpose.
+    """Estimate the frame rate, the number of dropped and duplicated frames, and whether the rate is variable.
 
-    A rate is variable if more than a tenth of the periods differ from the usual one by more than a tenth; gaps are
-    then not counted as dropped frames.
+    A rate is variable if more than 10 % of the periods differ from the usual one by more than 10 %; dropped and
+    duplicated frames are then not counted.
     """
     periods = np.diff(frame_times)
     if len(periods) == 0:
@@ -47,8 +52,8 @@ def timing(frame_times: NDArray[np.float64]) -> Timing:
             fps=0.0, duration_s=0.0, num_frames=len(frame_times), dropped=0, duplicated=0, is_variable=False
         )
     period = _period(frame_times)
-    odd = np.abs(periods - period) > _IRREGULAR * period
-    variable = bool(odd.mean() > _IRREGULAR)
+    irregular = np.abs(periods - period) > _IRREGULAR * period
+    variable = bool(irregular.mean() > _IRREGULAR)
     gaps = periods[periods > _DROPPED * period] / period
     return Timing(
         fps=1 / period,
@@ -62,7 +67,7 @@ def timing(frame_times: NDArray[np.float64]) -> Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The chosen instants in seconds, and per view the index of its frame at each of them."""
+    """Selected instants in seconds, and for each view the index of its frame at each instant."""
 
     times: NDArray[np.float64]
     indices: tuple[tuple[int, ...], ...]
@@ -78,37 +83,37 @@ def build_timeline(
     stride: int = 1,
     max_frames: int | None = None,
 ) -> Timeline:
-    """Choose instants and pair each with the nearest frame of every view; `frame_times` are on the common clock.
+    """Select instants and pair each with the nearest frame of every view; `frame_times` are on the common clock.
 
-    Without `fps` the instants are the frames of the view with the fewest per second, inside the span in which all
-    views have frames. `frames` and `stride` then cut that list as a Python slice does. An instant at which some view
-    has no frame within half a frame period is left out and counted.
+    Without `fps` the instants are the frames of the view with the lowest frame rate, within the common span of all
+    views. `frames` and `stride` select from them like a Python slice. Instants at which a view has no frame within
+    half a frame period are left out and reported.
 
     Raises:
-        InputError: if the views share no time.
-        UsageError: if the selection is empty, or longer than `max_frames`.
+        InputError: if the views do not overlap in time.
+        UsageError: if the selection is empty or longer than `max_frames`.
     """
     timings = [timing(times) for times in frame_times]
-    reaches = [_longest_period(times) / 2 * _SLACK for times in frame_times]
+    reaches = [_longest_period(times) / 2 * PAIRING_SLACK for times in frame_times]
     first = max(float(times[0]) - reach for times, reach in zip(frame_times, reaches, strict=True))
     last = min(float(times[-1]) + reach for times, reach in zip(frame_times, reaches, strict=True))
     if first > last:
         raise InputError(
-            "the videos do not overlap in time after their offsets",
-            "correct the clocks (--sync FILE), or pass --sync none",
+            "the videos do not overlap in time after their clock offsets are applied",
+            _CLOCK_HINT,
         )
     slowest = _slowest(frame_times)
     if fps is not None:
         start = max(float(times[0]) for times in frame_times)
         duration = min(float(times[-1]) for times in frame_times) - start
-        steps = range(int(min(max(duration * fps + 1e-6, 0), _COUNTLESS)) + 1)[slice(*frames, stride)]
+        steps = range(int(min(max(duration * fps + 1e-6, 0), _MAX_STEPS)) + 1)[slice(*frames, stride)]
         _check_length(len(steps), frames, max_frames)
         grid = start + np.asarray(steps) / fps
     else:
-        own = frame_times[slowest]
-        grid = own[(own >= first) & (own <= last)]
+        grid = frame_times[slowest]
+        grid = grid[(grid >= first) & (grid <= last)]
         if len(grid) == 0:
-            raise _unpaired()
+            raise _no_common_instant()
         grid = grid[slice(*frames, stride)]
         _check_length(len(grid), frames, max_frames)
     nearest = [nearest_frames(times, grid) for times in frame_times]
@@ -118,12 +123,12 @@ def build_timeline(
     ]
     keep = np.all(paired, axis=0)
     if not keep.any():
-        raise _unpaired()
+        raise _no_common_instant()
     times = grid[keep]
     notices = _rate_notices(names, timings, slowest, fps) + _span_notices(names, frame_times, times, len(grid))
     notices += _unpaired_notices(names, paired, grid)
     if len(times) == 1:
-        notices.append(Notice("1 frame: no motion"))
+        notices.append(Notice("1 instant: motion cannot be estimated"))
     return Timeline(
         times=times,
         indices=tuple(tuple(int(i) for i in index[keep]) for index in nearest),
@@ -132,9 +137,9 @@ def build_timeline(
 
 
 def _period(times: NDArray[np.float64]) -> float:
-    """Return the usual time between frames; a lone frame counts as a 25th of a second.
+    """Return the usual frame period in seconds, 1/25 for a single frame.
 
-    It is the mean of the periods near the median: time stamps in whole milliseconds would move the median itself.
+    It is the mean of the periods near the median; the median itself is biased by time stamps in whole milliseconds.
     """
     if len(times) < 2:
         return 1 / 25
@@ -144,25 +149,23 @@ def _period(times: NDArray[np.float64]) -> float:
 
 
 def _longest_period(times: NDArray[np.float64]) -> float:
-    """Return the longest time between frames with none dropped: time stamps are rounded, and phones waver."""
+    """Return the longest period that is not due to dropped frames."""
     period, gaps = _period(times), np.diff(times)
     return float(gaps[gaps <= _DROPPED * period].max(initial=period))
 
 
 def _slowest(frame_times: Sequence[NDArray[np.float64]]) -> int:
-    """Return the view with the longest usual period, a lone frame before all; the first of several as slow."""
+    """Return the first view with the longest usual period; a view with a single frame is the slowest."""
     periods = np.array([_period(times) if len(times) > 1 else np.inf for times in frame_times])
-    return int(np.argmax(periods >= (1 - _SAME_RATE) * periods.max()))
+    return int(np.argmax(periods >= (1 - _EQUAL_RATE_TOLERANCE) * periods.max()))
 
 
-def _unpaired() -> InputError:
-    return InputError(
-        "at no instant do all views have a frame", "correct the clocks (--sync FILE), or pass --sync none"
-    )
+def _no_common_instant() -> InputError:
+    return InputError("there is no instant at which every view has a frame", _CLOCK_HINT)
 
 
 def nearest_frames(times: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the index of the frame nearest to each wanted time; ties go to the earlier frame."""
+    """Return the index of the frame nearest to each wanted time; in a tie the earlier frame."""
     after = np.clip(np.searchsorted(times, wanted), 1, max(len(times) - 1, 1))
     before = after - 1
     after = np.minimum(after, len(times) - 1)
@@ -171,10 +174,10 @@ def nearest_frames(times: NDArray[np.float64], wanted: NDArray[np.float64]) -> N
 
 
 def _check_length(count: int, frames: tuple[int | None, int | None], max_frames: int | None) -> None:
-    """Refuse a selection of nothing or of too much, before memory is taken for it."""
+    """Check the number of instants before they are allocated."""
     if count == 0:
         start, stop = ("" if end is None else end for end in frames)
-        raise UsageError(f"--frames {start}:{stop} selects nothing", "give a range inside the common span")
+        raise UsageError(f"--frames {start}:{stop} selects nothing", "give a range within the common span")
     limit = max_frames or DEFAULT_MAX_FRAMES
     if count > limit:
         raise UsageError(
@@ -184,15 +187,17 @@ def _check_length(count: int, frames: tuple[int | None, int | None], max_frames:
 
 def _rate_notices(names: Sequence[str], timings: Sequence[Timing], slowest: int, fps: float | None) -> list[Notice]:
     notices = []
-    rates = [timing.fps for timing in timings]
-    for name, timing_ in zip(names, timings, strict=True):
-        if timing_.is_variable:
-            notices.append(Notice(f"{name}: variable frame rate; frames are taken by time stamp", Level.INFO))
+    rates = [view.fps for view in timings]
+    for name, view in zip(names, timings, strict=True):
+        if view.is_variable:
+            notices.append(Notice(f"{name}: variable frame rate; frames are selected by time stamp", Level.INFO))
     known = [rate for rate in rates if rate > 0]
     if fps is not None:
         slower = [name for name, rate in zip(names, rates, strict=True) if 0 < rate < fps / 1.02]
         if slower:
-            notices.append(Notice(f"--fps {fps:g} is above the rate of {', '.join(slower)}: their frames repeat"))
+            notices.append(
+                Notice(f"--fps {fps:g} exceeds the frame rate of {', '.join(slower)}: frames are repeated")
+            )
     elif known and max(known) > 1.02 * min(known):
         faster = [rate for rate in known if rate > 1.02 * rates[slowest]]
         others = ", ".join(f"{rate:.4g}" for rate in sorted(set(faster)))
@@ -211,9 +216,9 @@ def _ordinal(number: int) -> str:
 def _span_notices(
     names: Sequence[str], frame_times: Sequence[NDArray[np.float64]], times: NDArray[np.float64], count: int
 ) -> list[Notice]:
-    ends = np.array([own[-1] + _period(own) for own in frame_times])
-    starts = np.array([own[0] for own in frame_times])
-    tolerance = max(_period(own) for own in frame_times) * 1.01
+    ends = np.array([view[-1] + _period(view) for view in frame_times])
+    starts = np.array([view[0] for view in frame_times])
+    tolerance = max(_period(view) for view in frame_times) * 1.01
     parts = []
     if starts.max() - starts.min() > tolerance:
         parts.append(f"{names[int(starts.argmax())]} starts last")
@@ -231,7 +236,7 @@ def _unpaired_notices(
     for name, has_frame in zip(names, paired, strict=True):
         lost = grid[~has_frame]
         if len(lost):
-            count = "1 instant" if len(lost) == 1 else f"{len(lost)} instants"
-            text = f"{count} left out: {name} has no frame within half a period (first at {lost[0]:.3f} s)"
+            count = counted(len(lost), "instant")
+            text = f"{count} left out: {name} has no frame within half a frame period (first at {lost[0]:.3f} s)"
             notices.append(Notice(text))
     return notices

@@ -1,10 +1,10 @@
-"""Made-up captures with exact truth: worlds and rigs drawn from seeds, a ray caster, and files or records of both.
+"""Synthetic multi-view captures with exact ground truth: random worlds and rigs, a ray caster, videos and records.
 
-The world is metric and its axes are those of OpenCV for a level camera: x right, y down, z forward. The floor is the
-plane y = 0, so height above the floor is -y. The cameras' world is this world.
+Worlds are metric with the OpenCV axes of a level camera: x right, y down, z forward. The floor is the plane y = 0, so
+height above the floor is -y. Camera poses refer to the same world.
 
-From a seed to images: `shots` draws a stage and the cameras around it, `furnish` a plan of what is there (`room`,
-`outdoors`, `tabletop`, `people`, `movers`), `plan` turns plans into a `World` of tensors, `render` casts `rays` and
-colours what they meet (`shade`, `texture`), and `appearance` makes images of the light. `sampler` does all of it for
-training, `capture` for one rig, `write` for a folder.
+From seed to images: `camera_rigs` draws a capture volume and the cameras around it, `furnish` draws a `WorldSpec`
+(using `room`, `outdoors`, `tabletop`, `people` and `movers`), `world_spec` converts specs into a `World` of tensors,
+`render` casts `rays`, `shade` and `texture` compute radiance, and `appearance` applies the photometric camera model.
+`sampler` runs all of it for training, `capture` for one rig, and `write` stores a capture in a folder.
 """

@@ -1,38 +1,15 @@
-"""Families of rigs: where cameras stand around their subject, drawn from a seed."""
+"""Random camera rigs: placement of cameras around a capture volume, drawn from a seed."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, fields
 
 import torch
 
+from page4d.choices import SceneFamily, Subject
 from page4d.errors import UsageError
 from page4d.synthetic.rig import Rig
-from page4d.synthetic.rng import Dice, Vector
-
-
-class SceneFamily(StrEnum):
-    """How the cameras of a scene stand."""
-
-    ARC = "arc"
-    """Beside each other on an arc, looking inward: 5 to 45 degrees between neighbours."""
-    RING = "ring"
-    """Around people: 45 to 110 degrees between neighbours, 2 to 6 m away, 0.5 to 3 m high."""
-    HANDHELD = "handheld"
-    """Close together and always moving."""
-    SINGLE = "single"
-    """One camera."""
-
-
-class Subject(StrEnum):
-    """What cameras are turned to."""
-
-    PEOPLE = "people"
-    """One to three of them."""
-    TABLE = "table"
-    """Small things on a table, filmed from 0.6 to 1.4 m."""
-
+from page4d.synthetic.rng import Rng, Vector
 
 STILL: Vector = (0.0, 0.0, 0.0)
 
@@ -42,21 +19,21 @@ SPACING_DEG = {
     SceneFamily.HANDHELD: (0.5, 6.0),
     SceneFamily.SINGLE: (0.0, 0.0),
 }
-"""Angles between neighbouring cameras, as seen from their subject."""
+"""Range of the angle between neighbouring cameras in degrees, seen from the capture volume."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """What is filmed: a subject of `radius` metres about `middle`; `table_height` is 0 where there is no table."""
+class CaptureVolume:
+    """Sphere that all cameras film: `center` and `radius` in metres. `table_height` is 0 without a table."""
 
-    middle: Vector
+    center: Vector
     radius: float
     table_height: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Camera:
-    """One camera of a rig: a row of `rig.Rig`."""
+class CameraSpec:
+    """Parameters of one camera: a row of `rig.Rig`."""
 
     center: Vector
     target: Vector
@@ -68,114 +45,110 @@ class Camera:
     sway_phase: float
 
     @property
-    def room(self) -> float:
-        """How far from `center` the camera may come, in metres, with space to breathe."""
+    def clearance(self) -> float:
+        """Radius in metres around `center` that objects must stay out of: the camera's sway plus a margin."""
         return math.hypot(*self.sway) + 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shot:
-    """A stage and the cameras around it."""
+class RigSpec:
+    """Capture volume and the cameras around it."""
 
-    stage: Stage
-    cameras: tuple[Camera, ...]
+    volume: CaptureVolume
+    cameras: tuple[CameraSpec, ...]
 
 
-def sample_shot(
+def sample_rig(
     seed: int,
     family: SceneFamily,
     num_views: int,
     spacing_deg: tuple[float, float] | None = None,
     moving_probability: float = 0.5,
     subject: Subject | None = None,
-) -> Shot:
-    """Draw a stage and V cameras around it.
+) -> RigSpec:
+    """Draw a capture volume and V cameras around it.
 
-    Unless a subject is given, half of the scenes outside rings are of tables, the others of people. Fields of view
-    are 40 to 85 degrees over the longer side, in most rigs each camera's own. Cameras roll by up to 8 degrees, in a
-    tenth of the rigs by up to 30, and in another tenth most are turned by 90.
+    Unless `subject` is given, half of the scenes of every family but rings show tables, the others people. The field
+    of view over the longer image side is 40 to 85 degrees, different for each camera in most rigs. Cameras roll by up
+    to 8 degrees, in a tenth of the rigs by up to 30; in another tenth most cameras are rotated by 90 degrees.
 
     Raises:
-        UsageError: for no views, more than one single view, or angles that do not fit around the subject.
+        UsageError: if there is no view, a single-camera rig has several, or the spacing exceeds a full circle.
     """
     if num_views < 1 or (family is SceneFamily.SINGLE and num_views > 1):
-        raise UsageError(f"{num_views} views of the family {family}", "give one view or more; single has one")
-    dice = Dice(seed, "shot")
-    stage = _stage(dice, family, subject)
+        raise UsageError(f"{num_views} views of the family {family}", "use at least one view; single has exactly one")
+    rng = Rng(seed, "shot")
+    volume = _volume(rng, family, subject)
     widest = 360 / num_views
     low, high = spacing_deg or SPACING_DEG[family]
     if num_views > 1 and (low > widest or not 0 <= low <= high):
         raise UsageError(
             f"{num_views} views {low:g} to {high:g} degrees apart",
-            f"give angles of at most {widest:g} degrees, or fewer views",
+            f"use angles of at most {widest:g} degrees, or fewer views",
         )
-    spacing = math.radians(dice.between(low, max(low, min(high, widest))))
-    distance, elevation = _distance(dice, stage, family)
-    moving = family is SceneFamily.HANDHELD or dice.chance(moving_probability)
-    first, tilt = dice.angle(), dice.below(10)
-    shared_field = dice.between(40, 85) if dice.chance(0.3) else None
+    spacing = math.radians(rng.uniform(low, max(low, min(high, widest))))
+    distance, elevation = _distance(rng, volume, family)
+    moving = family is SceneFamily.HANDHELD or rng.chance(moving_probability)
+    first, tilt = rng.angle(), rng.integer(10)
+    shared_field = rng.uniform(40, 85) if rng.chance(0.3) else None
     cameras = []
     for view in range(num_views):
-        azimuth = first + spacing * (view + 0.12 * dice.between(-1, 1))
-        away = distance * dice.between(0.88, 1.12)
-        up = elevation + dice.between(-0.12, 0.12)
-        height = min(3.0, max(0.35, -stage.middle[1] + away * math.sin(up)))
+        azimuth = first + spacing * (view + 0.12 * rng.uniform(-1, 1))
+        away = distance * rng.uniform(0.88, 1.12)
+        up = elevation + rng.uniform(-0.12, 0.12)
+        height = min(3.0, max(0.35, -volume.center[1] + away * math.sin(up)))
         level = away * math.cos(up)
         center = (level * math.cos(azimuth), -height, level * math.sin(azimuth))
-        drawn = dice.between(40, 85) if shared_field is None else shared_field + dice.between(-2, 2)
+        drawn = rng.uniform(40, 85) if shared_field is None else shared_field + rng.uniform(-2, 2)
         field = math.radians(min(85.0, max(40.0, drawn)))
         aim, reach = 0.22 * away * math.tan(field / 2), (0.14 if family is SceneFamily.HANDHELD else 0.09) * away
-        x, y, z = stage.middle
-        target = (x + aim * dice.between(-1, 1), y + aim * dice.between(-1, 1), z + aim * dice.between(-1, 1))
-        camera = Camera(
+        x, y, z = volume.center
+        target = (x + aim * rng.uniform(-1, 1), y + aim * rng.uniform(-1, 1), z + aim * rng.uniform(-1, 1))
+        camera = CameraSpec(
             center=center,
             target=target,
-            roll=_roll(dice, tilt),
+            roll=_roll(rng, tilt),
             focal=0.5 / math.tan(field / 2),
-            sway=_swing(dice, reach) if moving else STILL,
-            follow=_swing(dice, 0.05 * away) if moving else STILL,
-            sway_hz=dice.between(0.08, 0.3),
-            sway_phase=dice.angle(),
+            sway=_amplitude(rng, reach) if moving else STILL,
+            follow=_amplitude(rng, 0.05 * away) if moving else STILL,
+            sway_hz=rng.uniform(0.08, 0.3),
+            sway_phase=rng.angle(),
         )
         cameras.append(camera)
-    return Shot(stage=stage, cameras=tuple(cameras))
+    return RigSpec(volume=volume, cameras=tuple(cameras))
 
 
-def build_rig(shots: Sequence[Shot]) -> Rig:
-    """Turn the cameras of shots with equally many views into tensors."""
-    names = ("center", "target", "roll", "focal", "sway", "follow", "sway_hz", "sway_phase")
-    columns = {
-        name: torch.tensor(
-            [[getattr(camera, name) for camera in shot.cameras] for shot in shots], dtype=torch.float64
-        )
-        for name in names
-    }
-    return Rig(**columns)
+def build_rig(rigs: Sequence[RigSpec]) -> Rig:
+    """Convert the cameras of rigs with equal numbers of views to tensors."""
+    names = [field.name for field in fields(CameraSpec)]
+    rows = {name: [[getattr(camera, name) for camera in rig.cameras] for rig in rigs] for name in names}
+    return Rig(**{name: torch.tensor(row, dtype=torch.float64) for name, row in rows.items()})
 
 
-def _stage(dice: Dice, family: SceneFamily, subject: Subject | None) -> Stage:
-    drawn = Subject.TABLE if family is not SceneFamily.RING and dice.chance(0.5) else Subject.PEOPLE
+def _volume(rng: Rng, family: SceneFamily, subject: Subject | None) -> CaptureVolume:
+    drawn = Subject.TABLE if family is not SceneFamily.RING and rng.chance(0.5) else Subject.PEOPLE
     if (subject or drawn) is Subject.TABLE:
-        height = dice.between(0.45, 0.8)
-        return Stage(middle=(0.0, -height - 0.1, 0.0), radius=dice.between(0.3, 0.42), table_height=height)
-    return Stage(middle=(0.0, -dice.between(0.7, 1.1), 0.0), radius=dice.between(0.9, 1.3), table_height=0.0)
+        height = rng.uniform(0.45, 0.8)
+        return CaptureVolume(center=(0.0, -height - 0.1, 0.0), radius=rng.uniform(0.3, 0.42), table_height=height)
+    return CaptureVolume(center=(0.0, -rng.uniform(0.7, 1.1), 0.0), radius=rng.uniform(0.9, 1.3), table_height=0.0)
 
 
-def _distance(dice: Dice, stage: Stage, family: SceneFamily) -> tuple[float, float]:
-    """Draw how far cameras are from the middle, and how high they stand above it as an angle in radians."""
-    if stage.table_height:
-        return dice.log_between(0.6, 1.4), dice.between(0.2, 0.95)
-    away = dice.log_between(2.3, 5.4) if family is SceneFamily.RING else dice.log_between(2.0, 4.2)
+def _distance(rng: Rng, volume: CaptureVolume, family: SceneFamily) -> tuple[float, float]:
+    """Draw the distance of the cameras from the volume's centre and their elevation angle in radians."""
+    if volume.table_height:
+        return rng.log_uniform(0.6, 1.4), rng.uniform(0.2, 0.95)
+    away = rng.log_uniform(2.3, 5.4) if family is SceneFamily.RING else rng.log_uniform(2.0, 4.2)
     highest = 0.45 if family is SceneFamily.RING else 0.35
-    return away, dice.between(-0.1, highest)
+    return away, rng.uniform(-0.1, highest)
 
 
-def _roll(dice: Dice, tilt: int) -> float:
+def _roll(rng: Rng, tilt: int) -> float:
     if tilt == 0:
-        return math.radians(dice.between(-30, 30))
-    turn = math.pi / 2 * dice.sign() if tilt == 1 and dice.chance(0.7) else 0.0
-    return turn + math.radians(dice.between(-8, 8))
+        return math.radians(rng.uniform(-30, 30))
+    turn = math.pi / 2 * rng.sign() if tilt == 1 and rng.chance(0.7) else 0.0
+    return turn + math.radians(rng.uniform(-8, 8))
 
 
-def _swing(dice: Dice, reach: float) -> Vector:
-    return (reach * dice.between(-1, 1), 0.5 * reach * dice.between(-1, 1), reach * dice.between(-1, 1))
+def _amplitude(rng: Rng, reach: float) -> Vector:
+    """Draw the amplitude of a camera's sway, half as large vertically."""
+    return (reach * rng.uniform(-1, 1), 0.5 * reach * rng.uniform(-1, 1), reach * rng.uniform(-1, 1))

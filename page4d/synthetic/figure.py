@@ -1,8 +1,9 @@
-"""Human-scale figures of capsules and ellipsoids whose joints swing: where each part is at every instant.
+"""Articulated human figures of capsules and ellipsoids: forward kinematics of sinusoidal joint angles.
 
-A figure stands in its own frame as a camera does: x to its right, y down, z ahead.
+The frame of a figure is x to its right, y down, z forward.
 
-Source: Winter, Biomechanics and Motor Control of Human Movement (1990), figure 4.1, for lengths as parts of height.
+Source: Winter, Biomechanics and Motor Control of Human Movement (1990), figure 4.1, for segment lengths relative to
+body height.
 """
 
 import math
@@ -17,7 +18,7 @@ from page4d.geometry.rigid import rigid
 
 
 class Part(IntEnum):
-    """The parts of a figure in the order of its objects."""
+    """Body parts of a figure in the order of its objects."""
 
     PELVIS = 0
     TORSO = 1
@@ -36,7 +37,7 @@ class Part(IntEnum):
 
 
 class Joint(IntEnum):
-    """The angles of a figure; each swings as a sine."""
+    """Joint angles of a figure; each is a sinusoid over time."""
 
     LEAN = 0
     TWIST = 1
@@ -85,7 +86,7 @@ _MOVED_BY: tuple[tuple[Joint, ...], ...] = (
     (*_TRUNK_JOINTS, Joint.RIGHT_SHOULDER, Joint.RIGHT_RAISE, Joint.RIGHT_ELBOW),
     *((),) * 3,
 )
-"""Joints that move each part. Those of the legs move every part: they raise and lower the whole figure."""
+"""Joints that move each part. Leg joints additionally move every part, as they raise and lower the whole figure."""
 
 _LEGS = (Joint.LEFT_HIP, Joint.LEFT_KNEE, Joint.RIGHT_HIP, Joint.RIGHT_KNEE)
 
@@ -94,9 +95,9 @@ _LEGS = (Joint.LEFT_HIP, Joint.LEFT_KNEE, Joint.RIGHT_HIP, Joint.RIGHT_KNEE)
 class Figures:
     """F figures in each of B worlds, on a floor at y = 0.
 
-    A figure walks around a circle of `circle_radius` metres about `circle_center` (x, z), at `turn_rate` radians a
-    second from `circle_phase` on, and faces where it goes. Joint j has the angle
-    `joint_base + joint_swing * sin(2 pi joint_hz t + joint_phase)`. `height` is in metres, `girth` scales its widths.
+    A figure walks along a circle of `circle_radius` metres about `circle_center` (x, z) at `turn_rate` radians per
+    second, starting at `circle_phase`, and faces its direction of motion. The angle of joint j is
+    `joint_base + joint_swing * sin(2 pi joint_hz t + joint_phase)`. `height` is in metres, `girth` scales the widths.
     """
 
     height: Float[Tensor, "B F"]
@@ -132,7 +133,7 @@ class Figures:
         angle = (self.joint_base[:, None] + self.joint_swing[:, None] * sine).unbind(-1)
         along = self.turn_rate[:, None] * times[..., None] + self.circle_phase[:, None]
         rotation, center, lowest = _parts(angle, self.height[:, None], self.girth[:, None])
-        # The circle runs from x to z; whoever walks it the other way round faces backwards otherwise.
+        # The circle runs from x to z; a figure that walks it in the other sense is turned by pi.
         heading = _turn(1, -along - torch.where(self.turn_rate < 0, math.pi, 0.0)[:, None])
         reach = torch.stack([torch.cos(along), torch.sin(along)], dim=-1) * self.circle_radius[:, None, :, None]
         x, z = (self.circle_center[:, None] + reach).unbind(-1)
@@ -142,7 +143,7 @@ class Figures:
 
 
 def _parts(angle: tuple[Tensor, ...], height: Tensor, girth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rotations and centres of all parts about the hips' middle, and how low the lower foot reaches."""
+    """Return rotations and centres of all parts relative to the middle of the hips, and the y of the lowest point."""
     poses: list[tuple[Tensor, Tensor]] = []
     zero = torch.zeros_like(angle[0])
     height, girth = height.expand_as(zero), girth.expand_as(zero)
@@ -186,7 +187,7 @@ def _parts(angle: tuple[Tensor, ...], height: Tensor, girth: Tensor) -> tuple[Te
 
 
 def _turn(axis: int, angle: Tensor) -> Float[Tensor, "*batch 3 3"]:
-    """Return rotations about one of the frame's axes."""
+    """Return rotation matrices about a coordinate axis."""
     sine, cosine = torch.sin(angle), torch.cos(angle)
     matrix = torch.zeros(*angle.shape, 3, 3, dtype=angle.dtype, device=angle.device)
     first, second = [(1, 2), (2, 0), (0, 1)][axis]

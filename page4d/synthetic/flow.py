@@ -1,4 +1,4 @@
-"""Where the points that one camera sees are at another instant, and where another camera then sees them."""
+"""Exact scene flow, optical flow and visibility between two rendered frames."""
 
 from dataclasses import dataclass
 
@@ -8,22 +8,21 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.synthetic.rays import Bundles, blocked, reachable
-from page4d.synthetic.render import FARTHEST
+from page4d.synthetic.rays import RayPackets, cull, occluded
+from page4d.synthetic.render import MAX_DEPTH
 from page4d.synthetic.shade import SHADOW_GAP
-from page4d.synthetic.world import Instants, World
+from page4d.synthetic.world import Snapshots, World
 
-_RAYS = 64
+_PACKET_SIZE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flow:
-    """Motion of everything that B images show, to other images.
+    """Flow from B source images to B target images.
 
-    `scene` is the way of each point through the world in metres, `optical` that of its picture in px (x, y), to the
-    target camera's image. `visible` is True where the target shows the point: inside its image, nearer than the sky,
-    nothing before it.
-    Where depth is not known, in the sky, flow is 0 and nothing is visible.
+    `scene` is the scene flow of each pixel in metres, `optical` the optical flow (x, y) in px. `visible` is True if
+    the point projects into the target image, within `MAX_DEPTH` and unoccluded. In the sky, where depth is unknown,
+    flow is 0 and `visible` False.
     """
 
     scene: Float[Tensor, "B H W 3"]
@@ -38,51 +37,55 @@ def exact_flow(
     cameras: tuple[Cameras, Cameras],
     times: Float[Tensor, "B 2"],
 ) -> Flow:
-    """Follow what is seen with `depth` and `objects` by the first cameras [B] at the first times to the second ones.
+    """Compute the flow from the first cameras [B] at the first times to the second ones, in the precision of `depth`.
 
-    Everything is computed in the precision of `depth`.
+    `depth` and `objects` are those that `render` returns for the source images.
     """
     poses = world.object_to_world(times)
     batch = torch.arange(len(depth), device=depth.device)[:, None, None]
     motion = (poses[:, 1] @ invert_rigid(poses[:, 0])).to(depth.dtype)[batch, objects]
-    first, second = (_as(one, depth.dtype) for one in cameras)
+    first, second = (_cast(one, depth.dtype) for one in cameras)
     points = world_points(depth, first)
     moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
-    pixels, far = project(transform_points(second.world_to_camera, moved), second.intrinsics)
+    pixels, target_depth = project(transform_points(second.world_to_camera, moved), second.intrinsics)
     height, width = second.image_size
     inside = (
-        (far > 0) & (far <= FARTHEST) & (pixels >= 0).all(-1) & (pixels[..., 0] < width) & (pixels[..., 1] < height)
+        (target_depth > 0)
+        & (target_depth <= MAX_DEPTH)
+        & (pixels >= 0).all(-1)
+        & (pixels[..., 0] < width)
+        & (pixels[..., 1] < height)
     )
     known = depth > 0
     start = pixel_grid(*first.image_size, dtype=depth.dtype, device=depth.device)
-    frozen = Instants.of(world, times[:, 1:], depth.dtype)
+    snapshots = Snapshots.of(world, times[:, 1:], depth.dtype)
     return Flow(
         scene=torch.where(known[..., None], moved - points, 0.0),
-        optical=torch.where((known & (far > 0))[..., None], pixels - start, 0.0),
-        visible=known & inside & ~_hidden(frozen, second.centers, moved),
+        optical=torch.where((known & (target_depth > 0))[..., None], pixels - start, 0.0),
+        visible=known & inside & ~_occluded(snapshots, second.centers, moved),
     )
 
 
-def _hidden(
-    frozen: Instants, centers: Float[Tensor, "B 3"], points: Float[Tensor, "B H W 3"]
+def _occluded(
+    snapshots: Snapshots, centers: Float[Tensor, "B 3"], points: Float[Tensor, "B H W 3"]
 ) -> Bool[Tensor, "B H W"]:
-    """Return which points something hides from a camera of their world."""
+    """Return which points are occluded as seen from the camera centre of their world."""
     rows = points.flatten(1, 2)
     count = rows.shape[1]
-    rows = torch.cat([rows, rows[:, -1:].expand(-1, -count % _RAYS, -1)], dim=1)
+    rows = torch.cat([rows, rows[:, -1:].expand(-1, -count % _PACKET_SIZE, -1)], dim=1)
     ray = rows - centers[:, None]
-    # Rays end a little before their point, so that its own surface does not hide it.
+    # Rays end slightly before their point, which avoids self-occlusion by its own surface.
     ray = ray * (1 - SHADOW_GAP / ray.norm(dim=-1, keepdim=True).clamp(min=2 * SHADOW_GAP))
-    direction = ray.movedim(-1, 0).unflatten(2, (-1, _RAYS))
+    direction = ray.movedim(-1, 0).unflatten(2, (-1, _PACKET_SIZE))
     instant = torch.arange(len(points), device=points.device).repeat_interleave(direction.shape[2])
-    bundles = Bundles(
+    packets = RayPackets(
         instant=instant, origin=centers.T.repeat_interleave(direction.shape[2], 1), direction=direction.flatten(1, 2)
     )
-    dark = blocked(frozen, bundles, reachable(frozen, bundles, 1.0), 1.0)
-    return dark.reshape(len(points), -1)[:, :count].reshape(points.shape[:3])
+    hidden = occluded(snapshots, packets, cull(snapshots, packets, 1.0), 1.0)
+    return hidden.reshape(len(points), -1)[:, :count].reshape(points.shape[:3])
 
 
-def _as(cameras: Cameras, dtype: torch.dtype) -> Cameras:
+def _cast(cameras: Cameras, dtype: torch.dtype) -> Cameras:
     return Cameras(
         world_to_camera=cameras.world_to_camera.to(dtype),
         intrinsics=cameras.intrinsics.to(dtype),

@@ -1,8 +1,8 @@
-"""Where rays meet unit boxes, balls and capsules, and the walls of a room from inside: closed forms.
+"""Closed-form ray intersections with unit boxes, spheres and capsules, and with the walls of a room from inside.
 
-Directions need not be unit vectors: distances are counted in lengths of the direction, and `NOWHERE` or more means no
-meeting. Vectors come as three coordinates, because sums over three neighbours in memory are slow. Nothing branches:
-choosing between two tensors costs as much as ten additions.
+Directions need not be unit vectors: distances are multiples of the direction's length; `NO_HIT` or more is a miss.
+Vectors are passed as three coordinate tensors, because reductions over an axis of three are slow, and the code is
+branch-free, because `torch.where` costs about ten additions.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from page4d.synthetic.world import Shape
 
 Coordinates = tuple[Tensor, Tensor, Tensor]
 
-NOWHERE = 1e30
-"""Distance to what a ray does not meet."""
+NO_HIT = 1e30
+"""Distance of a ray that hits nothing."""
 
 _STEEP = 1e18
-"""Largest slope that counts: what remains finite when it is multiplied with a size."""
+"""Limit of reciprocal directions, so that products with sizes stay finite."""
 
 
 def slabs(half: tuple[Tensor | float, ...], origin: Coordinates, direction: Coordinates) -> tuple[Tensor, Tensor]:
-    """Return where rays have entered all three slabs of a box of half sizes `half`, and where they leave the first.
+    """Return the distances at which rays enter the last and leave the first of the three slabs of a box.
 
     Source: Kay & Kajiya, "Ray tracing complex scenes" (1986), section 2.
     """
@@ -37,44 +37,45 @@ def slabs(half: tuple[Tensor | float, ...], origin: Coordinates, direction: Coor
     return entry, torch.minimum(torch.minimum(exits[0], exits[1]), exits[2])
 
 
-def ahead(distance: Tensor, missed_by: Tensor) -> Tensor:
-    """Keep distances above zero whose rays miss by nothing."""
-    found = torch.add(distance, missed_by.clamp(min=0), alpha=NOWHERE)
-    return torch.nn.functional.threshold(found, 0.0, NOWHERE)
+def valid_hits(distance: Tensor, missed_by: Tensor) -> Tensor:
+    """Return positive distances where `missed_by` is at most 0, else `NO_HIT` or more."""
+    found = torch.add(distance, missed_by.clamp(min=0), alpha=NO_HIT)
+    return torch.nn.functional.threshold(found, 0.0, NO_HIT)
 
 
-def enter_box(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
-    """Return where rays that start outside enter a box from -1 to 1."""
+def intersect_box(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
+    """Intersect rays that start outside with the box from -1 to 1."""
     entry, leave = slabs((1.0, 1.0, 1.0), origin, direction)
-    return ahead(entry, entry - leave)
+    return valid_hits(entry, entry - leave)
 
 
-def enter_ball(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
-    """Return where rays that start outside enter a ball of radius 1."""
-    return ahead(*_enter_round(origin, direction))
+def intersect_sphere(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
+    """Intersect rays that start outside with the sphere of radius 1."""
+    return valid_hits(*_intersect_round(origin, direction))
 
 
-def enter_capsule(origin: Coordinates, direction: Coordinates, length: Tensor) -> Float[Tensor, "K P"]:
-    """Return where rays that start outside enter a capsule along y: its cylinder, or else the cap on that side.
+def intersect_capsule(origin: Coordinates, direction: Coordinates, length: Tensor) -> Float[Tensor, "K P"]:
+    """Intersect rays that start outside with a capsule along y: its cylinder, else the cap on the same side.
 
-    A ray that starts above or below, or runs along y, has come into the endless cylinder behind its start, on the
-    side that it comes from.
+    A ray that starts above or below the capsule, or is parallel to y, enters the infinite cylinder behind its origin,
+    on the side that it comes from.
 
     Source: Quilez, "Ray capsule intersection" (2016), for the choice of the cap.
     """
     (x, y, z), (u, v, w) = origin, direction
     reach = length - 1
-    side, missed_by = _enter_round((x, z), (u, w))
+    side, missed_by = _intersect_round((x, z), (u, w))
     height = torch.addcmul(y, side, v)
     beyond = height.abs() - reach
-    cap = enter_ball((x, y - torch.copysign(reach, height), z), direction)
-    return torch.minimum(ahead(side, torch.maximum(missed_by, beyond)), cap)
+    cap = intersect_sphere((x, y - torch.copysign(reach, height), z), direction)
+    return torch.minimum(valid_hits(side, torch.maximum(missed_by, beyond)), cap)
 
 
-def _enter_round(origin: tuple[Tensor, ...], direction: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-    """Enter a ball of radius 1, or with two coordinates an endless cylinder; above zero it was missed by that much.
+def _intersect_round(origin: tuple[Tensor, ...], direction: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return entry distances into a sphere of radius 1, or an infinite cylinder for two coordinates, and miss values.
 
-    Distances are measured from the point of the ray that is closest to the centre, which keeps digits far from it.
+    The miss value is the squared distance of the ray from the centre minus 1. Distances are computed from the point
+    of the ray closest to the centre, which preserves precision for distant origins.
 
     Source: Haines, Guenther & Akenine-Moeller, "Precision improvements for ray/sphere intersection", in Ray Tracing
     Gems (2019), chapter 7.
@@ -93,9 +94,9 @@ def _dot(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> Tensor:
     return total
 
 
-MEET: dict[Shape, Callable[[Coordinates, Coordinates, Tensor], Tensor]] = {
-    Shape.BOX: lambda origin, direction, _: enter_box(origin, direction),
-    Shape.ELLIPSOID: lambda origin, direction, _: enter_ball(origin, direction),
-    Shape.CAPSULE: enter_capsule,
+INTERSECT: dict[Shape, Callable[[Coordinates, Coordinates, Tensor], Tensor]] = {
+    Shape.BOX: lambda origin, direction, _: intersect_box(origin, direction),
+    Shape.ELLIPSOID: lambda origin, direction, _: intersect_sphere(origin, direction),
+    Shape.CAPSULE: intersect_capsule,
 }
-"""How rays meet what stands in a world, in its unit frame; the last argument is the half length of capsules."""
+"""Intersection by shape in the object's unit frame; the last argument is the half length of capsules."""

@@ -1,4 +1,4 @@
-"""Rigid motions that are known at every instant: two swings of the centre and a turn about one axis."""
+"""Analytic rigid motion: two harmonic oscillations of the centre and a rotation about one axis."""
 
 import math
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from page4d.geometry.rotation import matrix_from_rotation_vector
 
 @dataclass(frozen=True, kw_only=True)
 class Motion:
-    """Where N objects of B worlds are at any time; objects without swing and turn stand still.
+    """Motion of N objects in each of B worlds; objects without swing and turn are static.
 
-    The centre is `center + sum of swing[k] * sin(2 pi swing_hz[k] t + swing_phase[k])` in metres over two swings. The
-    orientation is that of the rotation vector `turned`, turned further about `axis` (a unit vector of the world) by
-    `turn_rate * t` plus `turn_swing` times the sine of the first swing, in radians: a ball that swings by
-    r * turn_swing rolls without slipping.
+    The centre in metres is `center + swing[0] sin_0 + swing[1] sin_1` with
+    `sin_k = sin(2 pi swing_hz[k] t + swing_phase[k])`. The initial orientation is the rotation vector `rotation`; the
+    object turns about `axis`, a unit vector of the world, by `turn_rate * t + turn_swing * sin_0` radians. A ball of
+    radius r whose swing is r * turn_swing long rolls without slipping.
     """
 
     center: Float[Tensor, "B N 3"]
-    turned: Float[Tensor, "B N 3"]
+    rotation: Float[Tensor, "B N 3"]
     swing: Float[Tensor, "B N 2 3"]
     swing_hz: Float[Tensor, "B N 2"]
     swing_phase: Float[Tensor, "B N 2"]
@@ -44,4 +44,4 @@ class Motion:
         center = self.center[:, None] + (self.swing[:, None] * sine[..., None]).sum(-2)
         angle = self.turn_rate[:, None] * instants + self.turn_swing[:, None] * sine[..., 0]
         turn = matrix_from_rotation_vector(self.axis[:, None] * angle[..., None])
-        return rigid(turn @ matrix_from_rotation_vector(self.turned)[:, None], center)
+        return rigid(turn @ matrix_from_rotation_vector(self.rotation)[:, None], center)

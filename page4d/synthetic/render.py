@@ -1,4 +1,4 @@
-"""Light, depth, moving pixels and object numbers of worlds, by casting rays through all cameras at once."""
+"""Ray-cast radiance, depth, motion masks and object indices of worlds, for all cameras at once."""
 
 from dataclasses import dataclass
 
@@ -8,22 +8,22 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras
-from page4d.synthetic.rays import Bundles, Pairs, nearest, reachable
-from page4d.synthetic.shade import SHADOW_PARTS, Scenes, shade
-from page4d.synthetic.world import Instants, World
+from page4d.synthetic.rays import Candidates, RayPackets, closest_hit, cull
+from page4d.synthetic.shade import SHADOW_PARTS, ShadingContext, shade
+from page4d.synthetic.world import Snapshots, World
 
-FARTHEST = 65.0
-"""Depth in metres beyond which everything is taken for sky: what 16 bits of millimetres hold."""
+MAX_DEPTH = 65.0
+"""Depth in metres beyond which everything counts as sky: the range of 16-bit millimetres."""
 
-TILE = 64
-"""Pixels of a bundle of rays: 8 by 8, or a piece of a row."""
+PACKET_SIZE = 64
+"""Rays per packet: a tile of 8x8 px, or part of a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """What cameras see: linear light, z-depth in metres, True where an object moves, and object numbers.
+    """Linear radiance, z-depth in metres, motion mask and object indices (0: room or ground) of every pixel.
 
-    Depth, `dynamic` and `objects` (0 is the room or ground) belong to the exact pixel centres. In the sky depth is 0.
+    Depth, `dynamic` and `objects` are sampled at pixel centres. Depth is 0 in the sky.
     """
 
     light: Float[Tensor, "B T V 3 H W"]
@@ -40,32 +40,32 @@ def render(
     supersample: int = 1,
     dtype: torch.dtype = torch.float32,
 ) -> Rendered:
-    """Render B worlds at T instants each through V cameras each.
+    """Render B worlds at T instants through V cameras each.
 
-    `supersample` squared rays make up the light of pixels at the edges of objects and shadows.
+    The radiance of pixels at the edges of objects and shadows is the mean over `supersample` squared rays.
 
     Raises:
-        ShapeError: if the axes of worlds, cameras and times do not belong together.
+        ShapeError: if the leading axes of worlds, cameras and times differ.
     """
     batch, instants, views = cameras.intrinsics.shape[:3]
     if (len(world.shape), *times.shape) != (batch, batch, instants):
         raise ShapeError(
             f"{len(world.shape)} worlds at times {tuple(times.shape)} for cameras {tuple(cameras.intrinsics.shape)}",
-            "give cameras [B, T, V] and times [B, T] for B worlds",
+            "pass cameras [B, T, V] and times [B, T] for B worlds",
         )
-    frozen = Instants.of(world, times, dtype)
+    snapshots = Snapshots.of(world, times, dtype)
     rays = _Rays(cameras, dtype)
-    bundles = rays.bundles()
-    pairs = reachable(frozen, bundles)
-    distance, objects = nearest(frozen, bundles, pairs)
-    distance = torch.where(distance > FARTHEST, 0.0, distance)
-    scenes = Scenes.of(world, frozen, dtype)
-    seen = shade(scenes, bundles, distance, objects, rays.pixel)
-    light = seen.light
+    packets = rays.packets()
+    candidates = cull(snapshots, packets)
+    distance, objects = closest_hit(snapshots, packets, candidates)
+    distance = torch.where(distance > MAX_DEPTH, 0.0, distance)
+    context = ShadingContext.of(world, snapshots, dtype)
+    shading = shade(context, packets, distance, objects, rays.pixel)
+    light = shading.light
     if supersample > 1:
-        part = rays.cut(_at_edges(rays.join(seen.part(objects), (-1,)))).flatten(0, 1)
-        light = _refined(light, scenes, rays, bundles, pairs, part.nonzero(), supersample)
-    number = objects + bundles.instant[:, None] * frozen.shape.shape[1]
+        part = rays.cut(_at_edges(rays.join(shading.part(objects), (-1,)))).flatten(0, 1)
+        light = _supersampled(light, context, rays, packets, candidates, part.nonzero(), supersample)
+    number = objects + packets.instant[:, None] * snapshots.shape.shape[1]
     moving = world.moving.repeat_interleave(instants, 0).flatten()[number]
     leading = (batch, instants, views)
     return Rendered(
@@ -77,16 +77,16 @@ def render(
 
 
 class _Rays:
-    """The rays of all images, in tiles; tiles at the far edges reach beyond their image.
+    """Camera rays of all images in tiles; tiles at the right and bottom edges extend beyond the image.
 
-    Directions reach z = 1 in the camera, so that distances along them are z-depths.
+    Directions have z = 1 in the camera frame, so distances along them are z-depths.
     """
 
     def __init__(self, cameras: Cameras, dtype: torch.dtype) -> None:
         self.size = cameras.image_size
         self.instants, self.views = cameras.intrinsics.shape[:2].numel(), cameras.intrinsics.shape[2]
         rows = min(8, self.size[0])
-        self.tile = (rows, TILE // rows)
+        self.tile = (rows, PACKET_SIZE // rows)
         self.block = (4, 4) if rows == 8 else (rows, self.tile[1] // SHADOW_PARTS)
         self.count = (-(-self.size[0] // self.tile[0]), -(-self.size[1] // self.tile[1]))
         to_world = cameras.camera_to_world
@@ -100,36 +100,36 @@ class _Rays:
 
     @property
     def tiles(self) -> int:
-        """Number of tiles of an image."""
+        """Number of tiles per image."""
         return self.count[0] * self.count[1]
 
     @property
     def pixel(self) -> Float[Tensor, "K 1"]:
-        """Size of a pixel at depth 1."""
+        """Width of a pixel at depth 1."""
         return (1 / self._focal).repeat_interleave(self.tiles)[:, None]
 
-    def bundles(self) -> Bundles:
-        """Return one bundle a tile."""
+    def packets(self) -> RayPackets:
+        """Return one packet per tile."""
         first, second, third = self._back[:, :, :, None, None].unbind(1)
         direction = (first * self._x + second * self._y + third).flatten(1, 2)
         image = torch.arange(len(self._focal), device=direction.device)
-        return Bundles(
+        return RayPackets(
             instant=(image // self.views).repeat_interleave(self.tiles),
             origin=self._center.repeat_interleave(self.tiles, 1),
             direction=direction,
         )
 
-    def within(self, bundle: Tensor, place: Tensor, supersample: int) -> tuple[Tensor, Tensor]:
-        """Return origins [3, E] and directions [3, E, s s] of rays spread over some pixels."""
-        image, tile = bundle // self.tiles, bundle % self.tiles
-        step = (torch.arange(supersample, dtype=self._x.dtype, device=bundle.device) + 0.5) / supersample - 0.5
+    def subpixel_rays(self, packet: Tensor, place: Tensor, supersample: int) -> tuple[Tensor, Tensor]:
+        """Return origins [3, E] and directions [3, E, s s] of a regular grid of rays over E pixels."""
+        image, tile = packet // self.tiles, packet % self.tiles
+        step = (torch.arange(supersample, dtype=self._x.dtype, device=packet.device) + 0.5) / supersample - 0.5
         x = self._x[tile, place][:, None] + step.repeat(supersample)
         y = self._y[tile, place][:, None] + step.repeat_interleave(supersample)
         first, second, third = self._back[..., image][..., None].unbind(1)
         return self._center[:, image], first * x + second * y + third
 
     def cut(self, image: Tensor) -> Tensor:
-        """Turn [..., rows, columns] into [..., tiles, P], with whatever the last pixels hold beyond the edges."""
+        """Split [..., rows, columns] into tiles [..., tiles, P], padded with zeros."""
         height, width = self.count[0] * self.tile[0], self.count[1] * self.tile[1]
         if image.shape[-2:] != (height, width):
             whole = image.new_zeros(*image.shape[:-2], height, width)
@@ -142,7 +142,7 @@ class _Rays:
         return split.movedim((-3, -5, -2, -4), (-5, -4, -3, -2)).flatten(-4).flatten(-3, -2)
 
     def join(self, values: Tensor, leading: tuple[int, ...]) -> Tensor:
-        """Turn [K, P] into images [*leading, H, W]."""
+        """Join tiles [K, P] to images [*leading, H, W]."""
         rows, columns = (size // part for size, part in zip(self.tile, self.block, strict=True))
         split = values.reshape(*leading, *self.count, rows, columns, *self.block)
         whole = split.movedim((-5, -4, -3, -2), (-3, -5, -2, -4)).flatten(-3).flatten(-4, -2)
@@ -150,7 +150,7 @@ class _Rays:
 
 
 def _at_edges(part: Int[Tensor, "M H W"]) -> Bool[Tensor, "M H W"]:
-    """Return the pixels that show something else than a neighbour beside, above or below."""
+    """Return the pixels whose label differs from that of a 4-neighbour."""
     edge = torch.zeros_like(part, dtype=torch.bool)
     across, down = part[:, :, 1:] != part[:, :, :-1], part[:, 1:] != part[:, :-1]
     edge[:, :, 1:] |= across
@@ -160,32 +160,32 @@ def _at_edges(part: Int[Tensor, "M H W"]) -> Bool[Tensor, "M H W"]:
     return edge
 
 
-def _refined(
+def _supersampled(
     light: Float[Tensor, "3 K P"],
-    scenes: Scenes,
+    context: ShadingContext,
     rays: _Rays,
-    bundles: Bundles,
-    pairs: Pairs,
-    rough: Int[Tensor, "E 2"],
+    packets: RayPackets,
+    candidates: Candidates,
+    edges: Int[Tensor, "E 2"],
     supersample: int,
 ) -> Float[Tensor, "3 K P"]:
-    """Replace the light of some pixels, given by bundle and place in it, by the mean over finer rays."""
-    if not len(rough):
+    """Replace the radiance of `edges` (packet, index within it) by the mean over a grid of rays per pixel."""
+    if not len(edges):
         return light
-    instants = len(scenes.number)
-    instant = bundles.instant[rough[:, 0]]
-    # Equally many bundles an instant, as rays want them: the last pixel of an instant's list is repeated.
+    instants = len(context.number)
+    instant = packets.instant[edges[:, 0]]
+    # Culling expects the same number of packets per instant: the last edge pixel of an instant is repeated.
     sizes = torch.bincount(instant, minlength=instants)
-    place = torch.arange(int(sizes.max()), device=rough.device)
+    place = torch.arange(int(sizes.max()), device=edges.device)
     row = (sizes.cumsum(0) - sizes)[:, None] + torch.minimum(place, (sizes[:, None] - 1).clamp(min=0))
-    bundle, pixel = rough[row.flatten().clamp(max=len(rough) - 1)].unbind(1)
-    origin, direction = rays.within(bundle, pixel, supersample)
-    own = torch.arange(instants, device=rough.device).repeat_interleave(len(place))
-    fine = Bundles(instant=own, origin=origin, direction=direction)
-    distance, objects = nearest(scenes.frozen, fine, pairs.of(bundle, len(bundles.instant)))
-    distance = torch.where(distance > FARTHEST, 0.0, distance)
-    better = shade(scenes, fine, distance, objects, rays.pixel[bundle]).light.mean(-1)
+    packet, pixel = edges[row.flatten().clamp(max=len(edges) - 1)].unbind(1)
+    origin, direction = rays.subpixel_rays(packet, pixel, supersample)
+    own = torch.arange(instants, device=edges.device).repeat_interleave(len(place))
+    fine = RayPackets(instant=own, origin=origin, direction=direction)
+    distance, objects = closest_hit(context.snapshots, fine, candidates.for_packets(packet, len(packets.instant)))
+    distance = torch.where(distance > MAX_DEPTH, 0.0, distance)
+    better = shade(context, fine, distance, objects, rays.pixel[packet]).light.mean(-1)
     real = (place < sizes[:, None]).flatten()
     light = light.clone()
-    light[:, bundle[real], pixel[real]] = better[:, real]
+    light[:, packet[real], pixel[real]] = better[:, real]
     return light

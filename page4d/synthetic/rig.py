@@ -1,4 +1,4 @@
-"""Rigs of cameras, standing still or moving: where each camera is, where it looks, how wide it sees."""
+"""Camera rigs, static or moving: position, viewing direction and focal length of every camera over time."""
 
 import math
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ WORLD_DOWN = (0.0, 1.0, 0.0)
 class Rig:
     """V pinhole cameras in each of B worlds, in float64.
 
-    Camera v stands at `center[v] + sway[v] sin(2 pi sway_hz[v] t + sway_phase[v])` metres and looks at
-    `target[v] + follow[v] sin(2 pi sway_hz[v] t + sway_phase[v] + 1)`, rolled by `roll[v]` radians about its axis,
-    which meets the middle of the image. `focal` is the focal length over the longer side of the image.
+    The centre of camera v in metres is `center[v] + sway[v] sin(2 pi sway_hz[v] t + sway_phase[v])`. Its optical axis
+    points to `target[v] + follow[v] sin(2 pi sway_hz[v] t + sway_phase[v] + 1)`; the camera is rolled by `roll[v]`
+    radians about it. The principal point is the image centre. `focal` is in units of the longer image side.
     """
 
     center: Float[Tensor, "B V 3"]
@@ -34,7 +34,7 @@ class Rig:
 
     @property
     def is_static(self) -> bool:
-        """True if every camera stands still."""
+        """True if no camera moves."""
         return not bool((self.sway != 0).any() | (self.follow != 0).any())
 
     def cameras(self, times: Float[Tensor, "B T"], image_size: tuple[int, int]) -> Cameras:
@@ -59,7 +59,7 @@ class Rig:
 def look_at(
     center: Float[Tensor, "*batch 3"], target: Float[Tensor, "*batch 3"], roll: Float[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch 4 4"]:
-    """Return `world_to_camera` of level cameras looking from `center` to `target`, then turned about their axes."""
+    """Return `world_to_camera` of cameras at `center` that face `target`, level and then rolled by `roll` radians."""
     down = center.new_tensor(WORLD_DOWN).expand_as(center)
     forward = torch.nn.functional.normalize(target - center, dim=-1)
     right = torch.nn.functional.normalize(torch.linalg.cross(down, forward), dim=-1)

@@ -1,4 +1,4 @@
-"""Rolling shutters: the rows of an image are taken one after the other, each at its own instant and camera pose."""
+"""Rolling shutter: every image row is exposed at its own instant, with the camera pose of that instant."""
 
 import torch
 from jaxtyping import Float
@@ -19,10 +19,10 @@ def render_rolling(
     *,
     supersample: int = 1,
 ) -> Rendered:
-    """Render images whose rows are taken evenly over `readout_s` seconds about `times`, from the top downwards.
+    """Render images whose rows are read out from top to bottom over `readout_s` seconds, centred on `times`.
 
-    Depth, motion and object numbers of a row are those of its own instant, seen by the camera where it is then. The
-    rig's cameras at `times` are right for the middle of the image only.
+    Depth, motion and object indices of a row are those of its own instant and camera pose. The rig's cameras at
+    `times` are exact for the middle row only.
     """
     height, width = image_size
     rows = torch.arange(height, dtype=times.dtype, device=times.device)
@@ -31,11 +31,11 @@ def render_rolling(
     intrinsics = whole.intrinsics.clone()
     intrinsics[..., 1, 2] -= rows.repeat(times.shape[1])[:, None]
     cameras = Cameras(world_to_camera=whole.world_to_camera, intrinsics=intrinsics, image_size=(1, width))
-    seen = render(world, cameras, instants, supersample=supersample)
+    rendered = render(world, cameras, instants, supersample=supersample)
 
-    def whole_images(values: Tensor) -> Tensor:
-        """Put the rows [B, T H, V, ..., 1, W] together."""
+    def join_rows(values: Tensor) -> Tensor:
+        """Join the rows [B, T H, V, ..., 1, W] to images."""
         split = values.reshape(len(times), times.shape[1], height, *values.shape[2:])
         return split.transpose(2, -2).squeeze(2)
 
-    return Rendered(**{name: whole_images(value) for name, value in vars(seen).items()})
+    return Rendered(**{name: join_rows(value) for name, value in vars(rendered).items()})

@@ -1,4 +1,4 @@
-"""Frames that are rendered when they are read: a `FrameSource` without a file."""
+"""`FrameSource` without a file: frames are rendered when they are read."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +13,7 @@ from page4d.scene.records import FrameReader, Image
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedSource:
-    """Frames of one view; `render` makes the RGB pixels of a frame from its number.
+    """Frames of one view; `render` returns the RGB pixels of a frame given its index.
 
     `label` names the source in messages, `size` is (height, width), `frame_times` are seconds from the first frame.
     """
@@ -25,11 +25,11 @@ class RenderedSource:
 
     @property
     def codec(self) -> str:
-        """How the frames are stored: not at all."""
+        """Name of the storage format."""
         return "rendered"
 
     def open(self, size: tuple[int, int] | None = None) -> AbstractContextManager[FrameReader]:
-        """Start reading from the first frame on, resized to `size` (height, width) if given."""
+        """Return a reader of frames, resized to `size` (height, width) if given."""
         return nullcontext(_RenderedReader(render=self.render, size=size or self.size))
 
 
@@ -39,7 +39,7 @@ class _RenderedReader:
     size: tuple[int, int]
 
     def read(self, indices: Sequence[int]) -> Iterator[Image]:
-        """Yield the frames with these indices."""
+        """Yield the frames at `indices`."""
         for index in indices:
             frame = self.render(index)
             if self.size == frame.shape[:2]:

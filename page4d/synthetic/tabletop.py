@@ -1,122 +1,118 @@
-"""A table with small things on it, some moving, some in a hand, and perhaps a person behind it."""
+"""Random tabletop scenes: a table with small objects, some moving or held by a hand, and possibly a person."""
 
 import math
 
-from page4d.synthetic.blueprint import Path, Person, Thing
-from page4d.synthetic.camera_rigs import Stage
+from page4d.synthetic.camera_rigs import CaptureVolume
 from page4d.synthetic.furniture import table
-from page4d.synthetic.materials import Material, near, object_material, plain_material
-from page4d.synthetic.movers import circling_box, flying, rolling_ball, turning
-from page4d.synthetic.people import Doing, sample_person
-from page4d.synthetic.place import Space, turned
-from page4d.synthetic.rng import Dice, Vector
-from page4d.synthetic.texture import Pattern
+from page4d.synthetic.materials import object_material, plain_material, skin_material
+from page4d.synthetic.movers import circling_box, flying, rolling_ball, spinning
+from page4d.synthetic.people import Activity, sample_person
+from page4d.synthetic.placement import FloorPlan, placed
+from page4d.synthetic.rng import Rng, Vector
 from page4d.synthetic.world import Shape
+from page4d.synthetic.world_spec import MotionSpec, ObjectSpec, Person
 
 
-def table_scene(dice: Dice, space: Space, stage: Stage) -> tuple[list[Thing], list[Person]]:
-    """Lay a table: things around the middle, a hand that carries one, rarely somebody who watches."""
-    half_x, half_z = (stage.radius + dice.between(0.02, 0.35) for _ in range(2))
-    yaw = dice.angle()
-    things = turned(table(half_x, half_z, stage.table_height, dice), 0.0, 0.0, yaw)
-    things += _laid(dice, stage)
-    if dice.chance(0.55):
-        things += _hand(dice, stage)
-    if dice.chance(0.15):
-        size = dice.between(0.03, 0.07)
-        things.append(flying(dice, size, 0.15, stage.table_height + dice.between(0.3, 0.45)))
+def table_scene(rng: Rng, floor_plan: FloorPlan, volume: CaptureVolume) -> tuple[list[ObjectSpec], list[Person]]:
+    """Draw a table with objects, in half of the cases a hand that moves one, or a person behind the table."""
+    half_x, half_z = (volume.radius + rng.uniform(0.02, 0.35) for _ in range(2))
+    yaw = rng.angle()
+    objects = placed(table(half_x, half_z, volume.table_height, rng), 0.0, 0.0, yaw)
+    objects += _laid(rng, volume)
+    if rng.chance(0.55):
+        objects += _hand(rng, volume)
+    if rng.chance(0.15):
+        size = rng.uniform(0.03, 0.07)
+        objects.append(flying(rng, size, 0.15, volume.table_height + rng.uniform(0.3, 0.45)))
     people = []
-    if dice.chance(0.5):
-        angle = dice.angle()
+    if rng.chance(0.5):
+        angle = rng.angle()
         away = math.hypot(half_x, half_z) + 0.2
         x, z = away * math.cos(angle), away * math.sin(angle)
-        if space.take((0.3, 0.95, 0.3), x, z, 0.0):
-            doing = dice.pick((Doing.WORKING, Doing.WORKING, Doing.STANDING, Doing.WAVING))
-            people.append(sample_person(dice, doing, (x, z), 0.0, angle + math.pi))
-    return things, people
+        if floor_plan.occupy((0.3, 0.95, 0.3), x, z, 0.0):
+            activity = rng.choice((Activity.WORKING, Activity.WORKING, Activity.STANDING, Activity.WAVING))
+            people.append(sample_person(rng, activity, (x, z), 0.0, angle + math.pi))
+    return objects, people
 
 
-def _laid(dice: Dice, stage: Stage) -> list[Thing]:
-    """Put things on the table in a ring, with one in the middle or none."""
-    count = 3 + dice.below(5)
+def _laid(rng: Rng, volume: CaptureVolume) -> list[ObjectSpec]:
+    """Draw a ring of objects on the table, with or without one in the middle."""
+    count = 3 + rng.integer(5)
     places = [
-        (stage.radius * dice.between(0.5, 0.75), math.tau * i / count + dice.between(-0.15, 0.15))
+        (volume.radius * rng.uniform(0.5, 0.75), math.tau * i / count + rng.uniform(-0.15, 0.15))
         for i in range(count)
     ]
-    if dice.chance(0.6):
+    if rng.chance(0.6):
         places.append((0.0, 0.0))
-    first, free = dice.angle(), 0.62 * stage.radius * math.sin(math.pi / count)
-    things = []
+    first, free = rng.angle(), 0.62 * volume.radius * math.sin(math.pi / count)
+    objects = []
     for away, angle in places:
         x, z = away * math.cos(first + angle), away * math.sin(first + angle)
-        room = min(free, 0.13) if away else min(0.13, 0.2 * stage.radius)
-        things += [
-            thing._replace(center=(thing.center[0] + x, thing.center[1], thing.center[2] + z))
-            for thing in _small(dice, room, stage.table_height)
+        room = min(free, 0.13) if away else min(0.13, 0.2 * volume.radius)
+        objects += [
+            item._replace(center=(item.center[0] + x, item.center[1], item.center[2] + z))
+            for item in _small(rng, room, volume.table_height)
         ]
-    return things
+    return objects
 
 
-def _small(dice: Dice, room: float, floor: float) -> list[Thing]:
-    """Make something within `room` metres of the origin, on a table `floor` metres high."""
-    kind, size = dice.below(8), room * dice.between(0.6, 0.95)
+def _small(rng: Rng, room: float, floor: float) -> list[ObjectSpec]:
+    """Make an object within `room` metres of the origin, on a table `floor` metres high."""
+    kind, size = rng.integer(8), room * rng.uniform(0.6, 0.95)
     if kind == 0:
-        return [rolling_ball(dice, size * 0.45, room, floor)]
+        return [rolling_ball(rng, size * 0.45, room, floor)]
     if kind == 1:
-        return [circling_box(dice, size * 0.4, room, floor)]
-    material = object_material(dice, 2 * size)
-    yaw: Vector = (0.0, dice.angle(), 0.0)
+        return [circling_box(rng, size * 0.4, room, floor)]
+    material = object_material(rng, 2 * size)
+    yaw: Vector = (0.0, rng.angle(), 0.0)
     if kind <= 4:
-        half = (size * 0.65, size * dice.between(0.3, 1.6), size * dice.between(0.25, 0.7))
-        thing = Thing(Shape.BOX, half, (0.0, -half[1] - floor, 0.0), material, yaw)
-        return [turning(dice, thing) if dice.chance(0.35) else thing]
+        half = (size * 0.65, size * rng.uniform(0.3, 1.6), size * rng.uniform(0.25, 0.7))
+        item = ObjectSpec(Shape.BOX, half, (0.0, -half[1] - floor, 0.0), material, yaw)
+        return [spinning(rng, item) if rng.chance(0.35) else item]
     if kind == 5:
-        return [Thing(Shape.ELLIPSOID, (size * 0.9,) * 3, (0.0, -size * 0.9 - floor, 0.0), material)]
-    tall = size * dice.between(0.9, 1.8)
-    can = Thing(Shape.CAPSULE, (size * 0.55, tall, size * 0.55), (0.0, -tall - floor, 0.0), material)
+        return [ObjectSpec(Shape.ELLIPSOID, (size * 0.9,) * 3, (0.0, -size * 0.9 - floor, 0.0), material)]
+    tall = size * rng.uniform(0.9, 1.8)
+    can = ObjectSpec(Shape.CAPSULE, (size * 0.55, tall, size * 0.55), (0.0, -tall - floor, 0.0), material)
     if kind == 6:
-        return [turning(dice, can) if dice.chance(0.2) else can]
-    # A bottle: its neck is a thinner capsule.
-    neck = Thing(Shape.CAPSULE, (size * 0.2, tall * 0.5, size * 0.2), (0.0, -2.2 * tall - floor, 0.0), material)
+        return [spinning(rng, can) if rng.chance(0.2) else can]
+    # A bottle, with a thinner capsule as its neck.
+    neck = ObjectSpec(Shape.CAPSULE, (size * 0.2, tall * 0.5, size * 0.2), (0.0, -2.2 * tall - floor, 0.0), material)
     return [can, neck]
 
 
-def _hand(dice: Dice, stage: Stage) -> list[Thing]:
-    """Let a forearm reach over the table and carry something about; all three move as one."""
-    angle = dice.angle()
-    hold = 0.3 * stage.radius
-    height = stage.table_height + dice.between(0.16, 0.32)
-    swing: Vector = (dice.between(0.03, 0.5) * stage.radius, dice.between(-0.06, 0.06), 0.0)
-    other: Vector = (0.0, dice.between(-0.05, 0.05), dice.between(0.03, 0.4) * stage.radius)
-    path = Path(
+def _hand(rng: Rng, volume: CaptureVolume) -> list[ObjectSpec]:
+    """Draw a forearm, a hand and an object that it carries; all three share one motion."""
+    angle = rng.angle()
+    hold = 0.3 * volume.radius
+    height = volume.table_height + rng.uniform(0.16, 0.32)
+    swing: Vector = (rng.uniform(0.03, 0.5) * volume.radius, rng.uniform(-0.06, 0.06), 0.0)
+    other: Vector = (0.0, rng.uniform(-0.05, 0.05), rng.uniform(0.03, 0.4) * volume.radius)
+    motion = MotionSpec(
         swing=(swing, other),
-        swing_hz=(dice.between(0.15, 0.5), dice.between(0.15, 0.5)),
-        swing_phase=(dice.angle(), dice.angle()),
+        swing_hz=(rng.uniform(0.15, 0.5), rng.uniform(0.15, 0.5)),
+        swing_phase=(rng.angle(), rng.angle()),
     )
-    tone = dice.between(0.15, 0.6)
-    tint = (tone, tone * 0.64, tone * 0.46)
-    skin = Material(
-        Pattern.PLAIN, (tint, near(dice, tint, 0.12), tint), ((1.0, 0.0, 0.0),) * 3, (2.0,) * 3, 0.05, 0.03
-    )
-    sleeve = plain_material(dice, 0.1, 0.8, 1.5) if dice.chance(0.6) else skin
+    tone = rng.uniform(0.15, 0.6)
+    skin = skin_material(rng, (tone, tone * 0.64, tone * 0.46))
+    sleeve = plain_material(rng, 0.1, 0.8, 1.5) if rng.chance(0.6) else skin
     out = (math.cos(angle), math.sin(angle))
-    # A capsule lies along y: lay it down towards `out`, its far end a little higher.
+    # Capsules lie along y: rotate the forearm towards `out`, its far end slightly raised.
     lay = (1.35 * out[1], 0.0, -1.35 * out[0])
     rise = math.cos(1.35) * 0.17
     forearm = (hold * out[0] + 0.2 * out[0], -height - rise, hold * out[1] + 0.2 * out[1])
     hand = (hold * out[0], -height, hold * out[1])
-    size = dice.between(0.03, 0.07)
-    thing = (hold * out[0] - 0.06 * out[0], -height + 0.02, hold * out[1] - 0.06 * out[1])
-    half = (size * 0.7, size * dice.between(0.7, 1.6), size * 0.7)
-    shape = dice.pick((Shape.BOX, Shape.CAPSULE))
+    size = rng.uniform(0.03, 0.07)
+    item = (hold * out[0] - 0.06 * out[0], -height + 0.02, hold * out[1] - 0.06 * out[1])
+    half = (size * 0.7, size * rng.uniform(0.7, 1.6), size * 0.7)
+    shape = rng.choice((Shape.BOX, Shape.CAPSULE))
     return [
-        Thing(Shape.CAPSULE, (0.036, 0.18, 0.036), forearm, sleeve, lay, path),
-        Thing(Shape.ELLIPSOID, (0.05, 0.035, 0.05), hand, skin, (0.0, -angle, 0.0), path),
-        Thing(
+        ObjectSpec(Shape.CAPSULE, (0.036, 0.18, 0.036), forearm, sleeve, lay, motion),
+        ObjectSpec(Shape.ELLIPSOID, (0.05, 0.035, 0.05), hand, skin, (0.0, -angle, 0.0), motion),
+        ObjectSpec(
             shape,
             half if shape is Shape.BOX else (half[0], max(half[1], half[0]), half[2]),
-            thing,
-            object_material(dice, 2 * size),
-            path=path,
+            item,
+            object_material(rng, 2 * size),
+            motion=motion,
         ),
     ]

@@ -1,4 +1,4 @@
-"""Solid textures: colours that are functions of the point in the object's own frame, so they move with the object."""
+"""Procedural solid textures: colour is a function of the point in the object's frame, so it moves with the object."""
 
 import math
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 NOISE_SIZE = 64
-"""Voxels along a period of the noise."""
+"""Voxels per period of the noise."""
 
 _FACTORS = (73856093, 19349663, 83492791, 0x45D9F3B)
 
 
 class Pattern(IntEnum):
-    """What a texture draws before the grain goes over it."""
+    """Base pattern of a texture, modulated by grain."""
 
     PLAIN = 0
     CHECKER = 1
@@ -28,13 +28,13 @@ class Pattern(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Texture:
-    """K solid textures in each of B worlds. Pattern space is `frame @ point + offset`, in cells.
+    """K solid textures in each of B worlds. Pattern coordinates are `frame @ point + offset`, in cells.
 
-    `palette` has three linear RGB colours: ground, second, and joints. The grain is noise with the spectrum of
-    natural images, whose period is 1 / `grain` metres along the object's axes; it darkens and lightens by `strength`,
-    and again by `fine` at a scale ten times finer. `warp` bends stripes and veins, in cells. Row v of `CELLS` is
-    shifted by `bond * v` (0.5: bricks), and joints are `joint` cells wide. `unit` is the length in metres of a unit
-    of the object's own frame.
+    `palette` holds three linear RGB colours: base, second and joints. Grain is noise with the spectrum of natural
+    images and a period of 1 / `grain` metres along the object's axes; it modulates brightness by `strength`, and by
+    `fine` at a ten times finer scale. `warp` bends stripes and veins by that many cells. Row v of `CELLS` is shifted
+    by `bond * v` (0.5: running bond of bricks), and joints are `joint` cells wide. `unit` is the length in metres of
+    one unit of the object's frame.
     """
 
     pattern: Int[Tensor, "B K"]
@@ -55,8 +55,8 @@ class Texture:
     ) -> Float[Tensor, "3 n"]:
         """Return linear RGB in [0, 1] of points in the objects' unit frames.
 
-        `which` counts textures through all worlds. Detail finer than `footprint`, the metres that a pixel covers,
-        fades to its mean.
+        `which` indexes the textures of all worlds. Detail finer than `footprint`, the width of a pixel on the surface
+        in metres, fades to its mean against aliasing.
         """
         table = self._table.index_select(1, which)
         palette, frame, offset = table[0:9].reshape(3, 3, -1), table[9:18].reshape(3, 3, -1), table[18:21]
@@ -71,7 +71,7 @@ class Texture:
             for shift, row in zip(offset, frame, strict=True)
         )
         weight, on_joint = _patterns(table[34:], cells, coarse + 0.3 * detail, warp, bond, joint, seed)
-        # A cell of half a pixel or less is seen as the mean of its colours.
+        # Cells of half a pixel or less fade to the mean of their colours.
         clear = (2.0 - 2.5 * footprint * density).clamp(0, 1)
         weight = torch.lerp(torch.full_like(weight, 0.5), weight, clear)
         color = torch.lerp(palette[0], palette[1], weight)
@@ -81,7 +81,7 @@ class Texture:
 
     @cached_property
     def _table(self) -> Float[Tensor, "40 BK"]:
-        """Put everything into rows of one table, which is looked up once; points come in units of `unit`."""
+        """Parameters of all textures in one table for a single gather, scaled to points in units of `unit`."""
         count = self.pattern.numel()
         frame, grain = self.frame * self.unit[:, :, None], self.grain * self.unit
         columns = [self.palette, frame, self.offset, grain, self.joint]
@@ -102,28 +102,28 @@ def _patterns(
     joint: Tensor,
     seed: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return how much of the second colour each point has, and how much of the joints' colour."""
+    """Return the weights of the second colour and of the joint colour at each point."""
     x, row, layer = (torch.floor(part) for part in cells)
     bent = torch.addcmul(cells[0] + cells[1] + cells[2], warp, grain, value=0.25)
     along = torch.addcmul(cells[0], bond, row)
     first = torch.floor(along)
     aside = [along - first - 0.5, cells[1] - row - 0.5, cells[2] - layer - 0.5]
-    drawn = lattice_values(first, row, layer, seed)
+    drawn = lattice_hash(first, row, layer, seed)
     middle = aside[0].square() + aside[1].square() + aside[2].square()
     plain, checker, stripes, own_cells, marble, dots = drawn_as
-    weight = plain * ramp(grain, -1.0, 1.0)
+    weight = plain * smoothstep(grain, -1.0, 1.0)
     weight = torch.addcmul(weight, checker, (x + row + layer).remainder(2))
-    weight = torch.addcmul(weight, stripes, ramp(torch.sin(2 * math.pi * bent), -0.2, 0.2))
+    weight = torch.addcmul(weight, stripes, smoothstep(torch.sin(2 * math.pi * bent), -0.2, 0.2))
     weight = torch.addcmul(weight, own_cells, drawn)
     weight = torch.addcmul(weight, marble, (1 - torch.sin(math.pi * bent).abs()).square().square())
-    weight = torch.addcmul(weight, dots, ramp(0.02 + 0.14 * drawn - middle, -0.02, 0.02))
+    weight = torch.addcmul(weight, dots, smoothstep(0.02 + 0.14 * drawn - middle, -0.02, 0.02))
     inset = [torch.add(part.abs(), width, alpha=0.5) for part, width in zip(aside, joint, strict=True)]
     over = torch.maximum(torch.maximum(inset[0], inset[1]), inset[2])
-    return weight, ramp(over, 0.5, 0.52) * own_cells
+    return weight, smoothstep(over, 0.5, 0.52) * own_cells
 
 
 def noise(points: Float[Tensor, "3 n"]) -> Float[Tensor, " n"]:
-    """Look up periodic noise of unit variance, between -2.5 and 2.5, whose period is 1."""
+    """Return noise of period 1 and unit variance, clipped to [-2.5, 2.5]."""
     volume = _noise_volume(points.device, points.dtype)
     place = (points - torch.floor(points)) * 2 - 1
     grid = place.T.reshape(1, 1, 1, -1, 3)
@@ -132,10 +132,10 @@ def noise(points: Float[Tensor, "3 n"]) -> Float[Tensor, " n"]:
 
 @lru_cache(maxsize=4)
 def _noise_volume(device: torch.device, dtype: torch.dtype) -> Float[Tensor, "1 1 D D D"]:
-    """Shape white noise so that plane cuts have the amplitude spectrum 1 / f of natural images.
+    """Filter white noise so that plane sections have the 1 / f amplitude spectrum of natural images.
 
     Source: Field, "Relations between the statistics of natural images and the response properties of cortical cells"
-    (1987), for the spectrum; a cut through a volume with the power f ** -3 has the power f ** -2.
+    (1987), for the spectrum; a plane section of a volume of power f ** -3 has the power f ** -2.
     """
     random = torch.Generator().manual_seed(0)
     white = torch.randn(NOISE_SIZE, NOISE_SIZE, NOISE_SIZE, generator=random, dtype=torch.float64)
@@ -149,8 +149,8 @@ def _noise_volume(device: torch.device, dtype: torch.dtype) -> Float[Tensor, "1 
     return whole.to(device, dtype)
 
 
-def lattice_values(x: Tensor, y: Tensor, z: Tensor, seed: Tensor) -> Float[Tensor, " n"]:
-    """Hash whole numbers to values in [0, 1); the same on every device.
+def lattice_hash(x: Tensor, y: Tensor, z: Tensor, seed: Tensor) -> Float[Tensor, " n"]:
+    """Hash integer coordinates to values in [0, 1), identical on every device.
 
     Source: axis factors of Teschner et al., "Optimized spatial hashing" (2003); 32-bit mixing of T. Mueller.
     """
@@ -161,7 +161,7 @@ def lattice_values(x: Tensor, y: Tensor, z: Tensor, seed: Tensor) -> Float[Tenso
     return ((key >> 8) & 0xFFFFFF).to(x.dtype) / 2**24
 
 
-def ramp(value: Tensor, low: float, high: float) -> Tensor:
-    """Go smoothly from 0 at `low` to 1 at `high`."""
+def smoothstep(value: Tensor, low: float, high: float) -> Tensor:
+    """Interpolate from 0 at `low` to 1 at `high` by a cubic with zero slope at both ends."""
     t = ((value - low) / (high - low)).clamp(0, 1)
     return t * t * (3 - 2 * t)

@@ -1,4 +1,4 @@
-"""The record of synthetic worlds: what stands and moves in them, what it looks like, what lights it."""
+"""Synthetic worlds as tensors: shapes, motion, textures and lights, and their state at given instants."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from page4d.synthetic.texture import Texture
 Part = TypeVar("Part", "Lights", Motion, Figures, Texture)
 
 ROOM_FACES = 6
-"""Textures of a room: the walls at -x and +x, ceiling (-y), floor (+y), the walls at -z and +z."""
+"""Number of textures of a room: the walls at -x and +x, ceiling (-y), floor (+y), the walls at -z and +z."""
 
 
 class Shape(IntEnum):
-    """What an object is; a world with fewer objects than its neighbours is filled up with absent ones."""
+    """Shape of an object; ABSENT pads worlds with fewer objects than others of the batch."""
 
     ABSENT = 0
     ROOM = 1
@@ -36,31 +36,31 @@ class Shape(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Lights:
-    """A lamp or sun that casts shadows, a glow from above and a fill from one side; linear RGB.
+    """Point light with shadows, ambient light and directional fill light of each world, in linear RGB.
 
-    The lamp's light has halved at `reach` metres. `fill` falls along `fill_to` through everything. `sky` has the
-    colours of the zenith, the horizon and the clouds.
+    The irradiance of the point light halves at `reach` metres. Fill light falls along `fill_direction` without
+    shadows. `sky` holds the colours of zenith, horizon and clouds.
     """
 
     position: Float[Tensor, "B 3"]
     reach: Float[Tensor, " B"]
     color: Float[Tensor, "B 3"]
-    glow: Float[Tensor, "B 3"]
+    ambient: Float[Tensor, "B 3"]
     fill: Float[Tensor, "B 3"]
-    fill_to: Float[Tensor, "B 3"]
+    fill_direction: Float[Tensor, "B 3"]
     sky: Float[Tensor, "B 3 3"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """B worlds of N objects in metres. Object 0 is what is around: a room, seen from inside, or open ground.
+    """B worlds of N objects in metres. Object 0 is the enclosing room, seen from inside, or open ground.
 
-    `half_size` are half edge lengths of a box; an ellipsoid has its semi-axes, a capsule lies along y with
-    (radius, half length with caps, radius). The last objects are the parts of the figures. Textures 0 to 5 belong to
-    the faces of the room (0 to the ground), texture i + 5 to object i.
+    `half_size` holds half edge lengths of boxes, semi-axes of ellipsoids, and (radius, half length with caps, radius)
+    of capsules, which lie along y. The last objects are the parts of the figures. Textures 0 to 5 belong to the faces
+    of the room (0 to the ground), texture i + 5 to object i.
 
     Raises:
-        ShapeError: if the numbers of objects, motions and textures do not belong together.
+        ShapeError: if the numbers of objects, motions and textures do not match.
     """
 
     shape: Int[Tensor, "B N"]
@@ -72,12 +72,12 @@ class World:
 
     def __post_init__(self) -> None:
         batch, count = self.shape.shape
-        things, parts = self.motion.center.shape[1], self.figures.half_sizes.shape[1:3].numel()
-        found = tuple(self.half_size.shape), things + parts, self.texture.pattern.shape[1]
+        objects, parts = self.motion.center.shape[1], self.figures.half_sizes.shape[1:3].numel()
+        found = tuple(self.half_size.shape), objects + parts, self.texture.pattern.shape[1]
         if found != ((batch, count, 3), count, count - 1 + ROOM_FACES):
             raise ShapeError(
                 f"{count} objects with sizes {found[0]}, {found[1]} motions and {found[2]} textures",
-                "give each object its own",
+                "pass one of each per object",
             )
 
     @property
@@ -91,31 +91,32 @@ class World:
         return torch.cat([self.motion.object_to_world(times), parts], dim=2)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "World":
-        """Apply `change` to every tensor of the worlds: move them to a device, cast them, select some."""
+        """Apply `change` to every tensor, for example to move or cast it."""
         return World(
             shape=change(self.shape),
             half_size=change(self.half_size),
-            motion=_changed(self.motion, change),
-            figures=_changed(self.figures, change),
-            texture=_changed(self.texture, change),
-            lights=_changed(self.lights, change),
+            motion=_map_fields(self.motion, change),
+            figures=_map_fields(self.figures, change),
+            texture=_map_fields(self.texture, change),
+            lights=_map_fields(self.lights, change),
         )
 
 
-def _changed(part: Part, change: Callable[[Tensor], Tensor]) -> Part:
+def _map_fields(part: Part, change: Callable[[Tensor], Tensor]) -> Part:
     return type(part)(**{field.name: change(getattr(part, field.name)) for field in dataclasses.fields(part)})
 
 
 EDGE = 1e-3
-"""How far from the edges of a box, as a part of its size, its faces begin to count as rounded off."""
+"""Width of the rounded edges of boxes, relative to their size."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Instants:
-    """Worlds at S instants, with every object in a frame of its own in which it has a unit size.
+class Snapshots:
+    """Worlds at S instants, with the transforms from the world to the unit frame of every object.
 
-    There a box reaches from -1 to 1, an ellipsoid is a ball of radius 1, and a capsule has the radius 1 and the half
-    length `length`. `matrix` and `offset` take world points there. Open ground is the upper face of an endless box.
+    In its unit frame a box extends from -1 to 1, an ellipsoid is the sphere of radius 1, and a capsule has radius 1
+    and half length `length`. `matrix` and `offset` map world points to it; `unit` is its scale in metres. Spheres of
+    `radius` about `center` bound the objects. Open ground is the upper face of an infinite box.
     """
 
     shape: Int[Tensor, "S N"]
@@ -127,8 +128,8 @@ class Instants:
     radius: Float[Tensor, "S N"]
 
     @staticmethod
-    def of(world: World, times: Float[Tensor, "B T"], dtype: torch.dtype) -> "Instants":
-        """Freeze worlds at `times`; S = B T. Spheres of `radius` about `center` hold the objects."""
+    def of(world: World, times: Float[Tensor, "B T"], dtype: torch.dtype) -> "Snapshots":
+        """Evaluate worlds at `times`; S = B T."""
         poses = world.object_to_world(times).flatten(0, 1)
         shape, half = (part.repeat_interleave(times.shape[1], dim=0) for part in (world.shape, world.half_size))
         unit = torch.where((shape == Shape.CAPSULE)[..., None], half[..., :1], half)
@@ -142,26 +143,26 @@ class Instants:
             "center": poses[..., :3, 3],
             "radius": torch.where(shape == Shape.BOX, half.square().sum(-1).sqrt(), half.amax(-1)),
         }
-        return Instants(shape=shape, **{name: part.to(dtype) for name, part in parts.items()})
+        return Snapshots(shape=shape, **{name: part.to(dtype) for name, part in parts.items()})
 
     @cached_property
     def table(self) -> Float[Tensor, "SN 16"]:
-        """Matrix, offset, length and unit of every object in one row."""
+        """Matrix, offset, length and unit of every object, one row per object."""
         parts = (self.matrix.flatten(2), self.offset, self.length[..., None], self.unit)
         return torch.cat(parts, dim=-1).flatten(0, 1)
 
     @cached_property
     def surface_table(self) -> Float[Tensor, "15 SN"]:
-        """Matrix, offset, core beside and along y, and side of every object in one column.
+        """Matrix, offset, half extents of the core across and along y, and side of every object, one column each.
 
-        A surface point minus the nearest point of the core is a normal in the object's frame. The side is -1 where
-        the object is seen from inside.
+        A surface point minus the nearest point of the core is the normal in the object's frame. The side is -1 for
+        objects seen from inside.
         """
         shape = self.shape.flatten()
         flat = (shape == Shape.BOX) | (shape == Shape.ROOM) | (shape == Shape.GROUND)
-        beside = torch.where(flat, 1 - EDGE, 0.0).to(self.matrix)
-        along = torch.where(shape == Shape.CAPSULE, self.length.flatten() - 1, beside)
-        beside = torch.where(shape == Shape.GROUND, torch.inf, beside)
+        across = torch.where(flat, 1 - EDGE, 0.0).to(self.matrix)
+        along = torch.where(shape == Shape.CAPSULE, self.length.flatten() - 1, across)
+        across = torch.where(shape == Shape.GROUND, torch.inf, across)
         side = torch.where(shape == Shape.ROOM, -1.0, 1.0).to(self.matrix)
-        last = torch.stack([beside, along, side])
+        last = torch.stack([across, along, side])
         return torch.cat([self.table[:, :12].T, last]).contiguous()

@@ -1,4 +1,4 @@
-"""Write a synthetic capture to a folder: one video a view, and the truth beside them."""
+"""Export of a synthetic capture: one video per view, and the ground truth in a subfolder."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ from page4d.errors import OutputError, UsageError
 from page4d.synthetic.capture import SyntheticCapture, quantize
 
 QUALITY_CRF = 18
-"""Constant rate factor of H.264: lower is better and larger."""
+"""Constant rate factor of H.264; lower values give higher quality and larger files."""
 
 _ITU_601 = 6
 _LIMITED_RANGE = 1
@@ -29,14 +29,14 @@ _LIMITED_RANGE = 1
 def write_capture(
     capture: SyntheticCapture, folder: Path, *, truth_stride: int = 1, quality_crf: int = QUALITY_CRF
 ) -> None:
-    """Render a capture into `folder`: `cam01.mp4` and so on, and `truth/` with cameras, depth and moving pixels.
+    """Render a capture to `folder`: `cam01.mp4` etc., and `truth/` with cameras, depth and motion masks.
 
     Depth PNGs hold millimetres, masks 255 where an object moves; both are named by frame number and written for every
-    `truth_stride`-th frame. The same capture gives the same bytes with the same versions of torch, PyAV and OpenCV.
+    `truth_stride`-th frame. Files are reproducible byte for byte with equal versions of torch, PyAV and OpenCV.
 
     Raises:
-        OutputError: if the folder holds anything already, or cannot be made.
-        UsageError: for video sizes or rates that H.264 in this form cannot hold, or a stride below 1.
+        OutputError: if the folder is not empty or cannot be created.
+        UsageError: for odd video sizes, frame rates that H.264 cannot represent, or a stride below 1.
     """
     _check(capture, truth_stride)
     _make_empty(folder)
@@ -65,15 +65,15 @@ def write_capture(
 
 
 def camera_table(capture: SyntheticCapture) -> dict[str, object]:
-    """Return the true cameras as `truth/cameras.json` holds them; one that moves has a matrix for each of `times`."""
+    """Return the content of `truth/cameras.json`; moving cameras have one matrix per entry of `times`."""
     static = capture.rig.is_static
     cameras = {}
     for view, name in enumerate(capture.view_names):
-        own = capture.cameras_of(view)
-        height, width = own.image_size
+        true = capture.cameras_of(view)
+        height, width = true.image_size
         cameras[name] = {
-            "world_to_camera": (own.world_to_camera[0] if static else own.world_to_camera).tolist(),
-            "intrinsics": own.intrinsics[0].tolist(),
+            "world_to_camera": (true.world_to_camera[0] if static else true.world_to_camera).tolist(),
+            "intrinsics": true.intrinsics[0].tolist(),
             "width": width,
             "height": height,
         }
@@ -91,7 +91,7 @@ def camera_table(capture: SyntheticCapture) -> dict[str, object]:
 
 
 def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf: int) -> dict[str, object]:
-    """Return what made a folder: every option, and the command that makes it again."""
+    """Return the content of `truth/capture.json`: every option, and the command line that reproduces the folder."""
     height, width = capture.image_size
     default = SyntheticCapture()
     words: list[object] = ["page4d", "synthesize", "--seed", capture.seed, "--views", capture.num_views]
@@ -126,7 +126,7 @@ def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf:
 
 
 class VideoFile:
-    """An H.264 file that frames are added to; one thread and no clock, so the same frames give the same bytes."""
+    """H.264 writer, single-threaded and without time stamps in its headers, so that its output is reproducible."""
 
     def __init__(self, path: Path, image_size: tuple[int, int], fps: float, quality_crf: int) -> None:
         rate = Fraction(fps).limit_denominator(1001)
@@ -163,12 +163,12 @@ class VideoFile:
 def _check(capture: SyntheticCapture, truth_stride: int) -> None:
     for height, width in capture.view_sizes:
         if height % 2 or width % 2:
-            raise UsageError(f"a video of {width}x{height} px", "give an even width and height")
+            raise UsageError(f"a video of {width}x{height} px", "use an even width and height")
     rate = Fraction(capture.fps).limit_denominator(1001)
     if rate <= 0 or abs(float(rate) - capture.fps) > 1e-3 * capture.fps:
-        raise UsageError(f"a video of {capture.fps:g} frames per second", "give a rate between 0.01 and 1000")
+        raise UsageError(f"a video of {capture.fps:g} frames per second", "use a rate between 0.01 and 1000")
     if truth_stride < 1:
-        raise UsageError(f"truth for every {truth_stride}th frame", "give a stride of at least 1")
+        raise UsageError(f"ground truth for every {truth_stride}th frame", "use a stride of at least 1")
 
 
 def _make_empty(folder: Path) -> None:
@@ -176,13 +176,14 @@ def _make_empty(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         found: Sequence[Path] = sorted(folder.iterdir())
     except OSError as error:
-        raise OutputError(f"{folder} cannot be made: {error.strerror}", "choose another folder") from error
+        raise OutputError(f"'{folder}' cannot be created: {error.strerror}", "choose another folder") from error
     if found:
-        raise OutputError(f"{folder} holds {len(found)} entries, '{found[0].name}' first", "choose an empty folder")
+        message = f"'{folder}' contains {len(found)} entries, '{found[0].name}' first"
+        raise OutputError(message, "choose an empty folder")
 
 
 def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:
     written, encoded = cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 9])
     if not written:
-        raise OutputError(f"{path} cannot be encoded", "choose a smaller image size")
+        raise OutputError(f"'{path}' cannot be encoded", "choose a smaller image size")
     path.write_bytes(encoded.tobytes())

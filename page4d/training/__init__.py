@@ -1,1 +1,1 @@
-"""Training of any network of the family: on endless synthetic captures, on folders with truth, or on both."""
+"""Training of networks: the engine, supervised training, and validation on held-out scenes."""

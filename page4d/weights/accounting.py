@@ -1,4 +1,4 @@
-"""Say of every tensor of a network where it comes from, and of every tensor of a source where it goes."""
+"""Tensor accounting of a conversion: the origin of every network tensor, the destination of every source tensor."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ from page4d.weights.stream import TensorSpec
 
 
 class Tag(StrEnum):
-    """What happens to a tensor."""
+    """Origin of a network tensor, or dropped."""
 
     COPIED = "copied"
     DERIVED = "derived"
@@ -25,21 +25,21 @@ class Tag(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One tensor of the network or one that is left out, and the rule that decided."""
+    """One tensor of the network, or one that is dropped, and the rule that applied."""
 
     tag: Tag
     rule: str
     origin: str
-    """Which source: the name of its network, or `page4d` for what is new."""
+    """Title of the source's family; `page4d` for new tensors."""
     source: str | None
     target: str | None
     shape: tuple[int, ...]
-    """Of the tensor in the network; of a dropped one, in the source."""
+    """Shape in the network; of a dropped tensor, in the source."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exemption:
-    """A rule that comes before the key map: drops names, gives them another target, or adapts the tensor as well."""
+    """A rule that precedes the key map: drops names, or renames them and optionally adapts the tensor."""
 
     rule: str
     pattern: str
@@ -48,43 +48,43 @@ class Exemption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
-    """How the tensors of one source enter the network: exemptions first, then its key map."""
+class SourceStage:
+    """Mapping of the tensors of one source to the network: exemptions first, then the key map."""
 
     origin: str
     exemptions: tuple[Exemption, ...]
     keys: KeyMap
     steps: Mapping[str, str] = field(default_factory=dict)
-    """Steps of the schedule by their name in the key map: `frame` may become `time`."""
+    """Steps of the network's schedule by their name in the key map, such as `time` for `frame`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """A tensor that starts as another one of the same network."""
+    """A tensor initialized with the values of another one of the same network."""
 
     rule: str
     target: str
-    """The name of that other one."""
+    """Name of the tensor that is copied."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """All rows of a conversion, complete in both directions."""
+    """All rows of a conversion: every network tensor and every source tensor has one."""
 
     rows: tuple[Row, ...]
     adaptations: Mapping[str, Callable[[Tensor], Tensor]]
-    """By target, of the derived tensors that are no copies."""
+    """Adaptations of derived tensors, by target; copies have none."""
 
     def targets(self) -> dict[str, Row]:
-        """Return the rows of the network's tensors by their name."""
+        """Return the rows of the network tensors by name."""
         return {row.target: row for row in self.rows if row.target is not None}
 
     def count(self, tag: Tag, origin: str | None = None) -> int:
-        """Count the rows of a tag, of one source or all."""
+        """Count the rows with a tag, of one source or of all."""
         return sum(row.tag is tag and origin in (None, row.origin) for row in self.rows)
 
     def num_used(self) -> int:
-        """Count the source tensors that the network holds, each once."""
+        """Count the distinct source tensors that the network uses."""
         return len({(row.origin, row.source) for row in self.rows if row.source and row.target})
 
     def by_rule(self) -> list[tuple[str, str, Tag, int]]:
@@ -93,20 +93,20 @@ class Account:
         return [(*key, number) for key, number in counts.items()]
 
 
-def draw_account(
-    stages: Sequence[tuple[Stage, Mapping[str, TensorSpec]]],
+def build_account(
+    stages: Sequence[tuple[SourceStage, Mapping[str, TensorSpec]]],
     network: Mapping[str, tuple[int, ...]],
-    fresh: Mapping[str, str],
+    new: Mapping[str, str],
     copies: Mapping[str, Copy],
 ) -> Account:
-    """Follow every source tensor through the rules of its stage and demand that the network is filled exactly.
+    """Apply the rules of each stage to its source tensors, and require that they fill the network exactly.
 
-    `network` holds the shapes to be filled. What no source fills may be a copy, or may start anew by the rule that
-    `fresh` has for its name.
+    `network` holds the shapes of all tensors. Tensors without a source are among `copies`, or in `new`, which maps
+    names to initialization rules.
 
     Raises:
-        WeightsError: naming the first tensor that no rule knows, that has a wrong shape or type, that is missing, or
-            that two sources would fill.
+        WeightsError: naming the first tensor that no rule matches, that has a wrong shape or type, that is missing,
+            or that two source tensors would fill.
     """
     rows: list[Row] = []
     adaptations: dict[str, Callable[[Tensor], Tensor]] = {}
@@ -114,14 +114,14 @@ def draw_account(
     problems: list[str] = []
     for stage, specs in stages:
         for name, spec in specs.items():
-            row, adapt = _follow(stage, name, spec)
+            row, adapt = _apply_rules(stage, name, spec)
             if row is None:
-                problems.append(f"no rule names '{name}' {list(spec.shape)} of {stage.origin}")
+                problems.append(f"no rule matches '{name}' {list(spec.shape)} of {stage.origin}")
                 continue
             rows.append(row)
             if row.target is None:
                 continue
-            problems += _misfits(row, spec, network, filled)
+            problems += _mismatches(row, spec, network, filled)
             filled[row.target] = name
             if adapt is not None:
                 adaptations[row.target] = adapt
@@ -129,8 +129,8 @@ def draw_account(
     for name, shape in network.items():
         if name in filled:
             continue
-        if name in fresh:
-            rows.append(Row(tag=Tag.NEW, rule=fresh[name], origin="page4d", source=None, target=name, shape=shape))
+        if name in new:
+            rows.append(Row(tag=Tag.NEW, rule=new[name], origin="page4d", source=None, target=name, shape=shape))
         elif name in copies and copies[name].target in by_target:
             copied = by_target[copies[name].target]
             rows.append(replace(copied, tag=Tag.DERIVED, rule=copies[name].rule, target=name))
@@ -141,13 +141,15 @@ def draw_account(
         second = f"; {problems[-1]}" if len(problems) > 1 else ""
         raise WeightsError(
             f"the weights do not fit the network: {problems[0]}{second}{more}",
-            "these weights are incomplete, changed or of another network; nothing was written",
+            "these weights are incomplete, modified or of another network; nothing was written",
         )
     return Account(rows=tuple(rows), adaptations=adaptations)
 
 
-def _follow(stage: Stage, name: str, spec: TensorSpec) -> tuple[Row | None, Callable[[Tensor], Tensor] | None]:
-    """Apply the first exemption that matches, else the key map; no row if nothing knows the name."""
+def _apply_rules(
+    stage: SourceStage, name: str, spec: TensorSpec
+) -> tuple[Row | None, Callable[[Tensor], Tensor] | None]:
+    """Apply the first exemption that matches, else the key map; no row if neither matches."""
     for exemption in stage.exemptions:
         match = re.fullmatch(exemption.pattern, name)
         if match is None:
@@ -170,14 +172,14 @@ def _follow(stage: Stage, name: str, spec: TensorSpec) -> tuple[Row | None, Call
     return _row(stage, Tag.COPIED, part_of(mapped), name, mapped, spec.shape), None
 
 
-def _row(stage: Stage, tag: Tag, rule: str, source: str, target: str | None, shape: tuple[int, ...]) -> Row:
+def _row(stage: SourceStage, tag: Tag, rule: str, source: str, target: str | None, shape: tuple[int, ...]) -> Row:
     return Row(tag=tag, rule=rule, origin=stage.origin, source=source, target=target, shape=shape)
 
 
-def _misfits(
+def _mismatches(
     row: Row, spec: TensorSpec, network: Mapping[str, tuple[int, ...]], filled: Mapping[str, str]
 ) -> list[str]:
-    """Return what is wrong with a tensor that is to fill the network."""
+    """Return why a tensor cannot fill its target."""
     assert row.target is not None
     if row.target not in network:
         return [f"'{row.source}' {list(row.shape)} of {row.origin} would become '{row.target}', which does not exist"]
@@ -192,7 +194,7 @@ def _misfits(
 
 
 def part_of(name: str) -> str:
-    """Return the part of a network that a tensor belongs to: `encoder`, `camera_head`, `aggregator.blocks.time`."""
+    """Return the part of the network that a tensor belongs to, such as `encoder` or `aggregator.blocks.time`."""
     parts = name.split(".")
     if parts[0] != "aggregator":
         return parts[0]

@@ -1,62 +1,67 @@
-"""Turn checkpoints of the public networks into one self-describing file, with an account of every tensor."""
+"""Conversion of published networks and encoders to self-describing weights files, with every tensor accounted for."""
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import page4d
+from page4d.choices import Recipe, Target
+from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.models.config import NetworkConfig
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, build_network
-from page4d.weights.accounting import Account, Tag, draw_account
-from page4d.weights.families import LICENCES, TITLES, Family, Recognised, Specs, read_network
+from page4d.weights.accounting import Account, Tag, build_account
+from page4d.weights.architectures import Specs, read_encoder, read_network
+from page4d.weights.families import FAMILIES, Family, recognize, titles
 from page4d.weights.published import Settings
-from page4d.weights.recipes import FAMILIES, Blueprint, Recipe, Target, draw_blueprint
+from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
 from page4d.weights.sources import TensorSource, open_source
-from page4d.weights.store import save_tensors
+from page4d.weights.store import describe_encoder, save_tensors
 from page4d.weights.stream import TensorSpec
-from page4d.weights.view_time import ViewTimeOptions, copies
+from page4d.weights.view_time import ViewTimeOptions, copied_tensors
 
 _CONSTANTS = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_DEVIATION}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertSettings:
-    """What is asked for; None is what the sources suggest."""
+    """Options of a conversion; None selects what the sources imply. Encoders take `dtype` and `licence` only."""
 
     recipe: Recipe | None = None
     target: Target | None = None
     mask: bool | None = None
     view_time: ViewTimeOptions | None = None
-    """Of the view x time network only."""
+    """For the view x time network only."""
     dtype: torch.dtype = torch.float32
     licence: str | None = None
-    configs: Mapping[str, Settings] | None = None
+    configs: Mapping[str, Settings] = field(default_factory=dict)
     """Constructor arguments by network, where they are not the published ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conversion:
-    """A conversion that adds up; nothing has been written."""
+class PlannedConversion:
+    """A conversion whose tensors are all accounted for; nothing has been written."""
 
-    recipe: Recipe
-    target: Target
+    recipe: Recipe | None
+    """None for an encoder."""
+    target: str
     sources: Mapping[Family, TensorSource]
     blueprint: Blueprint
     account: Account
     specs: Mapping[str, TensorSpec]
     licence: str
+    description: str
 
     @property
-    def notices(self) -> tuple[str, ...]:
-        """What the user should know."""
-        return self.blueprint.notices
+    def title(self) -> str:
+        """Titles of the sources."""
+        return titles(self.sources, " + ")
 
     @property
     def num_bytes(self) -> int:
@@ -64,78 +69,132 @@ class Conversion:
         return sum(spec.num_bytes for spec in self.specs.values())
 
 
-def plan_conversion(paths: Sequence[Path], settings: ConvertSettings) -> Conversion:
-    """Open the sources, recognise them and account for every tensor, by names and shapes alone.
+def plan_conversion(paths: Sequence[Path], settings: ConvertSettings) -> PlannedConversion:
+    """Open and recognize the sources, and account for every tensor by name and shape.
 
     Raises:
-        WeightsError: if a source is unusable or something does not add up.
-        UsageError: if the options contradict the sources or each other.
+        WeightsError: if a source is unusable or tensors do not fit.
+        UsageError: if the options contradict the sources or each other, or an encoder has no published size.
     """
-    sources, found = _recognised(paths, settings.configs or {})
-    recipe = settings.recipe or _suggested(tuple(found))
-    _check_families(recipe, sources)
-    target = settings.target or (Target.PAGE4D_MV if recipe is Recipe.THREE_STAGE else Target.OWN)
-    order = FAMILIES[recipe]
-    specs = {family: sources[family].specs for family in order}
-    blueprint = draw_blueprint(recipe, target, found, specs, settings.mask, settings.view_time)
-    network = network_shapes(blueprint.config)
-    return Conversion(
-        recipe=recipe,
-        target=target,
-        sources={family: sources[family] for family in order},
-        blueprint=blueprint,
-        account=account_for(blueprint, [specs[family] for family in order], network),
-        specs={name: TensorSpec(shape=shape, dtype=settings.dtype) for name, shape in network.items()},
-        licence=settings.licence or " + ".join(f"{TITLES[family]}: {LICENCES[family]}" for family in order),
+    opened = []
+    for path in paths:
+        source = open_source(path)
+        opened.append((recognize(source.specs, str(path), source.metadata), source))
+    for family, source in opened:
+        if FAMILIES[family].is_encoder:
+            return _plan_encoder(family, source, settings, len(paths))
+    return _plan_network(opened, settings)
+
+
+def _plan_encoder(
+    family: Family, source: TensorSource, settings: ConvertSettings, num_sources: int
+) -> PlannedConversion:
+    where = str(source.path)
+    if num_sources > 1:
+        raise UsageError(f"'{where}' is an encoder, and {num_sources} sources are given", "convert it alone")
+    if settings != ConvertSettings(dtype=settings.dtype, licence=settings.licence):
+        raise UsageError(f"'{where}' is an encoder; options of networks are given", "leave them out")
+    licence, description = FAMILIES[family].licence, f"{FAMILIES[family].title}, an encoder"
+    if family is Family.PAGE4D_ENCODER:
+        config, info = describe_encoder(source.path)
+        licence, description = info.licence, info.description
+    else:
+        config = read_encoder(family, source.specs, where)
+    return _planned(
+        {family: source}, encoder_blueprint(family, config), settings, licence, description, target="encoder"
     )
 
 
-def account_for(blueprint: Blueprint, sources: Sequence[Specs], network: Mapping[str, tuple[int, ...]]) -> Account:
-    """Draw the account of a blueprint whose stages read these sources.
+def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: ConvertSettings) -> PlannedConversion:
+    sources: dict[Family, TensorSource] = {}
+    for family, source in opened:
+        if family in sources:
+            raise UsageError(
+                f"'{sources[family].path}' and '{source.path}' are both {FAMILIES[family].title}",
+                "give one of them; give the shards of one network as their folder",
+            )
+        sources[family] = source
+    unused = sorted(set(settings.configs) - {family.value for family in sources})
+    if unused:
+        raise UsageError(f"--config describes {unused[0]}, but no source is of this network", "leave it out")
+    found = {
+        family: read_network(family, source.specs, str(source.path), settings.configs)
+        for family, source in sources.items()
+    }
+    recipe = settings.recipe or _matching_recipe(tuple(sources))
+    _check_families(recipe, sources)
+    target = settings.target or (Target.PAGE4D_MV if recipe is Recipe.THREE_STAGE else Target.OWN)
+    blueprint = network_blueprint(recipe, target, found, settings.mask, settings.view_time)
+    order = RECIPE_SOURCES[recipe]
+    kind = "view x time network" if target is Target.PAGE4D_MV else "published network"
+    return _planned(
+        {family: sources[family] for family in order},
+        blueprint,
+        settings,
+        licence=" + ".join(f"{FAMILIES[family].title}: {FAMILIES[family].licence}" for family in order),
+        description=f"{titles(order, ' + ')}, {kind}",
+        target=target.value,
+        recipe=recipe,
+    )
+
+
+def _planned(
+    sources: Mapping[Family, TensorSource],
+    blueprint: Blueprint,
+    settings: ConvertSettings,
+    licence: str,
+    description: str,
+    target: str,
+    recipe: Recipe | None = None,
+) -> PlannedConversion:
+    shapes = tensor_shapes(blueprint.config)
+    return PlannedConversion(
+        recipe=recipe,
+        target=target,
+        sources=sources,
+        blueprint=blueprint,
+        account=account_for(blueprint, [source.specs for source in sources.values()], shapes),
+        specs={name: TensorSpec(shape=shape, dtype=settings.dtype) for name, shape in shapes.items()},
+        licence=settings.licence or licence,
+        description=description,
+    )
+
+
+def account_for(blueprint: Blueprint, sources: Sequence[Specs], shapes: Mapping[str, tuple[int, ...]]) -> Account:
+    """Return the account of a blueprint whose stages read these sources and fill tensors of these shapes.
 
     Raises:
-        WeightsError: if something does not add up.
-        UsageError: if a number is set that the network does not have.
+        WeightsError: if the sources do not fill the tensors exactly.
+        UsageError: if an initial value is given for a scalar that the network does not have.
     """
-    blueprint.fresh.check(blueprint.config, network)
-    fresh = {name: rule for name in network if (rule := blueprint.fresh.rule(name)) is not None}
-    copied = copies(network, blueprint.config, blueprint.last_of_pi3)
-    return draw_account(list(zip(blueprint.stages, sources, strict=True)), network, fresh, copied)
+    new, copies = {}, {}
+    if isinstance(blueprint.config, NetworkConfig):
+        blueprint.new.check(blueprint.config, shapes)
+        new = {name: rule for name in shapes if (rule := blueprint.new.rule(name)) is not None}
+        copies = copied_tensors(shapes, blueprint.config, blueprint.last_of_pi3)
+    return build_account(list(zip(blueprint.stages, sources, strict=True)), shapes, new, copies)
 
 
-def network_shapes(config: NetworkConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor of a network by its name, without allocating any."""
+def tensor_shapes(config: NetworkConfig | EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a network or encoder by name, without allocating memory."""
     with torch.device("meta"):
-        return {name: tuple(value.shape) for name, value in build_network(config).state_dict().items()}
+        module = build_network(config) if isinstance(config, NetworkConfig) else build_encoder(config)
+    return {name: tuple(value.shape) for name, value in module.state_dict().items()}
 
 
-class Planned(Protocol):
-    """What a conversion tells before it is written."""
-
-    @property
-    def sources(self) -> Mapping[Any, TensorSource]:
-        """What is read, by what it is."""
-        ...
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the tensors in the file."""
-        ...
-
-
-def check_output(out: Path, conversion: Planned | None = None, *, overwrite: bool = False) -> None:
-    """Refuse an output that exists, cannot be loaded by its name, or does not fit on the disk.
+def check_output(out: Path, conversion: PlannedConversion | None = None, *, overwrite: bool = False) -> None:
+    """Refuse an output that exists, has another suffix than .safetensors, or does not fit on the disk.
 
     Raises:
-        UsageError: if the file's name does not end in .safetensors, or it is one of the sources.
-        OutputError: if it is there already, its folder is missing or the disk is too full.
+        UsageError: if the suffix is wrong, or the file is one of the sources.
+        OutputError: if the file exists, its folder is missing or the disk is too full.
     """
     if out.suffix != ".safetensors":
         raise UsageError(f"--out '{out}' does not end in .safetensors", "give it that ending")
     if not out.parent.is_dir():
-        raise OutputError(f"folder '{out.parent}' does not exist", "make it first")
+        raise OutputError(f"folder '{out.parent}' does not exist", "create it first")
     if out.is_dir() or (out.exists() and not overwrite):
-        raise OutputError(f"'{out}' is there already", "choose another name, or pass --overwrite")
+        raise OutputError(f"'{out}' already exists", "choose another name, or pass --overwrite")
     if conversion is None:
         return
     for source in conversion.sources.values():
@@ -150,52 +209,43 @@ def check_output(out: Path, conversion: Planned | None = None, *, overwrite: boo
 
 
 def write_conversion(
-    conversion: Conversion, out: Path, on_written: Callable[[int], None] | None = None
+    conversion: PlannedConversion, out: Path, on_written: Callable[[int], None] | None = None
 ) -> dict[str, str]:
-    """Write the file, one tensor in memory at a time, and return what it says about itself.
+    """Write the file with one tensor in memory at a time, and return its metadata.
 
     Raises:
-        WeightsError: if a tensor holds what is no number or does not fit the element type.
+        WeightsError: if a tensor is not finite or exceeds the range of the element type.
         OutputError: if the file cannot be written.
     """
-    _check_constants(conversion.sources)
-    rows = conversion.account.targets()
-    by_title = {TITLES[family]: source for family, source in conversion.sources.items()}
-    new = {row.target: row.shape for row in rows.values() if row.target is not None and row.tag is Tag.NEW}
-    fresh = conversion.blueprint.fresh.tensors(conversion.blueprint.config, new)
+    _check_constants(conversion.sources.values())
+    rows, adaptations = conversion.account.targets(), conversion.account.adaptations
+    by_title = {FAMILIES[family].title: source for family, source in conversion.sources.items()}
+    new = _new_tensors(conversion)
 
     def read(name: str) -> Tensor:
         row = rows[name]
         if row.source is None:
-            tensor = fresh[name]
+            tensor = new[name]
         else:
             tensor = by_title[row.origin].read(row.source)
-            if name in conversion.account.adaptations:
-                tensor = conversion.account.adaptations[name](tensor)
-        return cast_tensor(tensor, conversion.specs[name].dtype, row.source or name)
+            if name in adaptations:
+                tensor = adaptations[name](tensor)
+        return _cast(tensor, conversion.specs[name].dtype, row.source or name)
 
     metadata = _metadata(conversion)
     save_tensors(out, conversion.blueprint.config, metadata, conversion.specs, read, on_written)
     return metadata
 
 
-def report_document(conversion: Conversion, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the whole account for machines: every tensor has a row."""
+def report_document(conversion: PlannedConversion, metadata: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the account as JSON-compatible values, with one row per tensor."""
     account = conversion.account
     return {
-        "recipe": conversion.recipe.value,
-        "to": conversion.target.value,
-        "sources": {TITLES[family]: str(source.path) for family, source in conversion.sources.items()},
+        **({} if conversion.recipe is None else {"recipe": conversion.recipe.value}),
+        "to": conversion.target,
+        "sources": {FAMILIES[family].title: str(source.path) for family, source in conversion.sources.items()},
         "licence": conversion.licence,
-        "notices": list(conversion.notices),
-        **account_document(account),
-        "metadata": None if metadata is None else dict(metadata),
-    }
-
-
-def account_document(account: Account) -> dict[str, Any]:
-    """Return every row of an account for machines, and what the rows add up to."""
-    return {
+        "notices": list(conversion.blueprint.notices),
         "counts": {tag.value: account.count(tag) for tag in Tag},
         "rules": [
             {"from": origin, "rule": rule, "tag": tag.value, "tensors": number}
@@ -212,57 +262,47 @@ def account_document(account: Account) -> dict[str, Any]:
             }
             for row in account.rows
         ],
+        "metadata": None if metadata is None else dict(metadata),
     }
 
 
-def _recognised(
-    paths: Sequence[Path], configs: Mapping[str, Settings]
-) -> tuple[dict[Family, TensorSource], dict[Family, Recognised]]:
-    sources: dict[Family, TensorSource] = {}
-    found: dict[Family, Recognised] = {}
-    for path in paths:
-        source = open_source(path)
-        recognised = read_network(source.specs, str(path), configs)
-        if recognised.family in sources:
-            raise UsageError(
-                f"'{sources[recognised.family].path}' and '{path}' are both {TITLES[recognised.family]}",
-                "give one of them; the shards of one network are given as their folder",
-            )
-        sources[recognised.family], found[recognised.family] = source, recognised
-    unused = sorted(set(configs) - {family.value for family in found})
-    if unused:
-        raise UsageError(f"--config describes {unused[0]}, but no source is of it", "leave it out")
-    return sources, found
-
-
-def _suggested(families: Sequence[Family]) -> Recipe:
-    for recipe, needed in FAMILIES.items():
+def _matching_recipe(families: Sequence[Family]) -> Recipe:
+    for recipe, needed in RECIPE_SOURCES.items():
         if set(needed) == set(families):
             return recipe
-    held = " and ".join(TITLES[family] for family in families)
-    raise UsageError(f"no recipe makes a network of {held}", "give one network, or Pi3 and PAGE-4D")
+    raise UsageError(f"no recipe combines {titles(families)}", "give one network, or Pi3 and PAGE-4D")
 
 
 def _check_families(recipe: Recipe, sources: Mapping[Family, TensorSource]) -> None:
-    """Compare what a recipe needs with what there is."""
-    needed = FAMILIES[recipe]
+    """Refuse sources that the recipe does not use, and missing ones."""
+    needed = RECIPE_SOURCES[recipe]
     for family, source in sources.items():
         if family not in needed:
-            wanted = " and ".join(TITLES[each] for each in needed)
             raise WeightsError(
-                f"'{source.path}' holds weights of {TITLES[family]}, recipe {recipe} takes {wanted}",
-                "leave --recipe out, or give the weights it takes",
+                f"'{source.path}' holds weights of {FAMILIES[family].title}, recipe {recipe} takes {titles(needed)}",
+                "leave --recipe out, or give the weights that it takes",
             )
     missing = [family for family in needed if family not in sources]
     if missing:
-        raise UsageError(f"recipe {recipe} lacks the weights of {TITLES[missing[0]]}", "give them as one more source")
+        raise UsageError(
+            f"recipe {recipe} lacks the weights of {FAMILIES[missing[0]].title}", "give them as another source"
+        )
 
 
-def cast_tensor(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
+def _new_tensors(conversion: PlannedConversion) -> dict[str, Tensor]:
+    """Return the initial values of the tensors without a source."""
+    blueprint = conversion.blueprint
+    if not isinstance(blueprint.config, NetworkConfig):
+        return {}
+    rows = conversion.account.targets().items()
+    return blueprint.new.tensors(blueprint.config, {name: row.shape for name, row in rows if row.tag is Tag.NEW})
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     """Return a tensor in another type.
 
     Raises:
-        WeightsError: if it holds what is no number or does not fit the type.
+        WeightsError: if a value is not finite or exceeds the range of the type.
     """
     cast = tensor.to(dtype)
     if bool(torch.isfinite(cast).all()):
@@ -273,9 +313,9 @@ def cast_tensor(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     raise WeightsError(f"tensor '{name}' holds values that are not finite", "get the weights again")
 
 
-def _check_constants(sources: Mapping[Family, TensorSource]) -> None:
-    """Compare constants of a source with those that are built in."""
-    for source in sources.values():
+def _check_constants(sources: Iterable[TensorSource]) -> None:
+    """Refuse sources whose normalization constants differ from the built-in ones."""
+    for source in sources:
         for name, built_in in _CONSTANTS.items():
             if name not in source.specs:
                 continue
@@ -284,23 +324,27 @@ def _check_constants(sources: Mapping[Family, TensorSource]) -> None:
                 values.double(), torch.tensor(built_in).double(), atol=1e-6
             ):
                 raise WeightsError(
-                    f"'{source.path}': {name} is {values.tolist()[:3]}, built in is {list(built_in)}",
-                    "these weights need another normalisation than page4d has",
+                    f"'{source.path}': {name} is {values.tolist()[:3]}, page4d uses {list(built_in)}",
+                    "these weights need another image normalization, which page4d does not support",
                 )
 
 
-def _metadata(conversion: Conversion) -> dict[str, str]:
+def _metadata(conversion: PlannedConversion) -> dict[str, str]:
     account = conversion.account
-    titles = " + ".join(TITLES[family] for family in conversion.sources)
-    mask = conversion.blueprint.config.mask
-    kind = "view x time network" if conversion.target is Target.PAGE4D_MV else "its own network"
-    sources = {TITLES[family]: source.sha256() for family, source in conversion.sources.items()}
+    network = {}
+    if conversion.recipe is not None:
+        assert isinstance(conversion.blueprint.config, NetworkConfig)
+        mask = conversion.blueprint.config.mask
+        network = {
+            "recipe": conversion.recipe.value,
+            "to": conversion.target,
+            "mask": "none" if mask is None else f"{mask.head.value}, {mask.rule.value}",
+        }
+    sources = {FAMILIES[family].title: source.sha256() for family, source in conversion.sources.items()}
     return {
         "licence": conversion.licence,
-        "description": f"{titles}, {kind}",
-        "recipe": conversion.recipe.value,
-        "to": conversion.target.value,
-        "mask": "none" if mask is None else f"{mask.head.value}, {mask.rule.value}",
+        "description": conversion.description,
+        **network,
         "sources": json.dumps(sources, sort_keys=True),
         "tensors": json.dumps({tag.value: account.count(tag) for tag in Tag}, sort_keys=True),
         "notices": "; ".join(conversion.blueprint.notices),

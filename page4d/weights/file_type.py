@@ -1,4 +1,4 @@
-"""What the first bytes of a file say that is no weights file at all."""
+"""File type of weights, from their first bytes."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ _POINTER_START = b"version https://git-lfs"
 
 
 def first_bytes(path: Path) -> bytes:
-    """Return how a file starts.
+    """Return the first bytes of a file.
 
     Raises:
-        WeightsError: if it is missing, no file, unreadable, empty, a git-lfs pointer or a web page.
+        WeightsError: if it is missing, not a file, unreadable, empty, a git-lfs pointer or a web page.
     """
     if not path.exists():
         raise WeightsError(f"weights '{path}' do not exist", "check the path, or fetch the weights first")
@@ -32,12 +32,10 @@ def first_bytes(path: Path) -> bytes:
     if start.startswith(_POINTER_START):
         raise WeightsError(f"'{path}' is a git-lfs pointer, not the weights", "run git lfs pull in its repository")
     if start.lstrip().lower().startswith(_PAGE_STARTS):
-        raise WeightsError(
-            f"'{path}' is a web page, not weights", "download the file itself, not the page that shows it"
-        )
+        raise WeightsError(f"'{path}' is a web page, not weights", "download the file itself, not its web page")
     return start
 
 
 def is_pickle(path: Path, start: bytes) -> bool:
-    """Tell whether a file is, or calls itself, a PyTorch checkpoint."""
+    """Return whether a file is a PyTorch checkpoint by content or suffix."""
     return start.startswith(PICKLE_STARTS) or path.suffix in PICKLE_SUFFIXES

@@ -1,4 +1,4 @@
-"""How tensors start that no checkpoint has: numbers that change nothing, an untrained mask head, a seeded memory."""
+"""Initial values of tensors that no checkpoint provides: neutral scalars, mask head, seeded memory tokens."""
 
 import math
 import re
@@ -20,14 +20,14 @@ _MEMORY = r"aggregator\.sparse\.layers\.(\d+)\.memory"
 
 @dataclass(frozen=True, kw_only=True)
 class Scalar:
-    """A learned number that starts at a value of its own, or one a layer that start alike."""
+    """A learned scalar, or one per layer, with its initial value."""
 
     group: str
-    """What it is called in reports together with others."""
+    """Name of the group in reports."""
     pattern: str
     start: float = 0.0
     part: str
-    """The option that gives the network such a number."""
+    """The option that adds the scalar to the network."""
 
 
 _FUSION = "the view x time network"
@@ -46,50 +46,52 @@ SCALARS: dict[str, Scalar] = {
     "sparse_gate": Scalar(group="sparse_gate", pattern=r"aggregator\.sparse\.layers\.\d+\.gate", part=_SPARSE),
     "time_gate": Scalar(group="time_gate", pattern=r"aggregator\.time\.gates", part="--time-encoding"),
 }
-"""By the name that users give. All start closed: the network computes what its checkpoint computes."""
+"""Scalars by their command line name. At the default values the network computes what its checkpoint computes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FreshTensors:
-    """Which tensors may start anew and how; `values` replace the starts of scalars."""
+class NewTensors:
+    """Initialization of tensors without a source; `values` overrides the initial values of scalars."""
 
     values: Mapping[str, float] = field(default_factory=dict)
     mask_head: bool = False
-    """Whether the mask head starts anew, so that no checkpoint need fill it."""
+    """Whether the mask head is initialized rather than filled by a checkpoint."""
 
     def rule(self, name: str) -> str | None:
-        """Return the rule by which a tensor may start anew, or None if it must come from a source."""
+        """Return the initialization rule of a tensor, or None if it needs a source."""
         for known, scalar in SCALARS.items():
             if re.fullmatch(scalar.pattern, name) is not None:
                 start = self.values.get(known, scalar.start)
                 return f"{scalar.group if start == scalar.start else known}: starts at {start:g}"
         if name.startswith(_HEAD) and self.mask_head:
-            return "dynamic mask head: untrained, its last layer 0"
+            return "dynamic mask head: untrained, last layer 0"
         return "memory: random" if re.fullmatch(_MEMORY, name) is not None else None
 
     def check(self, config: NetworkConfig, names: Iterable[str]) -> None:
-        """Refuse values of what the network does not have or cannot use.
+        """Refuse values of scalars that the network does not have, and values out of range.
 
         Raises:
-            UsageError: naming the value.
+            UsageError: naming the scalar.
         """
         names = list(names)
         for known, value in self.values.items():
             if known not in SCALARS:
-                raise UsageError(f"--set {known}: no such number", f"choose from {', '.join(SCALARS)}")
+                raise UsageError(f"--set {known}: unknown scalar", f"choose from {', '.join(SCALARS)}")
             scalar = SCALARS[known]
             if not any(re.fullmatch(scalar.pattern, name) for name in names):
-                raise UsageError(f"--set {known}: this network has none", f"it comes with {scalar.part}")
+                raise UsageError(f"--set {known}: this network does not have this scalar", f"it needs {scalar.part}")
             limit = math.inf
             if config.mask is not None and scalar.group == "lambda":
                 limit = config.mask.lambda_limit
             elif config.sparse is not None and known == "lambda_kpt":
                 limit = config.sparse.lambda_limit
             if not abs(value) <= limit:
-                raise UsageError(f"--set {known}={value:g}", f"give a number between -{limit:g} and {limit:g}")
+                raise UsageError(
+                    f"--set {known}={value:g} is out of range", f"give a number from -{limit:g} to {limit:g}"
+                )
 
     def tensors(self, config: NetworkConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
-        """Return new tensors of these names and shapes, the same at every call."""
+        """Return initial tensors of these names and shapes, the same in every call."""
         head = _mask_head(config) if any(name.startswith(_HEAD) for name in shapes) else {}
         return {name: head[name] if name in head else self._tensor(name, shape) for name, shape in shapes.items()}
 

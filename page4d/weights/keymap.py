@@ -1,24 +1,21 @@
-"""Names of parameters in other sources as data: what becomes what, and what is left out on purpose."""
+"""Key maps from the tensor names of published checkpoints to those of page4d, as data."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from page4d.errors import WeightsError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Names that match `pattern` as a whole become `target`, a template of `re`; None drops them on purpose."""
+    """Rename names that match `pattern` in full to `target`, a template of `re`; None drops them on purpose."""
 
     pattern: str
     target: str | None
 
 
 KeyMap = tuple[Rule, ...]
-"""The first rule that matches a name decides."""
+"""Rules in order of priority: the first match applies."""
 
 
 def _dpt_rules(head: str) -> KeyMap:
@@ -42,39 +39,26 @@ def _dpt_rules(head: str) -> KeyMap:
     )
 
 
-def _vggt_rules(frame: str, across: str) -> KeyMap:
-    return (
-        Rule(pattern=r"aggregator\.patch_embed\.mask_token", target=None),
-        Rule(pattern=r"aggregator\.patch_embed\.(.*)", target=r"encoder.\1"),
-        Rule(pattern=r"aggregator\.((?:camera|register)_token)", target=r"aggregator.special.\1"),
-        Rule(pattern=r"aggregator\.frame_blocks\.(.*)", target=rf"aggregator.blocks.{frame}.\1"),
-        Rule(pattern=r"aggregator\.global_blocks\.(.*)", target=rf"aggregator.blocks.{across}.\1"),
-        Rule(pattern=r"camera_head\.empty_pose_tokens", target="camera_head.empty_pose"),
-        Rule(pattern=r"camera_head\.poseLN_modulation\.1\.(.*)", target=r"camera_head.modulation.\1"),
-        Rule(
-            pattern=r"(camera_head\.(?:token_norm|trunk_norm|embed_pose|pose_branch|trunk)\..*)",
-            target=r"\1",
-        ),
-        *_dpt_rules("depth_head"),
-        *_dpt_rules("point_head"),
-        Rule(pattern=r"track_head\..*", target=None),
-    )
-
-
-VGGT: KeyMap = _vggt_rules("frame", "global")
-"""The public VGGT checkpoint into the schedule frame, global."""
-
-VGGT_TO_TIME_VIEW: KeyMap = _vggt_rules("time", "view")
-"""The same weights into the schedule time, view; exact for one instant."""
+VGGT: KeyMap = (
+    Rule(pattern=r"aggregator\.patch_embed\.mask_token", target=None),
+    Rule(pattern=r"aggregator\.patch_embed\.(.*)", target=r"encoder.\1"),
+    Rule(pattern=r"aggregator\.((?:camera|register)_token)", target=r"aggregator.special.\1"),
+    Rule(pattern=r"aggregator\.frame_blocks\.(.*)", target=r"aggregator.blocks.frame.\1"),
+    Rule(pattern=r"aggregator\.global_blocks\.(.*)", target=r"aggregator.blocks.global.\1"),
+    Rule(pattern=r"camera_head\.empty_pose_tokens", target="camera_head.empty_pose"),
+    Rule(pattern=r"camera_head\.poseLN_modulation\.1\.(.*)", target=r"camera_head.modulation.\1"),
+    Rule(pattern=r"(camera_head\.(?:token_norm|trunk_norm|embed_pose|pose_branch|trunk)\..*)", target=r"\1"),
+    *_dpt_rules("depth_head"),
+    *_dpt_rules("point_head"),
+    Rule(pattern=r"track_head\..*", target=None),
+)
+"""The public VGGT checkpoint, for the schedule frame, global."""
 
 PAGE4D: KeyMap = (
     Rule(pattern=r"aggregator\.spatial_mask_head\.(head0\..*)", target=r"aggregator.dynamic.head.\1"),
     *VGGT,
 )
 """The public PAGE-4D checkpoint that runs with its mask."""
-
-PAGE4D_WITHOUT_MASK: KeyMap = (Rule(pattern=r"aggregator\.spatial_mask_head\..*", target=None), *VGGT)
-"""The public PAGE-4D checkpoint that runs without: the head in it rests."""
 
 _PI3_DECODERS = {
     "point_decoder": "point_decoder",
@@ -113,33 +97,72 @@ PI3: KeyMap = (
     Rule(pattern=r"camera_head\.fc_t\.(.*)", target=r"frame_head.pose.translation.\1"),
     Rule(pattern=r"camera_head\.fc_rot\.(.*)", target=r"frame_head.pose.rotation.\1"),
 )
-"""The public Pi3 checkpoint; its constants of normalisation are those of every network here."""
+"""The public Pi3 checkpoint; its normalization constants are built into page4d."""
+
+
+_BLOCK = r"(norm1|norm2|mlp\.fc1|mlp\.fc2)\.(weight|bias)"
+
+VIT_TIMM: KeyMap = (
+    Rule(pattern=r"(cls_token|pos_embed|norm\..*|head\..*)", target=r"\1"),
+    Rule(pattern=r"patch_embed\.proj\.(.*)", target=r"patches.embed.proj.\1"),
+    Rule(pattern=rf"blocks\.(\d+)\.{_BLOCK}", target=r"blocks.\1.\2.\3"),
+    Rule(pattern=r"blocks\.(\d+)\.attn\.(qkv|proj)\.(weight|bias)", target=r"blocks.\1.attn.\2.\3"),
+)
+
+
+def _swin(merging: tuple[Rule, ...]) -> KeyMap:
+    return (
+        Rule(pattern=r"patch_embed\.proj\.(.*)", target=r"patch_embed.proj.\1"),
+        Rule(pattern=r"patch_embed\.norm\.(.*)", target=r"patch_norm.\1"),
+        Rule(pattern=r"layers\.(\d)\.blocks\.(\d+)\.attn\.(relative_position_index)", target=None),
+        Rule(pattern=r"layers\.(\d)\.blocks\.(\d+)\.(attn_mask)", target=None),
+        Rule(pattern=rf"layers\.(\d)\.blocks\.(\d+)\.{_BLOCK}", target=r"stages.\1.blocks.\2.\3.\4"),
+        Rule(
+            pattern=r"layers\.(\d)\.blocks\.(\d+)\.attn\.(qkv|proj)\.(weight|bias)",
+            target=r"stages.\1.blocks.\2.attn.inside.\3.\4",
+        ),
+        *merging,
+        Rule(pattern=r"norm\.(weight|bias)", target=r"norm.\1"),
+        Rule(pattern=r"head\.(?:fc\.)?(weight|bias)", target=r"head.\1"),
+    )
+
+
+SWIN_TIMM: KeyMap = _swin((Rule(pattern=r"layers\.(\d)\.downsample\.(.*)", target=r"stages.\1.merging.\2"),))
+
+# In Microsoft's code, patch merging ends a stage; in page4d it starts the next one.
+SWIN_MICROSOFT: KeyMap = _swin(
+    tuple(
+        Rule(pattern=rf"layers\.{stage}\.downsample\.(.*)", target=rf"stages.{stage + 1}.merging.\1")
+        for stage in range(3)
+    )
+)
+
+TWINS_TIMM: KeyMap = (
+    Rule(pattern=r"patch_embeds\.(\d)\.proj\.(.*)", target=r"stages.\1.patches.convolution.proj.\2"),
+    Rule(pattern=r"patch_embeds\.(\d)\.norm\.(.*)", target=r"stages.\1.patches.norm.\2"),
+    Rule(pattern=r"pos_block\.(\d)\.proj\.0\.(.*)", target=r"stages.\1.positions.proj.\2"),
+    Rule(pattern=rf"blocks\.(\d)\.(\d+)\.{_BLOCK}", target=r"stages.\1.blocks.\2.\3.\4"),
+    # Even blocks attend locally, odd blocks to sub-sampled keys.
+    Rule(
+        pattern=r"blocks\.(\d)\.(\d*[02468])\.attn\.(qkv|proj)\.(.*)", target=r"stages.\1.blocks.\2.attn.inside.\3.\4"
+    ),
+    Rule(pattern=r"blocks\.(\d)\.(\d+)\.attn\.(q|kv|proj|norm)\.(.*)", target=r"stages.\1.blocks.\2.attn.\3.\4"),
+    Rule(pattern=r"blocks\.(\d)\.(\d+)\.attn\.sr\.(.*)", target=r"stages.\1.blocks.\2.attn.summary.proj.\3"),
+    Rule(pattern=r"(norm|head)\.(weight|bias)", target=r"\1.\2"),
+)
+
+UNCHANGED: KeyMap = (Rule(pattern=r"(.*)", target=r"\1"),)
+"""A file that page4d wrote."""
 
 
 def target_name(name: str, rules: KeyMap) -> str | None:
-    """Return our name of a parameter, or None if it is dropped on purpose.
+    """Return the page4d name of a tensor, or None if it is dropped on purpose.
 
     Raises:
-        WeightsError: if no rule knows the name.
+        WeightsError: if no rule matches.
     """
     for rule in rules:
         match = re.fullmatch(rule.pattern, name)
         if match is not None:
             return None if rule.target is None else match.expand(rule.target)
-    raise WeightsError(f"no rule names the tensor '{name}'", "these weights are of another network")
-
-
-def rename(tensors: Mapping[str, Tensor], rules: KeyMap) -> dict[str, Tensor]:
-    """Return the tensors under our names.
-
-    Raises:
-        WeightsError: if no rule knows a name, or two tensors get the same name.
-    """
-    renamed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        target = target_name(name, rules)
-        if target in renamed:
-            raise WeightsError(f"two tensors would be named '{target}', one of them '{name}'", "correct the key map")
-        if target is not None:
-            renamed[target] = tensor
-    return renamed
+    raise WeightsError(f"no rule matches the tensor '{name}'", "these weights are of another network")

@@ -1,4 +1,4 @@
-"""Build a network from its file alone, ready to be called in the arithmetic that was asked for."""
+"""Loading of networks and encoders from weights files, at a given precision."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from page4d.choices import Precision
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import WeightsError
 from page4d.layers.block import Block, MixerBlock
@@ -17,10 +18,10 @@ from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import NetworkConfig
 from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.output import NetworkOutput, RigOutput
 from page4d.weights.bundled import bundled_weights
 from page4d.weights.file_type import FETCH_AGAIN
-from page4d.weights.placement import Precision, choose_device, choose_precision
+from page4d.weights.placement import choose_device, choose_precision
 from page4d.weights.store import WeightsInfo, describe_encoder, describe_weights
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -29,8 +30,8 @@ _HALVES = (torch.float16, torch.bfloat16)
 class HalfPrecisionNetwork(ViewTimeNetwork):
     """A network whose encoder and trunk compute in half precision, its heads in float32.
 
-    The linear layers of its blocks are kept in half precision too: what automatic casting would make of them at
-    every call. Norms, tokens, tables of positions, the mask and the heads are kept in float32.
+    Linear layers of blocks are stored in half precision, the type to which autocast would convert them in every call.
+    Norms, tokens, position tables, the mask and the heads are stored in float32.
     """
 
     def __init__(self, config: NetworkConfig, precision: torch.dtype) -> None:
@@ -41,32 +42,20 @@ class HalfPrecisionNetwork(ViewTimeNetwork):
 
     def forward(
         self,
-        images: Float[Tensor, "B T V 3 H W"],
-        mask_ext: Float[Tensor, "B T V H W"] | None = None,
+        images: Float[Tensor, "B T V 3 H W"] | Sequence[Float[Tensor, "B T 3 _ _"]],
+        mask_ext: Float[Tensor, "B T V H W"] | Sequence[Float[Tensor, "B T _ _"]] | None = None,
         *,
         conditioning: Conditioning = NO_CONDITIONING,
         limits: ForwardLimits = NO_LIMITS,
-    ) -> NetworkOutput:
-        """Predict as every network does."""
-        with torch.autocast(images.device.type, dtype=self.precision):
-            return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
-
-    def forward_mixed(
-        self,
-        images: Sequence[Float[Tensor, "B T 3 _ _"]],
-        mask_ext: Sequence[Float[Tensor, "B T _ _"]] | None = None,
-        *,
-        conditioning: Conditioning = NO_CONDITIONING,
-        limits: ForwardLimits = NO_LIMITS,
-    ) -> MixedOutput:
-        """Predict for views of different sizes as every network does."""
+    ) -> NetworkOutput | RigOutput:
+        """Predict as `ViewTimeNetwork.forward`, with encoder and trunk in half precision."""
         with torch.autocast(next(self.parameters()).device.type, dtype=self.precision):
-            return super().forward_mixed(images, mask_ext, conditioning=conditioning, limits=limits)
+            return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedNetwork:
-    """A network in evaluation mode with what its file says about it."""
+    """A network in evaluation mode, with its configuration and provenance."""
 
     network: ViewTimeNetwork
     config: NetworkConfig
@@ -76,20 +65,20 @@ class LoadedNetwork:
 def load(
     path: Path | str | None = None, device: str | torch.device = "auto", precision: str = Precision.AUTO
 ) -> ViewTimeNetwork:
-    """Return the network of a file that `convert-weights` or `save_network` wrote, ready to predict.
+    """Load a network from a file that `convert-weights` or `save_network` wrote.
 
     `network(images)` takes images [B, T, V, 3, H, W] in [0, 1] on the same device and returns a `NetworkOutput`. A
-    plain set of S images enters as S instants of one view. No parameter keeps a gradient.
+    set of S single images is passed as S instants of one view. Parameters do not require gradients.
 
     Args:
-        path: the .safetensors file; without one, the network that comes with page4d.
+        path: the .safetensors file; by default the bundled network.
         device: auto, cpu, cuda or cuda:N.
-        precision: of encoder and trunk: auto, fp32, bf16 or fp16.
+        precision: precision of encoder and trunk: auto, fp32, bf16 or fp16.
 
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another network.
-        UsageError: if no device or precision is called so.
-        CapabilityError: if the device is not there.
+        UsageError: if the device or precision is unknown.
+        CapabilityError: if the device is not available.
     """
     place = choose_device(device)
     file = bundled_weights() if path is None else Path(path)
@@ -100,7 +89,7 @@ def load(
 def load_network(
     path: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
 ) -> LoadedNetwork:
-    """Return a network with what its file says about it; in float32 it can be trained further.
+    """Load a network with its configuration and provenance; in float32 it can be trained further.
 
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another network.
@@ -108,7 +97,7 @@ def load_network(
     config, info = describe_weights(path)
     with torch.device("meta"):
         network = HalfPrecisionNetwork(config, precision) if precision in _HALVES else build_network(config)
-    # Half precision takes a copy of everything, so that the file does not stay mapped behind a few norms.
+    # Half precision copies every tensor, so that the file does not stay memory-mapped for a few norms.
     tensors = _read_tensors(path, network.state_dict(), device, copied=precision in _HALVES)
     network.load_state_dict(tensors, assign=True)
     return LoadedNetwork(network=network.eval(), config=config, info=info)
@@ -116,7 +105,7 @@ def load_network(
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedEncoder:
-    """An encoder in evaluation mode with what its file says about it."""
+    """An encoder in evaluation mode, with its configuration and provenance."""
 
     encoder: nn.Module
     config: EncoderConfig
@@ -124,7 +113,7 @@ class LoadedEncoder:
 
 
 def load_encoder(path: Path, device: torch.device | str = "cpu") -> LoadedEncoder:
-    """Return an encoder in float32 with what its file says about it.
+    """Load an encoder in float32, with its configuration and provenance.
 
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another encoder.
@@ -137,12 +126,13 @@ def load_encoder(path: Path, device: torch.device | str = "cpu") -> LoadedEncode
 
 
 def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo:
-    """Fill the encoder of a network, which is called `name`, and return what the file says about its weights.
+    """Fill the encoder of a network with the weights of a file, and return their provenance.
 
-    A head that the file's encoder may have is left out; how often branches are dropped in training is the network's.
+    A classification head in the file is ignored; the stochastic depth rate is that of the network. Messages call the
+    network `name`.
 
     Raises:
-        WeightsError: if the file is missing or damaged, or its encoder is another one than the network's.
+        WeightsError: if the file is missing or damaged, or its encoder differs from that of the network.
     """
     loaded = load_encoder(path)
     own = network.config.encoder
@@ -165,7 +155,7 @@ def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the settings in which two encoders of a kind differ, with both values."""
+    """Return the settings in which two encoders of one kind differ, with both values."""
     free = ("num_classes", "drop_path", "level")
     return [
         (key, value, ours.get(key)) for key, value in theirs.items() if key not in free and value != ours.get(key)
@@ -175,7 +165,7 @@ def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[tup
 def _read_tensors(
     path: Path, expected: Mapping[str, Tensor], device: torch.device | str, *, copied: bool = False
 ) -> dict[str, Tensor]:
-    """Read exactly the tensors that are expected, in their types."""
+    """Read exactly the expected tensors, in their types."""
     try:
         with safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
@@ -188,7 +178,7 @@ def _read_tensors(
 
 
 def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:
-    """Yield layers of encoder and trunk that automatic casting always runs in half precision."""
+    """Yield the layers of encoder and trunk that autocast always runs in half precision."""
     for part in ("encoder", "aggregator"):
         for block in network.get_submodule(part).modules():
             if isinstance(block, Block | MixerBlock):
@@ -196,7 +186,7 @@ def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:
 
 
 def _check_tensors(path: Path, expected: Mapping[str, Tensor], found: Mapping[str, tuple[int, ...]]) -> None:
-    """Compare names and shapes, naming the first that differs."""
+    """Refuse tensors whose names or shapes differ, naming the first."""
     missing = [name for name in expected if name not in found]
     unexpected = [name for name in found if name not in expected]
     hint = "the file does not fit its own configuration; " + FETCH_AGAIN

@@ -1,32 +1,19 @@
-"""Where a network runs and in which arithmetic, by the names that users give."""
-
-from enum import StrEnum
+"""Device and precision of a network, by name."""
 
 import torch
 
+from page4d.choices import Precision
 from page4d.errors import CapabilityError, UsageError
-
-
-class Precision(StrEnum):
-    """Arithmetic of encoder and trunk; heads, cameras and geometry stay in float32."""
-
-    AUTO = "auto"
-    """bf16 on a GPU that has it, else fp32."""
-
-    FP32 = "fp32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 def choose_device(name: str | torch.device = "auto") -> torch.device:
-    """Return a device by its name; `auto` is a GPU if there is one.
+    """Return a device by name; `auto` is a GPU if there is one.
 
     Raises:
-        UsageError: if no device is called so.
-        CapabilityError: if this machine has no such device, or networks are not known to run on it.
+        UsageError: if the name is not that of a device.
+        CapabilityError: if this machine has no such device, or its type is not supported.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -44,10 +31,10 @@ def choose_device(name: str | torch.device = "auto") -> torch.device:
 
 
 def choose_precision(name: str, device: torch.device) -> torch.dtype:
-    """Return the arithmetic by its name, on a device.
+    """Return the precision of a name on a device.
 
     Raises:
-        UsageError: if no precision is called so.
+        UsageError: if the name is not that of a precision.
     """
     if name not in list(Precision):
         raise UsageError(f"no precision is called '{name}'", f"choose from {', '.join(Precision)}")

@@ -1,11 +1,12 @@
-"""What tensors cannot tell of the public networks: numbers of heads, norms, layers that are read."""
+"""Settings of the published networks that tensor shapes do not determine, such as numbers of heads."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from page4d.errors import UsageError
+from page4d.io.config import config_from_json
 
 _MAX_BYTES = 2**20
 
@@ -15,7 +16,7 @@ class _Settings(BaseModel):
 
 
 class EncoderSettings(_Settings):
-    """The DINOv2 encoder; options that only one value of is known here are checked."""
+    """The DINOv2 encoder; options with a single supported value are checked."""
 
     num_heads: int
     embed_dim: int
@@ -46,21 +47,21 @@ class DenseHeadSettings(_Settings):
 
 
 class DepthSettings(_Settings):
-    """How the depth head ends."""
+    """Output activations of the depth head."""
 
     activation: Literal["exp"] = "exp"
     conf_activation: Literal["expp1"] = "expp1"
 
 
 class PointSettings(_Settings):
-    """How the point head ends."""
+    """Output activations of the point head."""
 
     activation: Literal["inv_log"] = "inv_log"
     conf_activation: Literal["expp1"] = "expp1"
 
 
 class MaskSettings(_Settings):
-    """PAGE-4D's mask: where it acts when it is on."""
+    """PAGE-4D's mask."""
 
     layers_masked: tuple[int, ...] = tuple(range(10, 20))
     mask_after_frame_block: tuple[int] = (9,)
@@ -68,7 +69,7 @@ class MaskSettings(_Settings):
 
 
 class VGGTSettings(_Settings):
-    """VGGT, or PAGE-4D, which is VGGT with a mask."""
+    """VGGT, or PAGE-4D (VGGT with a mask)."""
 
     model: Literal["vggt", "page4d"]
     embed_dim: int
@@ -116,6 +117,8 @@ class Pi3Settings(_Settings):
 
 Settings = VGGTSettings | Pi3Settings
 
+_ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="model")])
+
 _ENCODER = EncoderSettings(num_heads=16, embed_dim=1024, depth=24, norm_eps=1e-6)
 
 
@@ -144,29 +147,23 @@ PUBLISHED: dict[str, Settings] = {
         rope_freq=100,
     ),
 }
-"""The public checkpoints, by the name of their network."""
+"""The published checkpoints, by network."""
 
 
 def read_settings(path: Path) -> Settings:
     """Read the constructor arguments of a public network from a JSON file.
 
     Raises:
-        UsageError: if the file cannot be read, lacks a field, or asks for what the networks here do not do.
+        UsageError: if the file cannot be read, lacks a field, or holds an unsupported value.
     """
     try:
         with path.open("rb") as file:
-            text = file.read(_MAX_BYTES)
+            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
     except OSError as error:
         raise UsageError(f"cannot read --config '{path}': {error.strerror}", "give a JSON file") from error
-    try:
-        model = TypeAdapter(dict[str, Any]).validate_json(text).get("model")
-        kind = Pi3Settings if model == "pi3" else VGGTSettings
-        settings: Settings = kind.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UsageError(
-            f"--config '{path}': {place or 'text'}: {first['msg']}",
-            'give the network\'s constructor arguments as JSON, such as {"model": "vggt", "num_heads": 16, ...}',
-        ) from error
-    return settings
+    return config_from_json(
+        _ADAPTER,
+        text,
+        f"--config '{path}': network",
+        'give the constructor arguments of the network as JSON, such as {"model": "vggt", "num_heads": 16, ...}',
+    )

@@ -1,4 +1,4 @@
-"""Read tensors of other people's files lazily: safetensors, sharded safetensors folders, PyTorch checkpoints."""
+"""Lazy reading of third-party weights: safetensors files, folders of shards, PyTorch checkpoints."""
 
 import argparse
 import hashlib
@@ -17,22 +17,22 @@ from torch import Tensor
 
 from page4d.errors import WeightsError
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
-from page4d.weights.stream import DTYPES, TensorSpec
+from page4d.weights.stream import DTYPES_BY_CODE, TensorSpec
 
 _WRAPPERS = ("model", "state_dict")
-"""Keys under which training programs keep the tensors beside the state of their optimizer."""
+"""Keys of training checkpoints that hold the tensors, next to the optimizer state and the like."""
 
 _INDEX_SUFFIX = ".safetensors.index.json"
 _MAX_INDEX_BYTES = 64 * 2**20
-_NO_CODE = "page4d runs no code from files: get the weights as .safetensors, or saved as tensors only"
+_NO_CODE = "page4d does not run code from files: get the weights as .safetensors, or saved as tensors only"
 
-# What the restricted unpickler raises on damaged or hostile bytes besides UnpicklingError.
+# Errors of the restricted unpickler on damaged or malicious bytes, besides UnpicklingError.
 _DAMAGED = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, struct.error)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSource:
-    """Named tensors of a file or folder; nothing is read before `read` is called with a name."""
+    """Named tensors of a file or folder; `read` reads one of them."""
 
     path: Path
     files: tuple[Path, ...]
@@ -41,7 +41,7 @@ class TensorSource:
     metadata: Mapping[str, str]
 
     def sha256(self) -> dict[str, str]:
-        """Return the hash of every file by its name."""
+        """Return the hash of each file by name."""
         hashes = {}
         for path in self.files:
             with path.open("rb") as file:
@@ -50,16 +50,18 @@ class TensorSource:
 
 
 def open_source(path: Path) -> TensorSource:
-    """Open a .safetensors file, a folder of shards with their index, or a checkpoint that holds tensors only.
+    """Open a .safetensors file, a folder of shards with an index, or a checkpoint that holds tensors only.
 
     Raises:
-        WeightsError: if it is missing, damaged, of another kind, or would run code.
+        WeightsError: if it is missing, damaged, of another kind, or contains code.
     """
     if path.is_dir():
         return _open_folder(path)
     if is_pickle(path, first_bytes(path)):
         if path.suffix == ".safetensors":
-            raise WeightsError(f"'{path}' is damaged, or a PyTorch checkpoint by another name", "name it .pt then")
+            raise WeightsError(
+                f"'{path}' is damaged, or a PyTorch checkpoint with a wrong suffix", "if so, rename it to .pt"
+            )
         return _open_checkpoint(path)
     return _open_safetensors(path)
 
@@ -72,9 +74,9 @@ def _open_safetensors(path: Path) -> TensorSource:
         for name in file.keys():  # noqa: SIM118  not a mapping
             part = file.get_slice(name)
             code = str(part.get_dtype())
-            if code not in DTYPES:
+            if code not in DTYPES_BY_CODE:
                 raise WeightsError(f"'{path}': tensor '{name}' has type {code}", "convert it to floating point first")
-            specs[name] = TensorSpec(shape=tuple(part.get_shape()), dtype=DTYPES[code])
+            specs[name] = TensorSpec(shape=tuple(part.get_shape()), dtype=DTYPES_BY_CODE[code])
     except SafetensorError as error:
         raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
     return TensorSource(path=path, files=(path,), specs=specs, read=file.get_tensor, metadata=metadata)
@@ -103,7 +105,7 @@ def _open_folder(path: Path) -> TensorSource:
     for shard, source in shards.items():
         surplus = [tensor for tensor in source.specs if places.get(tensor) != shard]
         if surplus:
-            raise WeightsError(f"'{path / shard}' holds '{surplus[0]}', which the index does not say", FETCH_AGAIN)
+            raise WeightsError(f"'{path / shard}' holds '{surplus[0]}', which the index does not list", FETCH_AGAIN)
     return TensorSource(
         path=path,
         files=tuple(path / name for name in shards),
@@ -129,7 +131,7 @@ def _read_index(path: Path) -> dict[str, str]:
 
 
 def _open_checkpoint(path: Path) -> TensorSource:
-    """Read a checkpoint with the unpickler that knows tensors only; a zip file stays on disk until it is read."""
+    """Read a checkpoint with the restricted unpickler; tensors of a zip file are memory-mapped."""
     zipped = first_bytes(path).startswith(ZIP_START)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
@@ -152,14 +154,14 @@ def _open_checkpoint(path: Path) -> TensorSource:
 
 
 def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
-    """Find the tensors by name in what a checkpoint holds."""
+    """Return the named tensors of a checkpoint."""
     if isinstance(loaded, Mapping):
         for key in _WRAPPERS:
             if isinstance(loaded.get(key), Mapping):
                 return _unwrap(path, loaded[key])
     if not isinstance(loaded, Mapping) or not any(isinstance(value, Tensor) for value in loaded.values()):
         held = f"{type(loaded).__name__}" if not isinstance(loaded, Mapping) else ", ".join(map(str, loaded)) or "{}"
-        raise WeightsError(f"'{path}' holds no tensors by name, but {held[:200]}", "give the weights of a network")
+        raise WeightsError(f"'{path}' holds no named tensors, but {held[:200]}", "give the weights of a network")
     for name, value in loaded.items():
         if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
             raise WeightsError(

@@ -1,20 +1,20 @@
-"""Write a network into one file that says all about itself, and read what it says."""
+"""Self-describing weights files: configuration, licence and provenance next to the tensors."""
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from page4d.encoders.build import EncoderConfig, encoder_from_json, encoder_to_json
+from page4d.encoders.build import EncoderConfig, encoder_from_json
 from page4d.errors import OutputError, UsageError, WeightsError
-from page4d.io.atomic import part_name
+from page4d.io.atomic import open_atomic
+from page4d.io.config import config_to_json
 from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork
 from page4d.weights.file_type import FETCH_AGAIN, first_bytes, is_pickle
@@ -22,10 +22,10 @@ from page4d.weights.stream import TensorSpec, write_tensors
 
 FORMAT_VERSION = 1
 _ENTRY = "page4d"
-"""The one key of the file's metadata: the order of several is random, and equal networks must give equal bytes."""
+"""The only key of the safetensors metadata: with several, their order and so the bytes of the file would vary."""
 
-_ENCODER_ENTRY = "page4d-encoder"
-"""The same for an encoder alone."""
+ENCODER_ENTRY = "page4d-encoder"
+"""The only key in the file of a single encoder."""
 
 _REQUIRED = ("licence", "description")
 
@@ -34,7 +34,7 @@ _Config = TypeVar("_Config")
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsInfo:
-    """Where weights came from; `metadata` holds everything that was said when they were saved."""
+    """Provenance of a weights file; `metadata` holds all entries that were saved with it."""
 
     path: Path
     licence: str
@@ -43,15 +43,15 @@ class WeightsInfo:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the file, read when first asked for: that takes seconds for gigabytes."""
+        """Hash of the file, computed on first access: seconds for gigabytes."""
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def save_network(network: ViewTimeNetwork, path: Path, metadata: Mapping[str, str]) -> None:
-    """Write weights and configuration; the file appears whole or not at all and replaces an older one.
+    """Write weights and configuration atomically, replacing an older file.
 
-    `metadata` must hold "licence" and "description"; provenance is welcome under further keys.
+    `metadata` must hold "licence" and "description"; further keys record provenance.
 
     Raises:
         UsageError: if a required entry is missing or empty.
@@ -70,7 +70,7 @@ def save_tensors(
     read: Callable[[str], Tensor],
     on_written: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the file of a network, or encoder, whose tensors are read one after the other.
+    """Write the file of a network or encoder whose tensors `read` returns by name, one at a time.
 
     Raises:
         UsageError: if a required entry of the metadata is missing or empty.
@@ -78,60 +78,55 @@ def save_tensors(
     """
     missing = [key for key in _REQUIRED if not metadata.get(key)]
     if missing:
-        raise UsageError(f"weights metadata lacks {', '.join(missing)}", "say what the weights are and their licence")
-    if isinstance(config, NetworkConfig):
-        entry, text = _ENTRY, config.to_json()
-    else:
-        entry, text = _ENCODER_ENTRY, encoder_to_json(config)
-    about = {"version": FORMAT_VERSION, "config": text, "metadata": dict(metadata)}
+        raise UsageError(
+            f"weights metadata lacks {', '.join(missing)}", "describe the weights and state their licence"
+        )
+    entry = _ENTRY if isinstance(config, NetworkConfig) else ENCODER_ENTRY
+    about = {"version": FORMAT_VERSION, "config": config_to_json(config), "metadata": dict(metadata)}
     entries = {entry: json.dumps(about, sort_keys=True)}
     try:
-        _write_atomically(path, lambda file: write_tensors(file, specs, read, entries, on_written))
+        with open_atomic(path) as file:
+            write_tensors(file, specs, read, entries, on_written)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"cannot write '{path}': {reason}", "check the folder and the space on its disk") from error
 
 
 def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
-    """Read what a file says about itself, without its tensors.
+    """Read the configuration and provenance of a network's file, without its tensors.
 
     Raises:
         WeightsError: if the file is missing, damaged or of another kind.
     """
     entries = _entries(path)
     if _ENTRY not in entries:
-        if _ENCODER_ENTRY in entries:
-            raise WeightsError(f"'{path}' holds an encoder, no whole network", "give the weights of a network")
+        if ENCODER_ENTRY in entries:
+            raise WeightsError(f"'{path}' holds an encoder, not a whole network", "give the weights of a network")
         raise WeightsError(
             f"'{path}' holds tensors but no page4d network", "convert it first with page4d convert-weights"
         )
     return _about(path, entries[_ENTRY], NetworkConfig.from_json)
 
 
-def holds_encoder(path: Path) -> bool:
-    """Tell whether a safetensors file says that it is an encoder of page4d.
-
-    Raises:
-        WeightsError: if the file is missing or damaged.
-    """
-    return _ENCODER_ENTRY in _entries(path)
-
-
 def describe_encoder(path: Path) -> tuple[EncoderConfig, WeightsInfo]:
-    """Read what the file of an encoder says about itself, without its tensors.
+    """Read the configuration and provenance of an encoder's file, without its tensors.
 
     Raises:
         WeightsError: if the file is missing, damaged or of another kind.
     """
     entries = _entries(path)
-    if _ENCODER_ENTRY not in entries:
-        raise WeightsError(f"'{path}' holds no encoder of page4d", "convert one with page4d convert-weights")
-    return _about(path, entries[_ENCODER_ENTRY], encoder_from_json)
+    if ENCODER_ENTRY not in entries:
+        raise WeightsError(f"'{path}' holds no page4d encoder", "convert one with page4d convert-weights")
+    return _about(path, entries[ENCODER_ENTRY], encoder_from_json)
 
 
 def _entries(path: Path) -> dict[str, str]:
     """Read the metadata of a safetensors file."""
-    _refuse_foreign(path)
+    if is_pickle(path, first_bytes(path)):
+        raise WeightsError(
+            f"'{path}' is a PyTorch checkpoint, which may contain code, and was not loaded",
+            "convert it first with page4d convert-weights",
+        )
     try:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
@@ -139,17 +134,8 @@ def _entries(path: Path) -> dict[str, str]:
         raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Refuse what the first bytes show not to be a safetensors file."""
-    if is_pickle(path, first_bytes(path)):
-        raise WeightsError(
-            f"'{path}' is a PyTorch checkpoint, which may contain code, and was not loaded",
-            "convert it first with page4d convert-weights",
-        )
-
-
 def _about(path: Path, text: str, read_config: Callable[[str], _Config]) -> tuple[_Config, WeightsInfo]:
-    """Read what a file says about itself."""
+    """Parse the description of a file."""
     try:
         about = json.loads(text)
         version, config, metadata = about["version"], str(about["config"]), about["metadata"]
@@ -168,20 +154,3 @@ def _about(path: Path, text: str, read_config: Callable[[str], _Config]) -> tupl
         path=path, licence=described["licence"], description=described["description"], metadata=described
     )
     return record, info
-
-
-def _write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    part = part_name(path)
-    try:
-        with part.open("xb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -1,4 +1,4 @@
-"""Write a safetensors file tensor by tensor, so that memory holds one of them at a time."""
+"""Streamed writing of safetensors files, with one tensor in memory at a time."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -18,13 +18,13 @@ _CODES: dict[torch.dtype, str] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-DTYPES: dict[str, torch.dtype] = {code: dtype for dtype, code in _CODES.items()}
-"""Element types by the name that the format gives them."""
+DTYPES_BY_CODE: dict[str, torch.dtype] = {code: dtype for dtype, code in _CODES.items()}
+"""Element types by their code in the format."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """What a file says about a tensor without its values."""
+    """Shape and element type of a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -42,9 +42,9 @@ def write_tensors(
     metadata: Mapping[str, str],
     on_written: Callable[[int], None] | None = None,
 ) -> None:
-    """Write the header and then every tensor that `read` returns; `on_written` hears the bytes of each.
+    """Write the header, then each tensor that `read` returns; `on_written` receives the number of bytes of each.
 
-    The bytes are those that the safetensors package itself writes: widest elements first, then by name.
+    The bytes equal those of the safetensors package: widest elements first, then by name.
     """
     ordered = sorted(specs, key=lambda name: (-specs[name].dtype.itemsize, name))
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}

@@ -1,10 +1,10 @@
-"""The view x time network that a public network becomes, with the parts that its checkpoint does not have."""
+"""The view x time network of a published checkpoint, with parts that the checkpoint lacks."""
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 
+from page4d.choices import TimeWeights
 from page4d.errors import UsageError
 from page4d.models.config import (
     EpipolarConfig,
@@ -23,71 +23,61 @@ from page4d.weights.accounting import Copy
 _EITHER = "leave one of them out"
 
 
-class TimeWeights(StrEnum):
-    """Which weights look along time."""
-
-    FRAME = "frame"
-    """Those of attention within one image; those of attention across all images look at one instant."""
-
-    GLOBAL = "global"
-    """Those of attention across all images look at the same instant and at the same view; the others at one image."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ViewTimeOptions:
-    """Choices that a checkpoint leaves open. Parts that it does not have start closed."""
+    """Settings that a checkpoint does not determine. Parts that it lacks start with a gate of 0."""
 
     streams: Streams | None = None
-    """None: two where the heads can read two."""
+    """None: two, if the heads can read two."""
     own_blocks: bool = False
     sparse: SparseStrategy | None = None
     sparse_layers: tuple[int, ...] | None = None
-    """Counted from 0; None is the last two."""
+    """Layers counted from 0; None: the last two."""
     time_encoding: TimeEncoding = TimeEncoding.NONE
     full_attention: FullAttention = FullAttention.ONE_VIEW
-    """Weights of attention within one image never learned to relate instants: one moving camera needs the others."""
+    """By default for a single view: weights of attention within one image are not trained to relate instants."""
     time_weights: TimeWeights = TimeWeights.FRAME
     epipolar: bool = False
     scalars: Mapping[str, float] = field(default_factory=dict)
 
 
 def view_time_network(
-    own: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, first_masked: int | None = None
+    published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, first_masked: int | None = None
 ) -> NetworkConfig:
-    """Return the view x time network with the sizes and heads of a public network.
+    """Return the view x time network with the sizes and heads of a published network.
 
-    The mask acts in layers 8 to 12 of 24, or in as many from where its head was trained.
+    The mask acts in layers 8 to 12 of 24, or from `first_masked` on in as many layers.
 
     Raises:
         UsageError: if the options contradict each other or the network.
     """
-    mask = _mask(own, head, options, first_masked)
+    mask = _mask(published, head, options, first_masked)
     schedule = FRAME_CROSS if options.time_weights is TimeWeights.GLOBAL else TIME_VIEW
     if schedule is FRAME_CROSS and options.time_encoding is not TimeEncoding.NONE:
         raise UsageError(
-            "--time-encoding acts in attention along time alone, which --time-weights global does not have", _EITHER
+            "--time-encoding needs attention along time only, which --time-weights global does not have", _EITHER
         )
     if schedule is FRAME_CROSS and options.epipolar:
         raise UsageError(
-            "--epipolar acts in attention across the views of an instant, which --time-weights global does not have",
+            "--epipolar needs attention across the views of an instant, which --time-weights global does not have",
             _EITHER,
         )
     return replace(
-        own,
+        published,
         schedule=schedule,
         full_attention=options.full_attention,
         time_encoding=options.time_encoding,
         mask=mask,
-        sparse=_sparse(own, mask, options),
+        sparse=_sparse(published, mask, options),
         epipolar=EpipolarConfig(layers=mask.layers) if options.epipolar else None,
     )
 
 
-def copies(names: Iterable[str], config: NetworkConfig, last_of_pi3: int | None) -> dict[str, Copy]:
-    """Return by name the tensors that start as copies of trunk blocks.
+def copied_tensors(names: Iterable[str], config: NetworkConfig, last_of_pi3: int | None) -> dict[str, Copy]:
+    """Return the tensors that are initialized as copies of trunk blocks, by name.
 
-    Blocks of a stream are those of their layer. Sparse blocks are the last one across views that Pi3 fills, if it
-    fills any, else that of their layer.
+    Stream blocks copy the blocks of their layer. Sparse blocks copy the block across views of the last layer that Pi3
+    fills, if any, else of their layer.
     """
     across = next(step for step in config.schedule if step.across_views)
     found = {}
@@ -96,7 +86,7 @@ def copies(names: Iterable[str], config: NetworkConfig, last_of_pi3: int | None)
             assert config.mask is not None
             layer = config.mask.layers[int(match[2])]
             found[name] = Copy(
-                rule="blocks of the streams: copies of the trunk's",
+                rule="stream blocks: copies of trunk blocks",
                 target=f"aggregator.blocks.{match[1]}.{layer}.{match[3]}",
             )
         elif match := re.fullmatch(r"aggregator\.sparse\.layers\.(\d+)\.block\.(.*)", name):
@@ -108,23 +98,25 @@ def copies(names: Iterable[str], config: NetworkConfig, last_of_pi3: int | None)
     return found
 
 
-def _mask(own: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, start: int | None) -> MaskConfig:
-    one_reader = own.frame_head is not None
-    streams = options.streams or (Streams.SINGLE if one_reader else Streams.DUAL)
-    if one_reader and streams is Streams.DUAL:
-        raise UsageError("--streams: the heads of Pi3 read one state", "leave it out, or use recipe three-stage")
-    first = own.depth // 3 if start is None else start
-    count = max(1, round(5 * own.depth / 24))
-    layers = tuple(range(first, min(first + count, own.depth)))
+def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, start: int | None) -> MaskConfig:
+    single_stream = published.frame_head is not None
+    streams = options.streams or (Streams.SINGLE if single_stream else Streams.DUAL)
+    if single_stream and streams is Streams.DUAL:
+        raise UsageError(
+            "--streams dual: the heads of Pi3 read a single stream", "leave it out, or use recipe three-stage"
+        )
+    first = published.depth // 3 if start is None else start
+    count = max(1, round(5 * published.depth / 24))
+    layers = tuple(range(first, min(first + count, published.depth)))
     return MaskConfig(layers=layers, head=head, streams=streams, own_blocks=options.own_blocks)
 
 
-def _sparse(own: NetworkConfig, mask: MaskConfig, options: ViewTimeOptions) -> SparseConfig | None:
+def _sparse(published: NetworkConfig, mask: MaskConfig, options: ViewTimeOptions) -> SparseConfig | None:
     if options.sparse is None:
         if options.sparse_layers is not None:
-            raise UsageError("--sparse-layers without --sparse", "say which of landmark, dilated, memory")
+            raise UsageError("--sparse-layers without --sparse", "pass --sparse landmark, dilated or memory")
         return None
     layers = options.sparse_layers
     if layers is None:
-        layers = tuple(layer for layer in (own.depth - 2, own.depth - 1) if layer >= mask.layers[0])
+        layers = tuple(layer for layer in (published.depth - 2, published.depth - 1) if layer >= mask.layers[0])
     return SparseConfig(layers=layers, strategy=options.sparse)

@@ -1,38 +1,35 @@
-"""`page4d benchmark`: what a network takes on this device, beside what was foretold."""
+"""`page4d benchmark`: measured against predicted memory and time of a network on this device."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from page4d.settings import NetworkOptions
 from page4d_cli import console, options
-from page4d_cli.predictor import NetworkChoice, Precision, choose_network
 
 if TYPE_CHECKING:
     from page4d.benchmark.grid import Measurement
 
 
 def benchmark(
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Network of a weights file.")] = None,
-    preset: Annotated[
-        str, typer.Option(help="Network by name, with random weights, where no file is given.")
-    ] = "mv-demo",
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Weights of the network.")] = None,
+    preset: Annotated[str, typer.Option(help="Preset of an untrained network, used without --weights.")] = "mv-demo",
     times: Annotated[str, typer.Option(metavar="T,T,...", help="Numbers of instants.")] = "1,2,4",
     views: Annotated[str, typer.Option(metavar="V,V,...", help="Numbers of views.")] = "2,4",
     sizes: Annotated[
-        str | None, typer.Option(metavar="WxH,...", help="Image sizes in pixels; default: half the network's own.")
+        str | None,
+        typer.Option(metavar="WxH,...", help="Image sizes in pixels; default: half the network's default size."),
     ] = None,
-    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Where to compute.")] = "auto",
-    precision: Annotated[
-        Precision, typer.Option(help="auto: bf16 on a GPU that has it, else fp32.")
-    ] = Precision.AUTO,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw memory and time as a PNG.")] = None,
+    device: options.Device = NetworkOptions.device,
+    precision: options.NetworkPrecision = NetworkOptions.precision,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a PNG chart of memory and time.")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure time and memory of a network over a grid of instants, views and sizes, beside what was predicted.
+    """Measure memory and time of a network over a grid of instants, views and image sizes, next to the prediction.
 
-    Memory is what a forward pass takes beside the weights: on a GPU by its allocator, elsewhere all its tensors.
+    Memory is that of a forward pass without the weights: on a GPU as counted by its allocator, elsewhere all tensors.
     """
     from functools import partial
 
@@ -40,19 +37,19 @@ def benchmark(
 
     from page4d.benchmark.grid import draw_grid, measure_grid
     from page4d.export.maps import write_png
-    from page4d.inference.cost import Extent
-    from page4d.inference.probe import network_cost
+    from page4d.inference.network_cost import Extent, network_cost
+    from page4d.inference.predictor import build_predictor
 
     grid = [(time, view) for view in _numbers(views, "--views") for time in _numbers(times, "--times")]
-    choice = NetworkChoice(weights, weights is None, preset, device, precision, seed=0)
-    predictor, network = choose_network(choice)
+    predictor = build_predictor(weights, device=device, precision=precision, untrained=weights is None, preset=preset)
+    network = predictor.record
     extents = [
         Extent(times=time, views=view, size=size)
         for size in _sizes(sizes, predictor.default_long_side or 0, predictor.multiple)
         for time, view in grid
     ]
     verbosity = console.Verbosity(quiet=quiet)
-    cost = network_cost(predictor, network.sha256, tell=partial(console.print_notice, verbosity=verbosity))
+    cost = network_cost(predictor, network.sha256, notify=partial(console.print_notice, verbosity=verbosity))
     found = []
     for measurement in measure_grid(predictor, cost, extents):
         found.append(measurement)
@@ -71,12 +68,12 @@ def benchmark(
 def _numbers(text: str, option: str) -> list[int]:
     parts = text.split(",")
     if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"'{text}' is no list of numbers from 1 on", param_hint=f"'{option}'")
+        raise typer.BadParameter(f"'{text}' is not a list of positive numbers", param_hint=f"'{option}'")
     return sorted({int(part) for part in parts})
 
 
 def _sizes(text: str | None, own: int, multiple: int) -> list[tuple[int, int]]:
-    """Read sizes; by default a square of half the side that a network was made for."""
+    """Parse image sizes; the default is a square of half the network's default side."""
     from page4d.errors import UsageError
 
     side = max(own // 2 // multiple, 1) * multiple
@@ -85,7 +82,7 @@ def _sizes(text: str | None, own: int, multiple: int) -> list[tuple[int, int]]:
         if height % multiple or width % multiple:
             raise UsageError(
                 f"images of {width}x{height} px do not divide into patches of {multiple} px",
-                f"give multiples of {multiple}",
+                f"use multiples of {multiple}",
             )
     return found
 
@@ -109,7 +106,8 @@ def _print(found: "list[Measurement]", title: str) -> None:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title=console.cell(title), title_justify="left")
-    for heading in ("size", "views", "instants", "seconds", "predicted", "images/s", "memory", "predicted"):
+    headings = ("size", "views", "instants", "time (s)", "predicted (s)", "images/s", "memory", "predicted memory")
+    for heading in headings:
         table.add_column(heading, justify="right")
     for measurement in found:
         extent, actual, predicted = measurement.extent, measurement.actual, measurement.predicted

@@ -1,4 +1,4 @@
-"""`page4d convert-weights`: checkpoints of public networks become one file that page4d loads."""
+"""`page4d convert-weights`: convert published checkpoints to a page4d weights file."""
 
 from contextlib import contextmanager
 from enum import StrEnum
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from page4d.choices import Precision, Recipe, Target
 from page4d_cli import console, options
 from page4d_cli import view_time_options as view_time
 from page4d_cli.interrupts import stops_cleanly
@@ -14,29 +15,12 @@ from page4d_cli.interrupts import stops_cleanly
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from page4d.weights.convert import Conversion
-    from page4d.weights.encoder_conversion import EncoderConversion
+    from page4d.weights.convert import PlannedConversion
     from page4d.weights.published import Settings
 
 
-class RecipeOption(StrEnum):
-    """Which tensors make the network."""
-
-    VGGT = "vggt"
-    PAGE4D = "page4d"
-    PI3 = "pi3"
-    THREE_STAGE = "three-stage"
-
-
-class TargetOption(StrEnum):
-    """The network that is filled."""
-
-    OWN = "own"
-    PAGE4D_MV = "page4d-mv"
-
-
 class SwitchOption(StrEnum):
-    """Whether something is used."""
+    """On or off."""
 
     ON = "on"
     OFF = "off"
@@ -59,27 +43,27 @@ def convert_weights(
             "with tensors only.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="New .safetensors file, to be used with --weights.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Output .safetensors file, for --weights.")],
     recipe: Annotated[
-        RecipeOption | None,
+        Recipe | None,
         typer.Option(
-            help="Default: what the sources are. three-stage takes Pi3 and PAGE-4D: encoder and first layers of Pi3, "
-            "last layers and heads of PAGE-4D.",
+            help="Default: from the sources. three-stage combines Pi3 (encoder and first layers) with PAGE-4D (last "
+            "layers and heads).",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
     to: Annotated[
-        TargetOption | None,
+        Target | None,
         typer.Option(
-            help="own: as its authors run it. page4d-mv: the same weights in the view x time network.",
+            help="own: the published network. page4d-mv: the same weights in the view x time network.",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
     mask: Annotated[
         SwitchOption | None,
         typer.Option(
-            help="PAGE-4D only: whether this checkpoint runs with its mask (checkpoint_mask.pt: on, "
-            "checkpoint_nomask.pt: off). The file does not say.",
+            help="PAGE-4D only, required: whether this checkpoint runs with its mask (on for checkpoint_mask.pt, off "
+            "for checkpoint_nomask.pt).",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
@@ -87,7 +71,7 @@ def convert_weights(
         list[Path] | None,
         typer.Option(
             metavar="FILE.json",
-            help="Constructor arguments of a network that has other sizes than the published one.",
+            help="Constructor arguments of a network whose sizes differ from the published ones.",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
@@ -101,20 +85,26 @@ def convert_weights(
     scalars: view_time.Scalars = None,
     dtype: Annotated[
         DtypeOption,
-        typer.Option(help="Element type; half of the size in fp16 or bf16.", rich_help_panel=options.OUTPUT),
+        typer.Option(help="Element type; fp16 and bf16 halve the file size.", rich_help_panel=options.OUTPUT),
     ] = DtypeOption.FP32,
     licence: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Licence to record; default: what the authors say.", rich_help_panel=options.OUTPUT
+            metavar="TEXT",
+            help="Licence to record. Default: as stated by the authors.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Write where every tensor went.", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            metavar="FILE.json",
+            help="Write the origin and destination of every tensor.",
+            rich_help_panel=options.OUTPUT,
+        ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace files that are there.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--overwrite", help="Replace existing files.", rich_help_panel=options.OUTPUT)
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Account for every tensor and stop.", rich_help_panel=options.OUTPUT)
@@ -122,30 +112,24 @@ def convert_weights(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Make a weights file for page4d from checkpoints of VGGT, PAGE-4D or Pi3; nothing is fetched, no code is run.
+    """Convert checkpoints of VGGT, PAGE-4D or Pi3, or of timm's ViT, Swin or Twins-SVT encoders, to page4d weights.
 
-    Encoders, in a file of their own, come from timm's ViT, Swin or Twins-SVT.
+    Nothing is downloaded, and no code in the files is run.
     """
-    import torch
-
-    from page4d.errors import UsageError
     from page4d.weights.convert import (
-        Conversion,
         ConvertSettings,
         check_output,
         plan_conversion,
         report_document,
         write_conversion,
     )
-    from page4d.weights.encoder_conversion import encoder_document, plan_encoder, write_encoder
-    from page4d.weights.recipes import Recipe, Target
+    from page4d.weights.placement import DTYPES
 
     check_output(out, overwrite=overwrite)
     _check_report(report, [out, *sources], overwrite=overwrite)
-    dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     settings = ConvertSettings(
-        recipe=None if recipe is None else Recipe(recipe),
-        target=None if to is None else Target(to),
+        recipe=recipe,
+        target=to,
         mask=None if mask is None else mask is SwitchOption.ON,
         view_time=view_time.view_time_options(
             streams=streams,
@@ -157,39 +141,30 @@ def convert_weights(
             epipolar=epipolar,
             scalars=scalars,
         ),
-        dtype=dtypes[dtype],
+        dtype=DTYPES[Precision(dtype)],
         licence=licence,
         configs=_read_configs(config or []),
     )
     with stops_cleanly():
-        encoder = plan_encoder(sources, settings.dtype, licence)
-        if encoder is not None and settings != ConvertSettings(dtype=settings.dtype, licence=licence, configs={}):
-            raise UsageError(f"'{sources[0]}' is an encoder; options of networks are given", "leave them out")
-        conversion = encoder or plan_conversion(sources, settings)
+        conversion = plan_conversion(sources, settings)
         check_output(out, conversion, overwrite=overwrite)
         metadata = None
         if not dry_run:
             with _progress(conversion.num_bytes, quiet=quiet) as advance:
-                if isinstance(conversion, Conversion):
-                    metadata = write_conversion(conversion, out, advance)
-                else:
-                    metadata = write_encoder(conversion, out, advance)
-    if isinstance(conversion, Conversion):
-        document, held = report_document(conversion, metadata), f"network  {conversion.target}"
-    else:
-        document, held = encoder_document(conversion, metadata), f"encoder  {conversion.recognised.family}"
+                metadata = write_conversion(conversion, out, advance)
+    document = report_document(conversion, metadata)
     if report is not None and not dry_run:
         _write_report(report, document)
     if as_json:
         console.print_json({"out": str(out), **{key: document[key] for key in document if key != "tensors"}})
     elif not quiet:
-        _print(conversion, out, held, dry_run=dry_run)
-    for notice in conversion.notices:
+        _print(conversion, out, dry_run=dry_run)
+    for notice in conversion.blueprint.notices:
         console.error_console().print(f"[yellow]warning:[/] {notice}")
 
 
 def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
-    """Read the configurations, one a network."""
+    """Read the configurations, one per network."""
     from page4d.errors import UsageError
     from page4d.weights.published import read_settings
 
@@ -197,27 +172,27 @@ def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
     for path in paths:
         settings = read_settings(path)
         if settings.model in configs:
-            raise UsageError(f"--config '{path}' is the second one of {settings.model}", "give one a network")
+            raise UsageError(f"--config '{path}' is a second one for {settings.model}", "give one per network")
         configs[settings.model] = settings
     return configs
 
 
 def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -> None:
-    """Refuse a report that would replace something."""
+    """Refuse a report that would replace another file."""
     from page4d.errors import OutputError, UsageError
 
     if report is None:
         return
     if any(report.resolve() == other.resolve() for other in others):
-        raise UsageError(f"--report '{report}' is also a source or the output", "give it a name of its own")
+        raise UsageError(f"--report '{report}' is also a source or the output", "choose another name")
     if not report.parent.is_dir():
-        raise OutputError(f"folder '{report.parent}' does not exist", "make it first")
+        raise OutputError(f"folder '{report.parent}' does not exist", "create it first")
     if report.is_dir() or (report.exists() and not overwrite):
-        raise OutputError(f"'{report}' is there already", "choose another name, or pass --overwrite")
+        raise OutputError(f"'{report}' already exists", "choose another name, or pass --overwrite")
 
 
 def _write_report(path: Path, document: dict[str, Any]) -> None:
-    """Write it whole or not at all."""
+    """Write the report atomically."""
     import json
 
     from page4d.errors import OutputError
@@ -231,7 +206,7 @@ def _write_report(path: Path, document: dict[str, Any]) -> None:
 
 @contextmanager
 def _progress(total: int, *, quiet: bool) -> "Iterator[Callable[[int], None] | None]":
-    """Show on stderr how many bytes are written."""
+    """Show a progress bar of the written bytes on stderr."""
     if quiet:
         yield None
         return
@@ -243,8 +218,8 @@ def _progress(total: int, *, quiet: bool) -> "Iterator[Callable[[int], None] | N
         yield lambda written: progress.advance(task, written)
 
 
-def _print(conversion: "Conversion | EncoderConversion", out: Path, held: str, *, dry_run: bool) -> None:
-    """Print how many tensors each rule moved."""
+def _print(conversion: "PlannedConversion", out: Path, *, dry_run: bool) -> None:
+    """Print the number of tensors per rule."""
     from rich import box
     from rich.table import Table
 
@@ -252,15 +227,15 @@ def _print(conversion: "Conversion | EncoderConversion", out: Path, held: str, *
     verb = "would become" if dry_run else "became"
     names = " + ".join(source.path.name for source in conversion.sources.values())
     table = Table(box=box.SIMPLE_HEAD, title=console.cell(f"{names} {verb} {out}"), title_justify="left")
-    for heading in ("from", "part or rule", "what"):
+    for heading in ("from", "part or rule", "origin"):
         table.add_column(heading, no_wrap=heading != "part or rule")
     table.add_column("tensors", justify="right")
     for origin, rule, tag, number in account.by_rule():
         table.add_row(origin, console.cell(rule), str(tag), f"{number:,}")
     console.print_table(table)
     dropped = sum(row.target is None for row in account.rows)
-    console.print_text(
-        f"{held}, {len(conversion.specs):,} tensors, {console.human_size(conversion.num_bytes)}; all accounted for"
-    )
+    held = f"encoder  {conversion.title}" if conversion.recipe is None else f"network  {conversion.target}"
+    size = console.human_size(conversion.num_bytes)
+    console.print_text(f"{held}, {len(conversion.specs):,} tensors, {size}; all accounted for")
     console.print_text(f"sources  {account.num_used():,} tensors used, {dropped:,} dropped")
     console.print_text(f"licence  {conversion.licence}")

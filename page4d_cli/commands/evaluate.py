@@ -1,12 +1,13 @@
-"""`page4d evaluate`: how far an output folder is from a capture's truth."""
+"""`page4d evaluate`: compare an output folder with the ground truth of its capture."""
 
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from page4d.choices import DepthAlignment
+from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
 from page4d_cli import console, options
 
 if TYPE_CHECKING:
@@ -20,71 +21,60 @@ DEPTH = "Depth"
 POINTS = "Points"
 
 
-class AlignOption(StrEnum):
-    """How predicted depth is brought onto the truth."""
-
-    SCALE = "scale"
-    SCALE_SHIFT = "scale-shift"
-    SCALE_SHIFT_SQUARES = "scale-shift-squares"
-    SCALE_SHIFT_ADAM = "scale-shift-adam"
-    METRIC = "metric"
-    MEDIAN = "median"
-
-
 def evaluate(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a page4d run.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
     truth: Annotated[
-        Path, typer.Argument(metavar="TRUTH", help="Capture with a truth/ folder, or that folder, as of synthesize.")
+        Path,
+        typer.Argument(metavar="TRUTH", help="Ground truth folder, or a capture with a subfolder truth/."),
     ],
     align: Annotated[
-        list[AlignOption] | None,
+        list[DepthAlignment] | None,
         typer.Option(
-            help="Only this, the first one for the tables (default: all but scale-shift-adam, which is slow).",
+            help="Depth alignment, repeatable; tables show the first (default: all but the slow scale-shift-adam).",
             rich_help_panel=DEPTH,
         ),
     ] = None,
     max_depth: Annotated[
-        float | None, typer.Option(help="Leave out true depths from here on.", rich_help_panel=DEPTH)
+        float | None, typer.Option(help="Ignore true depth from this value on.", rich_help_panel=DEPTH)
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Distance below which a point is right (default: 5 cm).", rich_help_panel=POINTS),
+        typer.Option(help="Distance threshold of the F-score (default: 5 cm).", rich_help_panel=POINTS),
     ] = None,
     points_per_instant: Annotated[
-        int, typer.Option(min=1, help="Random points looked up each way.", rich_help_panel=POINTS)
-    ] = 5000,
-    seed: Annotated[int, typer.Option(min=0, help="Of all random choices.", rich_help_panel=POINTS)] = 0,
+        int, typer.Option(min=1, help="Random points per instant and direction.", rich_help_panel=POINTS)
+    ] = EvaluationSettings.points_per_instant,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.", rich_help_panel=POINTS)] = EvaluationSettings.seed,
     fps: Annotated[
         float | None,
-        typer.Option(help="Frames per second of a truth that does not record it.", rich_help_panel=options.INPUT),
+        typer.Option(help="Frame rate of a ground truth that does not record it.", rich_help_panel=options.INPUT),
     ] = None,
     plots: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Write pictures: error maps, errors over time, cameras from above, sparsification.",
+            help="Write plots: error maps, errors over time, top view of cameras, sparsification.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace pictures that are there.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--overwrite", help="Replace existing plots.", rich_help_panel=options.OUTPUT)
     ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare an output folder with the truth: depth, cameras, points, masks and confidence.
+    """Compare an output folder with the ground truth: depth, cameras, points, masks and confidence.
 
-    Lengths are in the truth's unit. Degenerate cases are named, never left out.
+    Lengths are in the unit of the ground truth. Notes explain degenerate cases and data that was not compared.
     """
     from page4d.evaluation.comparison import compare
-    from page4d.evaluation.depth_alignment import DepthAlignment
-    from page4d.evaluation.evaluate import DEFAULT_ALIGNMENTS, EvaluationSettings, measure
+    from page4d.evaluation.evaluate import measure
     from page4d.evaluation.plots.figures import check_plots, write_plots
 
     if plots is not None:
         check_plots(plots, overwrite=overwrite)
     settings = EvaluationSettings(
-        alignments=tuple(DepthAlignment(kind) for kind in align) if align else DEFAULT_ALIGNMENTS,
+        alignments=tuple(align or DEFAULT_ALIGNMENTS),
         max_depth=max_depth,
         threshold=threshold,
         points_per_instant=points_per_instant,
@@ -100,12 +90,12 @@ def evaluate(
     elif not quiet:
         _report(evaluation)
         for path in written:
-            console.print_text(f"{'look at':<12}{path}")
+            console.print_text(f"{'plot':<12}{path}")
 
 
 @contextmanager
 def _progress(*, quiet: bool) -> "Iterator[Callable[[int, int], None] | None]":
-    """Show on stderr how far the frames are read."""
+    """Show a progress bar on stderr."""
     if quiet:
         yield None
         return
@@ -118,11 +108,11 @@ def _progress(*, quiet: bool) -> "Iterator[Callable[[int, int], None] | None]":
 
 
 def _report(evaluation: "Evaluation") -> None:
-    """Print everything for people."""
+    """Print the tables, summary lines and notes."""
     match = evaluation.match
     console.print_text(f"{evaluation.out} against {evaluation.truth}")
     span = f"{match.times[0]:.3f} to {match.times[-1]:.3f} s"
-    unit = "metres" if match.unit == "metre" else "the truth's unit"
+    unit = "metres" if match.unit == "metre" else "units of the truth"
     views, times = len(match.views), len(match.times)
     counted = f"{views} view{'s' * (views != 1)}, {times} instant{'s' * (times != 1)}"
     console.print_text(f"{counted}, {span}; lengths in {unit}; images {match.preprocess}")
@@ -147,13 +137,13 @@ def _table(title: str, first: str, headings: tuple[str, ...]) -> "Table":
 
 
 def _view_table(evaluation: "Evaluation") -> "Table":
-    """One row a view, and one for what stands still, what moves and everything."""
+    """Return the metrics per view, over static and dynamic pixels, and overall."""
     depth = evaluation.depth
     result = None if depth is None else depth.results[0]
-    title = "by view" if result is None else f"by view, depth aligned by {result.alignment}"
+    title = "metrics by view" if result is None else f"metrics by view, depth aligned by {result.alignment}"
     headings = (
-        *("AbsRel", "<1.25\n%", "RMSE", "ATE", "rotation\ndeg", "focal\n%"),
-        *("accuracy", "complete-\nness", "F\n%", "IoU\n%"),
+        *("AbsRel", "delta\n<1.25\n%", "RMSE", "ATE", "rotation\ndeg", "focal\n%"),
+        *("accuracy", "complete-\nness", "F-score\n%", "JM\n%"),
     )
     table = _table(title, "", headings)
     for name in (*evaluation.match.views, "static", "dynamic", "overall"):
@@ -179,18 +169,28 @@ def _view_table(evaluation: "Evaluation") -> "Table":
 
 
 def _row(report: Any, name: str) -> Any:
-    """Return what a report says of a view, or of all that is called `name`; None if it says nothing."""
+    """Return the entry of a report for a view, or its attribute `name`; None if there is neither."""
     return None if report is None else report.per_view.get(name, getattr(report, name, None))
 
 
 def _depth_table(evaluation: "Evaluation") -> "Table":
-    """One row an alignment, over all pixels."""
-    headings = ("scale", "shift", "AbsRel", "SqRel", "RMSE", "logRMSE", "<1.25\n%", "<1.25^2\n%", "<1.25^3\n%")
-    table = _table("depth by alignment", "alignment", headings)
+    """Return the depth metrics over all pixels per alignment."""
+    headings = (
+        "scale",
+        "shift",
+        "AbsRel",
+        "SqRel",
+        "RMSE",
+        "logRMSE",
+        "delta\n<1.25\n%",
+        "delta\n<1.25^2\n%",
+        "delta\n<1.25^3\n%",
+    )
+    table = _table("depth metrics by alignment", "alignment", headings)
     assert evaluation.depth is not None
     for result in evaluation.depth.results:
         own: DepthErrors = result.overall
-        name = result.alignment if result.scope == "capture" else f"{result.alignment} a {result.scope}"
+        name = result.alignment if result.scope == "capture" else f"{result.alignment} per {result.scope}"
         table.add_row(
             console.cell(name),
             _number(result.scale),
@@ -202,16 +202,16 @@ def _depth_table(evaluation: "Evaluation") -> "Table":
 
 
 def _pair_table(cameras: "CameraReport") -> "Table":
-    """Accuracies of relative cameras."""
+    """Return the relative pose accuracies of camera pairs per threshold."""
     pairs = cameras.pairs
     limits = tuple(pairs.rra)
-    table = _table("camera pairs below, in %", "", tuple(f"{limit} deg" for limit in limits))
+    table = _table("relative poses of camera pairs, in %", "threshold", tuple(f"{limit} deg" for limit in limits))
     rows = {
-        "RRA, rotations": pairs.rra,
-        "RTA, directions": pairs.rta,
+        "RRA (rotation)": pairs.rra,
+        "RTA (direction)": pairs.rta,
         "AUC": pairs.auc,
-        "RTA, with sense": pairs.signed_rta,
-        "AUC, with sense": pairs.signed_auc,
+        "RTA, signed": pairs.signed_rta,
+        "AUC, signed": pairs.signed_auc,
     }
     for name, row in rows.items():
         table.add_row(name, *(_share(row[limit]) for limit in limits))
@@ -219,7 +219,7 @@ def _pair_table(cameras: "CameraReport") -> "Table":
 
 
 def _lines(evaluation: "Evaluation") -> "Iterator[tuple[str, str]]":
-    """Say in a line each what the tables do not hold."""
+    """Yield labelled lines with the metrics that are not in the tables."""
     if evaluation.cameras is not None:
         yield from _camera_lines(evaluation.cameras)
     if evaluation.points is not None:
@@ -229,30 +229,30 @@ def _lines(evaluation: "Evaluation") -> "Iterator[tuple[str, str]]":
         yield "masks", f"JM {_share(own.jm)} %, JR {_share(own.jr)} %, pooled IoU {_share(own.pooled)} %"
     if evaluation.confidence is not None:
         ordering, ause = evaluation.confidence.ordering, _number(evaluation.confidence.ause)
-        skill = "no errors to order" if ordering is None else f"orders the errors {ordering:.3f} (1 perfectly, 0 not)"
-        yield "confidence", f"{skill}, AUSE {ause}"
+        normalized = "undefined" if ordering is None else f"{ordering:.3f} (1: ideal order, 0: random order)"
+        yield "confidence", f"AUSE {ause}, normalized {normalized}"
 
 
 def _camera_lines(cameras: "CameraReport") -> "Iterator[tuple[str, str]]":
     own, pairs = cameras.overall, cameras.pairs
     yield "cameras", f"aligned by {cameras.definition}, scale {_number(cameras.transform.scale)}"
     step, turn = _number(own.rpe_translation), _degrees(own.rpe_rotation_deg)
-    yield "", f"RPE from instant to instant {step}, {turn} deg"
+    yield "", f"RPE between consecutive instants: translation {step}, rotation {turn} deg"
     rotation, direction = _degrees(pairs.rotation_median_deg), _degrees(pairs.direction_median_deg)
-    yield "", f"median of pairs: rotation {rotation} deg, direction {direction} deg"
+    yield "", f"median over pairs: rotation {rotation} deg, translation direction {direction} deg"
     if cameras.baseline_ratio is not None:
         ratio, spread = cameras.baseline_ratio, _share(cameras.baseline_spread)
-        yield "", f"before alignment {ratio:.3g} times as far apart as truly, spread {spread} %"
+        yield "", f"predicted / true baselines before alignment: median {ratio:.3g}, spread {spread} %"
 
 
 def _point_lines(points: "PointReport") -> "Iterator[tuple[str, str]]":
     own = points.overall
     accuracy, completeness = _number(own.accuracy_median), _number(own.completeness_median)
-    yield "points", f"medians: accuracy {accuracy}, completeness {completeness}"
+    yield "points", f"median accuracy {accuracy}, median completeness {completeness}"
     mean, total = _number(own.overall_mean), _number(own.overall_sum)
-    yield "", f"overall: {mean} as the mean of both means, {total} as their sum"
-    precision, recall, balanced = _share(own.precision), _share(own.recall), _share(own.f_score)
-    yield "", f"within {points.threshold:.3g}: precision {precision} %, recall {recall} %, F {balanced} %"
+    yield "", f"Chamfer distance {mean} (mean of accuracy and completeness), {total} (sum)"
+    precision, recall, score = _share(own.precision), _share(own.recall), _share(own.f_score)
+    yield "", f"threshold {points.threshold:.3g}: precision {precision} %, recall {recall} %, F-score {score} %"
     yield "", f"normal consistency {_number(own.normal_consistency)}"
 
 
@@ -263,7 +263,7 @@ def _number(value: float | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    """Write a share in per cent."""
+    """Format a share in per cent."""
     return "-" if value is None else f"{100 * value:.1f}"
 
 

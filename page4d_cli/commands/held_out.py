@@ -1,14 +1,15 @@
-"""`page4d held-out`: a network on synthetic scenes that no training sees, beside what one can say without looking."""
+"""`page4d held-out`: evaluate a network and baselines on held-out synthetic scenes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from page4d.choices import Precision, SceneFamily
 from page4d_cli import console, options
 
 if TYPE_CHECKING:
-    from page4d.training.validation.validation_metrics import Figures
+    from page4d.training.validation.validation_metrics import Metrics
 
 _COLUMNS = {
     "abs_rel": "AbsRel",
@@ -25,32 +26,27 @@ _COLUMNS = {
 
 def held_out(
     weights: Annotated[
-        Path | None, typer.Argument(metavar="[WEIGHTS]", help="File of the network; else the one of page4d.")
+        Path | None, typer.Argument(metavar="[WEIGHTS]", help="Weights of the network; default: the bundled network.")
     ] = None,
-    scenes: Annotated[int, typer.Option(min=1, help="Scenes a family.")] = 200,
-    families: Annotated[str, typer.Option(metavar="NAMES", help="Families of rigs.")] = "arc,ring,handheld,single",
-    views: Annotated[int, typer.Option(min=1, help="Cameras of a rig.")] = 4,
-    times: Annotated[int, typer.Option(min=1, help="Instants of a scene.")] = 2,
+    scenes: Annotated[int, typer.Option(min=1, help="Scenes per family.")] = 200,
+    families: Annotated[str, typer.Option(metavar="NAMES", help="Scene families.")] = ",".join(SceneFamily),
+    views: Annotated[int, typer.Option(min=1, help="Cameras per rig.")] = 4,
+    times: Annotated[int, typer.Option(min=1, help="Instants per scene.")] = 2,
     size: Annotated[str, typer.Option(metavar="WxH", help="Size of the images in pixels.")] = "80x64",
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str, typer.Option(metavar="NAME", help="auto, fp32, bf16 or fp16.")] = "auto",
+    device: options.Device = "auto",
+    precision: options.NetworkPrecision = Precision.AUTO,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure a network on held-out synthetic scenes, with baselines beside it.
+    """Evaluate a network and baselines on held-out synthetic scenes.
 
-    Depth is compared after one scale a scene; rotations and directions are medians in degrees over pairs of views.
+    Depth is compared after one scale per scene; rotations and directions are medians in degrees over pairs of views.
     """
     from page4d.errors import UsageError
-    from page4d.synthetic.sampler import SceneFamily
-    from page4d.training.validation.validation import (
-        HeldOutRequest,
-        baselines,
-        held_out_truths,
-        judge,
-        network_guessers,
-    )
-    from page4d.training.validation.validation_metrics import FIGURES
+    from page4d.training.validation.baselines import baselines
+    from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
+    from page4d.training.validation.validation import evaluate_all, network_predictors
+    from page4d.training.validation.validation_metrics import METRICS
     from page4d.weights.bundled import bundled_weights
     from page4d.weights.loading import load_network
     from page4d.weights.placement import choose_device, choose_precision
@@ -59,7 +55,7 @@ def held_out(
     unknown = [name for name in names if name not in list(SceneFamily)]
     if unknown:
         raise UsageError(f"no family is called '{unknown[0]}'", f"choose from {', '.join(SceneFamily)}")
-    request = HeldOutRequest(
+    held_out_scenes = HeldOutScenes(
         scenes=scenes,
         times=times,
         views=views,
@@ -68,13 +64,13 @@ def held_out(
     )
     target = choose_device(device)
     loaded = load_network(weights or bundled_weights(), target)
-    network = network_guessers(loaded.network, choose_precision(precision, target))
-    found: dict[str, dict[str, Figures]] = {}
-    for family in request.families:
+    predictors = network_predictors(loaded.network, choose_precision(precision, target))
+    found: dict[str, dict[str, Metrics]] = {}
+    for family in held_out_scenes.families:
         if not quiet:
             console.error_console().print(f"{family.value}: {scenes} scenes", markup=False)
-        truths = list(held_out_truths(request, family, target))
-        found[family.value] = judge({**network, **baselines(request, family, target)}, truths)
+        truths = list(held_out_truths(held_out_scenes, family, target))
+        found[family.value] = evaluate_all({**predictors, **baselines(held_out_scenes, family, target)}, truths)
     if as_json:
         console.print_json(
             {
@@ -83,8 +79,8 @@ def held_out(
                 "scenes": scenes,
                 "views": views,
                 "times": times,
-                "size": list(reversed(request.image_size)),
-                "definitions": FIGURES,
+                "size": list(reversed(held_out_scenes.image_size)),
+                "definitions": METRICS,
                 "figures": found,
             }
         )
@@ -92,7 +88,7 @@ def held_out(
         _print(found, scenes)
 
 
-def _print(found: "dict[str, dict[str, Figures]]", scenes: int) -> None:
+def _print(found: "dict[str, dict[str, Metrics]]", scenes: int) -> None:
     from rich import box
     from rich.table import Table
 
@@ -101,7 +97,7 @@ def _print(found: "dict[str, dict[str, Figures]]", scenes: int) -> None:
         table.add_column("")
         for title in _COLUMNS.values():
             table.add_column(title, justify="right")
-        for row, figures in rows.items():
-            values = (figures[name] for name in _COLUMNS)
+        for row, metrics in rows.items():
+            values = (metrics[name] for name in _COLUMNS)
             table.add_row(row, *("-" if value is None else f"{value:.3g}" for value in values))
         console.print_table(table)

@@ -1,12 +1,13 @@
-"""`page4d inspect-scene`: what page4d sees in a folder, before anything is run."""
+"""`page4d inspect-scene`: views, clocks and faults of a scene folder."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from page4d.settings import SceneOptions
 from page4d_cli import console, options
 
 if TYPE_CHECKING:
-    from page4d.scene.records import Scene
+    from page4d.scene.records import Scene, View
 
 
 def inspect_scene(
@@ -14,22 +15,21 @@ def inspect_scene(
     views: options.Views = None,
     fps: options.Fps = None,
     image_fps: options.ImageFps = None,
-    stride: options.Stride = 1,
+    stride: options.Stride = SceneOptions.stride,
     frames: options.Frames = None,
     max_frames: options.MaxFrames = None,
-    sync: options.Sync = "auto",
+    sync: options.Sync = SceneOptions.sync,
     masks: options.Masks = None,
     allow_damaged: options.AllowDamaged = False,
-    max_pixels: options.MaxPixels = 64.0,
+    max_pixels: options.MaxPixels = SceneOptions.max_megapixels,
     calibration: options.Calibration = None,
     calibration_unit: options.CalibrationUnit = None,
-    calibration_match: options.CalibrationMatch = options.MatchOption.NAME,
+    calibration_match: options.CalibrationPairing = SceneOptions.calibration_match,
     calib_resize: options.CalibResize = None,
     as_json: options.Json = False,
 ) -> None:
-    """Print the views of a scene, their clocks, rates and faults, and what is ignored and why."""
-    from page4d.scene.assign_cameras import CalibrationMatch, CalibrationResize
-    from page4d.scene.open import SceneOptions, open_scene
+    """Print the views of a scene with clocks, frame rates, dropped frames and calibration, and all ignored files."""
+    from page4d.scene.open import open_scene
 
     opened = open_scene(
         scene,
@@ -43,33 +43,31 @@ def inspect_scene(
             max_frames=max_frames,
             calibration=calibration,
             calibration_unit=calibration_unit,
-            calibration_match=CalibrationMatch(calibration_match),
-            calibration_resize=None if calib_resize is None else CalibrationResize(calib_resize),
+            calibration_match=calibration_match,
+            calibration_resize=calib_resize,
             masks=masks,
             allow_damaged=allow_damaged,
             max_megapixels=max_pixels,
         ),
     )
-    rows = [_row(opened, place) for place in range(opened.num_views)]
+    rows = [_row(view) for view in opened.views]
     if as_json:
         console.print_json(_document(opened, rows))
         return
     _print(opened, rows)
 
 
-def _row(scene: "Scene", place: int) -> dict[str, Any]:
-    """Gather the facts of one view."""
+def _row(view: "View") -> dict[str, Any]:
+    """Return the properties of one view."""
     from page4d.scene.timeline import timing
 
-    view = scene.views[place]
-    rhythm = timing(view.source.frame_times)
     height, width = view.source.size
     return {
         "view": view.name,
         "file": view.source.label,
         "codec": view.source.codec,
         "size": [width, height],
-        **asdict(rhythm),
+        **asdict(timing(view.source.frame_times)),
         "offset_s": view.clock.offset_s,
         "rate": view.clock.rate,
         "calibrated": view.camera is not None,
@@ -99,17 +97,17 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, title=console.cell(scene.name), title_justify="left", title_style="bold")
     for name in ("view", "file", "codec"):
         table.add_column(name, overflow="fold")
-    for name in ("size", "fps", "frames", "offset", "rate", "duration", "dropped", "doubled"):
+    for name in ("size", "fps", "frames", "offset", "clock rate", "duration", "dropped", "duplicated"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("calibration")
     for row in rows:
-        calibrated = "-" if not row["calibrated"] else "lens undistorted" if row["distorted"] else "pinhole"
+        calibrated = "-" if not row["calibrated"] else "with distortion" if row["distorted"] else "pinhole"
         table.add_row(
             console.cell(row["view"]),
             console.cell(row["file"]),
             console.cell(row["codec"]),
             "x".join(map(str, row["size"])),
-            f"{row['fps']:.4g}" + (" varies" if row["is_variable"] else ""),
+            f"{row['fps']:.4g}" + (" variable" if row["is_variable"] else ""),
             str(row["num_frames"]),
             f"{row['offset_s']:+.4f} s",
             f"{row['rate']:.6g}",

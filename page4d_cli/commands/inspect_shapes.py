@@ -1,4 +1,4 @@
-"""`page4d inspect-shapes`: the profile of shapes through a network, at full size and without its weights."""
+"""`page4d inspect-shapes`: shapes, parameters, FLOPs and memory of a network, without its weights."""
 
 from enum import StrEnum
 from functools import partial
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class FormatOption(StrEnum):
-    """How the profile is printed."""
+    """Output format."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
     JSON = "json"
 
 
-_HEADINGS = ("stage", "what leaves it", "symbols", "shape", "parameters", "GFLOP", "size")
+_HEADINGS = ("part", "stage", "symbols", "shape", "parameters", "GFLOP", "size")
 
 
 def inspect_shapes(
@@ -32,24 +32,30 @@ def inspect_shapes(
         str | None,
         typer.Option(
             metavar="PRESET",
-            help="A network by name, such as mv-large, vggt, pi3, or an encoder: vit-b16, swin-t, twins-svt-s, "
-            "navit, mae, dino (default mv-large).",
+            help="Network such as mv-large, vggt or pi3, encoder such as vit-b16, swin-t, twins-svt-s or navit, or "
+            "pretraining network mae or dino. Default: mv-large.",
         ),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="The network of a weights file.")] = None,
+    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Use the network of a weights file.")] = None,
     times: Annotated[
-        int | None, typer.Option("--times", "--frames", min=1, metavar="T", help="Instants (default 8).")
+        int | None, typer.Option("--times", "--frames", min=1, metavar="T", help="Number of instants. Default: 8.")
     ] = None,
-    views: Annotated[int | None, typer.Option(min=1, metavar="V", help="Cameras (default 4).")] = None,
+    views: Annotated[int | None, typer.Option(min=1, metavar="V", help="Number of views. Default: 4.")] = None,
     size: Annotated[
         str | None,
-        typer.Option(metavar="HxW|N", help="Height and width of the network's images; N is NxN. Default: its own."),
+        typer.Option(
+            metavar="HxW|N",
+            help="Height and width of the images in pixels; N is NxN. Default: the nominal size of the network.",
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Scenes, or an encoder's images, at once.")] = 1,
-    style: Annotated[FormatOption, typer.Option("--format", help="How to print it.")] = FormatOption.TABLE,
+    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Scenes, or images of an encoder, per batch.")] = 1,
+    style: Annotated[FormatOption, typer.Option("--format", help="Output format.")] = FormatOption.TABLE,
     as_json: options.Json = False,
 ) -> None:
-    """Print what shape leaves every stage of a network, with its parameters and work; nothing is computed."""
+    """Print output shape, parameters and FLOPs of every stage of a network, and its peak memory.
+
+    Only shapes are propagated: no weights are needed, nothing is computed.
+    """
     from page4d.profiling.network import profile_network
 
     image_size = None if size is None else _parse_size(size)
@@ -72,16 +78,16 @@ def inspect_shapes(
 
 
 def _encoders() -> "dict[str, Callable[..., Profile]]":
-    """Return what walks through an encoder by itself, or through what pretrains it, by name."""
+    """Return the profile functions of encoders and pretraining networks by name."""
     from page4d.encoders.presets import ENCODER_PRESETS
-    from page4d.pretraining.profile import PRETRAINING_WALKS
+    from page4d.pretraining.profile import PRETRAINING_PROFILES
     from page4d.profiling.encoders import profile_encoder
 
-    return {name: partial(profile_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_WALKS
+    return {name: partial(profile_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_PROFILES
 
 
 def _refuse_with_encoder(name: str, option: str, value: object) -> None:
-    """Refuse an option that makes no sense with an encoder.
+    """Refuse an option that does not apply to encoders.
 
     Raises:
         UsageError: if it is given.
@@ -91,7 +97,7 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
     if value is not None:
         raise UsageError(
             f"{option} {value}, but {name} is an encoder of single images",
-            f"leave {option} out; --batch says how many images",
+            f"leave {option} out; --batch sets the number of images",
         )
 
 
@@ -113,7 +119,7 @@ def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfi
 
 
 def _parse_size(text: str) -> tuple[int, int]:
-    """Read `HxW`, or `N` for a square."""
+    """Parse `HxW`, or `N` for a square."""
     height, cross, width = text.partition("x")
     sides = (height, width) if cross else (height, height)
     if not all(side.isdecimal() and int(side) > 0 for side in sides):
@@ -130,7 +136,7 @@ def _document(name: str, profile: "Profile") -> dict[str, Any]:
         "activation_bytes": profile.activation_bytes,
         "weight_bytes": profile.weight_bytes,
         "peak_bytes": profile.peak_bytes,
-        "peak_in": profile.busiest,
+        "peak_in": profile.peak_part,
         "stages": [
             {
                 "part": stage.part,
@@ -153,12 +159,12 @@ def _cells(stage: "ProfileStage") -> tuple[str, ...]:
         f"[{', '.join(stage.symbolic)}]",
         f"[{', '.join(map(str, stage.shape))}]",
         f"{stage.parameters:,}" if stage.parameters else "",
-        _work(stage.flops / 1e9) if stage.flops else "",
+        _gflop(stage.flops / 1e9) if stage.flops else "",
         console.human_size(stage.num_bytes),
     )
 
 
-def _work(gflop: float) -> str:
+def _gflop(gflop: float) -> str:
     return f"{gflop:,.0f}" if gflop >= 1000 else f"{gflop:.3g}"
 
 
@@ -168,21 +174,21 @@ def _title(name: str, profile: "Profile") -> str:
 
 def _total(profile: "Profile") -> tuple[str, ...]:
     sizes = console.human_size(profile.activation_bytes)
-    return ("total", "", "", "", f"{profile.parameters:,}", _work(profile.flops / 1e9), sizes)
+    return ("total", "", "", "", f"{profile.parameters:,}", _gflop(profile.flops / 1e9), sizes)
 
 
 def _memory(profile: "Profile") -> tuple[str, str]:
-    """Say how much memory a forward pass takes at once, and what for."""
+    """Return the peak memory of a forward pass and its parts, as text."""
     peak, weights, computed = map(
         console.human_size, (profile.peak_bytes, profile.weight_bytes, profile.computed_bytes)
     )
-    place = f", reached in the {profile.busiest.replace('_', ' ')}" if profile.busiest else ""
-    parts = f"{weights} of weights, {computed} of images and of what is computed from them"
+    place = f", reached in the {profile.peak_part.replace('_', ' ')}" if profile.peak_part else ""
+    parts = f"{weights} of weights, {computed} of inputs and activations"
     return f"peak memory {peak} in fp32{place}:", parts
 
 
 def _print(name: str, profile: "Profile") -> None:
-    """Print a table that fits 80 columns: numbers below their symbols, parts as headings."""
+    """Print a table that fits in 80 columns, with numeric below symbolic shapes and parts as headings."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -1,53 +1,15 @@
-"""`page4d reconstruct`: the main job."""
+"""`page4d reconstruct`: from scenes to point clouds, depth maps and camera trajectories."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from page4d.choices import CameraMotion, EdgeFilter, ExistingOutput, PointSource, Poses, Preprocess
+from page4d.settings import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, parse_memory
 from page4d_cli import console, options
 from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.predictor import NetworkChoice, Precision
 from page4d_cli.scene_runs import Request, Show, plan_scene, run_batch, run_one
-
-
-class PosesOption(StrEnum):
-    """Whose cameras the result has."""
-
-    INPUT = "input"
-    PREDICTED = "predicted"
-
-
-class CamerasOption(StrEnum):
-    """Whether each view has one camera for the whole capture."""
-
-    STATIC = "static"
-    MOVING = "moving"
-    AUTO = "auto"
-
-
-class PointsOption(StrEnum):
-    """Which prediction the clouds come from."""
-
-    DEPTH = "depth"
-    POINTS = "points"
-
-
-class PreprocessOption(StrEnum):
-    """How images come to the network's size."""
-
-    NATIVE = "native"
-    VGGT_CROP = "vggt-crop"
-    VGGT_PAD = "vggt-pad"
-    PI3 = "pi3"
-
-
-class EdgesOption(StrEnum):
-    """How flying pixels are found."""
-
-    SLANT = "slant"
-    PI3 = "pi3"
 
 
 def reconstruct(
@@ -57,52 +19,56 @@ def reconstruct(
     out: Annotated[
         Path,
         typer.Option(
-            "--out", "-o", metavar="FOLDER", help="Output folder; of several scenes one folder a scene, by its name."
+            "--out", "-o", metavar="FOLDER", help="Output folder; with several scenes, one folder per scene below it."
         ),
     ],
     views: options.Views = None,
     fps: options.Fps = None,
     image_fps: options.ImageFps = None,
-    stride: options.Stride = 1,
+    stride: options.Stride = SceneOptions.stride,
     frames: options.Frames = None,
     max_frames: options.MaxFrames = None,
-    sync: options.Sync = "auto",
+    sync: options.Sync = SceneOptions.sync,
     masks: options.Masks = None,
-    mask_meaning: options.MaskMeaning = options.MaskMeaningOption.DYNAMIC,
+    mask_meaning: options.MaskUse = SceneOptions.mask_meaning,
     depth: options.Depth = None,
-    depth_levels: options.DepthLevels = 1000.0,
+    depth_levels: options.DepthLevels = SceneOptions.depth_levels,
     allow_damaged: options.AllowDamaged = False,
-    max_pixels: options.MaxPixels = 64.0,
+    max_pixels: options.MaxPixels = SceneOptions.max_megapixels,
     calibration: options.Calibration = None,
     calibration_unit: options.CalibrationUnit = None,
-    calibration_match: options.CalibrationMatch = options.MatchOption.NAME,
+    calibration_match: options.CalibrationPairing = SceneOptions.calibration_match,
     calib_resize: options.CalibResize = None,
     poses: Annotated[
-        PosesOption,
-        typer.Option(help="With a calibration: whose cameras the result has.", rich_help_panel=options.RIG),
-    ] = PosesOption.INPUT,
-    cameras: Annotated[
-        CamerasOption,
+        Poses,
         typer.Option(
-            help="Predicted cameras: static gives a view one for the whole capture, auto does if they stand still.",
+            help="Cameras of the result with a calibration: the calibrated or the predicted ones.",
             rich_help_panel=options.RIG,
         ),
-    ] = CamerasOption.AUTO,
+    ] = ReconstructSettings.poses,
+    cameras: Annotated[
+        CameraMotion,
+        typer.Option(
+            help="Predicted cameras: one per view for the whole capture (static), or one per instant (moving); "
+            "auto: measured on the first chunk.",
+            rich_help_panel=options.RIG,
+        ),
+    ] = ReconstructSettings.camera_motion,
     scale_from: Annotated[
         str | None,
         typer.Option(
             metavar="A-B=1.25m",
-            help="Metres by the known distance between the cameras of views A and B (m, cm, mm, ft).",
+            help="Metric scale from the known distance between the cameras of views A and B (m, cm, mm, ft).",
             rich_help_panel=options.RIG,
         ),
     ] = None,
     refine: Annotated[
         bool,
         typer.Option(
-            help="Make cameras and depth agree with the matches that the network finds, if it looks for any.",
+            help="Refine cameras and depth (bundle adjustment and multi-view stereo), if the network has matches.",
             rich_help_panel=options.RIG,
         ),
-    ] = True,
+    ] = ReconstructSettings.refine,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Weights (.safetensors).", rich_help_panel=options.NETWORK)
     ] = None,
@@ -110,41 +76,41 @@ def reconstruct(
         bool,
         typer.Option(
             "--untrained",
-            help="Run a network of random weights: THE VALUES ARE NOISE.",
+            help="Run a network with random weights: THE VALUES ARE NOISE.",
             rich_help_panel=options.NETWORK,
         ),
     ] = False,
     preset: Annotated[
-        str, typer.Option(help="Which network --untrained builds.", rich_help_panel=options.NETWORK)
-    ] = "mv-small",
+        str, typer.Option(help="Network that --untrained builds.", rich_help_panel=options.NETWORK)
+    ] = NetworkOptions.preset,
     size: Annotated[
         int | None,
         typer.Option(min=8, help="Long side of the network's images in pixels.", rich_help_panel=options.NETWORK),
     ] = None,
     preprocess: Annotated[
-        PreprocessOption,
+        Preprocess,
         typer.Option(
-            help="native: --size, nothing cut or stretched; else exactly as public code does it: VGGT's 518 px, "
+            help="native: --size, nothing cropped or stretched; otherwise exactly as in public code: VGGT's 518 px, "
             "cropped or padded, or Pi3's 255,000 px.",
             rich_help_panel=options.NETWORK,
         ),
-    ] = PreprocessOption.NATIVE,
+    ] = ReconstructSettings.preprocess,
     chunk: Annotated[
         str,
         typer.Option(
             metavar="auto|N",
-            help="Instants predicted together; auto: as many as are good, 8, or fewer if memory asks for it.",
+            help="Instants per chunk, predicted together; auto: 8, or fewer if memory requires it.",
             rich_help_panel=options.NETWORK,
         ),
     ] = "auto",
     overlap: Annotated[
         int, typer.Option(min=0, help="Instants that neighbouring chunks share.", rich_help_panel=options.NETWORK)
-    ] = 2,
+    ] = ReconstructSettings.overlap,
     memory: Annotated[
         str,
         typer.Option(
             metavar="auto|SIZE",
-            help="Memory to stay within, such as 20GB: a GPU's, or the process's; auto: what is free.",
+            help="Memory limit such as 20GB: of a GPU, or of the process; auto: what is free.",
             rich_help_panel=options.NETWORK,
         ),
     ] = "auto",
@@ -152,54 +118,55 @@ def reconstruct(
         bool,
         typer.Option(
             "--strict-seams",
-            help="Fail, instead of warning, where neighbouring chunks do not fit together.",
+            help="Fail, instead of warning, if neighbouring chunks do not fit together.",
             rich_help_panel=options.NETWORK,
         ),
     ] = False,
-    device: Annotated[
-        str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Where to compute.", rich_help_panel=options.NETWORK)
-    ] = "auto",
-    precision: Annotated[
-        Precision, typer.Option(help="auto: bf16 on a GPU that has it, else fp32.", rich_help_panel=options.NETWORK)
-    ] = Precision.AUTO,
-    seed: Annotated[int, typer.Option(min=0, help="Of all random choices.", rich_help_panel=options.NETWORK)] = 0,
+    device: options.Device = NetworkOptions.device,
+    precision: options.NetworkPrecision = NetworkOptions.precision,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Random seed.", rich_help_panel=options.NETWORK)
+    ] = ReconstructSettings.seed,
     points_from: Annotated[
-        PointsOption,
-        typer.Option(help="Clouds from depth maps or from the point head.", rich_help_panel=options.OUTPUT),
-    ] = PointsOption.DEPTH,
+        PointSource,
+        typer.Option(help="Make point clouds from depth maps or the point head.", rich_help_panel=options.OUTPUT),
+    ] = PointOptions.source,
     min_confidence: Annotated[
-        float, typer.Option(min=0, max=1, help="Leave out points below.", rich_help_panel=options.OUTPUT)
-    ] = 0.0,
+        float, typer.Option(min=0, max=1, help="Drop points below this confidence.", rich_help_panel=options.OUTPUT)
+    ] = PointOptions.min_confidence,
     edges: Annotated[
-        EdgesOption,
+        EdgeFilter,
         typer.Option(
-            help="How flying pixels are found: by --edge-angle, or as Pi3's code does.",
-            rich_help_panel=options.OUTPUT,
+            help="Detection of flying pixels: by --edge-angle, or as in Pi3's code.", rich_help_panel=options.OUTPUT
         ),
-    ] = EdgesOption.SLANT,
+    ] = PointOptions.edges,
     edge_angle: Annotated[
         float,
         typer.Option(
             min=1,
             max=90,
             metavar="DEG",
-            help="Leave out surfaces seen more slantwise (flying pixels); 90 keeps all.",
+            help="Drop points on surfaces seen at a larger angle from their normal (flying pixels); 90 keeps all.",
             rich_help_panel=options.OUTPUT,
         ),
-    ] = 85.0,
+    ] = PointOptions.edge_angle_deg,
     voxel: Annotated[
         float,
         typer.Option(
-            min=0, help="Keep one point per cube of this side; 0 keeps all.", rich_help_panel=options.OUTPUT
+            min=0, help="Keep one point per voxel of this side length; 0 keeps all.", rich_help_panel=options.OUTPUT
         ),
-    ] = 0.0,
+    ] = PointOptions.voxel_size,
     max_points: Annotated[
         int,
-        typer.Option(min=0, help="At most so many points an instant; 0 keeps all.", rich_help_panel=options.OUTPUT),
-    ] = 0,
-    preview: Annotated[bool, typer.Option(help="Write the preview pictures.", rich_help_panel=options.OUTPUT)] = True,
+        typer.Option(
+            min=0, help="Maximum number of points per instant; 0 keeps all.", rich_help_panel=options.OUTPUT
+        ),
+    ] = PointOptions.max_points,
+    preview: Annotated[
+        bool, typer.Option(help="Write preview pictures.", rich_help_panel=options.OUTPUT)
+    ] = ReconstructSettings.preview,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a result that is there.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--overwrite", help="Replace an existing result.", rich_help_panel=options.OUTPUT)
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an interrupted run.", rich_help_panel=options.OUTPUT)
@@ -219,7 +186,7 @@ def reconstruct(
         str | None,
         typer.Option(
             metavar="ray[://HOST:PORT]",
-            help="Several scenes, or the chunks of one, on a Ray cluster; ray: this machine's, or a new one.",
+            help="Run several scenes, or the chunks of one, on a Ray cluster; ray: a local or a new one.",
             rich_help_panel=options.BATCH,
         ),
     ] = None,
@@ -230,67 +197,59 @@ def reconstruct(
     """Reconstruct folders of synchronized videos: points, depth and cameras for every instant."""
     from page4d.batch.jobs import SceneJob, scene_jobs
     from page4d.errors import UsageError
-    from page4d.export.points import EdgeFilter, PointOptions, PointSource
-    from page4d.geometry.preprocess import Preprocess
-    from page4d.inference.memory import parse_memory
-    from page4d.inference.motion import CameraMotion
-    from page4d.inference.output_policy import ExistingOutput
-    from page4d.inference.settings import ReconstructSettings
-    from page4d.inference.world import Poses
-    from page4d.scene.assign_cameras import CalibrationMatch, CalibrationResize
-    from page4d.scene.open import SceneOptions
-    from page4d.scene.records import MaskMeaning
 
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")
-    scene_options = SceneOptions(
-        views=options.parse_views(views),
-        sync=sync,
-        fps=fps,
-        image_fps=image_fps,
-        stride=stride,
-        frames=options.parse_frames(frames),
-        max_frames=max_frames,
-        calibration=calibration,
-        calibration_unit=calibration_unit,
-        calibration_match=CalibrationMatch(calibration_match),
-        calibration_resize=None if calib_resize is None else CalibrationResize(calib_resize),
-        masks=masks,
-        mask_meaning=MaskMeaning(mask_meaning),
-        depth=depth,
-        depth_levels=depth_levels,
-        allow_damaged=allow_damaged,
-        max_megapixels=max_pixels,
-    )
-    settings = ReconstructSettings(
-        long_side=size,
-        preprocess=Preprocess(preprocess),
-        chunk=options.parse_chunk(chunk),
-        overlap=overlap,
-        memory_bytes=parse_memory(memory),
-        poses=Poses(poses),
-        camera_motion=CameraMotion(cameras),
-        scale_from=scale_from,
-        refine=refine,
-        points=PointOptions(
-            source=PointSource(points_from),
-            min_confidence=min_confidence,
-            edges=EdgeFilter(edges),
-            edge_angle_deg=edge_angle,
-            voxel_size=voxel,
-            max_points=max_points,
+    request = Request(
+        scene=SceneOptions(
+            views=options.parse_views(views),
+            sync=sync,
+            fps=fps,
+            image_fps=image_fps,
+            stride=stride,
+            frames=options.parse_frames(frames),
+            max_frames=max_frames,
+            calibration=calibration,
+            calibration_unit=calibration_unit,
+            calibration_match=calibration_match,
+            calibration_resize=calib_resize,
+            masks=masks,
+            mask_meaning=mask_meaning,
+            depth=depth,
+            depth_levels=depth_levels,
+            allow_damaged=allow_damaged,
+            max_megapixels=max_pixels,
+        ),
+        network=NetworkOptions(
+            weights=weights, untrained=untrained, preset=preset, device=device, precision=precision
+        ),
+        settings=ReconstructSettings(
+            long_side=size,
+            preprocess=preprocess,
+            chunk=options.parse_chunk(chunk),
+            overlap=overlap,
+            memory_bytes=parse_memory(memory),
+            poses=poses,
+            camera_motion=cameras,
+            scale_from=scale_from,
+            refine=refine,
+            points=PointOptions(
+                source=points_from,
+                min_confidence=min_confidence,
+                edges=edges,
+                edge_angle_deg=edge_angle,
+                voxel_size=voxel,
+                max_points=max_points,
+            ),
+            preview=preview,
+            strict_seams=strict_seams,
             seed=seed,
         ),
-        preview=preview,
-        strict_seams=strict_seams,
+        existing=(
+            ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME if resume else ExistingOutput.REFUSE
+        ),
     )
-    existing = ExistingOutput.REFUSE
-    if overwrite or resume:
-        existing = ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME
-    verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
-    choice = NetworkChoice(weights, untrained, preset, device, precision, seed, poses is PosesOption.INPUT, refine)
-    request = Request(scene_options=scene_options, settings=settings, choice=choice, existing=existing)
-    show = Show(as_json=as_json, verbosity=verbosity)
+    show = Show(as_json=as_json, verbosity=console.Verbosity(quiet=quiet, verbose=verbose))
     with stops_cleanly():
         if len(scenes) > 1 or batch:
             run_batch(request, scene_jobs(scenes, out), out, show, distributed, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""Clips and folders with one fault each, made with PyAV, OpenCV and a few patched bytes. All are tiny."""
+"""Tiny clips and folders with one defect each, made with PyAV, OpenCV and a few patched bytes."""
 
 import os
 import struct
@@ -19,7 +19,7 @@ FPS = 12
 
 
 def picture(index: int, size: tuple[int, int] = SIZE, seed: int = 0) -> NDArray[np.uint8]:
-    """A smooth picture that differs from frame to frame and, by `seed`, from view to view."""
+    """Return a smooth picture that differs between frames and, by `seed`, between views."""
     height, width = size
     y, x = np.mgrid[:height, :width] / max(size)
     phases = np.array([0.0, 2.0, 4.0]) + 0.4 * index + seed
@@ -28,7 +28,7 @@ def picture(index: int, size: tuple[int, int] = SIZE, seed: int = 0) -> NDArray[
 
 
 def noise(index: int, size: tuple[int, int], seed: int = 0) -> NDArray[np.uint8]:
-    """A picture that does not compress, so that a file has bytes to lose in the middle."""
+    """Return an incompressible picture, for files that are large enough to be truncated."""
     return np.random.default_rng((seed, index)).integers(0, 256, (*size, 3), dtype=np.uint8)
 
 
@@ -98,14 +98,14 @@ def mux_sound(out: av.container.OutputContainer, voice: av.AudioStream, sound: N
 
 
 def write_scene(folder: Path, names: Iterable[str] = ("cam01", "cam02"), **options: object) -> Path:
-    """A sound scene: one clip a view, all different."""
+    """Write a valid scene with a different clip per view."""
     for seed, name in enumerate(names):
         write_video(folder / f"{name}.mp4", seed=seed, **options)
     return folder
 
 
 def write_image_folder(folder: Path, frames: int = FRAMES, size: tuple[int, int] = SIZE, seed: int = 0) -> Path:
-    """`000000.png` and on."""
+    """Write numbered images `000000.png`, `000001.png`, ..."""
     folder.mkdir(parents=True)
     for index in range(frames):
         cv2.imwrite(str(folder / f"{index:06d}.png"), picture(index, size, seed))
@@ -113,20 +113,20 @@ def write_image_folder(folder: Path, frames: int = FRAMES, size: tuple[int, int]
 
 
 def truncate(path: Path, share: float) -> Path:
-    """Cut the end off a file."""
+    """Truncate a file to a share of its size."""
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
     return path
 
 
 def truncated_faststart(path: Path) -> Path:
-    """The index is at the front and whole, the pictures end in the middle."""
+    """Write a video with an intact index at the front and truncated frames."""
     write_video(path, 24, noisy=True, container_options={"movflags": "faststart"})
     return truncate(path, 0.5)
 
 
 def without_moov(path: Path) -> Path:
-    """The index at the end is missing: the recorder lost power."""
+    """Write a video without the index at its end, as after a power failure."""
     write_video(path, 24, noisy=True)
     data = path.read_bytes()
     path.write_bytes(data[: data.index(b"moov") - 4])
@@ -134,7 +134,7 @@ def without_moov(path: Path) -> Path:
 
 
 def flipped_bytes(path: Path) -> Path:
-    """All packets are there, one in the middle is garbage."""
+    """Write a video with one corrupted packet in the middle."""
     write_video(path, 24, gop=24)
     with av.open(str(path)) as clip:
         packets = [(packet.pos, packet.size) for packet in clip.demux(video=0) if packet.size]
@@ -146,7 +146,7 @@ def flipped_bytes(path: Path) -> Path:
 
 
 def replace_fourcc(path: Path, fourcc: bytes) -> Path:
-    """An MP4 whose track says that it is stored in another way."""
+    """Write an MP4 whose track declares another codec."""
     write_video(path)
     data = path.read_bytes()
     at = data.index(b"avc1", data.index(b"stsd"))
@@ -155,7 +155,7 @@ def replace_fourcc(path: Path, fourcc: bytes) -> Path:
 
 
 def huge_header(path: Path, side: int = 16000) -> Path:
-    """A motion JPEG whose headers promise `side` x `side` pixels."""
+    """Write a motion JPEG whose headers declare `side` x `side` pixels."""
     write_video(path, 2, codec="mjpeg", pixel_format="yuvj420p", container="avi")
     data = path.read_bytes()
     avi, strf = data.index(b"avih") + 8 + 32, data.index(b"strf") + 8 + 4
@@ -171,14 +171,14 @@ def huge_header(path: Path, side: int = 16000) -> Path:
 
 
 def latin1_metadata(path: Path) -> Path:
-    """A sound clip of an older camera, whose metadata are not UTF-8."""
+    """Write a valid clip whose metadata are not UTF-8, as of an older camera."""
     write_video(path)
     path.write_bytes(path.read_bytes().replace(b"VideoHandler", b"Kamera S\xfcd 1"))
     return path
 
 
 def damaged_sound(path: Path, seed: int = 0) -> Path:
-    """Whole pictures with sound that is garbage."""
+    """Write intact frames with corrupted audio packets."""
     write_video(path, 12, seed=seed, sound=sound_track(1.0))
     with av.open(str(path)) as clip:
         packets = [(packet.pos, packet.size) for packet in clip.demux(audio=0) if packet.size]
@@ -190,7 +190,7 @@ def damaged_sound(path: Path, seed: int = 0) -> Path:
 
 
 def changing_size(path: Path) -> Path:
-    """Two recordings of different size in one transport stream."""
+    """Write two recordings of different image sizes in one H.264 stream."""
     parts = []
     for number, size in enumerate([(48, 64), (96, 128)]):
         part = path.with_name(f"part{number}.h264")
@@ -202,19 +202,19 @@ def changing_size(path: Path) -> Path:
 
 
 def audio_only(path: Path) -> Path:
-    """An MP4 with sound and no picture."""
+    """Write an MP4 with audio only."""
     with av.open(str(path), "w") as out:
         mux_sound(out, out.add_stream("aac", rate=8000, layout="mono"), sound_track(0.5))
     return path
 
 
 def sound_track(seconds: float, seed: int = 0) -> NDArray[np.float32]:
-    """White noise at 8 kHz: two of the same seed match, others do not."""
+    """Return white noise at 8 kHz; tracks of equal seed correlate, others do not."""
     return (0.3 * np.random.default_rng(seed).standard_normal(int(seconds * 8000))).astype(np.float32)
 
 
 def wave_file(path: Path) -> Path:
-    """A WAV file under the name of a video."""
+    """Write a WAV file under the name of a video."""
     with wave.open(str(path), "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
@@ -224,7 +224,7 @@ def wave_file(path: Path) -> Path:
 
 
 def png_bomb(path: Path, side: int = 60000) -> Path:
-    """A PNG of a few hundred bytes that would decode to gigapixels."""
+    """Write a PNG of a few hundred bytes that decodes to gigapixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -237,7 +237,7 @@ def png_bomb(path: Path, side: int = 60000) -> Path:
 
 
 def fifo(path: Path) -> Path:
-    """A named pipe that nobody writes to."""
+    """Create a named pipe without a writer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     os.mkfifo(path)
     return path

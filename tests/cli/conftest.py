@@ -1,4 +1,4 @@
-"""The command line in this process, as a test sees it."""
+"""Fixtures that run the command line in the process of the tests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ import torch
 from page4d_cli.app import run
 
 NETWORK = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
-"""The smallest run there is."""
+"""Options of the smallest run."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -35,7 +35,7 @@ def _one_thread():
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run a command line here and return its exit code and what it printed."""
+    """Run a command line in this process and return its exit code and output."""
 
     def call(*arguments: object) -> Ended:
         capsys.readouterr()

@@ -1,9 +1,9 @@
-"""Kill a command line with signal 9 at random moments and resume it, over and over.
+"""Kill a command line with SIGKILL at random times and resume it, repeatedly.
 
     python tests/cli/kills.py FOLDER KILLS SEED WORDS...
 
-This process loads everything once and never starts a thread; every run is a forked child of it. Outputs are made in
-FOLDER: `whole` without a kill, `0`, `1` and so on with kills. What happened is printed as JSON.
+This process loads everything once and never starts a thread; every run is a forked child of it. Outputs are written
+to FOLDER: `whole` without a kill, `0`, `1` and so on with kills. A summary is printed as JSON.
 """
 
 import json
@@ -23,7 +23,7 @@ from page4d_cli.app import run
 
 
 def begin(words: list[str]) -> int:
-    """Run the command line in a child and return its number."""
+    """Run the command line in a child process and return its process id."""
     child = os.fork()
     if child == 0:
         code = 99
@@ -35,7 +35,7 @@ def begin(words: list[str]) -> int:
 
 
 def end(child: int, after: float | None = None) -> bool:
-    """Wait for a child, or kill it after some seconds; return whether it had ended before by itself."""
+    """Wait for a child, or kill it after some seconds; return whether it had ended by itself."""
     if after is not None:
         time.sleep(after)
         os.kill(child, signal.SIGKILL)
@@ -45,16 +45,16 @@ def end(child: int, after: float | None = None) -> bool:
 
 
 def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
-    """Kill so often, then let the last output be finished."""
+    """Kill runs `kills` times, then complete the last output."""
     torch.set_num_threads(1)
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     assert end(begin([*words, "--out", f"{folder}/whole"]))
     number, seconds, chunks = 0, 0.0, []
     while seconds == 0 or len(chunks) < kills:
         out = folder / str(number)
         started = time.perf_counter()
         child = begin([*words, "--out", str(out), "--resume"])
-        if end(child, dice.uniform(0, seconds) if seconds else None):
+        if end(child, rng.uniform(0, seconds) if seconds else None):
             seconds = seconds or time.perf_counter() - started
             number += 1
         else:

@@ -1,4 +1,4 @@
-"""Run command lines in forked children of one process, and print the memory of each as predicted and as it was.
+"""Run command lines in forked children of one process, and print the predicted and the measured memory of each.
 
     python tests/cli/peaks.py WORDS... [-- WORDS...]...
 
@@ -15,7 +15,7 @@ from kills import begin, end
 
 
 def main(commands: list[list[str]]) -> None:
-    """Run the first command twice: once to measure what its network costs."""
+    """Run all commands, and the first twice: once to measure the cost of its network."""
     torch.set_num_threads(1)
     first = commands[0]
     found = []

@@ -1,6 +1,6 @@
-"""What a user does wrong or has in a folder, what the tool says, and the exit code: one row each.
+"""Invalid and unusual input: one case per kind, with messages and exit code.
 
-`numbers` in the names of the cases are the rows of the design's table (formats.md, section 7).
+Numbers in the names of the cases are rows of a list of kinds of input (1 to 48, 55 to 60).
 """
 
 import json
@@ -24,18 +24,18 @@ Maker = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Case:
-    """A folder, a command on it, and how it must end. `says` are fragments of stderr (or of stdout with code 0)."""
+    """A folder, a command on it, and its outcome: fragments of stderr (with code 0: of all output) and exit code."""
 
     name: str
     make: Maker
-    says: tuple[str, ...]
+    fragments: tuple[str, ...]
     code: int = 3
     arguments: tuple[str, ...] = ()
     command: str = "inspect-scene"
 
 
-def beside(maker: Maker, name: str = "cam01.mp4") -> Maker:
-    """A scene of a sound video and the one in question."""
+def with_valid_video(maker: Maker, name: str = "cam01.mp4") -> Maker:
+    """Make a scene of a valid video and the tested one."""
 
     def make(folder: Path) -> None:
         write_video(folder / "cam02.mp4", seed=1)
@@ -53,7 +53,7 @@ def png_file(path: Path) -> None:
 
 
 def images(maker: Maker) -> Maker:
-    """Two folders of images with one file in question."""
+    """Make a scene of two image folders with the tested file in one of them."""
 
     def make(folder: Path) -> None:
         for seed, name in enumerate(("cam01", "cam02")):
@@ -89,7 +89,7 @@ def with_sound(*seeds: int) -> Maker:
 
 
 def calibration(*names: str, image_size: tuple[int, int] = (64, 48), **changes: object) -> str:
-    """A `cameras.json` of cameras that look along z; `changes` go to the last one."""
+    """Return a `cameras.json` of parallel cameras; `changes` apply to the last one."""
     cameras = {}
     for place, name in enumerate(names):
         pose = np.eye(4)
@@ -126,15 +126,21 @@ USAGE = (
     Case("01 scene missing", lambda folder: folder.rmdir(), ("scene folder '{scene}' does not exist",), 2),
     Case("06 views 0", write_scene, ("Invalid value for '--views'", "0 is not in the range"), 2, ("--views", "0")),
     Case("06 views -1", write_scene, ("Invalid value for '--views'",), 2, ("--views", "-1")),
-    Case("06 views x", write_scene, ("--views names 'x', the videos are cam01, cam02",), 2, ("--views", "x")),
+    Case(
+        "06 views x",
+        write_scene,
+        ("--views: no view is called 'x', the views are cam01, cam02",),
+        2,
+        ("--views", "x"),
+    ),
     Case("06 views ,", write_scene, ("Invalid value for '--views'",), 2, ("--views", "cam01,")),
-    Case("06 views twice", write_scene, ("names a view twice",), 2, ("--views", "cam01,cam01")),
+    Case("06 views twice", write_scene, ("--views contains a view twice",), 2, ("--views", "cam01,cam01")),
     Case("07 unknown option", write_scene, ("No such option", "--views"), 2, ("--view", "2")),
     Case("07 unknown command", write_scene, ("No such command", "inspect-scene"), 2, (), "inspect-scen"),
     Case("07 frames", write_scene, ("Invalid value for '--frames'", "A:B"), 2, ("--frames", "1:2:3")),
     Case("07 nothing chosen", write_scene, ("--frames 9: selects nothing",), 2, ("--frames", "9:")),
     Case("07 fps nan", write_scene, ("--fps",), 2, ("--fps", "nan")),
-    Case("07 max-pixels nan", write_scene, ("--max-pixels",), 2, ("--max-pixels", "nan")),
+    Case("07 max-pixels nan", write_scene, ("scene options: max_megapixels is nan",), 2, ("--max-pixels", "nan")),
     Case("07 unit alone", write_scene, ("--calibration-unit without --calibration",), 2, ("--calibration-unit", "m")),
     Case("07 masks missing", write_scene, ("masks folder", "does not exist"), 2, ("--masks", "{scene}/no")),
     Case("37 fps beyond memory", write_scene, ("frames; the limit is 100,000",), 2, ("--fps", "1e12")),
@@ -142,8 +148,8 @@ USAGE = (
 )
 
 FOLDERS = (
-    Case("03 empty folder", lambda _: None, ("no videos in '{scene}' (looked for mp4, mov, mkv, webm",)),
-    Case("03 loose images", lambda f: png_file(f / "1.png"), ("no videos in", "it holds 1 images: put the images")),
+    Case("03 empty folder", lambda _: None, ("no videos in '{scene}' (supported: mp4, mov, mkv, webm",)),
+    Case("03 loose images", lambda f: png_file(f / "1.png"), ("no videos in", "it contains 1 image: put the images")),
     Case(
         "04 too few",
         write_scene,
@@ -159,19 +165,28 @@ FOLDERS = (
         ("--views", "4"),
     ),
     Case(
-        "18 broken link", beside(lambda p: p.symlink_to("gone.mp4")), ("cam01.mp4 is a link to a file that does not",)
+        "18 broken link",
+        with_valid_video(lambda p: p.symlink_to("gone.mp4")),
+        ("cam01.mp4 is a link to a file that does not",),
     ),
     Case(
-        "18 link to itself", beside(lambda p: p.symlink_to(p.name)), ("cam01.mp4 is a link to a file that does not",)
+        "18 link to itself",
+        with_valid_video(lambda p: p.symlink_to(p.name)),
+        ("cam01.mp4 is a link to a file that does not",),
     ),
     Case(
         "19 folder called .mp4",
-        beside(lambda p: p.mkdir()),
+        with_valid_video(lambda p: p.mkdir()),
         ("warning: ignored cam01.mp4: a folder without images",),
         0,
     ),
-    Case("19 image folder called .mp4", beside(write_image_folder), ("cam01.mp4/: images carry no time",), 0),
-    Case("20 pipe", beside(clips.fifo), ("cam01.mp4 is not a regular file",)),
+    Case(
+        "19 image folder called .mp4",
+        with_valid_video(write_image_folder),
+        ("cam01.mp4/: images have no time stamps",),
+        0,
+    ),
+    Case("20 pipe", with_valid_video(clips.fifo), ("cam01.mp4 is not a regular file",)),
     Case(
         "20 pipe among images",
         images(lambda p: (p.unlink(), clips.fifo(p))),
@@ -179,16 +194,16 @@ FOLDERS = (
         3,
         IMAGE_FPS,
     ),
-    Case("20 device", beside(lambda p: p.symlink_to("/dev/zero")), ("cam01.mp4 is not a regular file",)),
+    Case("20 device", with_valid_video(lambda p: p.symlink_to("/dev/zero")), ("cam01.mp4 is not a regular file",)),
     Case("42 identical", twins, ("warning: cam01.mp4 and cam02.mp4 are the same file",), 0),
 )
 
 VIDEOS = (
-    Case("00 metadata not utf-8", beside(clips.latin1_metadata), ("cam01.mp4   h264",), 0),
+    Case("00 metadata not utf-8", with_valid_video(clips.latin1_metadata), ("cam01.mp4   h264",), 0),
     Case(
         "40 damaged sound",
         lambda f: [clips.damaged_sound(f / f"cam{v}.mp4", v) for v in (1, 2)],
-        ("the sound of cam1.mp4 cannot be decoded",),
+        ("the audio track of cam1.mp4 cannot be decoded",),
         3,
         ("--sync", "audio"),
     ),
@@ -198,46 +213,64 @@ VIDEOS = (
         ("a.mov a.mov", "a.mp4 a.mp4", "a.mp4.mov a.mp4.mov"),
         0,
     ),
-    Case("08 empty", beside(content(b"")), ("cam01.mp4 is empty",)),
-    Case("09 text", beside(content(b"hello world\n" * 99)), ("cam01.mp4 is not a video (cannot be recognised)",)),
-    Case("09 one byte", beside(content(b"\0")), ("cam01.mp4 is not a video (cannot be recognised)",)),
-    Case("09 web page", beside(content(b"<!DOCTYPE html><html></html>")), ("cam01.mp4 is a web page, not a video",)),
-    Case("09 lfs", beside(content(b"version https://git-lfs.github.com/spec/v1\n")), ("is a git-lfs pointer",)),
-    Case("10 png", beside(png_file), ("cam01.mp4 is a PNG image, not a video",)),
+    Case("08 empty", with_valid_video(content(b"")), ("cam01.mp4 is empty",)),
+    Case(
+        "09 text",
+        with_valid_video(content(b"hello world\n" * 99)),
+        ("cam01.mp4 is not a video (unknown file format)",),
+    ),
+    Case("09 one byte", with_valid_video(content(b"\0")), ("cam01.mp4 is not a video (unknown file format)",)),
+    Case(
+        "09 web page",
+        with_valid_video(content(b"<!DOCTYPE html><html></html>")),
+        ("cam01.mp4 is a web page, not a video",),
+    ),
+    Case(
+        "09 lfs",
+        with_valid_video(content(b"version https://git-lfs.github.com/spec/v1\n")),
+        ("is a git-lfs pointer",),
+    ),
+    Case("10 png", with_valid_video(png_file), ("cam01.mp4 is a PNG image, not a video",)),
     Case(
         "11 ffconcat",
-        beside(content(b"ffconcat version 1.0\nfile cam02.mp4\n")),
+        with_valid_video(content(b"ffconcat version 1.0\nfile cam02.mp4\n")),
         ("cam01.mp4 is a playlist (concat)",),
     ),
-    Case("11 m3u8", beside(content(b"#EXTM3U\n#EXTINF:1,\ncam02.mp4\n")), ("cam01.mp4 is a playlist (m3u8)",)),
-    Case("12 sound only", beside(clips.audio_only), ("cam01.mp4 has no video stream",)),
-    Case("12 wav", beside(clips.wave_file), ("cam01.mp4 is not a video",)),
     Case(
-        "13 moov missing", beside(clips.without_moov), ("cam01.mp4 is incomplete (recording or copy did not finish)",)
+        "11 m3u8", with_valid_video(content(b"#EXTM3U\n#EXTINF:1,\ncam02.mp4\n")), ("cam01.mp4 is a playlist (m3u8)",)
+    ),
+    Case("12 sound only", with_valid_video(clips.audio_only), ("cam01.mp4 has no video stream",)),
+    Case("12 wav", with_valid_video(clips.wave_file), ("cam01.mp4 is not a video",)),
+    Case(
+        "13 moov missing",
+        with_valid_video(clips.without_moov),
+        ("cam01.mp4 is incomplete (recording or copy did not finish)",),
     ),
     Case(
         "14 cut off",
-        beside(clips.truncated_faststart),
-        ("cam01.mp4 breaks off after frame", "of 24", "use --allow-damaged"),
+        with_valid_video(clips.truncated_faststart),
+        ("cam01.mp4 ends early, after frame", "of 24", "pass --allow-damaged"),
     ),
     Case(
         "14 allowed",
-        beside(clips.truncated_faststart),
-        ("cam01.mp4 is damaged:", "good frames are used"),
+        with_valid_video(clips.truncated_faststart),
+        ("cam01.mp4 is damaged:", "intact frames are used"),
         0,
         ("--allow-damaged",),
     ),
     Case(
         "16 unknown codec",
-        beside(lambda p: clips.replace_fourcc(p, b"zzzz")),
+        with_valid_video(lambda p: clips.replace_fourcc(p, b"zzzz")),
         ("cam01.mp4 uses a codec", "cannot decode"),
     ),
     Case(
-        "17 encrypted", beside(lambda p: clips.replace_fourcc(p, b"encv")), ("cam01.mp4 uses a codec or encryption",)
+        "17 encrypted",
+        with_valid_video(lambda p: clips.replace_fourcc(p, b"encv")),
+        ("cam01.mp4 uses a codec or encryption",),
     ),
     Case(
         "22 huge",
-        beside(clips.huge_header, "cam01.avi"),
+        with_valid_video(clips.huge_header, "cam01.avi"),
         ("cam01.avi is 16000x16000 (256 Mpx); the limit is 64 Mpx (--max-pixels)",),
     ),
     Case(
@@ -247,16 +280,16 @@ VIDEOS = (
         3,
         ("--max-pixels", "0.001"),
     ),
-    Case("27 rotated", beside(lambda p: write_video(p, rotation=90)), ("cam01: rotated", "48x64"), 0),
+    Case("27 rotated", with_valid_video(lambda p: write_video(p, rotation=90)), ("cam01: rotated", "48x64"), 0),
     Case(
         "28 aspect",
-        beside(lambda p: write_video(p, pixel_aspect=Fraction(4, 3))),
+        with_valid_video(lambda p: write_video(p, pixel_aspect=Fraction(4, 3))),
         ("cam01: pixels are 1.333:1", "85x48"),
         0,
     ),
     Case(
         "29 hdr",
-        beside(
+        with_valid_video(
             lambda p: write_video(
                 p,
                 codec="libx265",
@@ -270,29 +303,34 @@ VIDEOS = (
     ),
     Case(
         "30 alpha vp9",
-        beside(lambda p: write_video(p, codec="libvpx-vp9", pixel_format="yuva420p"), "cam01.webm"),
+        with_valid_video(lambda p: write_video(p, codec="libvpx-vp9", pixel_format="yuva420p"), "cam01.webm"),
         ("cam01: alpha ignored",),
         0,
     ),
     Case(
         "30 alpha prores",
-        beside(lambda p: write_video(p, codec="prores_ks", pixel_format="yuva444p10le"), "cam01.mov"),
+        with_valid_video(lambda p: write_video(p, codec="prores_ks", pixel_format="yuva444p10le"), "cam01.mov"),
         ("cam01: alpha ignored",),
         0,
     ),
     Case(
         "31 variable rate",
-        beside(lambda p: write_video(p, 8, pts=[0, 50, 100, 200, 210, 350, 400, 550], ticks=600)),
-        ("cam01: variable frame rate; frames are taken by time stamp",),
+        with_valid_video(lambda p: write_video(p, 8, pts=[0, 50, 100, 200, 210, 350, 400, 550], ticks=600)),
+        ("cam01: variable frame rate; frames are selected by time stamp",),
         0,
     ),
     Case(
         "32 no time stamps",
-        beside(lambda p: write_video(p, container="h264"), "cam01.h264"),
+        with_valid_video(lambda p: write_video(p, container="h264"), "cam01.h264"),
         ("cam01: no time stamps; assuming",),
         0,
     ),
-    Case("36 one frame", lambda f: write_scene(f, frames=1), ("warning:         1 frame: no motion",), 0),
+    Case(
+        "36 one frame",
+        lambda f: write_scene(f, frames=1),
+        ("warning:         1 instant: motion cannot be estimated",),
+        0,
+    ),
 )
 
 IMAGES = (
@@ -310,7 +348,7 @@ IMAGES = (
         3,
         IMAGE_FPS,
     ),
-    Case("24 text", images(content(b"hello")), ("cam01/000002.png is not an image",), 3, IMAGE_FPS),
+    Case("24 text", images(content(b"hello")), ("cam01/000002.png is not a readable image",), 3, IMAGE_FPS),
     Case("24 empty", images(content(b"")), ("000002.png is empty",), 3, IMAGE_FPS),
     Case(
         "25 sizes differ",
@@ -322,7 +360,7 @@ IMAGES = (
     Case(
         "25 no rate",
         images(lambda _: None),
-        ("warning:         cam01/, cam02/: images carry no time; assuming 30 fps",),
+        ("warning:         cam01/, cam02/: images have no time stamps; assuming 30 fps",),
         0,
     ),
 )
@@ -371,18 +409,18 @@ CLOCKS = (
     Case(
         "38 unknown view",
         with_file("sync.toml", "[cam9]\noffset_s = 1.0\n"),
-        ("sync.toml names 'cam9', videos are cam01, cam02",),
+        ("sync.toml: no view is called 'cam9', the views are cam01, cam02",),
         2,
     ),
-    Case("39 toml", with_file("sync.toml", "[cam01]\noffset_s = 1.0\nrate =\n"), ("sync.toml line 3:",), 2),
-    Case("39 json", with_file("sync.json", '{"cam01":\n {"offset_s": 1.0,}}'), ("sync.json line 2:",), 2),
+    Case("39 toml", with_file("sync.toml", "[cam01]\noffset_s = 1.0\nrate =\n"), ("sync.toml: line 3:",), 2),
+    Case("39 json", with_file("sync.json", '{"cam01":\n {"offset_s": 1.0,}}'), ("sync.json: line 2:",), 2),
     Case(
         "39 nan toml", with_file("sync.toml", "[cam01]\noffset_s = nan\n"), ("sync.toml: view 'cam01': offset_s",), 2
     ),
     Case(
         "39 nan json",
         with_file("sync.json", '{"cam01": {"offset_s": NaN}}'),
-        ("sync.json line 1: NaN is not a number",),
+        ("sync.json: line 1: NaN is not a JSON number",),
         2,
     ),
     Case("39 rate", with_file("sync.json", '{"cam01": {"rate": 0}}'), ("sync.json: view 'cam01': rate",), 2),
@@ -393,7 +431,7 @@ CLOCKS = (
         ("sync.json is not a text file",),
         2,
     ),
-    Case("40 no sound", write_scene, ("cam01.mp4 has no audio track", "use --sync FILE"), 3, ("--sync", "audio")),
+    Case("40 no sound", write_scene, ("cam01.mp4 has no audio track", "pass --sync FILE"), 3, ("--sync", "audio")),
     Case("40 no time code", write_scene, ("cam01.mp4 has no embedded time code",), 3, ("--sync", "timecode")),
     Case(
         "41 other sound",
@@ -417,7 +455,7 @@ CALIBRATIONS = (
     Case(
         "45 other names",
         calibrated("left", "right"),
-        ("names left, right, the videos are cam01, cam02: no name is in both",),
+        ("no name in common: the cameras are left, right, the videos cam01, cam02",),
         3,
         RIG,
     ),
@@ -436,7 +474,7 @@ CALIBRATIONS = (
         RIG,
     ),
     Case(
-        "46 other size, said",
+        "46 other size, declared",
         calibrated("cam01", "cam02", image_size=(72, 48)),
         ("cam01: calibration is for 72x48, video is 64x48; crop-center applied",),
         0,
@@ -466,7 +504,13 @@ CALIBRATIONS = (
         3,
         ("--calibration", "{scene}/a.qca.txt"),
     ),
-    Case("48 unknown kind", with_file("rig.dat", "x"), ("rig.dat", "known"), 3, ("--calibration", "{scene}/rig.dat")),
+    Case(
+        "48 unknown kind",
+        with_file("rig.dat", "x"),
+        ("rig.dat", "supported"),
+        3,
+        ("--calibration", "{scene}/rig.dat"),
+    ),
     Case("48 missing", write_scene, ("nothing.toml",), 3, ("--calibration", "nothing.toml")),
     Case(
         "48 pipe",
@@ -482,7 +526,7 @@ DECODING = (
     Case(
         "15 flipped bytes",
         lambda f: [clips.flipped_bytes(f / f"cam{v}.mp4") for v in (1, 2)],
-        ("cam1.mp4 has", "damaged", "use --allow-damaged"),
+        ("cam1.mp4 has", "damaged", "pass --allow-damaged"),
         3,
         RECONSTRUCT,
         "reconstruct",
@@ -490,7 +534,7 @@ DECODING = (
     Case(
         "15 allowed",
         lambda f: [clips.flipped_bytes(f / f"cam{v}.mp4") for v in (1, 2)],
-        ("cam1.mp4 is damaged", "good frames are used"),
+        ("cam1.mp4 is damaged", "intact frames are used"),
         0,
         (*RECONSTRUCT, "--allow-damaged", "--frames", "8:14"),
         "reconstruct",
@@ -527,7 +571,7 @@ DECODING = (
     ),
     Case(
         "26 size changes",
-        beside(clips.changing_size, "cam01.h264"),
+        with_valid_video(clips.changing_size, "cam01.h264"),
         ("cam01.h264 changes size at frame 4 (64x48 -> 128x96)",),
         3,
         RECONSTRUCT,
@@ -605,18 +649,18 @@ CASES = (*USAGE, *FOLDERS, *VIDEOS, *IMAGES, *CLOCKS, *CALIBRATIONS, *DECODING)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_says_what_was_found_and_exits_with_the_code(case, tmp_path, cli):
+def test_invalid_input_is_reported_with_an_exit_code(case, tmp_path, cli):
     scene, out = tmp_path / "scene", tmp_path / "out"
     scene.mkdir()
     case.make(scene)
-    known = sorted(scene.iterdir()) if scene.is_dir() else []
+    before = sorted(scene.iterdir()) if scene.is_dir() else []
 
     ended = cli(case.command, scene, *(text.format(scene=scene, out=out) for text in case.arguments))
 
-    told = ended.err if case.code else " ".join((ended.out + ended.err).replace("\n", "\n ").split(" "))
-    for fragment in case.says:
+    printed = ended.err if case.code else " ".join((ended.out + ended.err).replace("\n", "\n ").split(" "))
+    for fragment in case.fragments:
         plain = " ".join(fragment.format(scene=scene, out=out).split())
-        assert plain in " ".join(told.split()), f"{ended.out}\n{ended.err}"
+        assert plain in " ".join(printed.split()), f"{ended.out}\n{ended.err}"
     assert ended.code == case.code, ended.err
     if case.code:
         assert ended.out == ""
@@ -625,28 +669,28 @@ def test_says_what_was_found_and_exits_with_the_code(case, tmp_path, cli):
         if "Usage:" not in ended.err:
             assert_two_lines(ended.err)
     assert not list(tmp_path.rglob("*.part"))
-    assert (sorted(scene.iterdir()) if scene.is_dir() else []) == known, "the scene is only read"
+    assert (sorted(scene.iterdir()) if scene.is_dir() else []) == before, "the scene must not change"
 
 
 def assert_two_lines(err: str) -> None:
-    """Warnings may come first; the end is one line on what was found and one on what to do."""
+    """Check that the output ends with an error line and a hint line, after any warnings."""
     *_, error, hint = err.rstrip("\n").split("\n")
     assert error.startswith("error: ")
     assert hint.startswith("hint:  ")
     assert len(hint) > len("hint:  ")
 
 
-def test_every_row_of_the_table_that_exists_today_has_a_case():
-    here = {int(case.name[:2]) for case in CASES}
-    elsewhere = {2, 21, 43, 44, 55, 57, 58, 60}
-    assert here | elsewhere >= {*range(1, 49), *range(55, 61)}
+def test_every_row_has_a_case():
+    rows = {int(case.name[:2]) for case in CASES}
+    tested_elsewhere = {2, 21, 43, 44, 55, 57, 58, 60}
+    assert rows | tested_elsewhere >= {*range(1, 49), *range(55, 61)}
 
 
-def test_row_02_a_file_in_place_of_the_folder(tmp_path, cli):
+def test_row_02_a_file_instead_of_a_folder_is_refused(tmp_path, cli):
     video = write_video(tmp_path / "cam01.mp4")
     ended = cli("inspect-scene", video)
     assert ended.code == 2
-    assert f"error: '{video}' is a file; give the folder that holds the videos" in ended.err
+    assert f"error: '{video}' is a file\nhint:  give the folder that contains the videos" in ended.err
 
 
 def test_row_20_a_socket_is_not_opened(tmp_path, cli, monkeypatch):
@@ -658,7 +702,7 @@ def test_row_20_a_socket_is_not_opened(tmp_path, cli, monkeypatch):
     assert (ended.code, "cam03.mp4 is not a regular file" in ended.err) == (3, True)
 
 
-def test_row_21_no_permission_to_read(tmp_path, cli, monkeypatch):
+def test_row_21_a_video_without_read_permission_is_refused(tmp_path, cli, monkeypatch):
     write_scene(tmp_path)
     real = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "cam01.mp4" and real(path, mode))
@@ -668,7 +712,7 @@ def test_row_21_no_permission_to_read(tmp_path, cli, monkeypatch):
     assert "chmod u+r" in ended.err
 
 
-def test_row_21_no_permission_to_list_the_folder(tmp_path, cli, monkeypatch):
+def test_row_21_a_folder_without_read_permission_is_refused(tmp_path, cli, monkeypatch):
     def refuse(folder: Path):
         raise PermissionError(13, "Permission denied", str(folder))
 
@@ -677,14 +721,14 @@ def test_row_21_no_permission_to_list_the_folder(tmp_path, cli, monkeypatch):
     assert (ended.code, ended.err.startswith(f"error: '{tmp_path}': permission denied")) == (3, True)
 
 
-def test_row_22_huge_video_is_refused_without_decoding(tmp_path, cli, monkeypatch):
+def test_row_22_a_huge_video_is_refused_without_decoding(tmp_path, cli, monkeypatch):
     clips.huge_header(tmp_path / "cam01.avi")
-    monkeypatch.setattr("page4d.scene.video._first_frame", lambda _: pytest.fail("a frame was decoded"))
+    monkeypatch.setattr("page4d.scene.video_probe._first_frame", lambda _: pytest.fail("a frame was decoded"))
     assert cli("inspect-scene", tmp_path).code == 3
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_row_59_cuda_without_a_gpu(tmp_path, reconstruct):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is available")
+def test_row_59_cuda_without_a_gpu_is_refused(tmp_path, reconstruct):
     ended = reconstruct(write_scene(tmp_path / "scene"), tmp_path / "out", "--device", "cuda")
     assert ended.code == 6
     assert "error: no CUDA device is available" in ended.err

@@ -1,4 +1,4 @@
-"""`page4d reconstruct SCENE SCENE...`: the same results as one by one, and an end that a script can test."""
+"""`page4d reconstruct SCENE SCENE...`: results equal to those of single runs, and exit codes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ CHUNKS = ("--chunk", "2", "--overlap", "1")
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """The files of a result, but for what holds times."""
+    """Return the files of a result, except records that contain run times."""
     files = (path for path in sorted(out.rglob("*")) if path.is_file())
     return {
         str(path.relative_to(out)): path.read_bytes()
@@ -26,7 +26,7 @@ def scenes(tmp_path, monkeypatch):
     return [first, tmp_path / "takes" / "absent", write_scene(tmp_path / "takes" / "two", ("left", "right", "top"))]
 
 
-def test_a_batch_gives_each_scene_its_own_result_and_says_what_failed(scenes, tmp_path, cli, reconstruct):
+def test_a_batch_writes_a_result_per_scene_and_reports_failures(scenes, tmp_path, cli, reconstruct):
     network = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
     root = tmp_path / "results"
     ended = cli("reconstruct", *scenes, "--out", root, *network)
@@ -48,7 +48,7 @@ def test_a_batch_gives_each_scene_its_own_result_and_says_what_failed(scenes, tm
     assert [scene["status"] for scene in json.loads(again.out)["scenes"]] == ["complete"] * 3
 
 
-def test_one_scene_can_be_a_batch_too(scenes, tmp_path, reconstruct):
+def test_one_scene_can_be_a_batch(scenes, tmp_path, reconstruct):
     ended = reconstruct(scenes[0], tmp_path / "root", "--batch", "--quiet")
     assert (ended.code, ended.out) == (0, "")
     assert (tmp_path / "root" / "one" / "run.json").is_file()
@@ -66,5 +66,5 @@ def test_an_unknown_cluster_is_refused(scenes, tmp_path, reconstruct):
     ended = reconstruct(scenes[0], tmp_path / "out", "--distributed", "slurm")
     assert (ended.code, ended.err) == (
         2,
-        "error: --distributed 'slurm' is not known\nhint:  write ray or ray://HOST:PORT\n",
+        "error: --distributed 'slurm' is not a Ray cluster\nhint:  give ray or ray://HOST:PORT\n",
     )

@@ -1,4 +1,4 @@
-"""`page4d benchmark`: a grid of measurements beside what was foretold."""
+"""`page4d benchmark`: measured and predicted cost over a grid."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from page4d.inference.predictor import NetworkPredictor
 GRID = ("benchmark", "--preset", "mv-tiny", "--times", "2,1", "--views", "2", "--sizes", "28x14,28x28")
 
 
-def test_every_point_of_the_grid_is_measured_foretold_and_drawn(cli, tmp_path: Path):
+def test_every_grid_point_is_measured_predicted_and_drawn(cli, tmp_path: Path):
     ended = cli(*GRID, "--json", "--plot", tmp_path / "plot.png")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)["measurements"]
@@ -26,7 +26,7 @@ def test_every_point_of_the_grid_is_measured_foretold_and_drawn(cli, tmp_path: P
     assert picture.std() > 5
 
 
-def test_what_does_not_fit_is_a_row_of_the_table_and_not_the_end(cli, monkeypatch):
+def test_running_out_of_memory_is_reported_in_the_table(cli, monkeypatch):
     run = NetworkPredictor.run
 
     def limited(self, batch, memory=None):
@@ -34,7 +34,7 @@ def test_what_does_not_fit_is_a_row_of_the_table_and_not_the_end(cli, monkeypatc
             raise torch.OutOfMemoryError("CUDA out of memory")
         return run(self, batch, memory)
 
-    cli(*GRID, "--quiet")  # what it costs is known afterwards
+    cli(*GRID, "--quiet")  # fills the cache of the cost model
     monkeypatch.setattr(NetworkPredictor, "run", limited)
     ended = cli(*GRID, "--quiet")
     assert (ended.code, ended.err) == (0, "")
@@ -42,7 +42,7 @@ def test_what_does_not_fit_is_a_row_of_the_table_and_not_the_end(cli, monkeypatc
     assert ended.out.count("28x28") == 2
 
 
-def test_sizes_that_are_no_patches_and_lists_that_are_none_are_refused(cli):
+def test_invalid_sizes_and_lists_are_refused(cli):
     refused = cli("benchmark", "--preset", "mv-tiny", "--sizes", "30x28")
     assert refused.code == 2
     assert "images of 30x28 px do not divide into patches of 14 px" in refused.err

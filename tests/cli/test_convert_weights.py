@@ -1,4 +1,4 @@
-"""`page4d convert-weights`: what is printed and written, and how every failure ends."""
+"""`page4d convert-weights`: printed and written output, and every failure."""
 
 import errno
 import json
@@ -42,7 +42,7 @@ def convert(cli, tmp_path):
     return call
 
 
-def test_the_table_counts_and_the_file_loads(source, tmp_path, convert) -> None:
+def test_the_table_counts_tensors_and_the_file_loads(source, tmp_path, convert) -> None:
     ended = convert(source, "--to", "page4d-mv")
     assert ended.code == 0, ended.err
     rows = [line.split() for line in ended.out.splitlines()]
@@ -55,7 +55,7 @@ def test_the_table_counts_and_the_file_loads(source, tmp_path, convert) -> None:
     assert load_network(tmp_path / "out.safetensors").info.metadata["to"] == "page4d-mv"
 
 
-def test_parts_that_no_checkpoint_has_are_asked_for_by_option(source, tmp_path, convert) -> None:
+def test_options_add_parts_that_the_checkpoint_lacks(source, tmp_path, convert) -> None:
     parts = (
         "--streams",
         "own",
@@ -71,7 +71,7 @@ def test_parts_that_no_checkpoint_has_are_asked_for_by_option(source, tmp_path, 
     ended = convert(source, "--to", "page4d-mv", *parts, *more)
     assert ended.code == 0, ended.err
     rows = [" ".join(line.split()) for line in ended.out.splitlines()]
-    assert "VGGT blocks of the streams: copies of the trunk's derived 72" in rows
+    assert "VGGT stream blocks: copies of trunk blocks derived 72" in rows
     assert "VGGT sparse block: copy of layer 2 across views derived 18" in rows
     assert "page4d lambda_pose: starts at 2 new 1" in rows
     assert "page4d memory: random new 1" in rows
@@ -81,7 +81,7 @@ def test_parts_that_no_checkpoint_has_are_asked_for_by_option(source, tmp_path, 
     assert (config.time_encoding, config.full_attention, config.sparse.strategy) == ("rope", "always", "memory")
 
 
-def test_weights_of_global_attention_along_time(source, tmp_path, convert) -> None:
+def test_time_weights_global_selects_criss_cross_attention(source, tmp_path, convert) -> None:
     ended = convert(
         source, "--to", "page4d-mv", "--time-weights", "global", "--streams", "single", "--sparse", "none"
     )
@@ -97,19 +97,19 @@ def test_weights_of_global_attention_along_time(source, tmp_path, convert) -> No
         (("--to", "page4d-mv", "--sparse-layers", "2"), "--sparse-layers without --sparse"),
         (("--to", "page4d-mv", "--sparse-layers", "a"), "Invalid value for '--sparse-layers'"),
         (("--to", "page4d-mv", "--set", "lambda_pose"), "Invalid value for '--set'"),
-        (("--to", "page4d-mv", "--set", "lambda=1"), "--set lambda: no such number"),
+        (("--to", "page4d-mv", "--set", "lambda=1"), "--set lambda: unknown scalar"),
         (("--recipe", "moge"), "Invalid value for '--recipe'"),
     ],
     ids=str,
 )
-def test_options_that_make_no_sense_leave_nothing(options, message, source, tmp_path, convert) -> None:
+def test_invalid_options_write_nothing(options, message, source, tmp_path, convert) -> None:
     ended = convert(source, *options)
     assert (ended.code, ended.out) == (2, "")
     assert message in ended.err
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_the_report_has_every_row_and_json_the_counts(source, tmp_path, convert) -> None:
+def test_the_report_has_every_row_and_the_json_output_the_counts(source, tmp_path, convert) -> None:
     ended = convert(source, "--json", "--report", tmp_path / "r.json", "--licence", "mine", "--dtype", "bf16")
     document, report = json.loads(ended.out), json.loads((tmp_path / "r.json").read_text())
     assert document.pop("out") == str(tmp_path / "out.safetensors")
@@ -120,7 +120,7 @@ def test_the_report_has_every_row_and_json_the_counts(source, tmp_path, convert)
     assert report["metadata"]["sources"].startswith('{"VGGT": {"vggt.safetensors": ')
 
 
-def test_dry_run_writes_nothing_and_quiet_says_nothing(source, tmp_path, convert) -> None:
+def test_dry_run_writes_nothing_and_quiet_prints_nothing(source, tmp_path, convert) -> None:
     ended = convert(source, "--dry-run", "--report", tmp_path / "r.json")
     assert (ended.code, ended.err) == (0, "")
     assert "would become" in ended.out
@@ -128,13 +128,13 @@ def test_dry_run_writes_nothing_and_quiet_says_nothing(source, tmp_path, convert
     assert convert(source, "--quiet") == type(ended)(0, "", "")
 
 
-def test_what_is_there_is_not_replaced_unless_told(source, tmp_path, convert) -> None:
+def test_existing_files_are_replaced_with_overwrite_only(source, tmp_path, convert) -> None:
     out = tmp_path / "out.safetensors"
     out.write_bytes(b"mine")
     ended = convert(source)
     assert (ended.code, ended.err) == (
         5,
-        f"error: '{out}' is there already\nhint:  choose another name, or pass --overwrite\n",
+        f"error: '{out}' already exists\nhint:  choose another name, or pass --overwrite\n",
     )
     assert out.read_bytes() == b"mine"
     assert convert(source, "--overwrite").code == 0
@@ -180,18 +180,18 @@ WRONG = {
     "no tensors": (
         "x.pt",
         lambda path, _: torch.save({"epoch": 3}, path),
-        "holds no tensors by name, but epoch",
+        "holds no named tensors, but epoch",
     ),
     "already converted": (
         "x.safetensors",
         lambda path, _: save_file({"aggregator.blocks.time.0.norm1.weight": torch.ones(2)}, path),
-        "is a network of page4d already",
+        "is already a page4d network",
     ),
     "renamed": ("x.safetensors", _renamed, "no source tensor becomes 'aggregator.blocks.frame.0.norm1.weight' [32]"),
     "unknown": (
         "x.safetensors",
         lambda path, weights: save_file(weights | {"surprise": torch.ones(3)}, path),
-        "no rule names 'surprise' [3] of VGGT",
+        "no rule matches 'surprise' [3] of VGGT",
     ),
     "missing": (
         "x.safetensors",
@@ -213,13 +213,13 @@ WRONG = {
     "other network": (
         "x.safetensors",
         lambda path, _: save_file({"conv1.weight": torch.ones(2)}, path),
-        "of no network that page4d knows",
+        "holds no known network or encoder",
     ),
 }
 
 
 @pytest.mark.parametrize("case", list(WRONG))
-def test_a_wrong_source_ends_in_two_lines_and_leaves_nothing(case, weights, tmp_path, convert) -> None:
+def test_an_invalid_source_gives_a_two_line_error_and_writes_nothing(case, weights, tmp_path, convert) -> None:
     name, write, message = WRONG[case]
     write(tmp_path / name, weights)
     ended = convert(tmp_path / name)
@@ -232,7 +232,7 @@ def test_a_wrong_source_ends_in_two_lines_and_leaves_nothing(case, weights, tmp_
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_the_wrong_recipe_and_missing_facts(source, tmp_path, convert) -> None:
+def test_a_wrong_recipe_and_missing_settings_are_refused(source, tmp_path, convert) -> None:
     ended = convert(source, "--recipe", "page4d", "--mask", "off")
     assert ended.code == 4
     assert "holds weights of VGGT, recipe page4d takes PAGE-4D" in ended.err
@@ -248,7 +248,7 @@ def test_the_wrong_recipe_and_missing_facts(source, tmp_path, convert) -> None:
 
 
 class _FullDisk:
-    """A file on a disk that has room for so many bytes."""
+    """A file on a disk with a given number of free bytes."""
 
     def __init__(self, file, room: int) -> None:
         self.file, self.room = file, room
@@ -261,7 +261,7 @@ class _FullDisk:
 
 
 @pytest.mark.parametrize("room", [0, 100_000, 1_000_000])
-def test_a_disk_that_fills_up_leaves_what_was_there(room, source, tmp_path, convert, monkeypatch) -> None:
+def test_a_disk_that_fills_up_keeps_the_older_file(room, source, tmp_path, convert, monkeypatch) -> None:
     monkeypatch.setattr(
         "page4d.weights.store.write_tensors",
         lambda file, *arguments: write_tensors(_FullDisk(file, room), *arguments),
@@ -278,7 +278,7 @@ def test_a_disk_that_fills_up_leaves_what_was_there(room, source, tmp_path, conv
     assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, source.name]
 
 
-def test_a_report_that_cannot_be_written_leaves_the_weights(source, tmp_path, convert, monkeypatch) -> None:
+def test_a_report_that_cannot_be_written_keeps_the_weights(source, tmp_path, convert, monkeypatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -292,7 +292,7 @@ def test_a_report_that_cannot_be_written_leaves_the_weights(source, tmp_path, co
     assert not (tmp_path / "r.json").exists()
 
 
-def test_a_full_disk_leaves_nothing(source, tmp_path, convert) -> None:
+def test_a_file_size_limit_leaves_no_file(source, tmp_path, convert) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
@@ -304,7 +304,7 @@ def test_a_full_disk_leaves_nothing(source, tmp_path, convert) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_an_encoder_becomes_a_file_of_its_own(tmp_path, cli) -> None:
+def test_an_encoder_is_converted_to_its_own_file(tmp_path, cli) -> None:
     recorded = load_recorded("swin_clampns_a")
     save_file(recorded.part("weights/"), tmp_path / "swin.safetensors")
     out = tmp_path / "out.safetensors"
@@ -314,6 +314,6 @@ def test_an_encoder_becomes_a_file_of_its_own(tmp_path, cli) -> None:
     ended = cli("convert-weights", tmp_path / "swin.safetensors", "--out", out)
     assert ended.code == 0, ended.err
     rows = [" ".join(line.split()) for line in ended.out.splitlines()]
-    assert "Swin (Microsoft) tables of offsets derived 4" in rows
+    assert "Swin (Microsoft) relative position bias tables derived 4" in rows
     assert "encoder Swin (Microsoft), 63 tensors, 377 kB; all accounted for" in rows
     assert load_encoder(out).config.num_heads == (2, 4)

@@ -1,4 +1,4 @@
-"""`page4d evaluate` on the sample: tables, JSON, pictures, and how every failure ends."""
+"""`page4d evaluate` on the sample: tables, JSON, plots and errors."""
 
 import json
 import shutil
@@ -12,12 +12,12 @@ import page4d
 from page4d_cli.app import run
 
 ROOM = Path(__file__).parents[2] / "samples" / "room"
-PICTURES = ["cameras_from_above.png", "depth_errors.png", "errors_over_time.png", "sparsification.png"]
+PLOTS = ["cameras_from_above.png", "depth_errors.png", "errors_over_time.png", "sparsification.png"]
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory) -> Path:
-    """Two instants of the sample, reconstructed from its own truth."""
+    """Two instants of the sample, reconstructed from its ground truth."""
     out = tmp_path_factory.mktemp("evaluate") / "out"
     truth = ROOM / "truth"
     command = ["reconstruct", ROOM, "--out", out, "--frames", "0:2", "--no-preview", "--quiet", "--edge-angle", 90]
@@ -50,44 +50,54 @@ def test_the_sample_against_itself_is_perfect(evaluate, result) -> None:
     assert document["masks"]["overall"]["jm"] == 1.0
     assert document["match"]["preprocess"] == "native"
     settings = {"alignments": ("scale",), "points_per_instant": 300}
-    from page4d.evaluation.evaluate import EvaluationSettings
+    from page4d.evaluation.settings import EvaluationSettings
 
     assert (
         json.loads(json.dumps(page4d.evaluate(result, ROOM, EvaluationSettings(**settings)).document())) == document
     )
 
 
-def test_tables_and_pictures_are_for_people(evaluate, tmp_path) -> None:
+def test_tables_have_all_headings_and_plots_are_written(evaluate, tmp_path) -> None:
     folder = tmp_path / "new" / "plots"
     ended = evaluate("--max-depth", 6, "--plots", folder, "--align", "scale", "--align", "median")
     assert ended.code == 0, ended.err
     lines = ended.out.splitlines()
     rows = {line.split()[0]: line.split()[1:] for line in lines if line.split()}
-    headings = ["AbsRel", "<1.25", "RMSE", "ATE", "rotation", "focal", "accuracy", "complete-", "F", "IoU"]
+    headings = ["AbsRel", "delta", "RMSE", "ATE", "rotation", "focal", "accuracy", "complete-", "F-score", "JM"]
     assert all(heading in ended.out for heading in headings)
     assert len(rows["cam01"]) == len(headings)
     assert rows["overall"][:2] == ["0.0000", "100.0"]
     assert {"scale", "median"} <= rows.keys()
-    assert rows["RTA,"] == ["with", "sense", *["100.0"] * 4]
-    assert "note        the true cameras stand still: RPE is how much the predicted ones wander" in lines
-    assert max(len(line) for line in lines if not line.startswith(("note", "look", "/"))) <= 100
-    assert sorted(path.name for path in folder.iterdir()) == PICTURES
-    assert sorted(Path(line.split()[-1]).name for line in lines if line.startswith("look at")) == PICTURES
-    for name in PICTURES:
+    assert rows["RTA,"] == ["signed", *["100.0"] * 4]
+    assert "note        the true cameras are static: RPE is the motion of the predicted ones" in lines
+    assert max(len(line) for line in lines if not line.startswith(("note", "plot", "/"))) <= 100
+    assert sorted(path.name for path in folder.iterdir()) == PLOTS
+    assert sorted(Path(line.split()[-1]).name for line in lines if line.startswith("plot")) == PLOTS
+    for name in PLOTS:
         picture = cv2.imread(str(folder / name))
         assert picture is not None, name
         assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20, name
 
 
-def test_pictures_are_replaced_only_when_told(evaluate, tmp_path) -> None:
+def test_plots_are_replaced_only_with_overwrite(evaluate, tmp_path) -> None:
     (tmp_path / "sparsification.png").write_bytes(b"mine")
     refused = evaluate("--plots", tmp_path, "--align", "metric")
     assert (refused.code, refused.out) == (5, "")
-    assert f"'{tmp_path / 'sparsification.png'}' is there already" in refused.err
+    assert f"'{tmp_path / 'sparsification.png'}' already exists" in refused.err
     assert (tmp_path / "sparsification.png").read_bytes() == b"mine"
-    told = evaluate("--plots", tmp_path, "--align", "metric", "--overwrite", "--quiet")
-    assert (told.code, told.out, told.err) == (0, "", "")
+    replaced = evaluate("--plots", tmp_path, "--align", "metric", "--overwrite", "--quiet")
+    assert (replaced.code, replaced.out, replaced.err) == (0, "", "")
     assert cv2.imread(str(tmp_path / "sparsification.png")) is not None
+
+
+def test_plots_are_reproducible_byte_for_byte(evaluate, tmp_path) -> None:
+    folders = tmp_path / "first", tmp_path / "second"
+    for folder in folders:
+        assert evaluate("--align", "scale", "--plots", folder, "--quiet").code == 0
+    first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in folders)
+    assert first == second
+    assert sorted(first) == PLOTS
+    assert all(b"tEXt" not in data and b"tIME" not in data for data in first.values())
 
 
 @pytest.mark.parametrize(
@@ -95,8 +105,8 @@ def test_pictures_are_replaced_only_when_told(evaluate, tmp_path) -> None:
     [
         (lambda _: "nowhere", 3, "truth 'nowhere' does not exist"),
         (lambda truth: (truth / "cameras.json").unlink(), 3, "there is neither cameras.json nor truth/cameras.json"),
-        (lambda truth: (truth / "cameras.json").write_text("{}"), 3, "it has neither 'views' nor 'cameras'"),
-        (lambda truth: (truth / "capture.json").write_text("{}"), 3, "does not say options.fps"),
+        (lambda truth: (truth / "cameras.json").write_text("{}"), 3, "it has neither the key 'views' nor 'cameras'"),
+        (lambda truth: (truth / "capture.json").write_text("{}"), 3, "has no options.fps"),
         (lambda truth: (truth / "capture.json").write_text('{"options": {"fps": 0}}'), 3, "options.fps is 0"),
         (lambda truth: (truth / "depth" / "cam02" / "000001.png").write_bytes(b"no"), 3, "is damaged"),
         (
@@ -107,7 +117,7 @@ def test_pictures_are_replaced_only_when_told(evaluate, tmp_path) -> None:
     ],
     ids=["missing", "no cameras", "foreign", "no rate", "zero rate", "damaged", "8 bit"],
 )
-def test_a_bad_truth_ends_in_two_lines(spoil, code, message, evaluate, tmp_path) -> None:
+def test_an_invalid_ground_truth_is_reported_with_a_hint(spoil, code, message, evaluate, tmp_path) -> None:
     truth = tmp_path / "truth"
     shutil.copytree(ROOM / "truth", truth)
     other = spoil(truth)
@@ -132,7 +142,7 @@ def test_an_unfinished_or_missing_output_is_refused(evaluate, result, tmp_path) 
         assert message in ended.err
 
 
-def test_options_that_make_no_sense_are_refused(evaluate, tmp_path) -> None:
+def test_options_out_of_range_are_refused(evaluate, tmp_path) -> None:
     assert evaluate("--align", "best").code == 2
     assert evaluate("--max-depth", -1).code == 2
     assert evaluate("--threshold", 0).code == 2

@@ -1,4 +1,4 @@
-"""`page4d inspect-shapes`: the specification's walk of shapes, exact, and the published numbers of parameters."""
+"""`page4d inspect-shapes`: exact shapes of the stages, and published numbers of parameters."""
 
 import json
 import subprocess
@@ -12,39 +12,39 @@ from page4d.weights import save_network
 
 TINY = ("--model", "mv-tiny", "--times", "2", "--views", "3", "--size", "28x42")
 
-WALK = [
-    ("encoding", "1 normalise", [1, 2, 3, 3, 28, 42], 0),
-    ("encoding", "2 images as one batch", [6, 3, 28, 42], 0),
+STAGES = [
+    ("encoding", "1 normalized images", [1, 2, 3, 3, 28, 42], 0),
+    ("encoding", "2 images in one batch", [6, 3, 28, 42], 0),
     ("encoding", "3 patch tokens (DINOv2)", [6, 6, 32], 32_672),
     ("encoding", "4 register tokens", [6, 4, 32], 256),
-    ("encoding", "5 join", [6, 10, 32], 0),
-    ("encoding", "6 group again", [1, 2, 3, 10, 32], 0),
+    ("encoding", "5 concatenated tokens", [6, 10, 32], 0),
+    ("encoding", "6 tokens per image", [1, 2, 3, 10, 32], 0),
     ("encoding", "7 camera token", [1, 2, 3, 11, 32], 64),
-    ("mask", "M_tilde of the conv head", [1, 2, 3, 2, 3], 4_961),
-    ("mask", "M, fused with M_ext", [1, 2, 3, 6], 2),
-    ("mask", "M_up of time-attention, layers 1, 2", [3, 22], 0),
-    ("mask", "M_up of view-attention, layers 1, 2", [2, 33], 0),
-    ("mask", "lambda of both streams", [4], 4),
+    ("mask", "predicted mask (conv head)", [1, 2, 3, 2, 3], 4_961),
+    ("mask", "mask, fused with the external mask", [1, 2, 3, 6], 2),
+    ("mask", "mask bias of time-attention, layers 1, 2", [3, 22], 0),
+    ("mask", "mask bias of view-attention, layers 1, 2", [2, 33], 0),
+    ("mask", "weights (lambda) of the mask bias", [4], 4),
     ("trunk", "time-attention (fixed v), 4 layers", [3, 22, 32], 51_328),
     ("trunk", "time-attention: q, k, v", [3, 3, 2, 22, 16], 0),
-    ("trunk", "time-attention: inside the MLP", [3, 22, 128], 0),
-    ("trunk", "time-attention: grouped again", [1, 2, 3, 11, 32], 0),
+    ("trunk", "time-attention: hidden layer of the MLP", [3, 22, 128], 0),
+    ("trunk", "time-attention: tokens per image", [1, 2, 3, 11, 32], 0),
     ("trunk", "view-attention (fixed t), 4 layers", [2, 33, 32], 51_328),
     ("trunk", "view-attention: q, k, v", [3, 2, 2, 33, 16], 0),
-    ("trunk", "view-attention: inside the MLP", [2, 33, 128], 0),
-    ("trunk", "view-attention: grouped again", [1, 2, 3, 11, 32], 0),
-    ("trunk", "within and across views, kept of layers 0-3", [1, 2, 3, 11, 64], 0),
+    ("trunk", "view-attention: hidden layer of the MLP", [2, 33, 128], 0),
+    ("trunk", "view-attention: tokens per image", [1, 2, 3, 11, 32], 0),
+    ("trunk", "outputs of both steps for the heads, layers 0-3", [1, 2, 3, 11, 64], 0),
     ("heads", "pose encodings (t, quaternion, fov)", [1, 2, 3, 9], 65_874),
     ("heads", "depth", [1, 2, 3, 28, 42, 1], 49_106),
-    ("heads", "points in the world", [1, 2, 3, 28, 42, 3], 49_124),
+    ("heads", "world points", [1, 2, 3, 28, 42, 3], 49_124),
 ]
 
 
-def test_the_walk_of_the_tiny_network_is_exact(cli) -> None:
+def test_the_stages_of_the_tiny_network_are_exact(cli) -> None:
     ended = cli("inspect-shapes", *TINY, "--json")
     document = json.loads(ended.out)
     found = [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]]
-    assert found == WALK
+    assert found == STAGES
     assert document["symbols"] == {
         "B": 1,
         "T": 2,
@@ -64,7 +64,7 @@ def test_the_walk_of_the_tiny_network_is_exact(cli) -> None:
     assert document["parameters"] == actual == sum(row["parameters"] for row in document["stages"])
 
 
-def test_symbols_name_every_axis(cli) -> None:
+def test_symbolic_shapes_evaluate_to_the_numeric_ones(cli) -> None:
     document = json.loads(cli("inspect-shapes", *TINY, "--batch", "2", "--format", "json").out)
     numbers = document["symbols"]
     for row in document["stages"]:
@@ -80,16 +80,16 @@ def large(cli, model: str, *more: str) -> dict:
     return {**document, "by_name": {row["name"]: row for row in document["stages"]}}
 
 
-def test_the_large_network_has_the_parameters_and_work_of_the_design(cli) -> None:
+def test_the_large_network_has_its_parameters_and_flops(cli) -> None:
     document = large(cli, "mv-large", "--times", "24", "--views", "4")
     rows = document["by_name"]
     assert rows["3 patch tokens (DINOv2)"]["parameters"] == 304_371_712
     assert rows["3 patch tokens (DINOv2)"]["shape"] == [96, 1369, 1024]
-    assert rows["M_tilde of the conv head"]["parameters"] == pytest.approx(4.73e6, rel=1e-3)
+    assert rows["predicted mask (conv head)"]["parameters"] == pytest.approx(4.73e6, rel=1e-3)
     time, view = rows["time-attention (fixed v), 24 layers"], rows["view-attention (fixed t), 24 layers"]
     assert (time["shape"], view["shape"]) == ([4, 32976, 1024], [24, 5496, 1024])
     assert time["parameters"] == view["parameters"] == 24 * 12_598_528
-    # 658 TFLOP of the trunk and 439 more from layer 8 on, where two streams run (network.md, section 7).
+    # 658 TFLOP of the trunk, and 439 more for the second stream from layer 8 on.
     assert (time["flops"] + view["flops"]) / 1e12 == pytest.approx(658 + 439, rel=2e-3)
     assert rows["3 patch tokens (DINOv2)"]["flops"] / 1e12 == pytest.approx(97.5, rel=5e-3)
     assert rows["7 camera token"]["shape"] == [1, 24, 4, 1374, 1024]
@@ -100,11 +100,11 @@ def test_the_large_network_has_the_parameters_and_work_of_the_design(cli) -> Non
     [("vggt", 1_190_595_096), ("page4d-mask", 1_190_867_995), ("pi3", 958_696_732)],
 )
 def test_the_public_networks_have_their_published_parameters(model: str, parameters: int, cli) -> None:
-    """VGGT without its track head, PAGE-4D with 272,897 and two weights of fusion more, Pi3 less six constants."""
+    """VGGT without its track head, PAGE-4D with 272,897 and two fusion weights more, Pi3 without six constants."""
     assert large(cli, model, "--times", "1", "--views", "2", "--size", "28")["parameters"] == parameters
 
 
-def test_a_table_and_markdown_say_the_same(cli) -> None:
+def test_table_and_markdown_show_the_same_profile(cli) -> None:
     table, markdown = cli("inspect-shapes", *TINY), cli("inspect-shapes", *TINY, "--format", "markdown")
     for ended in (table, markdown):
         assert (ended.code, ended.err) == (0, "")
@@ -115,22 +115,22 @@ def test_a_table_and_markdown_say_the_same(cli) -> None:
     assert "| encoding | 3 patch tokens (DINOv2) | [B\\*T\\*V, P, C] | [6, 6, 32] | 32,672 |" in markdown.out
 
 
-def test_a_weights_file_has_its_own_network(cli, tmp_path) -> None:
+def test_a_weights_file_is_profiled_with_its_network(cli, tmp_path) -> None:
     torch.manual_seed(0)
     path = tmp_path / "x.safetensors"
     save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "CC0-1.0", "description": "a test"})
     ended = cli("inspect-shapes", "--weights", path, "--frames", "2", "--views", "3", "--size", "28x42", "--json")
     document = json.loads(ended.out)
     assert document["network"] == "x.safetensors"
-    assert [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]] == WALK
+    assert [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]] == STAGES
 
 
-def test_an_encoder_is_shown_by_itself(cli) -> None:
+def test_encoders_and_pretraining_networks_are_profiled(cli) -> None:
     document = large(cli, "vit-b16", "--batch", "3", "--size", "384")
     assert document["parameters"] == 86_567_656
     assert document["stages"][3]["shape"] == [3, 1 + 24 * 24, 768]
-    assert large(cli, "mae")["by_name"]["pixels of the masked patches"]["shape"] == [1, 147, 768]
-    assert large(cli, "dino", "--batch", "2")["by_name"]["classes of all crops"]["shape"] == [20, 65_536]
+    assert large(cli, "mae")["by_name"]["pixels of masked patches"]["shape"] == [1, 147, 768]
+    assert large(cli, "dino", "--batch", "2")["by_name"]["logits of all crops"]["shape"] == [20, 65_536]
     table, markdown = (
         cli("inspect-shapes", "--model", "swin-t"),
         cli("inspect-shapes", "--model", "swin-t", "--format", "markdown"),
@@ -142,7 +142,7 @@ def test_an_encoder_is_shown_by_itself(cli) -> None:
 
 
 @pytest.mark.parametrize("option", ["--times", "--frames", "--views", "--weights"])
-def test_an_encoder_has_no_videos(option: str, cli) -> None:
+def test_options_of_networks_are_refused_for_encoders(option: str, cli) -> None:
     ended = cli("inspect-shapes", "--model", "swin-t", option, "3")
     assert ended.code == 2
     shown = option.replace("--frames", "--times")
@@ -161,12 +161,12 @@ def test_an_encoder_has_no_videos(option: str, cli) -> None:
         ("mv-large", "DINOv2"),
     ],
 )
-def test_a_network_names_its_own_encoder(model: str, name: str, cli) -> None:
+def test_a_network_names_its_encoder(model: str, name: str, cli) -> None:
     rows = large(cli, model, "--times", "1", "--views", "2")["by_name"]
     assert [row for row in rows if row.startswith("3 ")] == [f"3 patch tokens ({name})"]
 
 
-def test_mistakes_end_in_two_lines(cli, tmp_path) -> None:
+def test_errors_have_two_lines(cli, tmp_path) -> None:
     assert cli("inspect-shapes", "--model", "x").err.startswith("error: no preset is called 'x'\nhint:  choose from")
     assert cli("inspect-shapes", "--model", "vggt", "--weights", tmp_path / "x").code == 2
     assert cli("inspect-shapes", "--weights", tmp_path / "x.safetensors").code == 4
@@ -178,7 +178,7 @@ def test_mistakes_end_in_two_lines(cli, tmp_path) -> None:
 MEASURED = """
 import resource, sys
 import torch
-from page4d.inference.memory import peak_bytes
+from page4d.inference.memory_budget import peak_bytes
 from page4d_cli.app import run
 codes = [run(["inspect-shapes", "--model", model, "--times", times, "--views", views]) for model, times, views in (
     ("vggt", "100", "1"), ("mv-large", "24", "4"))]
@@ -190,9 +190,9 @@ print(sum(codes), used.ru_utime + used.ru_stime, peak, "sympy" in sys.modules, f
 
 
 def test_the_largest_networks_take_seconds_and_little_memory() -> None:
-    """Most of the time is that of loading torch, and of its compiler if an operation is left to it by mistake."""
+    """Most of the time is the import of torch, and of its compiler if a meta kernel is missing."""
     ended = subprocess.run([sys.executable, "-c", MEASURED], check=True, capture_output=True, text=True)
     code, seconds, peak, compiler = ended.stderr.split()
     assert (code, compiler) == ("0", "False")
-    assert float(seconds) < 10, "5 s for one of them on a machine at rest"
+    assert float(seconds) < 10, "about 5 s for each on an idle machine"
     assert int(peak) < 600_000_000

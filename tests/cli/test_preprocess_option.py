@@ -1,4 +1,4 @@
-"""The options of published preprocessing reach the plan, and what they cost is said before a run."""
+"""The option `--preprocess`: published image sizes in the plan of a run."""
 
 import json
 from collections.abc import Callable
@@ -16,17 +16,25 @@ def scene(tmp_path: Path) -> str:
     return str(write_scene(tmp_path / "scene"))
 
 
-@pytest.mark.parametrize("way", list(SIZES))
-def test_the_plan_has_the_published_size(way: str, scene: str, tmp_path: Path, cli: Callable) -> None:
+@pytest.mark.parametrize("preprocess", list(SIZES))
+def test_the_plan_has_the_published_size(preprocess: str, scene: str, tmp_path: Path, cli: Callable) -> None:
     ended = cli(
-        "reconstruct", scene, "--out", str(tmp_path / "out"), *UNTRAINED, "--preprocess", way, "--dry-run", "--json"
+        "reconstruct",
+        scene,
+        "--out",
+        str(tmp_path / "out"),
+        *UNTRAINED,
+        "--preprocess",
+        preprocess,
+        "--dry-run",
+        "--json",
     )
     assert ended.code == 0
-    assert json.loads(ended.out)["network_size"] == SIZES[way]
+    assert json.loads(ended.out)["network_size"] == SIZES[preprocess]
     assert "--preprocess" not in ended.err
 
 
-def test_two_sizes_are_refused(scene: str, tmp_path: Path, cli: Callable) -> None:
+def test_a_size_with_published_preprocessing_is_refused(scene: str, tmp_path: Path, cli: Callable) -> None:
     ended = cli(
         "reconstruct", scene, "--out", str(tmp_path / "out"), *UNTRAINED, "--preprocess", "pi3", "--size", "300"
     )

@@ -1,4 +1,4 @@
-"""`page4d pretrain`: what it writes and prints, what takes its encoder, and how every failure ends."""
+"""`page4d pretrain`: files, output, use of the encoder, and errors."""
 
 import json
 import signal
@@ -8,8 +8,8 @@ import pytest
 import torch
 from clips import write_scene
 
-from page4d.encoders.build import encoder_to_json
 from page4d.encoders.vit import ViTConfig
+from page4d.io.config import config_to_json
 from page4d.models.config import PRESETS as NETWORKS
 from page4d.pretraining.config import PretrainConfig
 from page4d.weights.loading import load_encoder, load_network
@@ -21,7 +21,7 @@ RUN = ("--device", "cpu", "--threads", "1", "--batch", "2")
 
 @pytest.fixture
 def scene(tmp_path):
-    (tmp_path / "encoder.json").write_text(encoder_to_json(ENCODER))
+    (tmp_path / "encoder.json").write_text(config_to_json(ENCODER))
     return write_scene(tmp_path / "scene")
 
 
@@ -36,11 +36,11 @@ def pretrain(cli, scene, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["mae", "dino"])
-def test_videos_become_an_encoder(pretrain, tmp_path, method):
+def test_a_run_writes_an_encoder(pretrain, tmp_path, method):
     ended = pretrain("--method", method, "--steps", 5, "--tensorboard", "--json")
     assert ended.code == 0, ended.err
-    told = json.loads(ended.out)
-    assert (told["steps"], told["samples"], told["skipped_steps"]) == (5, 10, 0)
+    result = json.loads(ended.out)
+    assert (result["steps"], result["samples"], result["skipped_steps"]) == (5, 10, 0)
     assert "loss" in ended.err
     names = {path.name for path in (tmp_path / "run").iterdir()}
     picture = "reconstruction.png" if method == "mae" else "attention.png"
@@ -50,7 +50,7 @@ def test_videos_become_an_encoder(pretrain, tmp_path, method):
     assert method in loaded.info.description
 
 
-def test_ctrl_c_saves_and_resume_goes_on(pretrain, cli, tmp_path, monkeypatch):
+def test_a_run_interrupted_by_ctrl_c_resumes(pretrain, cli, tmp_path, monkeypatch):
     monkeypatch.setattr(training_display.TrainingProgress, "step", lambda *_: signal.raise_signal(signal.SIGINT))
     ended = pretrain("--steps", 7)
     assert ended.code == 130
@@ -61,10 +61,10 @@ def test_ctrl_c_saves_and_resume_goes_on(pretrain, cli, tmp_path, monkeypatch):
     refused = cli("pretrain", "--out", tmp_path / "run", "--resume")
     assert (refused.code, "is finished: 14 samples" in refused.err) == (2, True)
     refused = cli("pretrain", "--out", tmp_path / "run", "--resume", "--seed", 3)
-    assert (refused.code, "keeps what it learns" in refused.err) == (2, True)
+    assert (refused.code, "keeps its configuration" in refused.err) == (2, True)
 
 
-def test_a_dry_run_prints_a_configuration_that_config_takes(pretrain, cli, tmp_path):
+def test_a_dry_run_prints_a_configuration_for_the_next_run(pretrain, cli, tmp_path):
     shown = pretrain("--method", "dino", "--seed", 5, "--size", 56, "--learning-rate", 0.01, "--dry-run")
     config = PretrainConfig.from_json(shown.out)
     assert (config.seed, config.crops.size, config.optimizer.learning_rate) == (5, 56, 0.01)
@@ -78,7 +78,7 @@ def test_a_dry_run_prints_a_configuration_that_config_takes(pretrain, cli, tmp_p
     ("arguments", "code", "found"),
     [
         ((), 2, "a run without an end"),
-        (("--steps", 1, "--encoder", "swin-t"), 2, "mae teaches a ViT, and the encoder is a swin"),
+        (("--steps", 1, "--encoder", "swin-t"), 2, "mae trains a ViT, and the encoder is a swin"),
         (("--steps", 1, "--encoder", "vit-huge"), 2, "no encoder is called 'vit-huge'"),
         (("--steps", 1, "--encoder", "missing.json"), 3, "'missing.json' cannot be read"),
         (("--steps", 1, "--size", 30), 2, "crops of 30 px for patches of 14 x 14 px"),
@@ -87,7 +87,7 @@ def test_a_dry_run_prints_a_configuration_that_config_takes(pretrain, cli, tmp_p
         (("--until-seconds", 0), 2, "--until-seconds 0"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_leaves_nothing(pretrain, tmp_path, arguments, code, found):
+def test_a_mistake_is_reported_and_writes_nothing(pretrain, tmp_path, arguments, code, found):
     ended = pretrain(*arguments)
     assert (ended.code, ended.out) == (code, "")
     assert ended.err.startswith("error: ")
@@ -96,25 +96,25 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(pretrain, tmp_path, argu
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_folders_that_hold_no_footage_are_said(cli, scene, tmp_path):
+def test_folders_without_footage_are_refused(cli, scene, tmp_path):
     (tmp_path / "empty").mkdir()
     cases = {
         (tmp_path / "empty",): (3, "no videos in"),
         (tmp_path / "nowhere",): (2, "does not exist"),
-        (tmp_path / "encoder.json",): (2, "is a file; give the folder"),
+        (tmp_path / "encoder.json",): (2, "is a file\nhint:  give the folder"),
         (write_scene(tmp_path / "short", names=("a",), frames=3),): (3, "3 frames in 1 views: too few"),
         (): (2, "a new run without a scene"),
         (scene, "--method", "dino", "--encoder", tmp_path / "mean.json"): (2, "pools by 'mean'"),
         ("--resume",): (3, "there is no checkpoint"),
     }
-    (tmp_path / "mean.json").write_text(encoder_to_json(replace(ENCODER, pooling="mean")))
+    (tmp_path / "mean.json").write_text(config_to_json(replace(ENCODER, pooling="mean")))
     for arguments, (code, found) in cases.items():
         length = () if "--resume" in arguments else ("--steps", 1)
         ended = cli("pretrain", *arguments, "--out", tmp_path / "run", "--device", "cpu", *length)
         assert (ended.code, found in ended.err) == (code, True), ended.err
 
 
-def test_the_encoder_enters_a_network_and_convert_weights(pretrain, cli, tmp_path):
+def test_the_encoder_initializes_a_network_and_can_be_converted(pretrain, cli, tmp_path):
     assert pretrain("--method", "dino", "--steps", 2, "--quiet").code == 0
     file = tmp_path / "run" / "encoder.safetensors"
     network = replace(NETWORKS["mv-tiny"], encoder=replace(ENCODER, drop_path=0.1))

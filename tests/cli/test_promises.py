@@ -1,4 +1,4 @@
-"""What a user can rely on whatever happens: whole files, one writer, a clean stop, a resume that changes nothing."""
+"""Guarantees of runs: atomic files, one writer per folder, clean interruption, and resuming with the same bytes."""
 
 import fcntl
 import json
@@ -23,7 +23,7 @@ from page4d.scene import batches
 
 FRAMES = 8
 CHUNKS = ("--chunk", "2", "--overlap", "1")
-"""Many small chunks, so that there is something to continue."""
+"""Many small chunks, so that there are chunks left to resume."""
 
 NETWORK = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
 
@@ -40,7 +40,7 @@ def counted(self, batch, memory=None):
     global calls
     calls += 1
     if calls == {at}:
-        {what}
+        {action}
     return predict(self, batch, memory)
 
 NetworkPredictor.predict = counted
@@ -49,21 +49,21 @@ main()
 """
 
 
-def start(arguments: Sequence[object], *, at: int = 0, what: str = "pass", **options: object) -> subprocess.Popen:
-    """Run the command line in a process of its own that does `what` before prediction number `at`."""
-    code = RUNNER.format(at=at, what=what)
+def start(arguments: Sequence[object], *, at: int = 0, action: str = "pass", **options: object) -> subprocess.Popen:
+    """Run the command line in a separate process that executes `action` before prediction number `at`."""
+    code = RUNNER.format(at=at, action=action)
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
-def before_prediction(patched: pytest.MonkeyPatch, number: int, act: Callable[[], object]) -> None:
-    """Let something happen in this process before prediction `number` is made, counted from 1."""
+def before_prediction(patched: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:
+    """Call `action` in this process before prediction `number`, counted from 1."""
     predict, calls = NetworkPredictor.predict, []
 
     def counted(self, batch, memory=None):
         calls.append(batch)
         if len(calls) == number:
-            act()
+            action()
         return predict(self, batch, memory)
 
     patched.setattr(NetworkPredictor, "predict", counted)
@@ -79,7 +79,7 @@ def arguments(scene: Path, out: Path, *more: object) -> list[object]:
 
 
 def contents(out: Path) -> dict[str, bytes]:
-    """Every file by its name, run.json without what the clock and the machine decide."""
+    """Return every file by name, records without run times and memory."""
     files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     for name in [name for name in files if name == "run.json" or name.startswith("state/")]:
         document = json.loads(files[name])
@@ -102,7 +102,7 @@ def scene(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(scene, tmp_path_factory) -> dict[str, bytes]:
-    """What an uninterrupted run writes."""
+    """The files of an uninterrupted run."""
     from page4d_cli.app import run
 
     out = tmp_path_factory.mktemp("whole") / "out"
@@ -119,9 +119,9 @@ def chunked(cli, scene):
 
 
 class TestInterrupt:
-    def test_sigterm_stops_between_files_and_resume_finishes_the_same(self, scene, whole, tmp_path, chunked):
+    def test_sigterm_stops_between_files_and_resuming_writes_the_same_bytes(self, scene, whole, tmp_path, chunked):
         out = tmp_path / "out"
-        process = start(arguments(scene, out), at=4, what="os.kill(os.getpid(), signal.SIGTERM)")
+        process = start(arguments(scene, out), at=4, action="os.kill(os.getpid(), signal.SIGTERM)")
         returned, _, err = ended(process)
         assert returned == 143
         assert f"error: interrupted after 3 of {FRAMES} frames\nhint:  continue with --resume\n" in err
@@ -130,7 +130,7 @@ class TestInterrupt:
         assert chunked(out, "--resume").code == 0
         assert contents(out) == whole
 
-    def test_ctrl_c_ends_the_same_way(self, whole, tmp_path, chunked, monkeypatch):
+    def test_ctrl_c_stops_and_resuming_writes_the_same_bytes(self, whole, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patched:
             before_prediction(patched, 6, _interrupt)
@@ -140,7 +140,7 @@ class TestInterrupt:
         assert chunked(out, "--resume").code == 0
         assert contents(out) == whole
 
-    def test_a_signal_while_a_file_is_written_leaves_no_part_of_it(self, whole, tmp_path, chunked, monkeypatch):
+    def test_a_signal_while_a_file_is_written_leaves_no_partial_file(self, whole, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         real, calls = os.fsync, 0
 
@@ -159,52 +159,54 @@ class TestInterrupt:
         assert chunked(out, "--resume").code == 0
         assert contents(out) == whole
 
-    def test_a_signal_before_the_first_frame_can_be_resumed_too(self, whole, tmp_path, chunked, monkeypatch):
+    def test_a_run_interrupted_before_the_first_frame_can_be_resumed(self, whole, tmp_path, chunked, monkeypatch):
         def stop(*_: object) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
         with monkeypatch.context() as patched:
-            patched.setattr("page4d.inference.reconstruct.check_disk", stop)
+            patched.setattr("page4d.inference.run.check_disk", stop)
             stopped = chunked(tmp_path / "out")
         assert stopped.code == 143
         assert f"interrupted after 0 of {FRAMES} frames" in stopped.err
         assert chunked(tmp_path / "out", "--resume").code == 0
         assert contents(tmp_path / "out") == whole
 
-    def test_handlers_are_put_back(self, tmp_path, chunked):
+    def test_signal_handlers_are_restored(self, tmp_path, chunked):
         before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         assert chunked(tmp_path / "out").code == 0
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
-    def test_kill_9_is_not_resumed_unasked_and_cleaned_up_by_resume(self, scene, whole, tmp_path, chunked):
+    def test_a_killed_run_is_resumed_only_on_request_and_partial_files_are_removed(
+        self, scene, whole, tmp_path, chunked
+    ):
         out = tmp_path / "out"
-        what = "os.kill(os.getpid(), signal.SIGKILL)"
-        assert ended(start(arguments(scene, out), at=5, what=what))[0] == -signal.SIGKILL
-        torn = out / "points" / ".frame_000007.ply.0123abcd.part"
-        torn.write_bytes(b"half")
+        action = "os.kill(os.getpid(), signal.SIGKILL)"
+        assert ended(start(arguments(scene, out), at=5, action=action))[0] == -signal.SIGKILL
+        partial = out / "points" / ".frame_000007.ply.0123abcd.part"
+        partial.write_bytes(b"partial")
         refused = chunked(out)
         assert refused.code == 2
         assert f"error: '{out}' already holds a result\nhint:  use --resume, --overwrite or" in refused.err
         assert chunked(out, "--resume").code == 0
-        assert not torn.exists()
+        assert not partial.exists()
         assert contents(out) == whole
 
-    def test_killed_at_twenty_random_moments_and_resumed_the_bytes_are_the_same(self, scene, tmp_path):
+    def test_runs_killed_at_twenty_random_times_write_the_same_bytes(self, scene, tmp_path):
         words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--frames", ":6", "--quiet"]
         command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path), "20", "5", *words]
-        happened = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=280).stdout)
-        killed_at, num_chunks = happened["chunks_at_kills"], 5
+        summary = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=280).stdout)
+        killed_at, num_chunks = summary["chunks_at_kills"], 5
         assert len(killed_at) == 20
         assert any(0 < done < num_chunks for done in killed_at), killed_at
         whole = contents(tmp_path / "whole")
         assert len([name for name in whole if name.startswith("state/chunk_")]) == num_chunks
-        for number in range(happened["outputs"]):
+        for number in range(summary["outputs"]):
             assert contents(tmp_path / str(number)) == whole
 
 
 @pytest.mark.slow
-def test_the_memory_of_a_run_is_as_foretold(tmp_path):
-    """Of a network as large as the one that comes with the package, with and without pictures."""
+def test_the_predicted_memory_is_that_of_the_run(tmp_path):
+    """For a network of the size of the bundled one, with and without preview."""
     words: list[str] = []
     for times, views, side, more in ((2, 2, 64, ["--no-preview"]), (4, 2, 96, ["--no-preview"]), (2, 3, 96, [])):
         name = f"{times}x{views}x{side}"
@@ -223,18 +225,18 @@ def test_the_memory_of_a_run_is_as_foretold(tmp_path):
             *more,
         ]
     command = [sys.executable, str(Path(__file__).with_name("peaks.py")), *words]
-    for foretold, actual in json.loads(subprocess.run(command, check=True, capture_output=True).stdout):
-        assert foretold == pytest.approx(actual, rel=0.2)  # allocators differ
+    for predicted, measured in json.loads(subprocess.run(command, check=True, capture_output=True).stdout):
+        assert predicted == pytest.approx(measured, rel=0.2)  # allocators differ
 
 
 class TestResume:
-    def test_a_finished_run_is_left_as_it_is(self, whole, tmp_path, chunked):
+    def test_a_complete_run_is_not_changed(self, whole, tmp_path, chunked):
         out = tmp_path / "out"
         assert chunked(out).code == 0
         assert chunked(out, "--resume").code == 0
         assert contents(out) == whole
 
-    def test_an_empty_folder_is_begun(self, whole, tmp_path, chunked):
+    def test_resuming_in_an_empty_folder_starts_a_run(self, whole, tmp_path, chunked):
         assert chunked(tmp_path, "--resume").code == 0
         assert contents(tmp_path) == whole
 
@@ -251,7 +253,7 @@ class TestResume:
         ],
         ids=lambda value: value[0] if isinstance(value, tuple) else "",
     )
-    def test_other_settings_are_refused_by_name(self, option, names, tmp_path, chunked):
+    def test_other_settings_are_refused_with_their_options(self, option, names, tmp_path, chunked):
         out = tmp_path / "out"
         assert chunked(out, "--frames", ":3").code == 0
         refused = chunked(out, "--frames", ":3", "--resume", *option)
@@ -259,7 +261,7 @@ class TestResume:
         assert f"error: '{out}' holds results of another run (differs: {', '.join(names)})" in refused.err
         assert "--overwrite" in refused.err
 
-    def test_other_clocks_are_refused_although_the_options_are_the_same(self, tmp_path, cli):
+    def test_other_clocks_are_refused_with_equal_options(self, tmp_path, cli):
         scene, out = write_scene(tmp_path / "scene", frames=6), tmp_path / "out"
         (scene / "sync.json").write_text('{"cam02": {"offset_s": 0.0}}')
         assert cli(*arguments(scene, out)).code == 0
@@ -267,28 +269,28 @@ class TestResume:
         refused = cli(*arguments(scene, out, "--resume"))
         assert (refused.code, "differs: instants" in refused.err) == (2, True)
 
-    def test_another_video_under_the_same_name_is_refused(self, tmp_path, cli):
+    def test_another_video_of_the_same_name_is_refused(self, tmp_path, cli):
         scene, out = write_scene(tmp_path / "scene", frames=3), tmp_path / "out"
         assert cli(*arguments(scene, out)).code == 0
         os.utime(scene / "cam02.mp4", (1, 1))
         refused = cli(*arguments(scene, out, "--resume"))
         assert (refused.code, "differs: inputs" in refused.err) == (2, True)
 
-    def test_a_chunk_whose_files_are_gone_is_done_again(self, whole, tmp_path, chunked):
+    def test_a_chunk_with_a_deleted_file_is_repeated(self, whole, tmp_path, chunked):
         out = tmp_path / "out"
         assert chunked(out).code == 0
         (out / "points" / "frame_000003.ply").unlink()
         assert chunked(out, "--resume").code == 0
         assert contents(out) == whole
 
-    def test_foreign_files_are_not_taken_for_a_run(self, tmp_path, chunked):
+    def test_other_files_are_not_resumed(self, tmp_path, chunked):
         (tmp_path / "points").mkdir()
-        (tmp_path / "points" / "mine.ply").write_text("mine")
+        (tmp_path / "points" / "other.ply").write_text("other")
         refused = chunked(tmp_path, "--resume")
         assert (refused.code, "holds files but no record of a page4d run" in refused.err) == (2, True)
         assert chunked(tmp_path).code == 2
 
-    def test_a_damaged_record_is_named(self, tmp_path, chunked):
+    def test_a_damaged_record_is_refused(self, tmp_path, chunked):
         out = tmp_path / "out"
         assert chunked(out, "--frames", ":2").code == 0
         (out / "state" / "run.json").write_text("{")
@@ -300,21 +302,26 @@ class TestResume:
 
 
 class TestOverwrite:
-    def test_only_files_of_the_old_run_go(self, tmp_path, chunked):
+    def test_overwriting_deletes_only_files_of_the_previous_run(self, tmp_path, chunked):
         out = tmp_path / "out"
         assert chunked(out).code == 0
-        mine = [out / "notes.txt", out / "points" / "mine.ply", out / "depth" / "cam02" / "mine.png", out / "x" / "y"]
-        for path in mine:
+        other = [
+            out / "notes.txt",
+            out / "points" / "other.ply",
+            out / "depth" / "cam02" / "other.png",
+            out / "x" / "y",
+        ]
+        for path in other:
             path.parent.mkdir(exist_ok=True)
-            path.write_text("mine")
+            path.write_text("other")
         assert chunked(out, "--views", "1", "--frames", ":4", "--overwrite").code == 0
-        assert [path.read_text() for path in mine] == ["mine"] * 4
+        assert [path.read_text() for path in other] == ["other"] * 4
         names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-        assert not [name for name in names if "cam02" in name and "mine" not in name]
+        assert not [name for name in names if "cam02" in name and "other" not in name]
         assert not (out / "points" / "frame_000004.ply").exists()
         assert not (out / "confidence" / "cam02").exists()
 
-    def test_files_of_a_torn_chunk_go_too(self, tmp_path, chunked, monkeypatch):
+    def test_overwriting_deletes_files_of_an_unfinished_chunk(self, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patched:
             patched.setattr("page4d.inference.run_state.StateFolder.write_chunk", _interrupt)
@@ -323,24 +330,24 @@ class TestOverwrite:
         assert chunked(out, "--views", "1", "--overwrite").code == 0
         assert not (out / "depth" / "cam02").exists()
 
-    def test_a_link_is_replaced_and_its_target_kept(self, tmp_path, chunked):
-        target = tmp_path / "precious.json"
-        target.write_text("precious")
+    def test_a_symbolic_link_is_replaced_and_its_target_kept(self, tmp_path, chunked):
+        target = tmp_path / "target.json"
+        target.write_text("target")
         out = tmp_path / "out"
         assert chunked(out, "--frames", ":2").code == 0
         for name in ("run.json", "cameras.json", "points/frame_000000.ply"):
             (out / name).unlink()
             (out / name).symlink_to(target)
         assert chunked(out, "--frames", ":2", "--overwrite").code in (0, 2)
-        assert target.read_text() == "precious"
+        assert target.read_text() == "target"
 
 
 def _interrupt(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-class TestInsideTheFolder:
-    def test_names_that_would_leave_it_or_collide_are_cleaned(self, tmp_path, cli):
+class TestOutputPaths:
+    def test_unsafe_and_colliding_view_names_are_replaced(self, tmp_path, cli):
         names = [
             "a b",
             "a_b",
@@ -364,7 +371,7 @@ class TestInsideTheFolder:
         assert {"a_b", "a_b_2", "_dash", "cafe", "new_line", "esc__31m", "_red_b", "__", "n" * 64} == folders
         assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "s"]
 
-    def test_a_name_that_is_not_utf8(self, tmp_path, cli):
+    def test_a_view_name_that_is_not_utf8_is_escaped(self, tmp_path, cli):
         scene, out = write_scene(tmp_path / "s", ["cam01", "x"], frames=2), tmp_path / "out"
         (scene / "x.mp4").rename(os.fsdecode(os.fsencode(scene) + b"/caf\xe9.mp4"))
         assert cli("inspect-scene", scene, "--json").code == 0
@@ -374,8 +381,8 @@ class TestInsideTheFolder:
             assert ended.code == 0, ended.err
         assert (out / "depth" / "caf_").is_dir()
 
-    def test_cameras_of_a_calibration_never_become_paths(self, tmp_path, cli):
-        scene, out = write_scene(tmp_path / "s", frames=2), tmp_path / "deep" / "er" / "out"
+    def test_camera_names_of_a_calibration_are_not_used_as_paths(self, tmp_path, cli):
+        scene, out = write_scene(tmp_path / "s", frames=2), tmp_path / "a" / "b" / "out"
         pose = [[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
         moved = [[1.0, 0, 0, 1], *pose[1:]]
         record = {"intrinsics": [[60.0, 0, 32], [0, 60, 24], [0, 0, 1]], "width": 64, "height": 48}
@@ -388,22 +395,22 @@ class TestInsideTheFolder:
         }
         assert sorted(path.name for path in tmp_path.rglob("*x*") if out not in path.parents) == []
 
-    def test_a_link_that_leads_out_is_not_followed(self, tmp_path, chunked):
-        out, away = tmp_path / "out", tmp_path / "away"
+    def test_a_symbolic_link_out_of_the_folder_is_refused(self, tmp_path, chunked):
+        out, outside = tmp_path / "out", tmp_path / "outside"
         out.mkdir()
-        away.mkdir()
-        (out / "depth").symlink_to(away)
+        outside.mkdir()
+        (out / "depth").symlink_to(outside)
         refused = chunked(out)
         assert refused.code == 5
         assert "leads outside" in refused.err
-        assert list(away.iterdir()) == []
+        assert list(outside.iterdir()) == []
 
 
 class TestOneWriter:
     def test_a_second_process_is_refused_with_the_pid_of_the_first(self, scene, tmp_path, chunked):
         out, go = tmp_path / "out", tmp_path / "go"
         os.mkfifo(go)
-        first = start(arguments(scene, out), at=2, what=f"open({str(go)!r}).read()")
+        first = start(arguments(scene, out), at=2, action=f"open({str(go)!r}).read()")
         try:
             while not (out / "state" / "chunk_00000.json").exists():
                 assert first.poll() is None, first.communicate()
@@ -419,11 +426,11 @@ class TestOneWriter:
             first.kill()
         assert chunked(out, "--resume").code == 0
 
-    def test_a_lock_file_that_nobody_holds_is_no_obstacle(self, tmp_path, chunked):
+    def test_a_stale_lock_file_is_ignored(self, tmp_path, chunked):
         tmp_path.joinpath(".page4d.lock").write_text("99999\n")
         assert chunked(tmp_path, "--frames", ":2").code == 0
 
-    def test_the_lock_is_free_after_an_error(self, tmp_path, chunked, monkeypatch):
+    def test_the_lock_is_released_after_an_error(self, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patched:
             patched.setattr("page4d.inference.run_state.StateFolder.write_chunk", _interrupt)
@@ -433,8 +440,8 @@ class TestOneWriter:
 
 
 class TestDisk:
-    def test_a_full_disk_is_reported_and_the_run_can_be_continued(self, whole, tmp_path, chunked, monkeypatch):
-        """RLIMIT_FSIZE stands for the disk: files beyond it cannot be written."""
+    def test_a_full_disk_is_reported_and_the_run_can_be_resumed(self, whole, tmp_path, chunked, monkeypatch):
+        """RLIMIT_FSIZE simulates the disk: larger files cannot be written."""
         out, limits = tmp_path / "out", resource.getrlimit(resource.RLIMIT_FSIZE)
         with monkeypatch.context() as patched:
             before_prediction(patched, 3, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1])))
@@ -444,13 +451,13 @@ class TestDisk:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert refused.code == 5
         assert f"error: cannot write to '{out}/" in refused.err
-        assert re.search(rf"\(after [12] of {FRAMES} frames\)", refused.err), "the one before may be half written"
+        assert re.search(rf"\(after [12] of {FRAMES} frames\)", refused.err), "the previous chunk may be unfinished"
         assert "repeat with --resume" in refused.err
         assert not parts(out)
         assert chunked(out, "--resume").code == 0
         assert contents(out) == whole
 
-    def test_no_space_left(self, tmp_path, chunked, monkeypatch):
+    def test_a_disk_without_space_left_is_reported(self, tmp_path, chunked, monkeypatch):
         real = os.write
 
         def full(handle: int, data: bytes) -> int:
@@ -465,7 +472,7 @@ class TestDisk:
         assert "hint:  free space, then repeat with --resume" in ended.err
         assert not parts(tmp_path)
 
-    def test_too_little_space_is_known_before_work(self, tmp_path, chunked, monkeypatch):
+    def test_too_little_space_is_refused_before_prediction(self, tmp_path, chunked, monkeypatch):
         monkeypatch.setattr("page4d.inference.run_state.shutil.disk_usage", lambda _: SimpleNamespace(free=1))
         ended = chunked(tmp_path / "out")
         assert ended.code == 5
@@ -474,20 +481,22 @@ class TestDisk:
         assert not (tmp_path / "out" / "points").exists()
 
     @pytest.mark.parametrize("place", ["file", "file/below", "/proc/page4d", "link"])
-    def test_an_output_that_cannot_be_is_refused_before_any_work(self, place, tmp_path, chunked, monkeypatch):
+    def test_an_impossible_output_folder_is_refused_before_the_scene_is_opened(
+        self, place, tmp_path, chunked, monkeypatch
+    ):
         monkeypatch.setattr("page4d.scene.open.open_scene", lambda *_: pytest.fail("the scene was opened"))
         (tmp_path / "file").write_text("x")
         (tmp_path / "link").symlink_to("nowhere")
         if place.startswith("/proc") and not Path("/proc").is_dir():
             pytest.skip("no /proc here")
         if place.startswith("/proc"):
-            real = os.access  # root may write everywhere
+            real = os.access  # root has write access everywhere
             monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/proc" and real(path, mode))
         ended = chunked(tmp_path / place)
         assert ended.code == 5
         assert f"error: cannot write to '{tmp_path / place}'" in ended.err
 
-    def test_standard_output_that_is_full(self):
+    def test_a_full_standard_output_is_reported(self):
         if not Path("/dev/full").exists():
             pytest.skip("no /dev/full here")
         with Path("/dev/full").open("w") as full:
@@ -499,18 +508,18 @@ class TestDisk:
 
 class TestMemory:
     @staticmethod
-    def limit(monkeypatch: pytest.MonkeyPatch, most: int, error: Exception) -> list[int]:
-        """Let the network fail on chunks of more than `most` instants; return the lengths it was asked for."""
-        predict, asked = NetworkPredictor.predict, []
+    def limit(monkeypatch: pytest.MonkeyPatch, max_length: int, error: Exception) -> list[int]:
+        """Let prediction fail on chunks of more than `max_length` instants; return the list of requested lengths."""
+        predict, lengths = NetworkPredictor.predict, []
 
         def limited(self, batch, memory=None):
-            asked.append(len(batch.times))
-            if len(batch.times) > most:
+            lengths.append(len(batch.times))
+            if len(batch.times) > max_length:
                 raise error
             return predict(self, batch, memory)
 
         monkeypatch.setattr(NetworkPredictor, "predict", limited)
-        return asked
+        return lengths
 
     @pytest.mark.parametrize(
         "error",
@@ -521,12 +530,12 @@ class TestMemory:
         ],
         ids=lambda error: type(error).__name__,
     )
-    def test_chunks_shrink_until_they_fit(self, error, scene, tmp_path, reconstruct, monkeypatch):
-        asked = self.limit(monkeypatch, 3, error)
+    def test_chunks_are_halved_until_they_fit(self, error, scene, tmp_path, reconstruct, monkeypatch):
+        lengths = self.limit(monkeypatch, 3, error)
         ended = reconstruct(scene, tmp_path / "out", "--chunk", "8", "--overlap", "1")
         assert ended.code == 0, ended.err
-        assert asked[0] == 8
-        assert max(asked[1:]) <= 4
+        assert lengths[0] == 8
+        assert max(lengths[1:]) <= 4
         text = "out of memory with 8 frames per chunk: continuing with 4"
         assert f"warning: {text}" in ended.err
         record = json.loads((tmp_path / "out" / "run.json").read_text())
@@ -534,7 +543,7 @@ class TestMemory:
         assert len(record["times"]) == FRAMES
         assert len(list((tmp_path / "out" / "points").iterdir())) == FRAMES
 
-    def test_nothing_fits(self, scene, tmp_path, reconstruct, monkeypatch):
+    def test_a_single_chunk_that_never_fits_is_refused(self, scene, tmp_path, reconstruct, monkeypatch):
         self.limit(monkeypatch, 0, torch.OutOfMemoryError("no"))
         ended = reconstruct(scene, tmp_path / "out", "--chunk", "4", "--overlap", "1")
         assert ended.code == 7
@@ -542,11 +551,11 @@ class TestMemory:
         assert "hint:  try --size" in ended.err
         assert not parts(tmp_path)
 
-    def test_memory_that_runs_out_while_decoding_does_not_lose_frames(self, tmp_path, chunked, monkeypatch):
-        """The decoders of some views have moved on when the batch does not fit; they must not be taken as damaged."""
+    def test_frames_decoded_when_memory_ran_out_are_used(self, tmp_path, chunked, monkeypatch):
+        """Decoders of some views are ahead when a batch does not fit; their videos must not count as damaged."""
         read, calls = batches._OpenView.read, []
 
-        def torn(view, first, stop):
+        def failing(view, first, stop):
             calls.append(view)
             if len(calls) == 2:
                 raise MemoryError
@@ -554,23 +563,23 @@ class TestMemory:
 
         smaller = ("--chunk", "4", "--overlap", "1")
         assert chunked(tmp_path / "smaller", *smaller).code == 0
-        monkeypatch.setattr(batches._OpenView, "read", torn)
-        ended = chunked(tmp_path / "torn", "--chunk", "8", "--overlap", "1")
+        monkeypatch.setattr(batches._OpenView, "read", failing)
+        ended = chunked(tmp_path / "failing", "--chunk", "8", "--overlap", "1")
         assert ended.code == 0, ended.err
         assert "out of memory with 8 frames per chunk: continuing with 4" in ended.err
         clouds = [
             {path.name: path.read_bytes() for path in (tmp_path / out / "points").iterdir()}
-            for out in ("smaller", "torn")
+            for out in ("smaller", "failing")
         ]
         assert clouds[0] == clouds[1]
 
-    def test_another_failure_is_not_taken_for_memory(self, tmp_path, chunked, monkeypatch):
+    def test_other_errors_are_internal_errors(self, tmp_path, chunked, monkeypatch):
         self.limit(monkeypatch, 0, RuntimeError("a bug"))
         ended = chunked(tmp_path / "out")
         assert ended.code == 1
         assert "internal error: RuntimeError: a bug" in ended.err
 
-    def test_memory_that_runs_out_elsewhere_is_no_bug_report(self, scene, cli, monkeypatch):
+    def test_memory_that_runs_out_elsewhere_is_no_internal_error(self, scene, cli, monkeypatch):
         def fail(*_: object, **__: object) -> None:
             raise MemoryError("Unable to allocate 1.82 TiB")
 
@@ -582,7 +591,7 @@ class TestMemory:
 
 class TestClosedOutput:
     @pytest.mark.parametrize("command", ["inspect-scene {scene} --json", "reconstruct --help"])
-    def test_a_reader_that_goes_away_is_no_error(self, command, scene):
+    def test_a_closed_pipe_is_no_error(self, command, scene):
         read, write = os.pipe()
         os.close(read)
         words = [word.format(scene=scene) for word in command.split()]
@@ -592,18 +601,21 @@ class TestClosedOutput:
         os.close(write)
         assert (process.communicate(timeout=120)[1], process.returncode) == ("", 0)
 
-    def test_a_run_goes_on_when_nobody_listens(self, scene, whole, tmp_path):
+    def test_a_run_continues_when_its_output_is_closed(self, scene, whole, tmp_path):
         read, write = os.pipe()
         os.close(read)
         out = tmp_path / "out"
         command = [sys.executable, "-m", "page4d_cli", *map(str, arguments(scene, out))]
-        one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # sums in another order have other last digits
+        one_thread = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+        }  # results depend on the number of threads in the last digits
         process = subprocess.Popen(command, stdout=write, stderr=write, env=one_thread)
         os.close(write)
         assert process.wait(timeout=120) == 0
         assert contents(out) == whole
 
-    def test_no_standard_output_at_all(self):
+    def test_a_missing_standard_output_is_no_error(self):
         def close() -> None:
             os.close(1)
 

@@ -1,4 +1,4 @@
-"""What stands on the terminal when all is well, for people and for scripts."""
+"""Output of the commands on the terminal: help, tables, JSON, notices and errors."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def scene(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def measured(tmp_path) -> tuple[Path, tuple[str, ...]]:
-    """A scene with cameras and depth: a run without any network, and so without any warning."""
+    """A scene with cameras and depth, and the options of a run without a network and without warnings."""
     folder = write_scene(tmp_path / "scene")
     cameras = {}
     for place, name in enumerate(("cam01", "cam02")):
@@ -62,14 +62,14 @@ class TestHelp:
             assert "Usage:" in ended.out
             assert "--json" in ended.out
 
-    def test_the_root_lists_every_command(self, cli):
+    def test_the_help_of_the_application_lists_every_command(self, cli):
         ended = cli("--help")
         assert ended.code == 0
         assert all(command in ended.out for command in COMMANDS)
         assert cli().code == 2
 
-    def test_every_command_prints_its_help_without_loading_what_is_heavy(self):
-        """In one fresh process, because a module that is loaded once stays."""
+    def test_every_command_prints_its_help_without_heavy_imports(self):
+        """In one new process, as imported modules stay loaded."""
         code = (
             "import sys\nfrom page4d_cli.app import run\n"
             f"codes = [run([command, '--help']) for command in {COMMANDS}] + [run(['--version']), run(['--help'])]\n"
@@ -81,7 +81,7 @@ class TestHelp:
         print(f"CPU time: {after.ru_utime - before.ru_utime:.2f} s")
         assert done.stdout.rstrip().endswith(f"{[0] * (len(COMMANDS) + 2)} []")
 
-    def test_version_is_that_of_the_package(self, cli):
+    def test_the_version_is_that_of_the_package(self, cli):
         ended = cli("--version")
         assert (ended.code, ended.out, ended.err) == (0, f"page4d {page4d.__version__}\n", "")
         project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
@@ -90,7 +90,7 @@ class TestHelp:
     @pytest.mark.parametrize(
         ("wrong", "right"), [("--sizes", "--size"), ("--presett", "--preset"), ("--ouput", "--out")]
     )
-    def test_a_misspelt_option_names_the_nearest(self, wrong, right, cli):
+    def test_a_misspelt_option_is_refused_with_the_most_similar_one(self, wrong, right, cli):
         ended = cli("reconstruct", "scene", wrong, "1")
         assert ended.code == 2
         assert "No such option" in ended.err
@@ -103,15 +103,15 @@ class TestReconstruct:
         ended = reconstruct(scene, tmp_path / "out")
         assert ended.code == 0
         assert "UNTRAINED NETWORK: THE VALUES ARE NOISE" in ended.out
-        assert f"look at {tmp_path / 'out' / 'points'}" in re.sub(" +", " ", ended.out)
+        assert f"clouds {tmp_path / 'out' / 'points'}" in re.sub(" +", " ", ended.out)
         assert "warning: UNTRAINED NETWORK: THE VALUES ARE NOISE" in ended.err
         assert "4/4" in ended.err
-        assert "\x1b" not in ended.out + ended.err, "no colours where there is no terminal"
+        assert "\x1b" not in ended.out + ended.err, "no colours without a terminal"
 
-    def test_what_to_look_at_exists(self, scene, tmp_path, cli):
+    def test_the_preview_named_in_the_report_exists(self, scene, tmp_path, cli):
         out = tmp_path / "out"
         ended = cli("reconstruct", scene, "--out", out, "--untrained", "--preset", "mv-tiny", "--size", "28")
-        (named,) = re.findall(r"look at +(\S+)", ended.out)
+        (named,) = re.findall(r"preview +(\S+)", ended.out)
         assert Path(named).is_file()
 
     def test_json_is_the_only_thing_on_stdout(self, scene, tmp_path, reconstruct):
@@ -120,7 +120,7 @@ class TestReconstruct:
         on_disk = json.loads((tmp_path / "out" / "run.json").read_text())
         assert document == {"out": str(tmp_path / "out"), **on_disk}
 
-    def test_quiet_says_nothing(self, measured, tmp_path, cli):
+    def test_quiet_prints_nothing_without_warnings(self, measured, tmp_path, cli):
         folder, options = measured
         ended = cli("reconstruct", folder, "--out", tmp_path / "out", "--no-preview", "--quiet", *options)
         assert (ended.code, ended.out, ended.err) == (0, "", "")
@@ -129,8 +129,8 @@ class TestReconstruct:
         ended = reconstruct(scene, tmp_path / "out", "--quiet", "--cameras", "moving")
         assert (ended.out, ended.err) == ("", "warning: UNTRAINED NETWORK: THE VALUES ARE NOISE\n")
 
-    def test_verbose_adds_what_is_good_to_know(self, scene, tmp_path, reconstruct):
-        text = "info: views are taken to start together"
+    def test_verbose_adds_informational_notices(self, scene, tmp_path, reconstruct):
+        text = "info: views are assumed to start together"
         assert text not in reconstruct(scene, tmp_path / "a").err
         assert text in reconstruct(scene, tmp_path / "b", "--verbose").err
 
@@ -143,16 +143,16 @@ class TestReconstruct:
         if more:
             assert json.loads(ended.out)["chunks"] == [[0, 2, 0], [1, 3, 1], [2, 4, 1]]
         else:
-            assert "chunks   3 of 2 instants, 1 shared by neighbours" in ended.out
+            assert "chunks   3 of 2 instants, overlap 1" in ended.out
             assert re.search(r"disk     at most \d+ kB in", ended.out)
 
-    def test_dry_run_shows_the_warnings_of_the_scene(self, tmp_path, reconstruct):
+    def test_dry_run_prints_the_warnings_of_the_scene(self, tmp_path, reconstruct):
         folder = write_scene(tmp_path / "s")
         write_video(folder / "cam03.mp4", 2, seed=3)
         ended = reconstruct(folder, tmp_path / "out", "--dry-run")
         assert "warning: common span 0.00-0.08 s (2 frames); cam03 ends first" in ended.err
 
-    def test_square_brackets_in_names_are_no_markup(self, tmp_path, reconstruct):
+    def test_square_brackets_in_names_are_not_markup(self, tmp_path, reconstruct):
         folder = write_scene(tmp_path / "[bold]", ["[red]a", "b[0]"])
         ended = reconstruct(folder, tmp_path / "x[" / "b]")
         assert ended.code == 0, ended.err
@@ -161,7 +161,7 @@ class TestReconstruct:
 
 
 class TestInspectScene:
-    def test_the_table_has_a_row_a_view(self, scene, cli):
+    def test_the_table_has_one_row_per_view(self, scene, cli):
         ended = cli("inspect-scene", scene)
         assert (ended.code, ended.err) == (0, "")
         rows = [line.split() for line in ended.out.splitlines() if line.strip().startswith("cam")]
@@ -172,7 +172,7 @@ class TestInspectScene:
         for line in ("instants         4, 0.000 to 0.250 s", "synchronisation  same start", "calibration      none"):
             assert line in ended.out
 
-    def test_json_says_what_the_library_finds(self, scene, cli):
+    def test_json_equals_the_scene_of_the_library(self, scene, cli):
         ended = cli("inspect-scene", scene, "--json")
         document = json.loads(ended.out)
         opened = open_scene(scene)
@@ -200,7 +200,7 @@ class TestInspectScene:
         assert document["last_s"] == pytest.approx(0.25)
         assert {notice["level"] for notice in document["notices"]} <= {"info", "warning"}
 
-    def test_calibration_and_clocks_are_shown(self, measured, cli):
+    def test_calibration_and_clocks_are_printed(self, measured, cli):
         folder, options = measured
         (folder / "sync.json").write_text('{"cam02": {"offset_s": 0.083333333, "rate": 1.001}}')
         ended = cli("inspect-scene", folder, *options[:2])
@@ -211,12 +211,12 @@ class TestInspectScene:
         assert "file sync.json" in ended.out
         assert "metric" in ended.out
 
-    def test_faults_of_a_recording_are_counted(self, tmp_path, cli):
+    def test_dropped_frames_are_counted(self, tmp_path, cli):
         write_video(tmp_path / "cam01.mp4", 30, pts=[n if n < 20 else n + 2 for n in range(30)])
         (row,) = json.loads(cli("inspect-scene", tmp_path, "--json").out)["views"]
         assert (row["dropped"], row["duplicated"], row["is_variable"]) == (2, 0, False)
 
-    def test_image_folders_are_views_too(self, tmp_path, cli):
+    def test_image_folders_are_views(self, tmp_path, cli):
         write_image_folder(tmp_path / "left")
         write_image_folder(tmp_path / "right", seed=1)
         document = json.loads(cli("inspect-scene", tmp_path, "--json", "--image-fps", "10").out)
@@ -226,13 +226,13 @@ class TestInspectScene:
         ]
         assert document["synchronisation"] == "frame numbers in the file names"
 
-    def test_what_is_ignored_is_said(self, tmp_path, cli):
+    def test_ignored_files_are_reported(self, tmp_path, cli):
         write_scene(tmp_path)
         (tmp_path / "notes.txt").write_text("hello")
         (tmp_path / "Calib.toml").write_text("")
         out = cli("inspect-scene", tmp_path).out
         assert "info:            ignored notes.txt: not a video" in out
-        assert "warning:         ignored Calib.toml: looks like a calibration; pass --calibration" in out
+        assert "warning:         ignored Calib.toml: possibly a calibration; pass --calibration" in out
 
 
 class TestSynthesize:
@@ -244,22 +244,22 @@ class TestSynthesize:
         assert (tmp_path / "s" / "cam02.mp4").is_file()
         assert cli("inspect-scene", tmp_path / "s").code == 0
 
-    def test_nothing_is_written_over(self, tmp_path, cli):
-        (tmp_path / "mine.txt").write_text("mine")
+    def test_existing_files_are_not_overwritten(self, tmp_path, cli):
+        (tmp_path / "notes.txt").write_text("notes")
         ended = cli("synthesize", "--out", tmp_path, *self.OPTIONS)
         assert ended.code == 5
-        assert "holds 1 entries" in ended.err
-        assert cli("synthesize", "--out", tmp_path / "mine.txt", *self.OPTIONS).code == 5
-        assert (tmp_path / "mine.txt").read_text() == "mine"
+        assert "contains 1 entries" in ended.err
+        assert cli("synthesize", "--out", tmp_path / "notes.txt", *self.OPTIONS).code == 5
+        assert (tmp_path / "notes.txt").read_text() == "notes"
 
     @pytest.mark.parametrize("size", ["32", "32x", "0x32", "axb", "-3x3"])
-    def test_a_size_is_two_numbers(self, size, tmp_path, cli):
+    def test_a_size_that_is_not_two_numbers_is_refused(self, size, tmp_path, cli):
         ended = cli("synthesize", "--out", tmp_path / "s", "--size", size)
         assert (ended.code, "Invalid value for '--size'" in ended.err) == (2, True)
 
 
 class TestDoctor:
-    def test_this_machine_is_fit(self, cli):
+    def test_required_libraries_are_found(self, cli):
         ended = cli("doctor", "--json")
         found = {row["name"]: row for row in json.loads(ended.out)}
         assert ended.code == 0
@@ -267,7 +267,7 @@ class TestDoctor:
         assert all(row["ok"] for row in found.values() if row["needed"])
         assert all(row["fix"] for row in found.values() if not row["ok"])
 
-    def test_open3d_without_its_system_library_is_named_with_the_line_that_adds_it(self, cli, monkeypatch):
+    def test_a_missing_system_library_of_open3d_is_reported_with_its_package(self, cli, monkeypatch):
         def fail(_: str):
             raise OSError("libEGL.so.1: cannot open shared object file: No such file or directory")
 
@@ -279,11 +279,11 @@ class TestDoctor:
             ended = cli("doctor")
         finally:
             open3d_runtime.load_open3d.cache_clear()
-        assert ended.code == 0, "no file of the output needs Open3D"
+        assert ended.code == 0, "Open3D is optional"
         assert "Open3D cannot start: system library libEGL.so.1 is missing" in ended.out
         assert "sudo apt-get install libusb-1.0-0 libegl1 libgl1" in ended.out
 
-    def test_a_library_that_every_run_needs_is_an_error(self, cli, monkeypatch):
+    def test_a_missing_required_library_is_an_error(self, cli, monkeypatch):
         monkeypatch.setattr(doctor, "_CHECKS", (doctor._library("PyTorch", "no_such_module", "torch"),))
         ended = cli("doctor")
         assert ended.code == 6
@@ -291,8 +291,8 @@ class TestDoctor:
         assert "pip install --force-reinstall torch" in ended.out
 
 
-class TestBugs:
-    def test_a_bug_of_ours_is_written_down(self, scene, cli, monkeypatch, tmp_path):
+class TestInternalErrors:
+    def test_an_internal_error_is_logged_with_its_trace(self, scene, cli, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.setattr("page4d.scene.open.build_timeline", lambda *_, **__: 1 / 0)
         ended = cli("inspect-scene", scene)
@@ -309,7 +309,7 @@ class TestBugs:
         assert f"page4d {page4d.__version__}" in text
         assert str(scene) in text
 
-    def test_a_bug_that_cannot_be_written_down_is_shown(self, scene, cli, monkeypatch):
+    def test_an_internal_error_that_cannot_be_logged_is_printed(self, scene, cli, monkeypatch):
         monkeypatch.setattr("tempfile.tempdir", "/nowhere")
         monkeypatch.setattr("page4d.scene.open.build_timeline", lambda *_, **__: 1 / 0)
         ended = cli("inspect-scene", scene)
@@ -328,7 +328,7 @@ class TestBugs:
         ("abc\u202egpj", "abc\\u202egpj"),
     ],
 )
-def test_what_a_terminal_would_obey_is_escaped(text, shown):
+def test_control_characters_are_escaped(text, shown):
     assert console.visible(text) == shown
 
 
@@ -343,5 +343,5 @@ def test_what_a_terminal_would_obey_is_escaped(text, shown):
         (2.5e12, "2,500.0 GB"),
     ],
 )
-def test_sizes_are_readable(number, text):
+def test_sizes_are_formatted_with_units(number, text):
     assert console.human_size(number) == text

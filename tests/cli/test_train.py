@@ -1,4 +1,4 @@
-"""`page4d train` and `page4d held-out`: what they write and print, and how every failure ends."""
+"""`page4d train` and `page4d held-out`: files, output and errors."""
 
 import json
 import signal
@@ -23,11 +23,11 @@ def trained(cli, tmp_path):
     return tmp_path / "run", ended
 
 
-def test_a_run_leaves_weights_that_are_judged_by_held_out(trained, cli):
+def test_a_run_writes_weights_that_held_out_evaluates(trained, cli):
     out, ended = trained
     assert ended.code == 0
-    told = json.loads(ended.out)
-    assert (told["samples"], told["skipped_steps"], told["weights"]) == (4, 0, str(out / "weights.safetensors"))
+    result = json.loads(ended.out)
+    assert (result["samples"], result["skipped_steps"], result["weights"]) == (4, 0, str(out / "weights.safetensors"))
     assert "step" in ended.err
     names = {path.name for path in out.iterdir()}
     assert names >= {
@@ -40,21 +40,21 @@ def test_a_run_leaves_weights_that_are_judged_by_held_out(trained, cli):
     }
     assert list((out / "tensorboard").iterdir())
     assert TrainConfig.from_json((out / "config.json").read_text()) == PRESETS["tiny"]
-    assert load_network(out / "weights.safetensors").info.metadata["steps"] == str(told["steps"])
-    judged = cli(
+    assert load_network(out / "weights.safetensors").info.metadata["steps"] == str(result["steps"])
+    evaluated = cli(
         "held-out", out / "weights.safetensors", "--scenes", 2, "--families", "arc", "--size", "42x28", "--views", 2,
         "--json", "--quiet",
     )  # fmt: skip
-    figures = json.loads(judged.out)["figures"]["arc"]
-    assert (judged.code, judged.err) == (0, "")
-    assert {"network", "constant depth, identity", "mean depth map, mean pose"} <= set(figures)
-    assert 0 < figures["network"]["abs_rel"] < 2
+    metrics = json.loads(evaluated.out)["figures"]["arc"]
+    assert (evaluated.code, evaluated.err) == (0, "")
+    assert {"network", "constant depth, identity", "mean depth map, mean pose"} <= set(metrics)
+    assert 0 < metrics["network"]["abs_rel"] < 2
     table = cli("held-out", out / "weights.safetensors", "--scenes", 1, "--families", "arc", "--size", "42x28", "-q")
     assert "AbsRel" in table.out
     assert "sideways" in table.out
 
 
-def test_a_network_on_another_encoder_comes_from_a_file(cli, tmp_path):
+def test_a_network_is_configured_by_a_file(cli, tmp_path):
     encoder = ViTConfig(image_size=42, patch_size=14, embed_dim=32, depth=1, num_heads=2)
     network = replace(NETWORKS["mv-tiny"], encoder=encoder)
     (tmp_path / "network.json").write_text(network.to_json())
@@ -70,7 +70,7 @@ def test_a_network_on_another_encoder_comes_from_a_file(cli, tmp_path):
     assert (resumed.code, resumed.err) == (0, "")
 
 
-def test_ctrl_c_saves_and_resume_goes_on(cli, tmp_path, monkeypatch):
+def test_a_run_interrupted_by_ctrl_c_resumes(cli, tmp_path, monkeypatch):
     show = training_display.TrainingProgress.step
 
     def interrupt(self, report):
@@ -92,7 +92,7 @@ def test_ctrl_c_saves_and_resume_goes_on(cli, tmp_path, monkeypatch):
     assert "is finished: 6 samples" in refused.err
 
 
-def test_a_dry_run_prints_a_configuration_that_config_takes(cli, tmp_path):
+def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
     shown = cli(
         "train", "--out", tmp_path / "run", "--dry-run", "--seed", 5, "--learning-rate", 0.01, "--data", "rig"
     )
@@ -120,11 +120,11 @@ def test_a_dry_run_prints_a_configuration_that_config_takes(cli, tmp_path):
         (("--until-samples", 1, "--weights", "missing"), 4, "missing"),
         (("--resume",), 3, "there is no checkpoint"),
         (("--resume", "--branch", "x", "--until-samples", 1), 2, "--resume and --branch contradict each other"),
-        (("--resume", "--seed", 1), 2, "a run that is continued keeps what it learns"),
+        (("--resume", "--seed", 1), 2, "a run that is continued keeps its configuration"),
         (("--decay-only", "--until-samples", 1), 2, "--decay-only without a run to branch off"),
     ],
 )
-def test_mistakes_end_in_two_lines(cli, tmp_path, monkeypatch, arguments, code, found):
+def test_a_mistake_is_reported_in_two_lines(cli, tmp_path, monkeypatch, arguments, code, found):
     monkeypatch.chdir(tmp_path)
     preset = () if "--preset" in arguments or "--resume" in arguments else ("--preset", "tiny")
     ended = cli("train", "--out", tmp_path / "run", *preset, *arguments)
@@ -136,7 +136,7 @@ def test_mistakes_end_in_two_lines(cli, tmp_path, monkeypatch, arguments, code, 
     assert len(lines) == 2
 
 
-def test_held_out_names_families_that_do_not_exist(cli):
+def test_held_out_refuses_unknown_families(cli):
     ended = cli("held-out", Path("weights.safetensors"), "--families", "arc,square")
     assert ended.code == 2
     assert "no family is called 'square'" in ended.err

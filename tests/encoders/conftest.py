@@ -1,9 +1,9 @@
-"""What the tests of encoders share: the same random numbers every time."""
+"""Fixed random seed for the encoder tests."""
 
 import pytest
 import torch
 
 
 @pytest.fixture(autouse=True)
-def _repeatable() -> None:
+def _fixed_seed() -> None:
     torch.manual_seed(0)

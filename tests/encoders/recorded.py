@@ -1,4 +1,4 @@
-"""Recorded numbers of public encoders, and our names for their parameters."""
+"""Recorded outputs of public encoders, and the key maps of their parameters."""
 
 import json
 import re
@@ -30,12 +30,12 @@ VIT_RULES = (
     (r"transformer\.norm\.(.*)", r"norm.\1"),
     (r"mlp_head\.(.*)", r"head.\1"),
 )
-"""Parameters of the public vision transformer."""
+"""Key map of the public vision transformer."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A fixture: tensors and what they were recorded with."""
+    """Recorded tensors with their metadata."""
 
     tensors: dict[str, Tensor]
     meta: dict
@@ -59,7 +59,7 @@ def load_recorded(name: str) -> Recorded:
 
 
 def assert_recorded(ours: Tensor, reference: Tensor) -> None:
-    """The criterion of the fixtures; rounding uses at most 0.13 of it."""
+    """Compare within the tolerance of the recordings; rounding errors reach at most 0.13 of it."""
     assert ours.shape == reference.shape
     excess = (ours - reference).abs() / (1e-4 + 1e-4 * reference.abs())
     assert excess.max() <= 1, f"{excess.max():.2f} times the tolerance"

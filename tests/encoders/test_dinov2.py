@@ -1,4 +1,4 @@
-"""The DINOv2 encoder beyond its golden numbers (tests/models): any size, and images by themselves."""
+"""The DINOv2 encoder at any size; its golden outputs are tested in tests/models."""
 
 from dataclasses import replace
 
@@ -18,26 +18,26 @@ def encoder() -> DinoV2:
     return DinoV2(CONFIG).double().eval()
 
 
-def test_patches_leave_with_their_grid(encoder: DinoV2) -> None:
+def test_tokens_are_returned_with_their_grid(encoder: DinoV2) -> None:
     encoded = encoder(torch.randn(2, 3, 28, 70, dtype=torch.float64))
     assert encoded.grid == (2, 5)
     assert encoded.tokens.shape == (2, 10, 16)
     assert encoded.tokens.dtype is torch.float64
 
 
-def test_images_do_not_see_each_other(encoder: DinoV2) -> None:
+def test_images_are_encoded_independently(encoder: DinoV2) -> None:
     images = torch.randn(3, 3, 28, 42, dtype=torch.float64)
     together = encoder(images).tokens
     for index in range(3):
         torch.testing.assert_close(encoder(images[index : index + 1]).tokens[0], together[index], rtol=0, atol=1e-12)
 
 
-def test_position_table_is_untouched_at_its_own_size(encoder: DinoV2) -> None:
+def test_position_table_is_unchanged_at_its_native_size(encoder: DinoV2) -> None:
     assert encoder.position_table((4, 4)) is encoder.pos_embed
 
 
 def test_position_table_is_resampled_not_transposed() -> None:
-    """A table that grows along columns only still does so on a grid of another shape."""
+    """A table that increases along columns only still does so on a grid of another shape."""
     ramp = DinoV2(CONFIG).double()
     with torch.no_grad():
         ramp.pos_embed[0, 1:] = torch.arange(4.0, dtype=torch.float64).repeat(4)[:, None]
@@ -47,7 +47,7 @@ def test_position_table_is_resampled_not_transposed() -> None:
     assert torch.equal(ramp.position_table((2, 6))[0, 0], ramp.pos_embed[0, 0])
 
 
-def test_registers_have_no_position_and_act(encoder: DinoV2) -> None:
+def test_registers_have_no_position_and_change_the_output(encoder: DinoV2) -> None:
     images = torch.randn(1, 3, 28, 42, dtype=torch.float64)
     tokens = encoder.embed(images)
     assert torch.equal(tokens[0, 1:4], encoder.register_tokens[0])
@@ -71,20 +71,20 @@ def test_parameter_names_are_those_of_public_checkpoints(encoder: DinoV2) -> Non
     }
 
 
-def test_no_registers_is_possible() -> None:
+def test_the_encoder_works_without_registers() -> None:
     encoder = DinoV2(replace(CONFIG, num_registers=0))
     assert encoder(torch.randn(1, 3, 28, 28)).tokens.shape == (1, 4, 16)
 
 
 @pytest.mark.parametrize("feed_forward", list(FeedForwardKind))
-def test_every_parameter_learns(feed_forward: FeedForwardKind) -> None:
+def test_every_parameter_gets_a_gradient(feed_forward: FeedForwardKind) -> None:
     torch.manual_seed(0)
     encoder = DinoV2(replace(CONFIG, feed_forward=feed_forward))
     encoder(torch.randn(2, 3, 28, 42)).tokens.square().sum().backward()
     assert [name for name, value in encoder.named_parameters() if value.grad is None or not value.grad.any()] == []
 
 
-def test_later_blocks_are_left_out_more_often_while_training(encoder: DinoV2) -> None:
+def test_stochastic_depth_rates_grow_with_depth_and_act_in_training_only(encoder: DinoV2) -> None:
     dropping = DinoV2(replace(CONFIG, depth=3, drop_path=0.4)).double()
     assert [block.drop_path.probability for block in dropping.blocks] == pytest.approx([0.0, 0.2, 0.4])
     images = torch.randn(8, 3, 28, 28, dtype=torch.float64)
@@ -97,6 +97,6 @@ def test_later_blocks_are_left_out_more_often_while_training(encoder: DinoV2) ->
     assert encoder.config.drop_path == 0
 
 
-def test_other_sizes_are_refused(encoder: DinoV2) -> None:
+def test_sizes_that_do_not_divide_into_patches_are_refused(encoder: DinoV2) -> None:
     with pytest.raises(ShapeError, match="patches of 14 px"):
         encoder(torch.randn(1, 3, 28, 40, dtype=torch.float64))

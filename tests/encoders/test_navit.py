@@ -1,4 +1,4 @@
-"""Images of any size in one sequence: recorded numbers, and nothing passes from image to image."""
+"""NaViT: recorded outputs, and no information flow between images that share a sequence."""
 
 import pytest
 import torch
@@ -69,7 +69,7 @@ def recorded_navit(recorded: Recorded) -> NaViT:
 
 
 @pytest.mark.parametrize("name", ["navit_a", "navit_b", "navit_drop_a"])
-def test_recorded_numbers(name: str) -> None:
+def test_outputs_match_the_recordings(name: str) -> None:
     recorded = load_recorded(name)
     network = recorded_navit(recorded)
     images = [recorded[f"input/image_{index}"] for index in range(len(recorded.meta["image_hw"]))]
@@ -102,7 +102,7 @@ def some_images() -> list[Tensor]:
     return [torch.rand(3, *size, dtype=torch.float64) for size in SIZES]
 
 
-def test_packed_images_equal_images_by_themselves() -> None:
+def test_packed_images_equal_images_encoded_separately() -> None:
     network, images = NaViT(SMALL).double().eval(), some_images()
     packing = network.pack(images)
     assert packing.num_images.tolist() == [3, 1, 1], "several images share a sequence"
@@ -114,7 +114,7 @@ def test_packed_images_equal_images_by_themselves() -> None:
         torch.testing.assert_close(pooled[index], network.forward_features([image])[0], rtol=0, atol=1e-12)
 
 
-def test_no_gradient_passes_from_image_to_image() -> None:
+def test_no_gradient_flows_between_images() -> None:
     network, images = NaViT(SMALL).double(), some_images()
     images[1].requires_grad_()
     features = network.forward_features(images)
@@ -124,7 +124,7 @@ def test_no_gradient_passes_from_image_to_image() -> None:
     assert gradient.any()
 
 
-def test_token_dropout_keeps_its_share_of_an_image_while_training_only() -> None:
+def test_token_dropout_drops_its_fraction_of_every_image_in_training_only() -> None:
     network = NaViT(NaViTConfig(**{**vars(SMALL), "token_dropout": 0.5}))
     images = [torch.rand(3, *size) for size in SIZES]
     noise = [torch.randn(size[0] * size[1] // 64) for size in SIZES]
@@ -140,8 +140,8 @@ def test_sequences_are_filled_in_order() -> None:
         group_in_order([3, 31], 30)
 
 
-def test_images_beyond_the_tables_are_refused() -> None:
-    with pytest.raises(ShapeError, match="9 x 1 patches, positions are known for 8 x 8"):
+def test_images_beyond_the_position_tables_are_refused() -> None:
+    with pytest.raises(ShapeError, match="9 x 1 patches, the position tables cover 8 x 8"):
         NaViT(SMALL)(torch.rand(1, 3, 72, 8))
     with pytest.raises(UsageError, match="no pooling"):
         NaViT(NaViTConfig(**{**vars(SMALL), "num_classes": None})).forward_features([torch.rand(3, 8, 8)])
@@ -150,7 +150,7 @@ def test_images_beyond_the_tables_are_refused() -> None:
 @pytest.mark.parametrize(
     "change", [{"image_size": 60}, {"token_dropout": 1.0}, {"max_tokens": 0}, {"depth": -1}, {"num_classes": 0}]
 )
-def test_contradictions_are_refused(change: dict) -> None:
+def test_invalid_configurations_are_refused(change: dict) -> None:
     with pytest.raises(UsageError) as caught:
         NaViTConfig(**{**vars(SMALL), **change})
     assert caught.value.hint

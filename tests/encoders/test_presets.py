@@ -1,4 +1,4 @@
-"""Published sizes have the published numbers of parameters, part by part."""
+"""Presets have the published numbers of parameters."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def built(config: object) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", list(ENCODER_PRESETS))
-def test_parameters_add_up_to_the_published_number(name: str) -> None:
+def test_the_number_of_parameters_is_the_published_one(name: str) -> None:
     number = count(built(ENCODER_PRESETS[name]))
     if name in PUBLISHED:
         assert number == PUBLISHED[name]
@@ -42,7 +42,7 @@ def test_parameters_add_up_to_the_published_number(name: str) -> None:
         assert name == "navit"
 
 
-def test_the_parts_of_vit_b16_are_those_of_the_specification() -> None:
+def test_the_parts_of_vit_b16_have_their_numbers_of_parameters() -> None:
     network = built(ENCODER_PRESETS["vit-b16"])
     assert network.patches.embed.proj.weight.numel() == 589_824
     assert network.pos_embed.numel() == 151_296
@@ -50,8 +50,8 @@ def test_the_parts_of_vit_b16_are_those_of_the_specification() -> None:
     assert network.head.weight.numel() == 768_000
 
 
-def test_variants_of_vit_b16_differ_by_what_they_add() -> None:
-    """Without biases of queries, keys and values; and with a norm before and behind the patches' layer."""
+def test_variants_of_vit_b16_have_their_numbers_of_parameters() -> None:
+    """Without biases of queries, keys and values; and with norms before and after the patch embedding."""
     plain = ViTConfig(num_classes=1000, qkv_bias=False)
     assert count(built(plain)) == 86_540_008
     dual = ViTConfig(num_classes=1000, qkv_bias=False, patch_embedding=PatchEmbedding.DUAL_NORMED)
@@ -59,7 +59,7 @@ def test_variants_of_vit_b16_differ_by_what_they_add() -> None:
 
 
 @pytest.mark.parametrize("name", ["vit-s16", "swin-t", "twins-svt-s", "navit"])
-def test_in_a_network_there_is_no_head(name: str) -> None:
+def test_encoders_of_networks_have_no_head(name: str) -> None:
     config = without_head(ENCODER_PRESETS[name], level=2)
     assert config.num_classes is None
     assert config.patch_size == 16

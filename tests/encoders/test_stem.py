@@ -1,4 +1,4 @@
-"""The small encoder: any size, sharp maps, nothing between images."""
+"""The stem encoder: images of any size, fine maps, independent images."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def stem() -> Stem:
 
 
 @pytest.mark.parametrize("size", [(16, 24), (64, 8), (40, 40)])
-def test_every_patch_of_any_size_has_a_token_and_the_fine_map_half_the_sides(stem: Stem, size: tuple) -> None:
+def test_images_of_any_size_give_one_token_per_patch_and_a_half_resolution_map(stem: Stem, size: tuple) -> None:
     encoded = stem(torch.rand(3, 3, *size).double())
     grid = (size[0] // 8, size[1] // 8)
     assert encoded.grid == grid
@@ -26,14 +26,14 @@ def test_every_patch_of_any_size_has_a_token_and_the_fine_map_half_the_sides(ste
     assert encoded.fine.shape == (3, 4, size[0] // 2, size[1] // 2)
 
 
-def test_images_are_encoded_by_themselves(stem: Stem) -> None:
+def test_images_are_encoded_independently(stem: Stem) -> None:
     images = torch.rand(3, 3, 16, 24).double()
     together, alone = stem(images), stem(images[1:2])
     torch.testing.assert_close(together.tokens[1:2], alone.tokens, rtol=0, atol=1e-12)
     torch.testing.assert_close(together.fine[1:2], alone.fine, rtol=0, atol=1e-12)
 
 
-def test_a_patch_knows_where_it_is_relative_to_others(stem: Stem) -> None:
+def test_tokens_depend_on_relative_positions(stem: Stem) -> None:
     images = torch.rand(1, 3, 8, 32).double()
     swapped = torch.cat([images[..., 16:], images[..., :16]], dim=-1)
     tokens, moved = stem(images).tokens, stem(swapped).tokens
@@ -54,12 +54,12 @@ def test_sizes_that_do_not_divide_are_refused(stem: Stem) -> None:
 @pytest.mark.parametrize(
     "change", [{"image_size": 60}, {"embed_dim": 18}, {"fine_dim": 0}, {"depth": -1}, {"image_size": 0}]
 )
-def test_contradictions_are_refused(change: dict) -> None:
+def test_invalid_configurations_are_refused(change: dict) -> None:
     with pytest.raises(UsageError) as caught:
         StemConfig(**{**vars(SMALL), **change})
     assert caught.value.hint
 
 
-def test_the_configuration_names_the_encoder() -> None:
+def test_the_configuration_selects_the_encoder_class() -> None:
     assert isinstance(build_encoder(SMALL), Stem)
     assert isinstance(build_encoder(DinoV2Config(image_size=28, embed_dim=16, depth=0, num_heads=2)), DinoV2)

@@ -1,4 +1,4 @@
-"""Shifted windows: recorded numbers, windows against brute force, the pyramid as tokens."""
+"""Swin: recorded outputs, shifted windows against brute force, and the levels of the pyramid."""
 
 from itertools import accumulate
 
@@ -56,7 +56,7 @@ def recorded_swin(recorded: Recorded) -> Swin:
 
 
 @pytest.mark.parametrize("name", ["square_a", "nonsquare_a", "clamp_a", "clampns_a", "ape_a", "pad_a"])
-def test_recorded_numbers(name: str) -> None:
+def test_outputs_match_the_recordings(name: str) -> None:
     recorded = load_recorded(f"swin_{name}")
     network, images = recorded_swin(recorded), recorded["input/images"]
 
@@ -85,7 +85,7 @@ def test_recorded_numbers(name: str) -> None:
 
 
 @pytest.mark.parametrize(("grid", "window"), [((8, 12), 4), ((6, 3), 3), ((5, 5), 5)])
-def test_partition_and_merge_undo_each_other(grid: tuple[int, int], window: int) -> None:
+def test_merging_windows_inverts_the_partition(grid: tuple[int, int], window: int) -> None:
     maps = torch.randn(2, *grid, 3)
     windows = partition_windows(maps, window)
     assert windows.shape == (2 * grid[0] * grid[1] // window**2, window**2, 3)
@@ -94,15 +94,15 @@ def test_partition_and_merge_undo_each_other(grid: tuple[int, int], window: int)
     assert torch.equal(partition_windows(merge_windows(windows, window, grid), window), windows)
 
 
-def true_group(row: int, column: int, window: int, shift: int) -> tuple[int, int]:
-    """The window of a place when windows start `shift` before the first corner and end at the borders."""
+def true_window(row: int, column: int, window: int, shift: int) -> tuple[int, int]:
+    """The window of a position when windows start `shift` before the top left corner and end at the borders."""
     return (row + window - shift) // window, (column + window - shift) // window
 
 
 @pytest.mark.parametrize("shift", [0, 1, 2])
 @pytest.mark.parametrize("grid", [(8, 12), (12, 8)])
 def test_shifted_windows_equal_brute_force_over_true_neighbours(grid: tuple[int, int], shift: int) -> None:
-    """Token by token: attention to the tokens of its own window, with the bias of their offset."""
+    """Per token: attention to the tokens of its window, with the bias of their offset."""
     window, heads, width = 4, 2, 6
     layer = ShiftedWindowAttention(heads * width, heads, window, shift=shift).double().requires_grad_(False)
     layer.offset_table.normal_()
@@ -112,8 +112,8 @@ def test_shifted_windows_equal_brute_force_over_true_neighbours(grid: tuple[int,
     places = [(row, column) for row in range(grid[0]) for column in range(grid[1])]
     table = layer.offset_table[0].unflatten(0, (2 * window - 1, 2 * window - 1))
     for place in places:
-        group = true_group(*place, window, shift)
-        near = [other for other in places if true_group(*other, window, shift) == group]
+        group = true_window(*place, window, shift)
+        near = [other for other in places if true_window(*other, window, shift) == group]
         for head in range(heads):
             logits = torch.stack(
                 [
@@ -136,7 +136,7 @@ def test_a_map_no_larger_than_a_window_has_one_window_and_the_middle_of_the_tabl
     torch.testing.assert_close(layer(maps), smaller(maps), rtol=0, atol=1e-14)
 
 
-def test_merging_takes_rows_before_columns() -> None:
+def test_patch_merging_takes_rows_before_columns() -> None:
     merging = PatchMerging(1, 1e-5)
     seen = []
     merging.norm.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
@@ -144,14 +144,14 @@ def test_merging_takes_rows_before_columns() -> None:
     assert seen[0].flatten().tolist() == [1, 3, 2, 4]
 
 
-def test_rates_of_left_out_branches_grow_over_all_stages() -> None:
+def test_stochastic_depth_rates_grow_over_all_stages() -> None:
     network = Swin(SwinConfig(**{**vars(SMALL), "drop_path": 0.3}))
     rates = [block.drop_path.probability for stage in network.stages for block in stage.blocks]
     assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3])
 
 
 @pytest.mark.parametrize("level", [None, 0, 1])
-def test_the_pyramid_leaves_with_the_tokens_of_the_level_named(level: int | None) -> None:
+def test_the_output_holds_the_pyramid_and_the_tokens_of_the_configured_level(level: int | None) -> None:
     config = SwinConfig(**{**vars(SMALL), "level": level})
     network = Swin(config).double()
     encoded = network(torch.rand(2, 3, 24, 40, dtype=torch.float64))
@@ -165,8 +165,8 @@ def test_the_pyramid_leaves_with_the_tokens_of_the_level_named(level: int | None
         assert torch.equal(encoded.tokens, encoded.pyramid[-1].tokens)
 
 
-def test_fused_levels_lie_on_each_other() -> None:
-    """What one patch of the image changes in a coarse level, it changes around its own place in the fused tokens."""
+def test_fused_levels_are_spatially_aligned() -> None:
+    """A change of one cell of a coarse level changes the fused tokens around that cell."""
     network = Swin(SwinConfig(**{**vars(SMALL), "level": 0})).double().requires_grad_(False)
     level = torch.zeros(1, 3, 3, 16, dtype=torch.float64)
     moved = level.clone()
@@ -180,7 +180,7 @@ def test_fused_levels_lie_on_each_other() -> None:
     assert change[2:4, 4:].min() > change[:1].max()
 
 
-def test_sizes_that_are_no_multiple_of_the_tokens_patch_are_refused() -> None:
+def test_sizes_that_are_not_multiples_of_the_patch_size_are_refused() -> None:
     with pytest.raises(ShapeError, match="patches of 4 px"):
         Swin(SMALL)(torch.rand(1, 3, 30, 32))
     odd = Swin(SwinConfig(**{**vars(SMALL), "level": 0}))(torch.rand(1, 3, 30, 22))
@@ -198,13 +198,13 @@ def test_sizes_that_are_no_multiple_of_the_tokens_patch_are_refused() -> None:
         {"drop_path": -0.1},
     ],
 )
-def test_contradictions_are_refused(change: dict) -> None:
+def test_invalid_configurations_are_refused(change: dict) -> None:
     with pytest.raises(UsageError) as caught:
         SwinConfig(**{**vars(SMALL), **change})
     assert caught.value.hint
 
 
-def test_published_widths_and_patches() -> None:
+def test_stages_double_widths_and_patches() -> None:
     config = SwinConfig()
     assert config.dims == (96, 192, 384, 768)
     assert [SwinConfig(level=level).patch_size for level in range(4)] == list(accumulate([4, 2, 2, 2], int.__mul__))

@@ -1,15 +1,15 @@
-"""Separable attention: recorded numbers, groups against a mask, summaries of maps of any size."""
+"""Twins-SVT: recorded outputs, local attention against a block mask, sub-sampled keys of maps of any size."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.twins import PositionGenerator, SummaryAttention, Twins, TwinsConfig, TwinsDesign
+from page4d.encoders.twins import PositionGenerator, SubSampledAttention, Twins, TwinsConfig, TwinsDesign
 from page4d.errors import ShapeError, UsageError
 from page4d.layers.window import WindowAttention
-from page4d.weights.encoder_families import ENCODER_KEYS, EncoderFamily
-from page4d.weights.keymap import rename
+from page4d.weights.keymap import TWINS_TIMM
 from tests.encoders.recorded import Recorded, assert_recorded, channels_last, load_recorded
+from tests.keymaps import rename
 
 SMALL = TwinsConfig(
     image_size=32,
@@ -23,7 +23,7 @@ SMALL = TwinsConfig(
 
 
 def document_weights(recorded: Recorded, config: TwinsConfig) -> dict[str, Tensor]:
-    """Turn 1 x 1 convolutions into linear layers, and separate projections into fused ones."""
+    """Convert 1 x 1 convolutions to linear layers, and separate projections to fused ones."""
     theirs = recorded.part("weights/")
     ours = {}
 
@@ -99,7 +99,7 @@ def recorded_twins(recorded: Recorded) -> Twins:
 
 
 @pytest.mark.parametrize("name", ["twins_svt_a", "twins_svt_b"])
-def test_recorded_numbers(name: str) -> None:
+def test_outputs_match_the_recordings(name: str) -> None:
     recorded = load_recorded(name)
     network, images = recorded_twins(recorded), recorded["input/images"]
 
@@ -126,8 +126,8 @@ def test_recorded_numbers(name: str) -> None:
     assert_recorded(network.classify(images), recorded["output/logits"])
 
 
-def test_recorded_numbers_of_the_published_design() -> None:
-    """Maps that neither groups nor summaries divide, and a stage whose keys are not summarised."""
+def test_outputs_of_the_published_design_match_the_recordings() -> None:
+    """Maps that neither windows nor reductions divide, and a stage without sub-sampling."""
     recorded = load_recorded("twins_paper")
     given = recorded.config
     config = TwinsConfig(
@@ -141,13 +141,13 @@ def test_recorded_numbers_of_the_published_design() -> None:
         num_classes=given["num_classes"],
     )
     network = Twins(config).eval().requires_grad_(False)
-    network.load_state_dict(rename(recorded.part("weights/"), ENCODER_KEYS[EncoderFamily.TWINS]))
+    network.load_state_dict(rename(recorded.part("weights/"), TWINS_TIMM))
     images = recorded["input/images"]
     assert_recorded(network.levels(images)[-1].flatten(1, 2), recorded["mid/norm_out"].reshape(2, -1, 32))
     assert_recorded(network.classify(images), recorded["output/logits"])
 
 
-def test_attention_in_groups_equals_dense_attention_under_the_block_mask() -> None:
+def test_local_attention_equals_dense_attention_under_the_block_mask() -> None:
     grid, window = (6, 9), 3
     layer = WindowAttention(8, 2, window, head_dim=6, qkv_bias=False).double()
     maps = torch.randn(2, *grid, 8, dtype=torch.float64)
@@ -158,7 +158,7 @@ def test_attention_in_groups_equals_dense_attention_under_the_block_mask() -> No
     torch.testing.assert_close(layer(maps).flatten(1, 2), dense, rtol=0, atol=1e-13)
 
 
-def test_groups_that_stick_out_see_zeros() -> None:
+def test_incomplete_windows_are_padded_with_zeros() -> None:
     layer = WindowAttention(8, 2, 4).double()
     maps = torch.randn(1, 6, 5, 8, dtype=torch.float64)
     padded = torch.zeros(1, 8, 8, 8, dtype=torch.float64)
@@ -167,17 +167,17 @@ def test_groups_that_stick_out_see_zeros() -> None:
 
 
 @pytest.mark.parametrize("design", list(TwinsDesign))
-def test_every_whole_square_has_a_key_and_a_small_map_one(design: TwinsDesign) -> None:
-    layer = SummaryAttention(TwinsConfig(**{**vars(SMALL), "design": design}), 0).double()
+def test_every_whole_square_has_one_key_and_a_small_map_has_one(design: TwinsDesign) -> None:
+    layer = SubSampledAttention(TwinsConfig(**{**vars(SMALL), "design": design}), 0).double()
     for grid, keys in (((8, 12), 6), ((9, 7), 2), ((2, 3), 1)):
         maps = torch.randn(2, *grid, 8, dtype=torch.float64)
-        assert layer.summarised(maps).shape[1] == keys
+        assert layer.sub_sampled(maps).shape[1] == keys
         assert layer(maps).shape == maps.shape
 
 
-def test_keys_are_shared_by_all_tokens() -> None:
-    """Equal tokens everywhere attend equally: a change in one square is seen by all of them alike."""
-    layer = SummaryAttention(SMALL, 0).double()
+def test_all_tokens_attend_to_the_same_keys() -> None:
+    """Equal tokens have equal outputs, wherever another token changes."""
+    layer = SubSampledAttention(SMALL, 0).double()
     maps = torch.randn(1, 1, 1, 8, dtype=torch.float64).expand(1, 8, 8, 8).clone()
     maps[0, 1, 6] += 1
     out = layer(maps)[0].flatten(0, 1)
@@ -186,7 +186,7 @@ def test_keys_are_shared_by_all_tokens() -> None:
     torch.testing.assert_close(out[same], out[:1].expand(63, -1), rtol=0, atol=1e-13)
 
 
-def test_generated_positions_tell_the_border_from_the_middle() -> None:
+def test_positional_encoding_differs_between_border_and_interior() -> None:
     layer = PositionGenerator(4, 3)
     maps = torch.ones(1, 5, 5, 4)
     out = layer(maps)[0]
@@ -194,11 +194,11 @@ def test_generated_positions_tell_the_border_from_the_middle() -> None:
     assert (out[0, 0] - out[2, 2]).abs().max() > 1e-3
 
 
-def test_the_published_design_generates_positions_after_the_first_block() -> None:
+def test_the_published_design_adds_positions_after_the_first_block() -> None:
     network = Twins(SMALL)
     assert [type(block.attn).__name__ for block in network.stages[1].blocks] == [
         "WindowAttention",
-        "SummaryAttention",
+        "SubSampledAttention",
     ] * 2
     order = []
     for index, block in enumerate(network.stages[0].blocks):
@@ -209,7 +209,7 @@ def test_the_published_design_generates_positions_after_the_first_block() -> Non
 
 
 @pytest.mark.parametrize("level", [None, 0])
-def test_tokens_are_of_the_level_named(level: int | None) -> None:
+def test_tokens_are_those_of_the_configured_level(level: int | None) -> None:
     config = TwinsConfig(**{**vars(SMALL), "level": level})
     encoded = Twins(config)(torch.rand(2, 3, 20, 12))
     assert [part.grid for part in encoded.pyramid] == [(10, 6), (5, 3)]
@@ -218,7 +218,7 @@ def test_tokens_are_of_the_level_named(level: int | None) -> None:
     assert config.patch_size == (4 if level is None else 2)
 
 
-def test_sizes_that_do_not_divide_are_refused() -> None:
+def test_sizes_that_are_not_multiples_of_the_patch_size_are_refused() -> None:
     with pytest.raises(ShapeError, match="patches of 4 px"):
         Twins(SMALL)(torch.rand(1, 3, 18, 16))
 
@@ -227,7 +227,7 @@ def test_sizes_that_do_not_divide_are_refused() -> None:
     "change",
     [{"dims": (8,)}, {"num_heads": (3, 4)}, {"level": 5}, {"position_kernel": 2}, {"windows": (0, 3)}],
 )
-def test_contradictions_are_refused(change: dict) -> None:
+def test_invalid_configurations_are_refused(change: dict) -> None:
     with pytest.raises(UsageError) as caught:
         TwinsConfig(**{**vars(SMALL), **change})
     assert caught.value.hint

@@ -1,4 +1,4 @@
-"""The vision transformer: recorded numbers, published sizes, the specification's self-check."""
+"""ViT: recorded outputs, position tables of other sizes, initialization, and a training step."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ SMALL = ViTConfig(
     patch_embedding=PatchEmbedding.NORMED,
     num_classes=10,
 )
-"""The configuration of the specification."""
+"""A small classifier of 10 classes."""
 
 
 def recorded_vit(recorded: Recorded) -> ViT:
@@ -37,7 +37,7 @@ def recorded_vit(recorded: Recorded) -> ViT:
     if config.pooling is Pooling.MEAN:
         assert weights.pop("cls_token").numel() == 0
     network = ViT(config)
-    for index in range(config.depth):  # public code leaves out the projection of a single head of full width
+    for index in range(config.depth):  # the public code has no output projection for a single head of full width
         weights.setdefault(f"blocks.{index}.attn.proj.weight", torch.eye(config.embed_dim))
         weights.setdefault(f"blocks.{index}.attn.proj.bias", torch.zeros(config.embed_dim))
     network.load_state_dict(weights)
@@ -45,7 +45,7 @@ def recorded_vit(recorded: Recorded) -> ViT:
 
 
 @pytest.mark.parametrize("name", ["vit_cls_a", "vit_cls_b", "vit_mean_a", "vit_docmean_a"])
-def test_recorded_numbers(name: str) -> None:
+def test_outputs_match_the_recordings(name: str) -> None:
     recorded = load_recorded(name)
     network, images = recorded_vit(recorded), recorded["input/images"]
     assert_recorded(network.patches(images), recorded["mid/patch_embedding"])
@@ -63,7 +63,7 @@ def test_recorded_numbers(name: str) -> None:
 
 
 def cubic(offset: np.ndarray) -> np.ndarray:
-    """Keys' kernel with a = -0.5."""
+    """Keys' cubic convolution kernel with a = -0.5."""
     distance = np.abs(offset)
     near = 1.5 * distance**3 - 2.5 * distance**2 + 1
     far = -0.5 * distance**3 + 2.5 * distance**2 - 4 * distance + 2
@@ -77,8 +77,8 @@ def resampling_matrix(old: int, new: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("grid", [(24, 24), (10, 31)])
-def test_a_position_table_moves_to_another_size_by_the_cubic_kernel(grid: tuple[int, int]) -> None:
-    """14 x 14 patches of 224 px become 24 x 24 of 384 px, the class token's entry stays."""
+def test_a_position_table_is_resampled_with_the_cubic_kernel(grid: tuple[int, int]) -> None:
+    """From the 14 x 14 patches of 224 px to the 24 x 24 of 384 px; the entry of the class token is kept."""
     network = ViT(ViTConfig(embed_dim=8, depth=0, num_heads=1)).double()
     ours = network.position_table(grid)[0].detach().numpy()
     old = network.pos_embed[0].detach().numpy()
@@ -89,7 +89,7 @@ def test_a_position_table_moves_to_another_size_by_the_cubic_kernel(grid: tuple[
     assert network.position_table((14, 14)) is network.pos_embed
 
 
-def test_fresh_weights_are_truncated_normals_of_deviation_0_02_and_norms_the_identity() -> None:
+def test_initial_weights_are_truncated_normals_with_std_0_02_and_norms_are_the_identity() -> None:
     network = ViT(SMALL)
     for name, value in network.named_parameters():
         if "norm" in name:
@@ -100,8 +100,8 @@ def test_fresh_weights_are_truncated_normals_of_deviation_0_02_and_norms_the_ide
             assert value.detach().std().item() == pytest.approx(0.02, rel=0.3)
 
 
-def test_the_quick_self_check_of_the_specification() -> None:
-    """Images in, logits (2, 10) out, and one step of training lowers the loss."""
+def test_a_training_step_lowers_the_loss_and_every_parameter_gets_a_gradient() -> None:
+    """The initial loss is that of uniform logits, ln 10."""
     network = ViT(SMALL)
     images, classes = torch.randn(2, 3, 32, 32), torch.tensor([3, 7])
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
@@ -120,7 +120,7 @@ def test_the_quick_self_check_of_the_specification() -> None:
     assert network.forward_features(images).shape == (2, 64)
 
 
-def test_branches_are_left_out_more_often_in_later_blocks_and_only_while_training() -> None:
+def test_stochastic_depth_rates_grow_with_depth_and_act_in_training_only() -> None:
     network = ViT(ViTConfig(image_size=16, patch_size=8, embed_dim=8, depth=4, num_heads=2, drop_path=0.3))
     assert [block.drop_path.probability for block in network.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3])
     images = torch.randn(8, 3, 16, 16)
@@ -128,7 +128,7 @@ def test_branches_are_left_out_more_often_in_later_blocks_and_only_while_trainin
     assert torch.equal(network.eval()(images).tokens, network(images).tokens)
 
 
-def test_images_of_another_size_and_shape_are_encoded_by_themselves() -> None:
+def test_images_of_another_size_are_encoded_independently() -> None:
     network = ViT(SMALL).double().eval()
     images = torch.randn(3, 3, 16, 40, dtype=torch.float64)
     together = network(images)
@@ -140,7 +140,7 @@ def test_images_of_another_size_and_shape_are_encoded_by_themselves() -> None:
 def test_without_classes_there_is_no_head() -> None:
     network = ViT(ViTConfig(image_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=2))
     assert not any(isinstance(part, nn.Linear) and part.out_features == 10 for part in network.modules())
-    with pytest.raises(UsageError, match="no classes"):
+    with pytest.raises(UsageError, match="no classification head"):
         network.classify(torch.rand(1, 3, 16, 16))
     with pytest.raises(ShapeError, match="patches of 8 px"):
         network(torch.rand(1, 3, 16, 20))
@@ -158,7 +158,7 @@ def test_without_classes_there_is_no_head() -> None:
         {"num_heads": 0},
     ],
 )
-def test_contradictions_are_refused(change: dict) -> None:
+def test_invalid_configurations_are_refused(change: dict) -> None:
     with pytest.raises(UsageError) as caught:
         ViTConfig(**{**vars(SMALL), **change})
     assert caught.value.hint

@@ -1,11 +1,11 @@
-"""One small capture with its truth, and the result that equals it."""
+"""One small capture with ground truth, and an output folder that equals it."""
 
 from pathlib import Path
 
 import pytest
 from outputs import reconstruct_from_truth
 
-from page4d.synthetic.camera_rigs import Subject
+from page4d.choices import Subject
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 
@@ -22,5 +22,5 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def perfect(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The truth of the capture as the output of a run; not to be changed."""
+    """The ground truth of the capture as the output of a run; read-only."""
     return reconstruct_from_truth(capture, tmp_path_factory.mktemp("evaluation") / "perfect", "--size", 64)

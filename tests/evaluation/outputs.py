@@ -1,4 +1,4 @@
-"""Output folders to evaluate: the truth itself as a result, and copies that differ in a known way."""
+"""Output folders to evaluate: the ground truth as a result, and copies with known differences."""
 
 import json
 import shutil
@@ -18,7 +18,7 @@ from page4d_cli.app import run
 
 
 def reconstruct_from_truth(capture: Path, out: Path, *arguments: object) -> Path:
-    """Reconstruct a capture from its own cameras, depth and masks: the result is the truth, to the last level."""
+    """Reconstruct a capture from its true cameras, depth and masks: the result equals the truth exactly."""
     truth = capture / "truth"
     command = ["reconstruct", capture, "--out", out, "--no-preview", "--quiet", "--edge-angle", 90]
     command += ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
@@ -38,7 +38,7 @@ def edit_json(path: Path, change: Callable[[dict], None]) -> None:
 
 
 def move_world(out: Path, similarity: Sim3) -> None:
-    """Bring a result into another world and unit: cameras, clouds and, through the levels a unit, depth."""
+    """Transform a result by a similarity: cameras, clouds and, through the levels per unit, depth."""
     output = open_output(out)
     cameras = output.cameras
     moved = similarity.apply_to_cameras(cameras.world_to_camera)

@@ -8,14 +8,14 @@ from page4d.geometry.similarity import Sim3
 
 
 def random_rig(seed: int, number: int) -> torch.Tensor:
-    """Cameras [number, 4, 4] in all directions and places."""
+    """Cameras [number, 4, 4] with random rotations and positions."""
     generator = torch.Generator().manual_seed(seed)
     turns, places = torch.randn(2, number, 3, generator=generator, dtype=torch.float64)
     return rigid(matrix_from_rotation_vector(turns), places)
 
 
 def disturbed(cameras: torch.Tensor, seed: int, size: float) -> torch.Tensor:
-    """Cameras a little off."""
+    """Cameras with random perturbations."""
     generator = torch.Generator().manual_seed(seed)
     turns, steps = size * torch.randn(2, *cameras.shape[:-2], 3, generator=generator, dtype=torch.float64)
     return rigid(matrix_from_rotation_vector(turns), steps) @ cameras

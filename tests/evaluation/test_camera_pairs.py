@@ -1,4 +1,4 @@
-"""Errors of camera pairs: by hand, against the public histogram, and under changes that must not matter."""
+"""Relative pose errors: hand-computed values, the public histogram, and invariance to similarities."""
 
 import math
 
@@ -14,24 +14,24 @@ from page4d.geometry.rotation import matrix_from_rotation_vector
 
 
 def camera(center: tuple[float, float, float], turn_deg: float = 0.0) -> torch.Tensor:
-    """A camera at `center`, turned about its vertical axis."""
+    """A camera at `center`, rotated about its vertical axis."""
     angle = torch.tensor([0.0, math.radians(turn_deg), 0.0], dtype=torch.float64)
     rotation = matrix_from_rotation_vector(angle)
     return rigid(rotation, -rotation @ torch.tensor(center, dtype=torch.float64))
 
 
-def test_rotation_and_direction_errors_are_those_worked_out_by_hand() -> None:
+def test_rotation_and_direction_errors_equal_hand_computed_values() -> None:
     true = torch.stack([camera((0, 0, 0)), camera((1, 0, 0)), camera((0, 1, 0))])
     predicted = torch.stack([camera((0, 0, 0)), camera((1, 0, 1), 10.0), camera((0, -1, 0))])
     errors = pair_errors(predicted, true)
-    # T_0 T_j^-1 moves by the centre of camera j: (1, 0, 1) instead of (1, 0, 0), and the opposite of (0, 1, 0).
+    # T_0 T_j^-1 translates by the centre of camera j: (1, 0, 1) instead of (1, 0, 0), and the opposite of (0, 1, 0).
     assert errors.rotation_deg.tolist() == pytest.approx([10.0, 0.0, 10.0])
     assert errors.signed_direction_deg[:2].tolist() == pytest.approx([45.0, 180.0])
     assert errors.direction_deg[:2].tolist() == pytest.approx([45.0, 0.0], abs=1e-9)
     assert errors.has_baseline.all()
 
 
-def test_the_folded_direction_is_the_nearer_of_both_senses() -> None:
+def test_the_folded_direction_error_is_the_smaller_of_both_signs() -> None:
     errors = pair_errors(random_rig(0, 8), random_rig(1, 8))
     folded = torch.minimum(errors.signed_direction_deg, 180 - errors.signed_direction_deg)
     torch.testing.assert_close(errors.direction_deg, folded)
@@ -39,7 +39,7 @@ def test_the_folded_direction_is_the_nearer_of_both_senses() -> None:
     assert float(errors.signed_direction_deg.max()) > 90
 
 
-def test_a_change_of_world_and_unit_changes_no_pair() -> None:
+def test_pair_errors_are_invariant_to_similarities() -> None:
     predicted, true = random_rig(2, 6), random_rig(3, 6)
     before = pair_errors(predicted, true)
     after = pair_errors(random_similarity(4).apply_to_cameras(predicted), true)
@@ -47,13 +47,13 @@ def test_a_change_of_world_and_unit_changes_no_pair() -> None:
         torch.testing.assert_close(vars(after)[name], vars(before)[name], atol=1e-9, rtol=1e-9)
 
 
-def test_cameras_at_one_place_have_no_direction_and_say_so() -> None:
+def test_pairs_with_coincident_true_centres_have_no_baseline() -> None:
     true = torch.stack([camera((1, 2, 3)), camera((1, 2, 3), 20.0), camera((4, 0, 0))])
     assert pair_errors(true, true).has_baseline.tolist() == [False, True, True]
     assert pair_errors(true.float(), true.float()).has_baseline.tolist() == [False, True, True]
 
 
-def test_predicted_cameras_at_one_place_are_as_wrong_as_can_be() -> None:
+def test_coincident_predicted_centres_have_the_maximum_error() -> None:
     true = torch.stack([camera((0, 0, 0)), camera((1, 0, 0))])
     errors = pair_errors(torch.eye(4, dtype=torch.float64).expand(2, 4, 4), true)
     assert (float(errors.direction_deg), float(errors.signed_direction_deg)) == (90.0, 180.0)
@@ -69,7 +69,7 @@ def test_leading_axes_are_scenes() -> None:
 
 
 @pytest.mark.parametrize("threshold", [3, 5, 15, 30])
-def test_the_area_is_that_of_the_public_histogram(threshold: int) -> None:
+def test_the_auc_is_that_of_the_public_histogram(threshold: int) -> None:
     errors = 40 * torch.rand(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     errors[:3] = torch.tensor([0.0, 2.0, float(threshold)])
     histogram, _ = np.histogram(errors.numpy(), bins=np.arange(threshold + 1))
@@ -78,12 +78,12 @@ def test_the_area_is_that_of_the_public_histogram(threshold: int) -> None:
     assert float(found) == pytest.approx(expected, rel=1e-12)
 
 
-def test_fractions_leave_out_what_does_not_count() -> None:
+def test_fractions_are_over_counted_pairs_only() -> None:
     errors, counted = torch.tensor([1.0, 4.0, 5.0, 9.0]), torch.tensor([True, True, True, False])
     assert float(fraction_below(errors, 5, counted)) == pytest.approx(2 / 3)
     assert math.isnan(float(fraction_below(errors, 5, torch.zeros(4, dtype=torch.bool))))
 
 
-def test_as_many_cameras_are_needed_on_both_sides() -> None:
+def test_different_numbers_of_cameras_are_refused() -> None:
     with pytest.raises(ShapeError, match="against"):
         pair_errors(random_rig(0, 3), random_rig(0, 4))

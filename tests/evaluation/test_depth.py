@@ -1,4 +1,4 @@
-"""Depth errors and alignments, against numbers worked out by hand and against independent solvers."""
+"""Depth metrics and alignments against hand-computed values and independent solvers."""
 
 import math
 
@@ -21,7 +21,7 @@ def pixels(seed: int, number: int = 301) -> tuple[torch.Tensor, torch.Tensor, to
     return 0.7 * truth - 0.2 + 0.1 * noise, truth, torch.ones(number, dtype=torch.bool)
 
 
-def test_errors_are_those_worked_out_by_hand() -> None:
+def test_errors_equal_hand_computed_values() -> None:
     truth = torch.tensor([[2.0, 4.0, 5.0, 0.0]])
     prediction = torch.tensor([[3.0, 4.0, 3.0, 9.0]])
     sums = sum_depth_errors(prediction, truth, counted_pixels(truth))
@@ -41,7 +41,7 @@ def test_negative_and_absent_predictions_are_never_close() -> None:
     assert math.isfinite(float(sums.log_rmse))
 
 
-def test_a_limit_leaves_out_what_is_as_deep_or_deeper() -> None:
+def test_a_limit_excludes_pixels_at_or_beyond_it() -> None:
     truth = torch.tensor([[0.0, 1.0, 70.0, 80.0]])
     assert counted_pixels(truth, 70.0).tolist() == [[False, True, False, False]]
     assert counted_pixels(truth).tolist() == [[False, True, True, True]]
@@ -88,15 +88,15 @@ def test_least_absolute_deviations_are_exact(seed: int) -> None:
     assert found == pytest.approx(solved.fun, rel=1e-9)
 
 
-def test_the_published_scale_comes_near_the_least_absolute_one() -> None:
+def test_the_published_scale_is_close_to_the_least_absolute_one() -> None:
     prediction, truth, everywhere = pixels(0)
     fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE)
-    # The best scale alone is the median of the ratios, each weighted by its prediction.
+    # The optimal scale is the median of the ratios, weighted by the predictions.
     ratio, order = (truth / prediction).sort()
     heavy = prediction[order].cumsum(0)
     best = ratio[int((heavy < heavy[-1] / 2).sum())]
-    lost, least = ((scale * prediction - truth).abs().sum() for scale in (fit.scale, best))
-    assert float(least) <= float(lost) <= 1.01 * float(least)
+    loss, minimum = ((scale * prediction - truth).abs().sum() for scale in (fit.scale, best))
+    assert float(minimum) <= float(loss) <= 1.01 * float(minimum)
     assert float(fit.shift) == 0
 
 
@@ -122,10 +122,10 @@ def test_the_published_fit_is_adam_on_the_absolute_error() -> None:
             break
         before = loss.item()
     assert (float(fit.scale), float(fit.shift)) == pytest.approx((scale.item(), shift.item()), rel=1e-12)
-    assert abs(float(fit.shift)) <= 0.1 + 1e-9, "the learning rate lets it go no further"
+    assert abs(float(fit.shift)) <= 0.1 + 1e-9, "1000 steps of the learning rate"
 
 
-def test_median_and_metric_are_what_they_say() -> None:
+def test_median_and_metric_alignment_equal_their_definitions() -> None:
     prediction, truth, everywhere = pixels(5, 31)
     median = align_depth(prediction, truth, everywhere, DepthAlignment.MEDIAN)
     assert float(median.scale) == float(truth.median() / prediction.median())
@@ -134,14 +134,14 @@ def test_median_and_metric_are_what_they_say() -> None:
 
 
 @pytest.mark.parametrize("kind", LEARNED)
-def test_a_perfect_prediction_in_another_unit_is_found(kind: DepthAlignment) -> None:
+def test_the_scale_of_a_perfect_prediction_is_recovered(kind: DepthAlignment) -> None:
     _, truth, everywhere = pixels(6)
     fit = align_depth(0.25 * truth, truth, everywhere, kind)
     assert (float(fit.scale), float(fit.shift)) == pytest.approx((4.0, 0.0), abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_each_element_of_a_batch_is_fitted_alone(kind: DepthAlignment) -> None:
+def test_batch_elements_are_fitted_independently(kind: DepthAlignment) -> None:
     rows = [pixels(seed, 40) for seed in range(4)]
     prediction, truth, _ = (torch.stack(values).reshape(2, 2, 40) for values in zip(*rows, strict=True))
     counted = truth > 1.5
@@ -157,7 +157,7 @@ def test_each_element_of_a_batch_is_fitted_alone(kind: DepthAlignment) -> None:
 
 
 @pytest.mark.parametrize("kind", QUICK)
-def test_a_flat_prediction_still_gets_a_finite_fit(kind: DepthAlignment) -> None:
+def test_a_constant_prediction_has_a_finite_fit(kind: DepthAlignment) -> None:
     _, truth, everywhere = pixels(7)
     fit = align_depth(torch.full_like(truth, 2.0), truth, everywhere, kind)
     assert math.isfinite(float(fit.scale))

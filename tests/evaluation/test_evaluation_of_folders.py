@@ -1,4 +1,4 @@
-"""Whole output folders against truth: identities, known errors, degenerate rigs, and what does not match."""
+"""Evaluation of output folders: identities, known errors, degenerate rigs and mismatches."""
 
 import json
 import shutil
@@ -12,8 +12,9 @@ from rigs import disturbed, random_similarity
 
 from page4d.errors import InputError, UsageError
 from page4d.evaluation.depth_alignment import DepthAlignment
-from page4d.evaluation.evaluate import EvaluationSettings, evaluate
+from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import DepthErrors, Evaluation
+from page4d.evaluation.settings import EvaluationSettings
 
 SETTINGS = EvaluationSettings(points_per_instant=300)
 
@@ -60,7 +61,7 @@ def test_a_perfect_result_has_no_error_anywhere(of_perfect: Evaluation) -> None:
             assert value == 1, path
     assert of_perfect.points.overall.normal_consistency == pytest.approx(1, abs=1e-3)
     assert of_perfect.confidence.ordering is None
-    assert "all depth errors are equal: confidence has nothing to order" in of_perfect.notes
+    assert "all depth errors are equal: the normalized AUSE is undefined" in of_perfect.notes
 
 
 def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evaluation) -> None:
@@ -88,18 +89,18 @@ def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evalua
     assert [result.scope for result in of_perfect.depth.results][-2:] == ["capture", "frame"]
 
 
-def test_what_the_numbers_do_not_mean_is_said(of_perfect: Evaluation) -> None:
+def test_notes_explain_the_limits_of_the_metrics(of_perfect: Evaluation) -> None:
     notes = " | ".join(of_perfect.notes)
-    assert "the run was given its cameras" in notes
-    assert "the run was given its depth maps" in notes
-    assert "the true cameras stand still: RPE is how much the predicted ones wander" in notes
-    assert "18 of 66 camera pairs stand at one place" in notes
+    assert "the run used given cameras" in notes
+    assert "the run used given depth maps" in notes
+    assert "the true cameras are static: RPE is the motion of the predicted ones" in notes
+    assert "18 of 66 camera pairs have no baseline" in notes
     json.dumps(of_perfect.document(), allow_nan=False)
 
 
 @pytest.fixture(scope="module")
 def wrong(perfect: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A result with errors in depth, cameras and masks, and confidence that knows of them."""
+    """A result with errors in depth, cameras and masks, and confidence that decreases with the depth error."""
     out = copy_of(perfect, tmp_path_factory.mktemp("wrong") / "out")
     ramp = np.linspace(-0.19, 0.19, 64)
     change_maps(out, "depth", lambda levels: np.rint(levels * (1 + ramp)))
@@ -109,7 +110,7 @@ def wrong(perfect: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_known_errors_come_out(wrong: Path, capture: Path) -> None:
+def test_known_errors_are_measured(wrong: Path, capture: Path) -> None:
     found = evaluate(wrong, capture, EvaluationSettings(alignments=(DepthAlignment.METRIC,), points_per_instant=300))
     (result,) = found.depth.results
     assert result.overall.abs_rel == pytest.approx(np.abs(np.linspace(-0.19, 0.19, 64)).mean(), abs=2e-4)
@@ -120,7 +121,7 @@ def test_known_errors_come_out(wrong: Path, capture: Path) -> None:
     assert found.cameras.pairs.rotation_median_deg > 0.5
 
 
-def test_another_world_and_unit_change_no_aligned_number(wrong: Path, capture: Path, tmp_path: Path) -> None:
+def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Path, tmp_path: Path) -> None:
     moved = copy_of(wrong, tmp_path / "moved")
     move_world(moved, random_similarity(1, scale=0.3))
     before, after = (flat(evaluate(out, capture, SETTINGS).document()) for out in (wrong, moved))
@@ -131,7 +132,7 @@ def test_another_world_and_unit_change_no_aligned_number(wrong: Path, capture: P
     for path, value in before.items():
         if path.startswith(metric) or path.endswith(free) or "/transform/" in path or not isinstance(value, float):
             continue
-        # Weiszfeld's weights are large where a residual is nearly 0, so ten steps feel the rounding of depths.
+        # Weiszfeld's weights are large where a residual is nearly 0, which amplifies the rounding of depths.
         loose = path.startswith(("/depth/results/0/", "/confidence"))
         assert after[path] == pytest.approx(value, rel=2e-3 if loose else 1e-5, abs=1e-3 if loose else 1e-6), path
         compared += 1
@@ -162,7 +163,7 @@ def test_a_smaller_prediction_is_resized_to_the_truth(capture: Path, perfect: Pa
     assert found.depth.coverage == 1
 
 
-def test_pixels_without_a_prediction_do_not_count_and_are_said(perfect: Path, capture: Path, tmp_path: Path) -> None:
+def test_pixels_without_a_prediction_do_not_count_and_are_noted(perfect: Path, capture: Path, tmp_path: Path) -> None:
     out = copy_of(perfect, tmp_path / "holes")
     change_maps(out, "depth", lambda levels: np.where(np.arange(64) < 16, 0, levels))
     found = evaluate(out, capture, SETTINGS)
@@ -171,7 +172,7 @@ def test_pixels_without_a_prediction_do_not_count_and_are_said(perfect: Path, ca
     assert "25 % of the true pixels have no prediction and do not count" in found.notes
 
 
-def test_a_limit_of_depth_leaves_out_the_far_pixels(perfect: Path, capture: Path) -> None:
+def test_a_depth_limit_excludes_far_pixels(perfect: Path, capture: Path) -> None:
     whole, near = (
         evaluate(perfect, capture, EvaluationSettings(max_depth=limit, points_per_instant=50))
         for limit in (None, 3.0)
@@ -197,8 +198,8 @@ class TestCameras:
         assert found.cameras.pairs.pairs_apart == 0
         assert found.cameras.pairs.rta["5"] is None
         notes = " | ".join(found.notes)
-        assert "no truth for the views cam02, cam03: not compared" in notes
-        assert "all true cameras stand at one point, which fixes no Sim(3)" in notes
+        assert "views without ground truth, not compared: cam02, cam03" in notes
+        assert "all true camera centres coincide and determine no Sim(3)" in notes
 
     def test_two_cameras_are_aligned_by_their_orientations(
         self, perfect: Path, capture: Path, tmp_path: Path
@@ -211,11 +212,11 @@ class TestCameras:
         found = evaluate(out, truth, SETTINGS)
         assert (found.cameras.alignment, found.cameras.fallback) == (
             "orientations",
-            "the true cameras stand on one line",
+            "the true camera centres are collinear",
         )
         assert found.cameras.overall.ate == pytest.approx(0, abs=1e-9)
 
-    def test_cameras_that_move_are_taken_frame_by_frame(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
+    def test_moving_cameras_are_compared_frame_by_frame(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
         truth = tmp_path / "truth"
         shutil.copytree(capture / "truth", truth)
 
@@ -232,8 +233,8 @@ class TestCameras:
             cameras[..., 0, 3] += 0.1 * torch.arange(4, dtype=torch.float64)[:, None]
             return cameras
 
-        still, moving = evaluate(out, truth, SETTINGS), None
-        assert still.cameras.overall.rpe_translation == pytest.approx(0.1, rel=0.3)
+        static = evaluate(out, truth, SETTINGS)
+        assert static.cameras.overall.rpe_translation == pytest.approx(0.1, rel=0.3)
         change_cameras(out, follow)
         moving = evaluate(out, truth, SETTINGS)
         assert moving.cameras.overall.rpe_translation == pytest.approx(0, abs=1e-6)
@@ -252,11 +253,11 @@ class TestMatching:
         assert found.match.times_without_truth == pytest.approx((1 / 12, 3 / 12))
         assert "2 of 4 instants have no true map (first 0.083 s)" in found.notes
         assert found.depth.results[0].overall.abs_rel == pytest.approx(0)
-        assert found.cameras.overall.cameras == 12, "cameras that stand still are known at all times"
+        assert found.cameras.overall.cameras == 12, "static cameras are known at all times"
 
     def test_each_view_keeps_its_own_clock(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
         out = copy_of(perfect, tmp_path / "out")
-        # The second view's clock says that its frame 0 was taken one period late: instant 1 is its frame 0.
+        # The second view's frame 0 is recorded one period late: instant 1 is its frame 0.
         edit_json(out / "run.json", lambda run: run["views"][1]["clock"].update(offset_s=1 / 12))
         found = evaluate(out, capture, SETTINGS)
         per_frame = found.depth.results[0].abs_rel_per_frame
@@ -264,7 +265,7 @@ class TestMatching:
         assert per_frame["cam01"][0] == pytest.approx(0, abs=1e-3)
         assert max(per_frame["cam02"][1:]) > 10 * max(per_frame["cam01"])
 
-    def test_a_truth_without_a_rate_takes_the_runs_and_says_so(
+    def test_a_truth_without_a_frame_rate_takes_that_of_the_run_with_a_note(
         self, perfect: Path, capture: Path, tmp_path: Path
     ) -> None:
         truth = tmp_path / "truth"
@@ -272,11 +273,11 @@ class TestMatching:
         (truth / "capture.json").unlink()
         found = evaluate(perfect, truth, SETTINGS)
         assert found.match.truth_fps == pytest.approx(12)
-        assert "the truth records no frame rate: 12 fps, from the instants of the run" in found.notes
-        told = evaluate(perfect, truth, EvaluationSettings(fps=24, points_per_instant=50))
-        assert (told.match.truth_fps, told.match.times) == (24, pytest.approx((0.0, 1 / 12)))
+        assert "the truth records no frame rate; used 12 fps, from the instants of the run" in found.notes
+        given = evaluate(perfect, truth, EvaluationSettings(fps=24, points_per_instant=50))
+        assert (given.match.truth_fps, given.match.times) == (24, pytest.approx((0.0, 1 / 12)))
 
-    def test_no_view_in_common_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
+    def test_no_common_view_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
         truth = tmp_path / "truth"
         shutil.copytree(capture / "truth", truth)
         edit_json(
@@ -286,7 +287,7 @@ class TestMatching:
         with pytest.raises(InputError, match=r"no view of .* is in"):
             evaluate(perfect, truth)
 
-    def test_no_instant_in_common_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
+    def test_no_common_instant_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
         truth = tmp_path / "truth"
         shutil.copytree(capture / "truth", truth)
         for path in list(truth.rglob("00000?.png")):
@@ -294,7 +295,7 @@ class TestMatching:
         with pytest.raises(InputError, match=r"the output has 0.000-0.250 s, the truth 75.000-75.250 s at 12 fps"):
             evaluate(perfect, truth)
 
-    def test_a_truth_of_another_shape_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
+    def test_another_aspect_ratio_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
         truth = tmp_path / "truth"
         shutil.copytree(capture / "truth", truth)
         edit_json(truth / "cameras.json", lambda document: document["cameras"]["cam02"].update(width=48))
@@ -302,12 +303,13 @@ class TestMatching:
             evaluate(perfect, truth)
 
     @pytest.mark.parametrize("option", ["fps", "max_depth"])
-    def test_limits_must_be_positive(self, option: str, perfect: Path, capture: Path) -> None:
-        with pytest.raises(UsageError, match=r"--(fps|max-depth) -1"):
-            evaluate(perfect, capture, EvaluationSettings(**{option: -1.0}))
+    def test_limits_must_be_positive(self, option: str) -> None:
+        for value in (-1.0, 0.0, float("inf"), float("nan")):
+            with pytest.raises(UsageError, match=f"evaluation: {option} is "):
+                EvaluationSettings(**{option: value})
 
 
-def test_large_captures_are_fitted_to_a_seeded_choice(
+def test_alignments_of_large_captures_use_a_seeded_random_subset(
     perfect: Path, capture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from page4d.evaluation import depth_report
@@ -317,5 +319,5 @@ def test_large_captures_are_fitted_to_a_seeded_choice(
     first, second = (evaluate(perfect, capture, SETTINGS) for _ in range(2))
     assert first == second
     assert first.depth.fitted_pixels == 1200
-    assert "alignments are fitted to a random 1,200 of 36,864 pixels" in first.notes
+    assert "alignments are fitted to a random subset of 1,200 of 36,864 pixels" in first.notes
     assert isinstance(first.depth.results[0].overall, DepthErrors)

@@ -1,4 +1,4 @@
-"""Motion masks by hand; confidence that orders errors well, not at all, and wrongly."""
+"""Mask metrics with hand-computed values; sparsification by ideal, uninformative and misleading confidence."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from page4d.evaluation.confidence import STEPS, sparsify
 from page4d.evaluation.masks import iou, mask_overlap, recall
 
 
-def test_overlaps_are_those_worked_out_by_hand() -> None:
+def test_overlaps_equal_hand_computed_values() -> None:
     true = torch.zeros(4, 2, 4, dtype=torch.bool)
     true[0, 0], true[1, 0, :2], true[2, 1] = True, True, True
     predicted = torch.zeros_like(true)
@@ -23,13 +23,13 @@ def errors() -> torch.Tensor:
     return torch.rand(2000, generator=torch.Generator().manual_seed(0), dtype=torch.float64).square()
 
 
-def test_confidence_that_falls_with_the_error_orders_perfectly(errors: torch.Tensor) -> None:
+def test_confidence_that_decreases_with_the_error_has_zero_ause(errors: torch.Tensor) -> None:
     curves = sparsify(errors, 1 / (1 + errors))
     assert curves.ause == pytest.approx(0.0, abs=1e-12)
     assert curves.ordering == pytest.approx(1.0)
 
 
-def test_confidence_without_information_orders_nothing(errors: torch.Tensor) -> None:
+def test_uninformative_confidence_equals_a_random_order(errors: torch.Tensor) -> None:
     constant = sparsify(errors, torch.full_like(errors, 0.5))
     assert constant.ordering == pytest.approx(0.0, abs=1e-9)
     torch.testing.assert_close(constant.by_confidence, errors.mean().expand(STEPS))
@@ -37,18 +37,18 @@ def test_confidence_without_information_orders_nothing(errors: torch.Tensor) -> 
     assert abs(random.ordering) < 0.1
 
 
-def test_confidence_that_grows_with_the_error_misleads(errors: torch.Tensor) -> None:
+def test_confidence_that_increases_with_the_error_is_worse_than_random(errors: torch.Tensor) -> None:
     assert sparsify(errors, errors).ordering < -0.5
 
 
-def test_curves_are_means_of_what_is_left() -> None:
+def test_curves_are_mean_errors_of_the_remaining_pixels() -> None:
     errors = torch.arange(100, dtype=torch.float64)
     curves = sparsify(errors, errors)
-    # By error the worst go first, by this confidence the best.
+    # By error the largest errors are removed first, by this confidence the smallest.
     assert curves.by_error.tolist() == pytest.approx([(99 - gone) / 2 for gone in range(100)])
     assert curves.by_confidence.tolist() == pytest.approx([(99 + gone) / 2 for gone in range(100)])
 
 
-def test_equal_errors_leave_nothing_to_order() -> None:
+def test_the_normalized_ause_of_equal_errors_is_undefined() -> None:
     assert sparsify(torch.ones(50), torch.rand(50)).ordering is None
     assert sparsify(torch.zeros(50), torch.rand(50)).ordering is None

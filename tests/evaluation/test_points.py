@@ -1,9 +1,9 @@
-"""Distances and normals of clouds, by hand, by brute force and against Open3D."""
+"""Distances and normals of point clouds: hand-computed, by brute force and against Open3D."""
 
 import numpy as np
 import pytest
 
-from page4d.evaluation.points import Nearest, Surface, score_points
+from page4d.evaluation.points import Neighbours, Surface, score_points
 from page4d.export.open3d_runtime import open3d_or_none
 
 
@@ -17,19 +17,19 @@ def everything(points: np.ndarray) -> np.ndarray:
     return np.arange(len(points))
 
 
-def test_parallel_planes_are_their_distance_apart_and_agree_in_normals() -> None:
+def test_parallel_planes_have_their_distance_and_equal_normals() -> None:
     found = Surface(plane(0.0)).nearest(Surface(plane(0.25)), everything(plane(0.0)))
     np.testing.assert_allclose(found.distance, 0.25)
     np.testing.assert_allclose(found.cosine, 1.0)
 
 
-def test_planes_at_right_angles_share_no_normal() -> None:
+def test_perpendicular_planes_have_perpendicular_normals() -> None:
     upright = plane(7.0)[:, [0, 2, 1]] + np.array([0.0, 0.0, 20.0])
     found = Surface(plane(0.0)).nearest(Surface(upright), everything(plane(0.0)))
     np.testing.assert_allclose(found.cosine, 0.0, atol=1e-9)
 
 
-def test_the_nearest_point_is_that_of_brute_force() -> None:
+def test_nearest_neighbours_equal_those_of_brute_force() -> None:
     random = np.random.default_rng(0)
     here, there = random.normal(size=(80, 3)), random.normal(size=(120, 3))
     found = Surface(here).nearest(Surface(there), np.arange(0, 80, 3))
@@ -50,9 +50,9 @@ def test_normals_are_those_of_open3d() -> None:
     np.testing.assert_allclose(cosine, 1.0, atol=1e-9)
 
 
-def test_scores_are_those_worked_out_by_hand() -> None:
-    accuracy = Nearest(distance=np.array([0.0, 0.1, 0.5]), cosine=np.array([1.0, 0.5, np.nan]))
-    completeness = Nearest(distance=np.array([0.2, 0.3]), cosine=np.array([0.8, 0.6]))
+def test_scores_equal_hand_computed_values() -> None:
+    accuracy = Neighbours(distance=np.array([0.0, 0.1, 0.5]), cosine=np.array([1.0, 0.5, np.nan]))
+    completeness = Neighbours(distance=np.array([0.2, 0.3]), cosine=np.array([0.8, 0.6]))
     scores = score_points(accuracy, completeness, threshold=0.25)
     assert (scores.accuracy, scores.accuracy_median) == pytest.approx((0.2, 0.1))
     assert (scores.completeness, scores.completeness_median) == pytest.approx((0.25, 0.25))
@@ -63,7 +63,7 @@ def test_scores_are_those_worked_out_by_hand() -> None:
     assert scores.normal_consistency == pytest.approx(0.725)
 
 
-def test_an_empty_prediction_recalls_nothing() -> None:
+def test_an_empty_prediction_has_zero_recall() -> None:
     empty, full = Surface(np.zeros((0, 3))), Surface(plane(0.0, 4))
     scores = score_points(
         empty.nearest(full, np.zeros(0, dtype=int)), full.nearest(empty, np.arange(16)), threshold=1.0

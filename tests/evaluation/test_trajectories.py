@@ -1,4 +1,4 @@
-"""Trajectory errors against evo, and what happens where a rig fixes no alignment."""
+"""Trajectory errors against evo, and alignment of degenerate rigs."""
 
 import numpy as np
 import pytest
@@ -17,8 +17,8 @@ from page4d.evaluation.trajectories import (
 )
 from page4d.geometry.rigid import invert_rigid, rigid
 
-evo_metrics = pytest.importorskip("evo.core.metrics", reason="evo is the referee")
-evo_trajectory = pytest.importorskip("evo.core.trajectory", reason="evo is the referee")
+evo_metrics = pytest.importorskip("evo.core.metrics", reason="evo is the reference")
+evo_trajectory = pytest.importorskip("evo.core.trajectory", reason="evo is the reference")
 
 
 def path(world_to_camera: torch.Tensor) -> object:
@@ -31,7 +31,7 @@ def rmse(metric: object, true: object, predicted: object) -> float:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_errors_of_a_trajectory_are_evos(seed: int) -> None:
+def test_trajectory_errors_equal_those_of_evo(seed: int) -> None:
     true = random_rig(seed, 20)
     predicted = random_similarity(seed).apply_to_cameras(disturbed(true, seed + 10, 0.2))
     rig = align_rig(predicted, true)
@@ -65,7 +65,7 @@ def test_a_rig_is_aligned_over_all_views_and_instants_at_once() -> None:
 
 
 def placed(centers: list[list[float]]) -> torch.Tensor:
-    """Cameras at given places, turned at random."""
+    """Cameras at given positions with random rotations."""
     rotation = random_rig(7, len(centers))[:, :3, :3]
     places = torch.tensor(centers, dtype=torch.float64)
     return rigid(rotation, -(rotation @ places[..., None])[..., 0])
@@ -74,11 +74,11 @@ def placed(centers: list[list[float]]) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("centers", "reason"),
     [
-        ([[0, 0, 0], [1, 0, 0]], "the true cameras stand on one line"),
-        ([[0, 0, 0], [1, 1, 0], [2, 2, 0], [5, 5, 1e-4]], "the true cameras stand on one line"),
+        ([[0, 0, 0], [1, 0, 0]], "the true camera centres are collinear"),
+        ([[0, 0, 0], [1, 1, 0], [2, 2, 0], [5, 5, 1e-4]], "the true camera centres are collinear"),
     ],
 )
-def test_cameras_on_a_line_are_aligned_by_their_orientations(centers: list[list[float]], reason: str) -> None:
+def test_collinear_cameras_are_aligned_by_their_orientations(centers: list[list[float]], reason: str) -> None:
     true = placed(centers)
     rig = align_rig(random_similarity(3).apply_to_cameras(true), true)
     assert (rig.method, rig.reason) == (RigAlignment.ORIENTATIONS, reason)
@@ -86,29 +86,29 @@ def test_cameras_on_a_line_are_aligned_by_their_orientations(centers: list[list[
     torch.testing.assert_close(aligned, true, atol=1e-9, rtol=0)
 
 
-def test_cameras_at_one_place_take_the_scale_of_the_depth() -> None:
+def test_coincident_cameras_take_the_scale_of_the_depth() -> None:
     true = placed([[1, 2, 3]] * 4)
     similarity = random_similarity(4, scale=0.5)
     predicted = similarity.apply_to_cameras(true)
     rig = align_rig(predicted, true, depth_scale=2.0)
     assert (rig.method, rig.reason) == (
         RigAlignment.ORIENTATIONS_WITHOUT_SCALE,
-        "all true cameras stand at one point",
+        "all true camera centres coincide",
     )
     assert float(rig.transform.scale) == 2.0
     torch.testing.assert_close(rig.transform.apply_to_cameras(predicted), true, atol=1e-9, rtol=0)
 
 
-def test_predicted_cameras_at_one_place_are_said_to_be() -> None:
+def test_coincident_predicted_cameras_are_reported() -> None:
     true = random_rig(5, 6)
     rig = align_rig(torch.eye(4, dtype=torch.float64).repeat(6, 1, 1), true)
-    assert rig.reason == "all predicted cameras stand at one point"
+    assert rig.reason == "all predicted camera centres coincide"
     distance, _ = absolute_errors(rig.transform.apply_to_cameras(torch.eye(4).double().repeat(6, 1, 1)), true)
     centers = invert_rigid(true)[:, :3, 3]
     torch.testing.assert_close(distance, (centers - centers.mean(0)).norm(dim=-1), atol=1e-9, rtol=0)
 
 
-def test_relative_errors_of_cameras_that_stand_still_are_their_wandering() -> None:
+def test_relative_errors_of_static_cameras_are_the_motion_of_the_predicted_ones() -> None:
     true = random_rig(6, 1).expand(4, 4, 4)
     assert is_static(true)
     assert not is_static(random_rig(6, 4))
@@ -120,13 +120,13 @@ def test_relative_errors_of_cameras_that_stand_still_are_their_wandering() -> No
     assert relative_errors(moved, true)[0].tolist() == pytest.approx([0.0, 0.25, 0.0], abs=1e-12)
 
 
-def test_baseline_ratios_leave_out_cameras_at_one_place() -> None:
+def test_baseline_ratios_exclude_coincident_cameras() -> None:
     true = placed([[0, 0, 0], [1, 0, 0], [1, 0, 0]])
     predicted = placed([[0, 0, 0], [3, 0, 0], [2, 0, 0]])
     assert baseline_ratios(predicted, true).tolist() == pytest.approx([3.0, 2.0])
 
 
-def test_focal_errors_are_the_mean_of_both_axes() -> None:
+def test_focal_errors_are_averaged_over_both_axes() -> None:
     true = torch.diag(torch.tensor([100.0, 200.0, 1.0]))
     predicted = torch.diag(torch.tensor([110.0, 160.0, 1.0]))
     assert float(focal_errors(predicted, true)) == pytest.approx((0.1 + 0.2) / 2)

@@ -1,4 +1,4 @@
-"""A made-up capture with known answers: a textured floor, a wall and a moving ball, seen by cameras on an arc."""
+"""A ray-traced capture with known geometry: textured floor, wall and moving ball, and cameras on an arc."""
 
 import math
 from functools import cache
@@ -34,14 +34,14 @@ def look_at(position: Tensor, target: Tensor) -> Tensor:
 
 
 def _trace(origin: Tensor, rays: Tensor, ball: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the ray parameter, the colour and whether the ball was hit."""
+    """Return the depth, the colour and the mask of the ball."""
     far = torch.full(rays.shape[:-1], math.inf, dtype=rays.dtype)
     floor = torch.where(rays[..., 1] > 1e-6, (1.0 - origin[1]) / rays[..., 1], far)
     wall = torch.where(rays[..., 2] > 1e-6, (5.0 - origin[2]) / rays[..., 2], far)
     to_origin = origin - ball
     a, b = rays.square().sum(-1), (rays * to_origin).sum(-1)
-    inside = b * b - a * (to_origin.square().sum() - 0.6**2)
-    sphere = torch.where(inside > 0, (-b - inside.clamp_min(0).sqrt()) / a, far)
+    discriminant = b * b - a * (to_origin.square().sum() - 0.6**2)
+    sphere = torch.where(discriminant > 0, (-b - discriminant.clamp_min(0).sqrt()) / a, far)
     depths = torch.stack([torch.where(value > 0, value, far) for value in (floor, wall, sphere)])
     depth, which = depths.min(dim=0)
     point = origin + rays * depth.nan_to_num(posinf=0.0)[..., None]
@@ -71,7 +71,7 @@ def made_capture(
     scale: Scale = Scale.METRIC,
     names: tuple[str, ...] = NAMES,
 ) -> Predictions:
-    """Return exact predictions of the scene, shared between tests; the first view stands still, the others drift."""
+    """Return exact predictions of the scene, cached; the first view is static, the others move."""
     transforms = fit_views(list(sizes), long_side, 14)
     times = torch.arange(num_times, dtype=torch.float64) / 30 + 0.1
     maps: dict[str, list[list[Tensor]]] = {"images": [], "depth": [], "moving": [], "poses": [], "intrinsics": []}
@@ -111,7 +111,7 @@ def made_capture(
 
 
 def export(folder: Path, capture: Predictions, status: str = "complete", **options: object) -> InstantFiles:
-    """Write a whole output folder as a run does."""
+    """Write a complete output folder, as a run does."""
     layout = OutputLayout(folder, capture.view_names)
     depth_scale = choose_depth_scale(capture.depth, capture.valid, capture.scale)
     settings = InstantOptions(depth_scale=depth_scale, **options)
@@ -125,7 +125,7 @@ def export(folder: Path, capture: Predictions, status: str = "complete", **optio
         scale=capture.scale,
         unit=capture.scale.unit,
         depth_scale=depth_scale,
-        scene=SceneRecord(name="made up"),
+        scene=SceneRecord(name="synthetic"),
         views=[
             view_record(layout, name, f"{name}.mp4", transform, Clock())
             for name, transform in zip(capture.view_names, capture.pixel_transforms, strict=True)

@@ -1,4 +1,4 @@
-"""Camera files say the same to every reader, to the last digit."""
+"""Camera files are read exactly by page4d, evo and Open3D."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from page4d.geometry.rigid import invert_rigid
 
 @pytest.fixture
 def cameras() -> CaptureCameras:
-    """Cameras whose numbers need all their digits."""
+    """Cameras whose values need full double precision."""
     capture = made_capture(5)
     made = capture_cameras([capture.at_times(0, 2), capture.at_times(2, 5)])
     noise = torch.rand(made.intrinsics.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -38,7 +38,7 @@ def test_intrinsics_are_those_of_the_original_images() -> None:
     assert made.image_sizes == SIZES
 
 
-def test_cameras_json_keeps_every_digit(tmp_path: Path, cameras: CaptureCameras) -> None:
+def test_cameras_json_is_read_back_exactly(tmp_path: Path, cameras: CaptureCameras) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
     found = read_cameras_json(layout.cameras)
@@ -47,16 +47,16 @@ def test_cameras_json_keeps_every_digit(tmp_path: Path, cameras: CaptureCameras)
     assert (found.view_names, found.image_sizes, found.scale) == (NAMES, SIZES, Scale.METRIC)
 
 
-def test_cameras_json_says_what_it_holds(tmp_path: Path) -> None:
+def test_cameras_json_records_conventions_units_and_sizes(tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, capture_cameras([made_capture(3)]))
     content = json.loads(layout.cameras.read_text())
     assert content["conventions"] == DESCRIPTION
     assert (content["scale"], content["unit"]) == ("metric", "metre")
-    still, moving = content["views"]["cam 1"], content["views"]["../../x"]
-    assert (still["static"], moving["static"]) == (True, False)
-    assert still["image_size"] == [640, 480]
-    assert np.shape(still["world_to_camera"]) == (4, 4)
+    static, moving = content["views"]["cam 1"], content["views"]["../../x"]
+    assert (static["static"], moving["static"]) == (True, False)
+    assert static["image_size"] == [640, 480]
+    assert np.shape(static["world_to_camera"]) == (4, 4)
     assert np.shape(moving["world_to_camera"]) == (3, 4, 4)
     assert np.shape(moving["intrinsics"]) == (3, 3)
 
@@ -94,7 +94,7 @@ def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) 
         assert json.loads(again.read_text()) == json.loads(path.read_text())
 
 
-def test_a_name_that_utf8_cannot_hold_is_written_readably(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
     capture = made_capture(1, 28, sizes=((14, 14),), names=("caf\udce9",))
     layout = OutputLayout(tmp_path, capture.view_names)
     write_capture_cameras(layout, capture_cameras([capture]))
@@ -110,7 +110,7 @@ def test_cameras_that_are_not_finite_are_not_written() -> None:
         capture_cameras([broken])
 
 
-def test_records_that_do_not_fit_are_refused(cameras: CaptureCameras) -> None:
+def test_records_of_inconsistent_shapes_are_refused(cameras: CaptureCameras) -> None:
     with pytest.raises(ShapeError, match="no predictions"):
         capture_cameras([])
     with pytest.raises(ShapeError, match=r"intrinsics is torch\.float32"):
@@ -130,7 +130,7 @@ def test_records_that_do_not_fit_are_refused(cameras: CaptureCameras) -> None:
         ("{", "", "Invalid JSON"),
     ],
 )
-def test_damaged_camera_files_are_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_invalid_camera_files_are_refused_with_the_field(tmp_path: Path, old: str, new: str, words: str) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, capture_cameras([made_capture(2)]))
     text = layout.cameras.read_text()
@@ -141,7 +141,7 @@ def test_damaged_camera_files_are_named(tmp_path: Path, old: str, new: str, word
     assert caught.value.hint
 
 
-def test_missing_and_unreadable_camera_files_are_named(tmp_path: Path) -> None:
+def test_missing_and_unreadable_camera_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is missing"):
         read_cameras_json(tmp_path / "cameras.json")
     with pytest.raises(InputError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""Every name leads to a file inside the folder."""
+"""File names of views, and paths inside the output folder."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ HOSTILE = st.sampled_from(["", ".", "..", "../../x", "/etc/passwd", "a/b", "-rf"
 
 
 @given(st.lists(ANY_TEXT | HOSTILE, max_size=12))
-def test_any_names_become_distinct_safe_names(names: list[str]) -> None:
+def test_any_view_names_have_distinct_safe_file_names(names: list[str]) -> None:
     cleaned = safe_names(names)
     assert len(cleaned) == len(names)
     assert len({name.casefold() for name in cleaned}) == len(names)
@@ -35,7 +35,7 @@ def test_every_path_stays_inside_the_folder(names: list[str], tmp_path_factory: 
             assert path != folder
 
 
-def test_names_are_kept_where_they_can_be_and_collisions_are_numbered() -> None:
+def test_safe_names_are_kept_and_collisions_are_numbered() -> None:
     assert safe_names(["cam01", "a b", "a_b", "A_B", "a_b_2"]) == ("cam01", "a_b", "a_b_2", "A_B_3", "a_b_2_2")
     assert safe_names(["../../x", "caméra", ".hidden", "-rf", "日本", ""]) == (
         "_.._x",
@@ -50,7 +50,7 @@ def test_names_are_kept_where_they_can_be_and_collisions_are_numbered() -> None:
     assert long[1].endswith("_2")
 
 
-def test_the_contract_has_these_paths(tmp_path: Path) -> None:
+def test_paths_follow_the_output_contract(tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, ("a b", "c"))
     paths = [
         *(layout.run, layout.cameras, layout.tum("a b"), layout.open3d_trajectory("c"), layout.points(0)),
@@ -64,7 +64,7 @@ def test_the_contract_has_these_paths(tmp_path: Path) -> None:
     ]
 
 
-def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+def test_a_symbolic_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     folder = tmp_path / "out"
     folder.mkdir()
@@ -76,7 +76,7 @@ def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
         layout.preview("../../x")
 
 
-def test_equal_names_and_unknown_views_are_errors(tmp_path: Path) -> None:
+def test_equal_names_and_unknown_views_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="same name"):
         OutputLayout(tmp_path, ("a", "a"))
     with pytest.raises(UsageError, match="1 file names for 2 views"):

@@ -1,4 +1,4 @@
-"""Maps keep their values to their own rounding, and say what did not fit."""
+"""Quantization of depth, confidence and motion maps, and PNG files."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,7 @@ def quantized(*values: float, depth_scale: float = 1000.0) -> tuple[list[int], i
     return levels[0].tolist(), clipped
 
 
-def test_depth_is_clipped_and_counted_and_never_wraps() -> None:
+def test_depth_is_clipped_and_counted() -> None:
     assert quantized(0.0, -1.0, math.nan, math.inf, -math.inf) == ([0, 0, 0, 0, 0], 0)
     assert quantized(65.535, 65.536, 70.0, 1e30) == ([65535, 65535, 65535, 65535], 3)
     assert quantized(0.0006, 0.0004, 1e-12) == ([1, 1, 1], 2)
@@ -55,7 +55,7 @@ def test_confidence_and_motion_are_rounded_as_documented() -> None:
 
 
 @given(st.floats(1e-6, 1e6))
-def test_the_depth_scale_is_round_and_leaves_headroom(deepest: float) -> None:
+def test_the_depth_scale_is_a_round_number_with_headroom(deepest: float) -> None:
     depth = torch.full((1, 4, 4), deepest, dtype=torch.float64)
     scale = choose_depth_scale(depth, torch.ones_like(depth, dtype=torch.bool))
     mantissa = scale / 10.0 ** math.floor(math.log10(scale) + 1e-9)
@@ -63,7 +63,7 @@ def test_the_depth_scale_is_round_and_leaves_headroom(deepest: float) -> None:
     assert 65535 / 10.01 <= 4 * deepest * scale <= 65535 * (1 + 1e-9)
 
 
-def test_the_depth_scale_ignores_what_is_not_depth() -> None:
+def test_the_depth_scale_ignores_invalid_depth() -> None:
     depth = torch.tensor([[1.0, 1.0, math.inf, math.nan, -5.0, 1e9]])
     valid = torch.tensor([[True, True, True, True, True, False]])
     assert choose_depth_scale(depth, valid) == 10000.0
@@ -72,7 +72,7 @@ def test_the_depth_scale_ignores_what_is_not_depth() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_every_float_type_passes_the_numpy_boundary(dtype: torch.dtype) -> None:
+def test_tensors_of_every_float_type_are_converted_to_numpy(dtype: torch.dtype) -> None:
     tensor = torch.tensor([[0.5, 2.0]], dtype=dtype, requires_grad=True)
     assert to_numpy(tensor).tolist() == [[0.5, 2.0]]
     assert quantize_depth(tensor, torch.ones(1, 2, dtype=torch.bool), 100.0)[0].tolist() == [[50, 200]]
@@ -81,7 +81,7 @@ def test_every_float_type_passes_the_numpy_boundary(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.uint16, np.uint8])
-def test_grey_pngs_read_back_the_same_with_other_readers(tmp_path: Path, kind: type[np.generic]) -> None:
+def test_grey_pngs_are_read_back_exactly_by_pillow_and_opencv(tmp_path: Path, kind: type[np.generic]) -> None:
     image = np.random.default_rng(0).integers(0, np.iinfo(kind).max, (13, 17), endpoint=True).astype(kind)
     path = write_png(tmp_path / "x.png", image).path
     assert (np.asarray(Image.open(path)) == image).all()
@@ -89,20 +89,20 @@ def test_grey_pngs_read_back_the_same_with_other_readers(tmp_path: Path, kind: t
     assert (read_png(path, kind, (13, 17)) == image).all()
 
 
-def test_colour_pngs_keep_red_first(tmp_path: Path) -> None:
+def test_colour_pngs_are_rgb(tmp_path: Path) -> None:
     image = np.zeros((2, 3, 3), dtype=np.uint8)
     image[..., 0] = 200
     path = write_png(tmp_path / "x.png", image).path
     assert (np.asarray(Image.open(path)) == image).all()
 
 
-def test_an_image_that_png_cannot_hold_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_be_encoded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cv2, "imencode", lambda *_: (False, None))
     with pytest.raises(OutputError, match="cannot encode"):
         write_png(tmp_path / "x.png", np.zeros((2, 2), dtype=np.uint8))
 
 
-def test_maps_that_are_missing_damaged_or_foreign_are_named(tmp_path: Path) -> None:
+def test_missing_damaged_or_other_images_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.png"
     with pytest.raises(InputError, match=r"x\.png' is missing"):
         read_png(path, np.uint16, (2, 2))

@@ -1,4 +1,4 @@
-"""Without Open3D nothing breaks, and the line that mends it is told."""
+"""Errors without a working Open3D, with the command that fixes them."""
 
 import importlib
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("failure", "message", "hint"), FAILURES)
-def test_each_way_to_fail_is_told_apart(
+def test_every_failure_of_open3d_has_its_own_message_and_hint(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, message: str, hint: str
 ) -> None:
     def fail(_: str) -> None:

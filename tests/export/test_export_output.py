@@ -1,4 +1,4 @@
-"""A whole export, read back by independent readers: every number is the prediction's, to the file's own rounding."""
+"""A whole export, read back by independent readers: values equal the predictions up to quantization."""
 
 import hashlib
 from dataclasses import replace
@@ -18,10 +18,10 @@ from page4d.export.instant import InstantOptions, write_capture_cameras, write_i
 from page4d.export.layout import OutputLayout
 from page4d.export.output import Output, open_output
 from page4d.export.ply import read_ply_header
-from page4d.export.points import PointOptions
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import transform_points
 from page4d.predictions import Predictions
+from page4d.settings import PointOptions
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def content(capture: Predictions, name: str, index: int, view: int) -> np.ndarra
     return getattr(capture, name)[0, index, view][..., transform.rows, transform.columns].numpy()
 
 
-def test_maps_are_the_predictions_to_their_rounding(capture: Predictions, output: Output) -> None:
+def test_maps_equal_the_predictions_up_to_quantization(capture: Predictions, output: Output) -> None:
     for index in range(2):
         for view, name in enumerate(NAMES):
             depth = content(capture, "depth", index, view)
@@ -53,7 +53,7 @@ def test_maps_are_the_predictions_to_their_rounding(capture: Predictions, output
             assert np.array_equal(moving, content(capture, "dynamic", index, view) >= 0.5)
 
 
-def test_other_readers_see_the_same_maps(output: Output) -> None:
+def test_pillow_and_opencv_read_the_same_maps(output: Output) -> None:
     path = output.layout.depth(1, NAMES[2])
     levels = np.asarray(Image.open(path)).astype(np.float64)
     assert np.array_equal(levels, cv2.imread(str(path), cv2.IMREAD_UNCHANGED))
@@ -61,7 +61,7 @@ def test_other_readers_see_the_same_maps(output: Output) -> None:
     assert set(np.unique(np.asarray(Image.open(output.layout.dynamic(1, NAMES[2]))))) == {0, 255}
 
 
-def test_maps_have_the_aspect_of_the_originals(output: Output) -> None:
+def test_maps_have_the_aspect_ratio_of_the_originals(output: Output) -> None:
     for view, (height, width) in zip(NAMES, SIZES, strict=True):
         found = output.depth(0, view).shape
         assert abs(found[0] / height - found[1] / width) <= 0.5 / min(height, width)
@@ -71,10 +71,10 @@ def test_every_point_projects_onto_its_pixel_and_depth(output: Output) -> None:
     for index in range(2):
         cloud = output.points(index)
         for view, name in enumerate(NAMES):
-            mine = cloud[cloud.view == view]
-            assert mine.num_points > 1000
+            points = cloud[cloud.view == view]
+            assert points.num_points > 1000
             in_camera = transform_points(
-                output.cameras.world_to_camera[index, view], torch.from_numpy(mine.xyz).double()
+                output.cameras.world_to_camera[index, view], torch.from_numpy(points.xyz).double()
             )
             pixels, depth = project(in_camera, output.intrinsics_at_maps(name)[index])
             cell = pixels.floor().long()
@@ -82,13 +82,13 @@ def test_every_point_projects_onto_its_pixel_and_depth(output: Output) -> None:
             read = output.depth(index, name)[cell[:, 1], cell[:, 0]]
             assert np.abs(read - depth.numpy()).max() <= 0.51 / output.run.depth_scale
             confidence = output.confidence(index, name)[cell[:, 1], cell[:, 0]]
-            assert np.abs(confidence - mine.confidence).max() <= 0.51 / 255
+            assert np.abs(confidence - points.confidence).max() <= 0.51 / 255
             moving = output.dynamic(index, name)
             assert moving is not None
-            assert np.array_equal(moving[cell[:, 1], cell[:, 0]], mine.dynamic == 1)
+            assert np.array_equal(moving[cell[:, 1], cell[:, 0]], points.dynamic == 1)
 
 
-def test_clouds_say_what_they_are(output: Output) -> None:
+def test_the_header_of_a_cloud_records_unit_time_and_views(output: Output) -> None:
     comments = read_ply_header(output.layout.points(1)).comments
     assert "unit metre" in comments
     assert f"time {output.run.times[1]!r} seconds" in comments
@@ -104,10 +104,10 @@ def tree(folder: Path) -> dict[str, str]:
     }
 
 
-def test_the_same_export_twice_is_byte_identical_and_changes_no_input(capture: Predictions, tmp_path: Path) -> None:
+def test_exports_are_deterministic_and_leave_predictions_unchanged(capture: Predictions, tmp_path: Path) -> None:
     before = {name: getattr(capture, name).clone() for name in ("depth", "images", "valid", "dynamic")}
     poses = capture.cameras.world_to_camera.clone(), capture.cameras.intrinsics.clone()
-    options = {"points": PointOptions(voxel_size=0.05, max_points=2000, seed=3)}
+    options = {"points": PointOptions(voxel_size=0.05, max_points=2000), "seed": 3}
     written = [export(tmp_path / name, capture, **options) for name in ("a", "b")]
     assert tree(tmp_path / "a") == tree(tmp_path / "b")
     for name, value in before.items():
@@ -120,7 +120,9 @@ def test_the_same_export_twice_is_byte_identical_and_changes_no_input(capture: P
     assert written[0].num_points == 4000
 
 
-def test_bfloat16_and_no_motion_and_no_metres(tmp_path: Path, capture: Predictions) -> None:
+def test_bfloat16_predictions_without_motion_and_metric_scale_are_written(
+    tmp_path: Path, capture: Predictions
+) -> None:
     half = replace(
         capture.at_times(0, 1),
         dynamic=None,
@@ -147,7 +149,7 @@ def test_clipped_depth_is_counted(tmp_path: Path, capture: Predictions) -> None:
     assert export(tmp_path, far, writers=("depth",)).clipped_depths == int((far.depth > 65.535)[far.valid].sum())
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path, capture: Predictions) -> None:
+def test_inconsistent_instants_and_options_are_refused(tmp_path: Path, capture: Predictions) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     with pytest.raises(ShapeError, match="an instant of"):
         write_instant(layout, 0, capture, InstantOptions(depth_scale=1.0))
@@ -160,14 +162,14 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, capture: Predictions) -> N
         InstantOptions(depth_scale=0.0)
 
 
-def test_asking_for_what_is_not_there_is_told(output: Output) -> None:
+def test_unknown_views_and_instants_are_refused(output: Output) -> None:
     with pytest.raises(UsageError, match="no view is called 'cam9'"):
         output.depth(0, "cam9")
     with pytest.raises(UsageError, match="no instant 2"):
         output.points(2)
 
 
-def test_folders_without_a_finished_run_are_told_apart(tmp_path: Path, capture: Predictions) -> None:
+def test_folders_without_a_complete_run_are_refused(tmp_path: Path, capture: Predictions) -> None:
     with pytest.raises(InputError, match="is not a folder"):
         open_output(tmp_path / "none")
     with pytest.raises(InputError, match=r"holds no result: run\.json is missing"):
@@ -182,7 +184,7 @@ def test_folders_without_a_finished_run_are_told_apart(tmp_path: Path, capture: 
         partial.depth(0, NAMES[0])
 
 
-def test_records_of_different_runs_are_noticed(tmp_path: Path, capture: Predictions) -> None:
+def test_camera_files_of_another_run_are_refused(tmp_path: Path, capture: Predictions) -> None:
     export(tmp_path, capture)
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, capture_cameras([capture.at_times(0, 1)]))

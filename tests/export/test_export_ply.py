@@ -1,4 +1,4 @@
-"""The PLY file has one layout, whoever reads or writes it."""
+"""PLY files of point clouds, compared with Open3D."""
 
 import contextlib
 from pathlib import Path
@@ -45,7 +45,7 @@ def open3d() -> object:
     return module
 
 
-def test_the_bytes_are_these() -> None:
+def test_the_bytes_follow_the_documented_layout() -> None:
     cloud = PointCloud(
         xyz=np.array([[1, 2, 3]], dtype=np.float32),
         rgb=np.array([[4, 5, 6]], dtype=np.uint8),
@@ -63,7 +63,7 @@ def test_the_bytes_are_these() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 1000])
-def test_our_reader_returns_what_was_written(tmp_path: Path, number: int) -> None:
+def test_clouds_are_read_back_exactly(tmp_path: Path, number: int) -> None:
     cloud = made_cloud(number)
     written = write_ply(tmp_path / "x.ply", cloud, ["time 0.5 seconds"])
     assert same(read_ply(written.path), cloud)
@@ -72,7 +72,7 @@ def test_our_reader_returns_what_was_written(tmp_path: Path, number: int) -> Non
     assert header.num_bytes + 21 * number == written.num_bytes
 
 
-def test_open3d_reads_our_file(tmp_path: Path, open3d: object) -> None:
+def test_open3d_reads_the_clouds(tmp_path: Path, open3d: object) -> None:
     cloud = made_cloud(500)
     path = write_ply(tmp_path / "x.ply", cloud, ["unit metre"]).path
     found = open3d.t.io.read_point_cloud(str(path))  # type: ignore[attr-defined]
@@ -92,7 +92,7 @@ def test_open3d_writes_the_same_vertices(tmp_path: Path, open3d: object) -> None
     assert same(read_ply(path), cloud)
 
 
-def test_other_orders_and_number_types_are_read(tmp_path: Path) -> None:
+def test_other_property_orders_and_number_types_are_read(tmp_path: Path) -> None:
     cloud = made_cloud(20)
     kinds = {"float": "<f8", "uchar": "<i4"}
     names = {"float": "double", "uchar": "int"}
@@ -117,12 +117,12 @@ def test_other_orders_and_number_types_are_read(tmp_path: Path) -> None:
         (b"element vertex 3", b"element vertex x", "vertices alone"),
         (b"element vertex 3", b"element vertex 3\nelement face 0", "vertices alone"),
         (b"property uchar view", b"property list uchar int view", "list properties"),
-        (b"property uchar view", b"property uchar look", "its properties are"),
+        (b"property uchar view", b"property uchar other", "its properties are"),
         (b"property uchar view", b"property half view", "its properties are"),
         (b"element vertex 3", b"element vertex 99999999999999", "incomplete"),
     ],
 )
-def test_foreign_and_damaged_files_are_named(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
+def test_other_and_damaged_files_are_refused(tmp_path: Path, old: bytes, new: bytes, words: str) -> None:
     data = encode_ply(made_cloud(3))
     assert old in data
     (tmp_path / "x.ply").write_bytes(data.replace(old, new))
@@ -130,7 +130,7 @@ def test_foreign_and_damaged_files_are_named(tmp_path: Path, old: bytes, new: by
         read_ply(tmp_path / "x.ply")
 
 
-def test_missing_and_cut_off_files_are_named(tmp_path: Path) -> None:
+def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is missing"):
         read_ply(tmp_path / "x.ply")
     with pytest.raises(InputError, match="cannot be read"):
@@ -140,13 +140,13 @@ def test_missing_and_cut_off_files_are_named(tmp_path: Path) -> None:
         read_ply(tmp_path / "x.ply")
 
 
-CUT_OFF = st.builds(
+TRUNCATED = st.builds(
     lambda cut, extra: encode_ply(made_cloud(2))[:cut] + extra, st.integers(0, 340), st.binary(max_size=40)
 )
 
 
-@given(st.binary(max_size=300) | CUT_OFF)
-def test_any_bytes_give_a_cloud_or_one_of_our_errors(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+@given(st.binary(max_size=300) | TRUNCATED)
+def test_any_bytes_give_a_cloud_or_a_page4d_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzz.ply"
     path.write_bytes(data)
     with contextlib.suppress(Page4DError):

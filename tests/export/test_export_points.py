@@ -1,4 +1,4 @@
-"""Clouds keep surfaces, drop what floats between them, and are the same every time."""
+"""Point clouds: filtering of flying pixels, thinning, and determinism."""
 
 import math
 from dataclasses import replace
@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from page4d.choices import PointSource
 from page4d.errors import ShapeError, UsageError
-from page4d.export.points import PointOptions, PointSource, merged_cloud, random_subset, surface_mask, voxel_subset
+from page4d.export.points import merged_cloud, random_subset, surface_mask, voxel_subset
 from page4d.geometry.camera import camera_rays, project, unproject
 from page4d.geometry.rigid import transform_points
+from page4d.settings import PointOptions
 
 
 def intrinsics(width: int, focal_px: float | None = None) -> Tensor:
@@ -27,7 +29,7 @@ def kept(depth: Tensor, edge_angle_deg: float = 85.0, valid: Tensor | None = Non
     return surface_mask(points, depth > 0 if valid is None else valid, edge_angle_deg)
 
 
-def test_a_step_edge_loses_no_pixel() -> None:
+def test_a_depth_step_keeps_every_pixel() -> None:
     depth = torch.full((16, 64), 2.0)
     depth[:, 30:] = 5.0
     assert kept(depth).all()
@@ -36,7 +38,7 @@ def test_a_step_edge_loses_no_pixel() -> None:
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_a_ramp_between_two_surfaces_goes_and_nothing_else(length: int, transposed: bool) -> None:
+def test_only_the_ramp_between_two_surfaces_is_removed(length: int, transposed: bool) -> None:
     depth = torch.full((64, 64), 2.0)
     depth[:, 30:] = 5.0
     for pixel in range(length):
@@ -50,7 +52,7 @@ def test_a_ramp_between_two_surfaces_goes_and_nothing_else(length: int, transpos
 
 
 def grazing_plane(width: int, incidence_deg: float) -> Tensor:
-    """Depth of a plane that turns away along x and is seen at the given angle from the front at the centre."""
+    """Return the depth of a plane inclined along x, with the given incidence angle at the image centre."""
     tilt = math.radians(incidence_deg)
     normal = torch.tensor([math.sin(tilt), 0.0, -math.cos(tilt)], dtype=torch.float64)
     rays = camera_rays(intrinsics(width), (width, width))
@@ -59,7 +61,7 @@ def grazing_plane(width: int, incidence_deg: float) -> Tensor:
 
 
 @pytest.mark.parametrize("width", [64, 512])
-def test_a_grazing_plane_is_judged_by_its_angle_at_any_resolution(width: int) -> None:
+def test_a_slanted_plane_is_filtered_by_its_angle_at_any_resolution(width: int) -> None:
     depth = grazing_plane(width, 80.0)
     rays = torch.nn.functional.normalize(camera_rays(intrinsics(width), (width, width)), dim=-1)
     tilt = math.radians(80.0)
@@ -72,7 +74,7 @@ def test_a_grazing_plane_is_judged_by_its_angle_at_any_resolution(width: int) ->
     assert kept(depth, edge_angle_deg=82.0, focal_px=width)[middle, middle].all()
 
 
-def test_invalid_neighbours_do_not_count_and_borders_use_what_exists() -> None:
+def test_invalid_neighbours_and_borders_are_ignored() -> None:
     depth = torch.full((8, 8), 2.0)
     depth[3, 3] = 9.0
     assert not kept(depth)[3, 3]
@@ -86,7 +88,7 @@ def test_invalid_neighbours_do_not_count_and_borders_use_what_exists() -> None:
         assert kept(torch.ones(shape)).all()
 
 
-def test_numbers_that_are_not_finite_do_not_spread() -> None:
+def test_values_that_are_not_finite_do_not_affect_neighbours() -> None:
     depth = torch.full((8, 8), 2.0, dtype=torch.float64)
     depth[2, 2], depth[5, 5] = math.nan, math.inf
     points = unproject(depth, intrinsics(8))
@@ -94,38 +96,38 @@ def test_numbers_that_are_not_finite_do_not_spread() -> None:
     assert torch.equal(surface_mask(points, valid, 85.0), valid)
 
 
-def test_points_lie_where_their_pixels_and_depths_say() -> None:
+def test_points_project_onto_their_pixels_and_depths() -> None:
     capture = made_capture(1)
     cloud = merged_cloud(capture, PointOptions(edge_angle_deg=90))
     assert cloud.num_points == int(capture.valid.sum())
     for view in range(4):
-        mine = cloud[cloud.view == view]
+        points = cloud[cloud.view == view]
         valid = capture.valid[0, 0, view]
         pose = capture.cameras.world_to_camera[0, 0, view].double()
         pixels, depth = project(
-            transform_points(pose, torch.from_numpy(mine.xyz).double()),
+            transform_points(pose, torch.from_numpy(points.xyz).double()),
             capture.cameras.intrinsics[0, 0, view].double(),
         )
         rows, columns = valid.nonzero(as_tuple=True)
         assert torch.allclose(pixels, torch.stack([columns, rows], dim=-1).double() + 0.5, atol=1e-3)
         assert torch.allclose(depth, capture.depth[0, 0, view][valid].double(), rtol=1e-5)
         colors = capture.images[0, 0, view].permute(1, 2, 0)[valid]
-        assert np.abs(mine.rgb / 255 - colors.numpy()).max() <= 0.5 / 255 + 1e-6
-        assert np.array_equal(mine.confidence, capture.depth_confidence[0, 0, view][valid].numpy())
-        assert np.array_equal(mine.dynamic, capture.dynamic[0, 0, view][valid].numpy().astype(np.uint8))
+        assert np.abs(points.rgb / 255 - colors.numpy()).max() <= 0.5 / 255 + 1e-6
+        assert np.array_equal(points.confidence, capture.depth_confidence[0, 0, view][valid].numpy())
+        assert np.array_equal(points.dynamic, capture.dynamic[0, 0, view][valid].numpy().astype(np.uint8))
 
 
-def test_the_balls_outline_survives_and_a_blurred_one_does_not() -> None:
+def test_sharp_silhouettes_are_kept_and_blurred_ones_removed() -> None:
     capture = made_capture(1, 336)
     share = merged_cloud(capture).num_points / int(capture.valid.sum())
     assert share > 0.999
     blurred = torch.nn.functional.avg_pool2d(capture.depth[0, 0][:, None], 3, stride=1, padding=1)[:, 0][None, None]
-    floating = replace(capture, depth=blurred)
-    lost = int(capture.valid.sum()) - merged_cloud(floating).num_points
-    assert lost > 1000
+    blurred_capture = replace(capture, depth=blurred)
+    num_removed = int(capture.valid.sum()) - merged_cloud(blurred_capture).num_points
+    assert num_removed > 1000
 
 
-def test_what_is_not_a_point_is_dropped() -> None:
+def test_invalid_depth_and_low_confidence_are_dropped() -> None:
     capture = made_capture(1)
     depth, confidence = capture.depth.clone(), capture.depth_confidence.clone()
     depth[0, 0, 0, 40, :5] = torch.tensor([0.0, -1.0, math.nan, math.inf, -math.inf])
@@ -142,7 +144,7 @@ def test_what_is_not_a_point_is_dropped() -> None:
     assert half.confidence.min() >= 0.6
 
 
-def test_the_point_heads_own_points_can_be_used() -> None:
+def test_points_of_the_point_head_are_used_on_request() -> None:
     capture = made_capture(1)
     shifted = capture.world_points() + 0.25
     capture = replace(capture, points=shifted, points_confidence=capture.depth_confidence * 0.5)
@@ -198,20 +200,20 @@ def test_a_random_subset_is_seeded_sorted_and_exact() -> None:
     assert not np.array_equal(first, random_subset(1000, 100, 8))
 
 
-def test_limits_thin_the_cloud_in_order() -> None:
+def test_voxels_and_a_maximum_number_thin_the_cloud() -> None:
     capture = made_capture(1)
-    everything = merged_cloud(capture)
+    complete = merged_cloud(capture)
     thin = merged_cloud(capture, PointOptions(voxel_size=0.1))
-    assert 0 < thin.num_points < everything.num_points / 2
+    assert 0 < thin.num_points < complete.num_points / 2
     few = merged_cloud(capture, PointOptions(voxel_size=0.1, max_points=500))
     assert few.num_points == 500
     assert (np.diff(few.view.astype(int)) >= 0).all()
-    assert merged_cloud(capture, PointOptions(max_points=10**7)).num_points == everything.num_points
+    assert merged_cloud(capture, PointOptions(max_points=10**7)).num_points == complete.num_points
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"min_confidence": 1.5}, {"edge_angle_deg": 0.0}, {"voxel_size": -1.0}, {"max_points": -1}, {"seed": -1}],
+    [{"min_confidence": 1.5}, {"edge_angle_deg": 0.0}, {"voxel_size": -1.0}, {"max_points": -1}],
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):

@@ -1,7 +1,6 @@
-"""Previews show what is there: sizes, notices, ranges, visibility and lengths."""
+"""Preview pictures: layout, notices, depth range, hidden-point removal and scale bars."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,23 +9,26 @@ from export_scene import export, made_capture
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
+from page4d.export.arrays import to_bytes, to_numpy
 from page4d.export.cameras import CaptureCameras, capture_cameras
-from page4d.export.output import open_output
+from page4d.export.maps import crop_to_content
+from page4d.export.output import Output, open_output
 from page4d.export.ply import PointCloud
 from page4d.export.points import merged_cloud
 from page4d.export.preview import cloud_view
 from page4d.export.preview.cloud_view import cloud_views
 from page4d.export.preview.contact_sheet import (
-    Tile,
+    FrameMaps,
     chosen_instants,
     contact_sheet,
     depth_range,
-    tiles_from_output,
-    tiles_from_predictions,
+    read_frames,
 )
 from page4d.export.preview.splat import Orthographic, looking_along, splat
 from page4d.export.run_record import UNTRAINED_NOTICE
-from page4d.plotting.canvas import BACKGROUND, BANNER, drawable, round_length, shortened, text_size
+from page4d.plotting.canvas import drawable, round_length, shortened, text_size
+from page4d.plotting.colors import BACKGROUND, BANNER
+from page4d.predictions import Predictions
 
 
 def share(picture: np.ndarray, color: tuple[int, int, int]) -> float:
@@ -34,49 +36,63 @@ def share(picture: np.ndarray, color: tuple[int, int, int]) -> float:
 
 
 @pytest.fixture(scope="module")
-def capture() -> object:
+def capture() -> Predictions:
     return made_capture(2, 84)
 
 
-def test_the_sheet_grows_by_instants_and_carries_the_notice(capture: object) -> None:
-    tiles = [tiles_from_predictions(capture.at_times(index, index + 1)) for index in range(2)]
-    one = contact_sheet(tiles[:1], Scale.METRIC)
-    two = contact_sheet(tiles, Scale.METRIC)
+@pytest.fixture(scope="module")
+def output(capture: Predictions, tmp_path_factory: pytest.TempPathFactory) -> Output:
+    """The capture, written to a folder and opened again."""
+    folder = tmp_path_factory.mktemp("preview")
+    export(folder, capture)
+    return open_output(folder)
+
+
+def images_of(capture: Predictions, time: int) -> list[np.ndarray]:
+    """The images of one instant without padding, as 8-bit RGB."""
+    pairs = zip(capture.images[0, time], capture.pixel_transforms, strict=True)
+    return [to_bytes(to_numpy(crop_to_content(image, transform)).transpose(1, 2, 0)) for image, transform in pairs]
+
+
+def test_the_sheet_grows_with_the_instants_and_shows_the_notice(output: Output) -> None:
+    instants = [read_frames(output, index) for index in range(2)]
+    one = contact_sheet(instants[:1], Scale.METRIC)
+    two = contact_sheet(instants, Scale.METRIC)
     assert two.shape[0] * two.shape[1] > 1.7 * one.shape[0] * one.shape[1]
     assert share(one, BANNER) < 0.001
-    noted = contact_sheet(tiles[:1], Scale.ARBITRARY, UNTRAINED_NOTICE)
+    noted = contact_sheet(instants[:1], Scale.ARBITRARY, UNTRAINED_NOTICE)
     assert noted.shape[0] > one.shape[0]
     assert share(noted[:20], BANNER) > 0.9
 
 
-def test_the_image_is_in_the_sheet(capture: object) -> None:
-    tiles = tiles_from_predictions(capture.at_times(0, 1))
-    sheet = contact_sheet([tiles], Scale.METRIC)
+def test_the_sheet_shows_the_images(capture: Predictions, output: Output) -> None:
+    sheet = contact_sheet([read_frames(output, 0, images_of(capture, 0))], Scale.METRIC)
+    assert sheet.shape[0] > contact_sheet([read_frames(output, 0)], Scale.METRIC).shape[0]
     for color in ((0.9, 0.35, 0.2), (0.3, 0.4, 0.6)):
         assert share(sheet, tuple(round(255 * channel) for channel in color)) > 0.001
 
 
-def test_a_sheet_from_files_shows_the_same_maps(capture: object, tmp_path: Path) -> None:
-    export(tmp_path, capture)
-    output = open_output(tmp_path)
-    exact, read = tiles_from_predictions(capture.at_times(1, 2)), tiles_from_output(output, 1)
-    for first, second in zip(exact, read, strict=True):
-        assert (first.view, first.time) == (second.view, second.time)
-        assert np.abs(first.depth - second.depth).max() < 0.001
-        assert np.array_equal(first.dynamic, second.dynamic)
-        assert second.image is None
-    with_images = tiles_from_output(output, 1, [tile.image for tile in exact])
-    assert np.array_equal(with_images[2].image, exact[2].image)
-    assert contact_sheet([read], Scale.METRIC).shape[1] == contact_sheet([exact], Scale.METRIC).shape[1]
+def test_the_maps_of_a_sheet_are_those_of_the_output(capture: Predictions, output: Output) -> None:
+    images = images_of(capture, 1)
+    for view, frame in enumerate(read_frames(output, 1, images)):
+        transform = capture.pixel_transforms[view]
+        depth, dynamic = (
+            to_numpy(crop_to_content(maps[0, 1, view], transform)) for maps in (capture.depth, capture.dynamic)
+        )
+        assert (frame.view, frame.time) == (capture.view_names[view], float(capture.times[1]))
+        assert np.abs(depth - frame.depth).max() < 0.001
+        assert np.array_equal(dynamic > 0.5, frame.dynamic)
+        assert np.array_equal(frame.image, images[view])
+    assert all(frame.image is None for frame in read_frames(output, 1))
 
 
-def test_sparse_tiles_are_drawn() -> None:
-    nothing = Tile(view="日本", time=0.0, depth=np.zeros((10, 400), dtype=np.float32))
-    flat = Tile(view="x" * 300, time=0.0, depth=np.full((400, 10), 2.0, dtype=np.float32))
+def test_frames_with_missing_maps_are_drawn() -> None:
+    unknown = FrameMaps(view="日本", time=0.0, depth=np.zeros((10, 400), dtype=np.float32))
+    flat = FrameMaps(view="x" * 300, time=0.0, depth=np.full((400, 10), 2.0, dtype=np.float32))
     masked = replace(flat, dynamic=flat.depth > 1)
-    assert contact_sheet([[nothing, flat, masked]], Scale.ARBITRARY).ndim == 3
+    assert contact_sheet([[unknown, flat, masked]], Scale.ARBITRARY).ndim == 3
     assert share(contact_sheet([[flat]], Scale.ARBITRARY, UNTRAINED_NOTICE * 2)[:10], BANNER) > 0.3
-    assert depth_range([nothing]) == (0.0, 1.0)
+    assert depth_range([unknown]) == (0.0, 1.0)
     assert depth_range([flat]) == pytest.approx((1.8, 2.2))
     with pytest.raises(ShapeError, match="0 instants"):
         contact_sheet([], Scale.METRIC)
@@ -92,20 +108,20 @@ def test_instants_are_spread_over_the_capture() -> None:
     ]
 
 
-def test_the_nearer_point_hides_the_farther_in_any_order() -> None:
+def test_nearer_points_occlude_farther_ones_in_any_order() -> None:
     axes = looking_along(np.array([0.0, 0.0, 1.0]), np.array([0.0, -1.0, 0.0]))
     assert np.allclose(axes, np.eye(3))
     camera = Orthographic(axes=axes, center=np.zeros(3), size=(20, 20), pixels_per_unit=5.0)
     points = np.array([[0.02, 0.02, 1.0], [0.02, 0.02, 3.0]])
     colors = np.array([[200, 0, 0], [0, 200, 0]], dtype=np.uint8)
     for order in ([0, 1], [1, 0]):
-        picture = splat(camera, points[order], colors[order], 2, 2)
+        picture = splat(camera, points[order], colors[order], 2)
         assert picture[10, 10, 0] > 150
         assert picture[10, 10, 1] < 60
         assert tuple(picture[0, 0]) == BACKGROUND
 
 
-def test_points_land_where_the_camera_says() -> None:
+def test_points_are_projected_orthographically() -> None:
     axes = looking_along(np.array([1.0, 0.2, 0.3]), np.array([0.0, -1.0, 0.0]))
     assert np.allclose(axes @ axes.T, np.eye(3))
     assert np.linalg.det(axes) == pytest.approx(1)
@@ -114,7 +130,7 @@ def test_points_land_where_the_camera_says() -> None:
     assert np.allclose(camera.to_canvas(np.array([1.0, 2.0, 3.0]) + axes), [[24, 15, 0], [20, 19, 0], [20, 15, 1]])
 
 
-def test_both_sides_show_cloud_and_cameras(capture: object) -> None:
+def test_both_views_show_cloud_and_cameras(capture: Predictions) -> None:
     cameras = capture_cameras([capture])
     cloud = merged_cloud(capture.at_times(0, 1))
     picture = cloud_views(cloud, cameras, 0)
@@ -165,10 +181,10 @@ def test_odd_rigs_and_empty_clouds_are_drawn(case: str) -> None:
     assert (float((picture.max(axis=-1) < 60)[60:500].mean()) > 0.0005) == (number > 0)
 
 
-def test_a_large_cloud_is_thinned_before_drawing(monkeypatch: pytest.MonkeyPatch, capture: object) -> None:
+def test_a_large_cloud_is_thinned_before_drawing(monkeypatch: pytest.MonkeyPatch, capture: Predictions) -> None:
     cloud, cameras = merged_cloud(capture.at_times(0, 1)), capture_cameras([capture])
     whole = cloud_views(cloud, cameras, 0)
-    monkeypatch.setattr(cloud_view, "_MOST_POINTS", 500)
+    monkeypatch.setattr(cloud_view, "_MAX_POINTS", 500)
     assert share(cloud_views(cloud, cameras, 0), BACKGROUND) > share(whole, BACKGROUND) + 0.02
 
 
@@ -177,7 +193,7 @@ def test_scale_bars_have_round_lengths(longest: float, expected: float) -> None:
     assert round_length(longest) == pytest.approx(expected)
 
 
-def test_long_names_are_cut_in_the_middle() -> None:
+def test_long_names_are_shortened_in_the_middle() -> None:
     assert shortened("cam01", 13, 100) == "cam01"
     cut = shortened("a very long name of a camera", 13, 80)
     assert cut.startswith("a")

@@ -1,4 +1,4 @@
-"""run.json is this text, and nothing that does not belong gets in or out."""
+"""`run.json`: its golden text and its validation."""
 
 import os
 from pathlib import Path
@@ -8,16 +8,14 @@ from pydantic import ValidationError
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
+from page4d.export.diagnostics import ChunkRecord, SeamRecord, TransformRecord
 from page4d.export.layout import OutputLayout
 from page4d.export.run_record import (
     UNTRAINED_NOTICE,
-    ChunkRecord,
     CountsRecord,
     NetworkRecord,
     RunRecord,
     SceneRecord,
-    SeamRecord,
-    TransformRecord,
     read_run,
     view_record,
     write_run,
@@ -64,7 +62,7 @@ def example(layout: OutputLayout) -> RunRecord:
     )
 
 
-def test_run_json_is_the_golden_text(tmp_path: Path) -> None:
+def test_run_json_equals_the_golden_text(tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, ("cam 1", "Kamera ü"))
     write_run(layout, example(layout))
     if os.environ.get("PAGE4D_REGENERATE"):
@@ -74,7 +72,7 @@ def test_run_json_is_the_golden_text(tmp_path: Path) -> None:
     assert read_run(layout) == example(layout)
 
 
-def test_an_untrained_network_always_says_so() -> None:
+def test_an_untrained_network_always_has_the_notice() -> None:
     assert NetworkRecord(name="x", trained=False).notice == UNTRAINED_NOTICE
     assert NetworkRecord(name="x", trained=False, notice="fine").notice == UNTRAINED_NOTICE
     assert NetworkRecord(name="x", trained=True).notice == ""
@@ -84,7 +82,7 @@ def test_an_untrained_network_always_says_so() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"unit": "arbitrary"}, "does not belong"),
+        ({"unit": "arbitrary"}, "contradicts scale"),
         ({"depth_scale": float("inf")}, "depth_scale"),
         ({"settings": {"x": float("nan")}}, "settings"),
         ({"settings": {"x": [{"y": float("nan")}]}}, "settings"),
@@ -93,13 +91,13 @@ def test_an_untrained_network_always_says_so() -> None:
         ({"views": []}, "views"),
     ],
 )
-def test_values_that_do_not_belong_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
+def test_invalid_values_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
     record = example(OutputLayout(tmp_path, ("cam 1", "Kamera ü"))).model_dump()
     with pytest.raises(ValidationError, match=words):
         RunRecord(**{**record, **change})
 
 
-def test_two_views_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_views_of_the_same_name_are_refused(tmp_path: Path) -> None:
     record = example(OutputLayout(tmp_path, ("cam 1", "Kamera ü"))).model_dump()
     record["views"][1]["safe_name"] = record["views"][0]["safe_name"]
     with pytest.raises(ValidationError, match="same safe_name"):
@@ -115,7 +113,7 @@ def test_two_views_of_one_name_are_refused(tmp_path: Path) -> None:
         ('"seed": 0', '"seed": 0, "sed": 1', "sed: Extra inputs"),
     ],
 )
-def test_a_changed_file_is_named_with_the_place(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_an_invalid_file_is_refused_with_the_field(tmp_path: Path, old: str, new: str, words: str) -> None:
     layout = OutputLayout(tmp_path, ("cam 1", "Kamera ü"))
     write_run(layout, example(layout))
     text = layout.run.read_text()
@@ -125,7 +123,7 @@ def test_a_changed_file_is_named_with_the_place(tmp_path: Path, old: str, new: s
         read_run(layout)
 
 
-def test_a_file_name_in_another_encoding_is_kept_readably(tmp_path: Path) -> None:
+def test_a_file_name_in_another_encoding_is_escaped(tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, ("caf\udce9",))
     record = view_record(layout, "caf\udce9", "caf\udce9.mp4", fit_views([(14, 14)], 14, 14)[0], Clock())
     assert (record.name, record.safe_name) == ("caf\\udce9", "caf_")

@@ -1,4 +1,4 @@
-"""Random transforms and cameras for the property tests, and the one table of tolerances."""
+"""Random transforms and cameras for property tests, and tolerances per dtype."""
 
 import math
 
@@ -10,7 +10,7 @@ from page4d.geometry.rotation import matrix_from_quaternion
 from page4d.geometry.similarity import Sim3
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
-"""Absolute and relative error of one short chain of operations on numbers of size one."""
+"""Absolute and relative error of a short chain of operations on values of magnitude one."""
 
 DTYPES = tuple(TOLERANCE)
 BATCHES = ((), (1,), (5,), (2, 3), (0,))
@@ -23,22 +23,22 @@ def close(actual: Tensor, expected: Tensor, factor: float = 1.0) -> None:
 
 
 def generator(seed: int) -> torch.Generator:
-    """Return a seeded source of random numbers."""
+    """Return a seeded random generator."""
     return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return normal numbers, drawn in float64 so that all dtypes see the same ones."""
+    """Return standard normal samples, drawn in float64 so that they are equal for all dtypes."""
     return torch.randn(shape, generator=generator(seed), dtype=torch.float64).to(dtype)
 
 
 def rotations(*batch: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return rotations, uniformly distributed."""
+    """Return uniformly distributed rotations."""
     return matrix_from_quaternion(normal(*batch, 4, seed=seed, dtype=dtype))
 
 
 def rotation_vectors(seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return rotation vectors with angles from 0 to pi, dense at both ends, in many directions."""
+    """Return rotation vectors with angles from 0 to pi, dense near both ends, in many directions."""
     small = [0.0, 1e-300, 1e-170, 1e-16, 1e-9, 1e-8, 1e-7, 1e-6, 9.9e-5, 1e-4, 1.01e-4, 1e-3, 0.0099, 0.0101, 0.1]
     angles = [*small, 1.0, 2.0, 3.0, *(math.pi - gap for gap in (0.1, 1e-3, 1e-6, 1e-9, 1e-12)), math.pi]
     directions = torch.cat([torch.eye(3, dtype=torch.float64), normal(20, 3, seed=seed)])

@@ -1,4 +1,4 @@
-"""Robust averages: equivariance, outliers, and exactness where nothing disagrees."""
+"""Robust averages: equivariance, outliers, and exactness without noise."""
 
 import pytest
 import torch
@@ -19,12 +19,12 @@ from page4d.geometry.rigid import camera_centers, rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector, mean_rotation, rotation_angle
 
 
-def around(truth: Tensor, count: int, seed: int, size: float = 0.01) -> Tensor:
-    """Return K rotations [K, *batch] within some angle of the true ones."""
+def noisy(truth: Tensor, count: int, seed: int, size: float = 0.01) -> Tensor:
+    """Return K noisy samples [K, *batch] of rotations."""
     return truth @ matrix_from_rotation_vector(size * normal(count, *truth.shape[:-2], 3, seed=seed))
 
 
-def test_a_median_of_equal_samples_is_the_sample() -> None:
+def test_the_median_of_equal_samples_is_the_sample() -> None:
     point, turn = normal(4, 3, seed=1), rotations(4, seed=2)
     close(geometric_median(point[:, None].expand(4, 7, 3)), point)
     close(median_rotation(turn[:, None].expand(4, 7, 3, 3)), turn, factor=10)
@@ -40,9 +40,9 @@ def test_the_median_of_points_has_the_smallest_sum_of_distances() -> None:
         assert bool(((points - other[:, None]).norm(dim=-1).sum(-1) > cost - 1e-9).all())
 
 
-def test_averages_turn_and_scale_with_their_samples() -> None:
+def test_averages_are_equivariant_to_similarities() -> None:
     move = similarities(seed=4)
-    points, turns = normal(11, 3, seed=5), around(rotations(seed=6), 11, seed=7, size=0.3)
+    points, turns = normal(11, 3, seed=5), noisy(rotations(seed=6), 11, seed=7, size=0.3)
     close(geometric_median(move.apply(points)), move.apply(geometric_median(points)), factor=1e4)
     left, right = rotations(2, seed=8)
     close(median_rotation(left @ turns @ right), left @ median_rotation(turns) @ right, factor=1e4)
@@ -56,9 +56,9 @@ def test_averages_turn_and_scale_with_their_samples() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_fifth_of_wild_cameras_does_little_harm(seed: int) -> None:
+def test_the_median_camera_tolerates_20_percent_outliers(seed: int) -> None:
     truth, lens = transforms(2, seed=seed), intrinsics(2, seed=seed)
-    turns = around(truth[:, :3, :3], 30, seed=seed + 1)
+    turns = noisy(truth[:, :3, :3], 30, seed=seed + 1)
     centers = camera_centers(truth) + 0.01 * normal(30, 2, 3, seed=seed + 2)
     turns[:6], centers[:6] = rotations(6, 2, seed=seed + 3), 10 + 5 * normal(6, 2, 3, seed=seed + 4)
     shaken = lens * torch.exp(0.01 * normal(30, 2, 1, 1, seed=seed + 5))
@@ -69,11 +69,13 @@ def test_a_fifth_of_wild_cameras_does_little_harm(seed: int) -> None:
     assert float(rotation_angle(found.world_to_camera[:, :3, :3], truth[:, :3, :3]).max()) < 0.012
     assert float((found.intrinsics[:, 0, 0] / lens[:, 0, 0] - 1).abs().max()) < 0.01
     mean = mean_rotation(turns.transpose(0, 1))
-    assert float(rotation_angle(mean, truth[:, :3, :3]).max()) > 0.05, "where a plain mean fails"
+    assert float(rotation_angle(mean, truth[:, :3, :3]).max()) > 0.05, (
+        "the mean must fail for the test to be meaningful"
+    )
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_cameras_give_back_the_similarity_between_their_worlds(count: int) -> None:
+def test_robust_alignment_recovers_an_exact_similarity(count: int) -> None:
     move, source = similarities(seed=count), transforms(count, seed=count + 1)
     found = align_cameras_robust(source, move.apply_to_cameras(source))
     close(found.matrix(), move.matrix(), factor=1e4)
@@ -81,7 +83,7 @@ def test_cameras_give_back_the_similarity_between_their_worlds(count: int) -> No
     assert float(kept.scale) == 2 * float(move.scale)
 
 
-def test_one_wrong_camera_of_five_does_not_move_the_others() -> None:
+def test_robust_alignment_ignores_one_outlier_of_five_cameras() -> None:
     move, source = similarities(seed=3), transforms(5, seed=4)
     target = move.apply_to_cameras(source)
     target[2] = transforms(seed=5)
@@ -90,15 +92,15 @@ def test_one_wrong_camera_of_five_does_not_move_the_others() -> None:
     close(found.apply_to_cameras(source)[good], target[good], factor=1e8)
 
 
-def test_cameras_at_one_point_give_no_scale() -> None:
+def test_coincident_cameras_leave_the_scale_undetermined() -> None:
     turns = rotations(3, seed=1)
     source = rigid(turns, torch.zeros(3, 3, dtype=torch.float64))
-    with pytest.raises(DegenerateGeometryError, match="no scale"):
+    with pytest.raises(DegenerateGeometryError, match="scale is undetermined"):
         align_cameras_robust(source, source)
     assert baseline_ratio(torch.zeros(1, 3), torch.zeros(1, 3)) is None
 
 
-def test_a_weighted_median_halves_the_weight() -> None:
+def test_the_weighted_median_splits_the_weight_in_half() -> None:
     values = torch.tensor([3.0, 1.0, 2.0, 10.0])
     assert float(weighted_median(values, torch.tensor([1.0, 1.0, 1.0, 1.0]))) == 2.5
     assert float(weighted_median(values, torch.tensor([1.0, 5.0, 1.0, 1.0]))) == 1.0

@@ -1,4 +1,4 @@
-"""Lens distortion: OpenCV's numbers, both ways, and where the inverse ends."""
+"""Lens distortion: agreement with OpenCV, inversion, and the domain of the inverse."""
 
 import math
 
@@ -49,13 +49,13 @@ def opencv_distort(lens: Distortion, plane: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", LENSES)
-def test_opencv_bends_the_same_way(name: str) -> None:
+def test_distortion_agrees_with_opencv(name: str) -> None:
     plane = plane_points(1.5)
     close(LENSES[name].distort(plane), opencv_distort(LENSES[name], plane), factor=10)
 
 
 def largest_radius(lens: Distortion, limit: float = 20.0) -> float:
-    """Return by brute force the radius up to which the radial part grows (`limit` if it always does)."""
+    """Find by exhaustive search the radius up to which radial distortion is monotonic, at most `limit`."""
     radial = lens
     if lens.model is LensModel.BROWN_CONRADY:
         k = lens.coefficients
@@ -67,7 +67,7 @@ def largest_radius(lens: Distortion, limit: float = 20.0) -> float:
 
 
 @pytest.mark.parametrize("name", LENSES)
-def test_undistortion_undoes_distortion_inside_the_domain(name: str) -> None:
+def test_undistortion_inverts_distortion_within_the_domain(name: str) -> None:
     lens = LENSES[name]
     plane = plane_points(min(0.9 * largest_radius(lens), 3.0))
     again = lens.undistort(lens.distort(plane))
@@ -76,17 +76,17 @@ def test_undistortion_undoes_distortion_inside_the_domain(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LENSES)
-def test_distortion_undoes_undistortion_wherever_that_is_a_number(name: str) -> None:
+def test_distortion_inverts_undistortion_where_it_is_finite(name: str) -> None:
     lens = LENSES[name]
     shown = plane_points(1.3, seed=1)
     ideal = lens.undistort(shown)
-    number = torch.isfinite(ideal).all(-1)
-    assert int(number.sum()) > 300
-    close(lens.distort(ideal[number]), shown[number], factor=100)
+    finite = torch.isfinite(ideal).all(-1)
+    assert int(finite.sum()) > 300
+    close(lens.distort(ideal[finite]), shown[finite], factor=100)
 
 
 @pytest.mark.parametrize("name", LENSES)
-def test_the_domain_is_where_brute_force_finds_growth(name: str) -> None:
+def test_the_domain_agrees_with_exhaustive_search(name: str) -> None:
     lens = LENSES[name]
     edge = largest_radius(lens)
     direction = torch.tensor([0.6, 0.8], dtype=torch.float64)
@@ -95,7 +95,7 @@ def test_the_domain_is_where_brute_force_finds_growth(name: str) -> None:
         assert not bool(lens.in_domain(direction * edge * 1.001))
 
 
-def test_coefficients_near_zero_are_zero() -> None:
+def test_negligible_coefficients_do_not_change_the_domain() -> None:
     radial = (0.0, 0.0, 0.0, 0.0, 0.0, 0.25, -0.25)
     plain = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(*radial, 0.0))
     plane = plane_points(2.0)
@@ -104,18 +104,18 @@ def test_coefficients_near_zero_are_zero() -> None:
         assert torch.equal(lens.in_domain(plane), plain.in_domain(plane))
 
 
-def test_what_no_ray_reaches_is_not_a_number() -> None:
+def test_undistortion_beyond_the_domain_is_nan() -> None:
     lens = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.3, 0.0, 0.0, 0.0))
     edge = 1 / math.sqrt(0.9)
-    brightest = edge * (1 - 0.3 * edge**2)
-    shown = torch.tensor([[brightest * 0.999, 0.0], [brightest * 1.001, 0.0], [3.0, 3.0]], dtype=torch.float64)
+    farthest = edge * (1 - 0.3 * edge**2)
+    shown = torch.tensor([[farthest * 0.999, 0.0], [farthest * 1.001, 0.0], [3.0, 3.0]], dtype=torch.float64)
     ideal = lens.undistort(shown)
     assert bool(torch.isfinite(ideal[0]).all())
     assert 0 < float(ideal[0, 0]) < edge
     assert bool(torch.isnan(ideal[1:]).all())
 
 
-def test_the_mirror_branch_is_never_chosen() -> None:
+def test_undistortion_never_returns_the_folded_branch() -> None:
     lens = LENSES["barrel"]
     edge = largest_radius(lens)
     ideal = lens.undistort(plane_points(1.3, seed=2))
@@ -123,7 +123,7 @@ def test_the_mirror_branch_is_never_chosen() -> None:
     assert float(radii.max()) <= edge * 1.001
 
 
-def test_fisheye_rays_beyond_a_right_angle_are_not_numbers() -> None:
+def test_fisheye_undistortion_beyond_90_degrees_is_nan() -> None:
     lens = LENSES["equidistant"]
     shown = torch.tensor([[1.5, 0.0], [math.pi / 2 + 1e-6, 0.0], [2.5, 0.0]], dtype=torch.float64)
     ideal = lens.undistort(shown)
@@ -133,7 +133,7 @@ def test_fisheye_rays_beyond_a_right_angle_are_not_numbers() -> None:
 
 @pytest.mark.parametrize("name", LENSES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_axis_stays_and_dtypes_and_batches_pass_through(name: str, dtype: torch.dtype) -> None:
+def test_the_axis_is_fixed_and_dtypes_and_batch_axes_are_kept(name: str, dtype: torch.dtype) -> None:
     lens = LENSES[name]
     zero = torch.zeros(2, dtype=dtype)
     close(lens.distort(zero), zero)
@@ -152,7 +152,7 @@ def test_the_axis_stays_and_dtypes_and_batches_pass_through(name: str, dtype: to
     radial=st.lists(st.floats(-0.4, 0.4), min_size=6, max_size=6),
     tangential=st.tuples(st.floats(-2e-3, 2e-3), st.floats(-2e-3, 2e-3)),
 )
-def test_any_lens_comes_back_well_inside_its_domain(radial: list[float], tangential: tuple[float, float]) -> None:
+def test_random_lenses_are_inverted_within_their_domain(radial: list[float], tangential: tuple[float, float]) -> None:
     k1, k2, k3, k4, k5, k6 = radial
     brown = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(k1, k2, *tangential, k3, k4, k5, k6))
     fisheye = Distortion(model=LensModel.FISHEYE, coefficients=(k1, k2, k3, k4))
@@ -162,17 +162,17 @@ def test_any_lens_comes_back_well_inside_its_domain(radial: list[float], tangent
         torch.testing.assert_close(lens.undistort(lens.distort(plane)), plane, atol=1e-8, rtol=0)
 
 
-def test_wrong_coefficients_are_refused() -> None:
+def test_invalid_coefficients_are_refused() -> None:
     with pytest.raises(InputError, match="3 coefficients for brown-conrady distortion") as caught:
         Distortion(model=LensModel.BROWN_CONRADY, coefficients=(0.1, 0.0, 0.0))
-    assert caught.value.hint == "give 4 or 5 or 8"
+    assert caught.value.hint == "pass 4 or 5 or 8 coefficients"
     with pytest.raises(InputError, match="5 coefficients for fisheye"):
         Distortion(model=LensModel.FISHEYE, coefficients=(0.0,) * 5)
     with pytest.raises(InputError, match="nan"):
         Distortion(model=LensModel.FISHEYE, coefficients=(0.0, 0.0, 0.0, math.nan))
 
 
-def test_identity_is_only_a_straight_lens() -> None:
+def test_only_zero_brown_conrady_coefficients_are_the_identity() -> None:
     assert LENSES["none"].is_identity
     assert not LENSES["barrel"].is_identity
     assert not LENSES["equidistant"].is_identity

@@ -1,4 +1,4 @@
-"""Edges: the numbers of the public Pi3 code, and what they mean on surfaces that are known."""
+"""Depth and normal edges: parity with the public Pi3 code, and known surfaces."""
 
 import math
 from pathlib import Path
@@ -20,21 +20,21 @@ def golden() -> dict[str, Tensor]:
     return load_file(Path(__file__).parents[1] / "golden" / "geometry_ops.safetensors")
 
 
-def test_the_recorded_depth_edges(golden: dict[str, Tensor]) -> None:
+def test_depth_edges_equal_the_reference(golden: dict[str, Tensor]) -> None:
     depth, valid = golden["input/depth"][..., 0], golden["input/mask"].bool()
     assert torch.equal(depth_edges(depth, 0.03), golden["output/depth_edge_rtol003"].bool())
     assert torch.equal(depth_edges(depth, 0.03, valid), golden["output/depth_edge_rtol003_masked"].bool())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_recorded_edges_of_depth_and_normals(golden: dict[str, Tensor], dtype: torch.dtype) -> None:
+def test_combined_depth_and_normal_edges_equal_the_reference(golden: dict[str, Tensor], dtype: torch.dtype) -> None:
     points, valid = golden["input/local_points"].to(dtype), golden["input/mask"].bool()
     ours = depth_edges(points[..., 2], 0.03, valid) & normal_edges(points, 5.0, valid)
     assert torch.equal(ours, golden["output/depth_normal_edge_rtol003_masked"].bool())
 
 
 def plane(normal: tuple[float, float, float], distance: float = 3.0) -> Tensor:
-    """Points of a plane, normal . x = distance, seen by the camera."""
+    """Return the camera's point map of the plane normal . x = distance."""
     rays = unproject(torch.ones(30, 40, dtype=torch.float64), LENS)
     return rays * (distance / (rays @ torch.tensor(normal, dtype=torch.float64)))[..., None]
 
@@ -43,7 +43,7 @@ ALL = torch.ones(30, 40, dtype=torch.bool)
 
 
 @pytest.mark.parametrize("normal", [(0.0, 0.0, 1.0), (0.6, 0.0, 0.8), (0.36, 0.48, 0.8)])
-def test_a_plane_has_its_normal_and_no_edge_of_it(normal: tuple[float, float, float]) -> None:
+def test_a_plane_has_a_constant_normal_and_no_edges(normal: tuple[float, float, float]) -> None:
     points = plane(normal)
     ours, known = surface_normals(points, ALL)
     assert bool(known.all())
@@ -53,7 +53,7 @@ def test_a_plane_has_its_normal_and_no_edge_of_it(normal: tuple[float, float, fl
 
 @pytest.mark.parametrize(("bend_deg", "found"), [(4.0, False), (8.0, False), (12.0, True)])
 def test_a_fold_is_an_edge(bend_deg: float, found: bool) -> None:
-    """Two planes that meet in the middle column; the normals there are means, so they turn in two steps."""
+    """Two planes meet in the middle column, where normals are averaged: the angle is split into two steps."""
     half = math.radians(bend_deg / 2)
     left, right = plane((math.sin(half), 0.0, math.cos(half))), plane((-math.sin(half), 0.0, math.cos(half)))
     points = torch.where((torch.arange(40) < 20)[:, None], left, right)
@@ -63,7 +63,7 @@ def test_a_fold_is_an_edge(bend_deg: float, found: bool) -> None:
     assert not edges[:, 24:].any()
 
 
-def test_a_step_in_depth_is_an_edge_beside_it() -> None:
+def test_a_depth_step_is_an_edge_on_both_sides() -> None:
     depth = torch.ones(6, 10, dtype=torch.float64)
     depth[:, 5:] = 1.05
     for share, found in ((0.03, {4, 5}), (0.049, {4}), (0.06, set())):
@@ -71,7 +71,7 @@ def test_a_step_in_depth_is_an_edge_beside_it() -> None:
         assert set(columns) == found
 
 
-def test_what_is_not_valid_makes_no_edge() -> None:
+def test_invalid_pixels_create_no_edges() -> None:
     points = plane((0.0, 0.0, 1.0))
     valid = ALL.clone()
     valid[10:12, 10:14] = False

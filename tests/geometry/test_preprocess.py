@@ -1,4 +1,4 @@
-"""Views are placed as the code of the public networks places them, and their pixels are found again."""
+"""Network input sizes: parity with the code of the public networks, and invertible pixel transforms."""
 
 import json
 from pathlib import Path
@@ -9,20 +9,21 @@ from geometry_samples import close, intrinsics, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from page4d.choices import Preprocess
 from page4d.errors import UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.geometry.preprocess import VGGT_SIDE, Preprocess, budget_size, place_views
+from page4d.geometry.preprocess import VGGT_SIDE, budget_size, place_views
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "preprocess_sizes.json"
 SIZES = json.loads(GOLDEN.read_text())["table"]
 PUBLISHED = (Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.PI3)
 COLUMNS = dict(zip(PUBLISHED, ("vggt_crop_hw", "vggt_pad_hw", "pi3_hw"), strict=True))
-MOST = dict(zip(PUBLISHED, (VGGT_SIDE**2, VGGT_SIDE**2, 255_000), strict=True))
+MAX_PIXELS = dict(zip(PUBLISHED, (VGGT_SIDE**2, VGGT_SIDE**2, 255_000), strict=True))
 
 
 @pytest.mark.parametrize("row", SIZES, ids=lambda row: "x".join(map(str, row["input_wh"])))
-def test_sizes_are_the_recorded_ones(row: dict) -> None:
+def test_sizes_equal_the_reference(row: dict) -> None:
     original = tuple(reversed(row["input_wh"]))
     for preprocess, column in COLUMNS.items():
         (placed,) = place_views(preprocess, [original], 0, 14)
@@ -30,7 +31,7 @@ def test_sizes_are_the_recorded_ones(row: dict) -> None:
     assert list(budget_size(original, 100_000)) == row["pi3_hw_limit100000"]
 
 
-def test_native_is_the_size_of_the_user() -> None:
+def test_native_preprocessing_uses_the_requested_size() -> None:
     rig = [(1080, 1920), (1920, 1080)]
     assert place_views(Preprocess.NATIVE, rig, 300, 14) == fit_views(rig, 300, 14)
 
@@ -40,7 +41,9 @@ RIGS = st.lists(st.tuples(st.integers(60, 4000), st.integers(60, 4000)), min_siz
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
 @given(sizes=RIGS, preprocess=st.sampled_from(PUBLISHED))
-def test_views_share_a_canvas_and_pixels_come_back(sizes: list[tuple[int, int]], preprocess: Preprocess) -> None:
+def test_views_share_a_canvas_and_pixel_transforms_invert(
+    sizes: list[tuple[int, int]], preprocess: Preprocess
+) -> None:
     try:
         placed = place_views(preprocess, sizes, 0, 14)
     except UsageError:
@@ -50,7 +53,7 @@ def test_views_share_a_canvas_and_pixels_come_back(sizes: list[tuple[int, int]],
     height, width = placed[0].canvas_size
     assert {view.canvas_size for view in placed} == {(height, width)}
     assert height % 14 == width % 14 == 0
-    assert height * width <= MOST[preprocess]
+    assert height * width <= MAX_PIXELS[preprocess]
     for size, view in zip(sizes, placed, strict=True):
         assert view.original_size == size
         shown = torch.zeros(view.content_size, dtype=torch.bool)
@@ -66,7 +69,7 @@ def test_views_share_a_canvas_and_pixels_come_back(sizes: list[tuple[int, int]],
         close(view.to_original(view.to_network(corners)), corners, factor=4000)
 
 
-def test_the_middle_of_what_is_too_high_stays() -> None:
+def test_tall_images_are_cropped_to_their_middle() -> None:
     (view,) = place_views(Preprocess.VGGT_CROP, [(1920, 1080)], 0, 14)
     assert view.content_size == (924, 518)
     assert (view.left, view.top) == (0, -203)
@@ -76,7 +79,7 @@ def test_the_middle_of_what_is_too_high_stays() -> None:
     assert bool(view.content_mask().all())
 
 
-def test_views_of_several_sizes_are_padded_to_the_largest_that_is_left() -> None:
+def test_views_of_different_size_are_padded_to_the_largest_cropped_size() -> None:
     tall, wide, square = place_views(Preprocess.VGGT_CROP, [(1600, 1000), (500, 1000), (777, 800)], 0, 14)
     assert tall.canvas_size == (518, 518)
     assert (tall.top, wide.top, square.top) == (-154, 133, 7)
@@ -85,14 +88,14 @@ def test_views_of_several_sizes_are_padded_to_the_largest_that_is_left() -> None
     assert [(view.content_size[0], view.top) for view in odd] == [(392, 0), (364, 14)]
 
 
-def test_only_the_first_view_decides_the_shape_for_pi3() -> None:
+def test_the_first_view_determines_the_pi3_size() -> None:
     first, second = place_views(Preprocess.PI3, [(480, 640), (640, 480)], 0, 14)
     assert first.canvas_size == second.canvas_size == second.content_size == (434, 574)
     assert second.scale == (574 / 480, 434 / 640)
 
 
 @pytest.mark.parametrize("preprocess", PUBLISHED)
-def test_cameras_follow_their_pixels(preprocess: Preprocess) -> None:
+def test_intrinsics_are_converted_consistently_with_pixels(preprocess: Preprocess) -> None:
     for view in place_views(preprocess, [(1920, 1080), (720, 1280), (480, 641)], 0, 14):
         lens = intrinsics(2, seed=1) * 30
         lens[..., 2, 2] = 1
@@ -104,17 +107,17 @@ def test_cameras_follow_their_pixels(preprocess: Preprocess) -> None:
 
 
 @pytest.mark.parametrize("preprocess", [Preprocess.VGGT_CROP, Preprocess.VGGT_PAD])
-def test_what_would_vanish_is_refused(preprocess: Preprocess) -> None:
-    with pytest.raises(UsageError, match="5000x50 px vanishes at 518 px"):
+def test_images_without_remaining_pixels_are_refused(preprocess: Preprocess) -> None:
+    with pytest.raises(UsageError, match="5000x50 px has no pixels left at 518 px"):
         place_views(preprocess, [(50, 5000)], 0, 14)
 
 
-def test_patches_of_another_size_are_refused() -> None:
+def test_sizes_that_are_not_whole_patches_are_refused() -> None:
     with pytest.raises(UsageError, match="518x392 px, but patches are 16 px"):
         place_views(Preprocess.VGGT_CROP, [(480, 640)], 0, 16)
 
 
-def test_a_content_that_neither_fits_nor_covers_is_refused() -> None:
+def test_content_that_is_neither_padded_nor_cropped_is_refused() -> None:
     for place in ({"left": 1}, {"top": -3}):
         with pytest.raises(UsageError, match="does not fit a canvas"):
             PixelTransform(original_size=(10, 10), content_size=(10, 10), canvas_size=(8, 8), **place)

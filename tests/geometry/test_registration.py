@@ -1,4 +1,4 @@
-"""Registration: exact recovery, weights, outliers, and what is not determined."""
+"""Registration: exact recovery, weights, outliers, and degenerate configurations."""
 
 import numpy as np
 import pytest
@@ -22,20 +22,20 @@ def same_map(found: Sim3, true: Sim3, factor: float = 1.0) -> None:
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_exact_points_give_the_exact_map(batch: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_exact_points_recover_the_exact_transform(batch: tuple[int, ...], dtype: torch.dtype) -> None:
     true, source = similarities(*batch, seed=1, dtype=dtype), normal(*batch, 10, 3, seed=4, dtype=dtype)
     found = align_points(source, true.apply(source))
     assert found.scale.dtype == dtype
     same_map(found, true, factor=50)
 
 
-def test_three_points_and_flat_points_suffice() -> None:
+def test_three_points_and_coplanar_points_suffice() -> None:
     true = similarities(seed=5)
     for source in (normal(3, 3, seed=8), normal(20, 3, seed=9) * torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64)):
         same_map(align_points(source, true.apply(source)), true, factor=100)
 
 
-def test_without_scale_the_map_is_rigid() -> None:
+def test_alignment_without_scale_is_rigid() -> None:
     source = normal(10, 3, seed=10)
     true = Sim3(
         scale=torch.ones((), dtype=torch.float64), rotation=rotations(seed=11), translation=normal(3, seed=12)
@@ -46,7 +46,7 @@ def test_without_scale_the_map_is_rigid() -> None:
     close(stretched.rotation, true.rotation, factor=10)
 
 
-def test_noisy_points_give_evos_answer() -> None:
+def test_alignment_of_noisy_points_agrees_with_evo() -> None:
     for seed in range(20):
         true, source = similarities(seed=seed), normal(30, 3, seed=seed + 100)
         target = true.apply(source) + 0.3 * normal(30, 3, seed=seed + 200)
@@ -58,7 +58,7 @@ def test_noisy_points_give_evos_answer() -> None:
             np.testing.assert_allclose(found.scale, scale, atol=1e-9)
 
 
-def test_integer_weights_count_as_repeated_points() -> None:
+def test_integer_weights_equal_repeated_points() -> None:
     source, target = normal(12, 3, seed=13), normal(12, 3, seed=14)
     counts = torch.arange(12) % 4
     repeated = align_points(source.repeat_interleave(counts, 0), target.repeat_interleave(counts, 0))
@@ -66,7 +66,7 @@ def test_integer_weights_count_as_repeated_points() -> None:
     same_map(align_points(source, target, 1e-6 * counts.to(torch.float64)), repeated, factor=50)
 
 
-def test_a_mirrored_target_gives_a_rotation_and_the_best_one() -> None:
+def test_a_reflected_target_yields_the_optimal_rotation() -> None:
     source = normal(50, 3, seed=15)
     target = source * torch.tensor([1.0, 1.0, -1.0], dtype=torch.float64)
     found = align_points(source, target)
@@ -86,19 +86,19 @@ LINE = torch.linspace(-1, 1, 9, dtype=torch.float64)[:, None] * torch.tensor([0.
 @pytest.mark.parametrize(
     "source", [LINE + 2.0, torch.ones(5, 3, dtype=torch.float64), normal(2, 3, seed=16), normal(1, 3, seed=17)]
 )
-def test_lines_and_points_leave_the_rotation_free(source: Tensor, dtype: torch.dtype) -> None:
+def test_collinear_and_coincident_points_are_refused(source: Tensor, dtype: torch.dtype) -> None:
     true = similarities(seed=18, dtype=dtype)
     given = source.to(dtype)
-    with pytest.raises(DegenerateGeometryError, match="coincide or lie on one line") as caught:
+    with pytest.raises(DegenerateGeometryError, match="are collinear or coincide") as caught:
         align_points(given, true.apply(given))
     assert isinstance(caught.value, InputError)
     assert caught.value.hint
 
 
-def test_weights_that_leave_a_line_or_nothing_are_refused() -> None:
+def test_weights_that_leave_collinear_or_no_points_are_refused() -> None:
     source = torch.cat([LINE, normal(2, 3, seed=19)])
     weights = torch.cat([torch.ones(9), torch.zeros(2)]).to(torch.float64)
-    with pytest.raises(DegenerateGeometryError, match="one line"):
+    with pytest.raises(DegenerateGeometryError, match="are collinear"):
         align_points(source, source, weights)
     with pytest.raises(DegenerateGeometryError, match="no point has a positive weight"):
         align_points(source, source, 0 * weights)
@@ -106,7 +106,7 @@ def test_weights_that_leave_a_line_or_nothing_are_refused() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.45])
 @pytest.mark.parametrize("with_scale", [True, False])
-def test_outliers_do_not_matter(share: float, with_scale: bool) -> None:
+def test_robust_alignment_is_exact_with_outliers(share: float, with_scale: bool) -> None:
     for seed in range(5):
         true = similarities(seed=seed + 20)
         if not with_scale:
@@ -123,7 +123,7 @@ def test_outliers_do_not_matter(share: float, with_scale: bool) -> None:
             assert float(weights[wrong].median()) < 1e-6
 
 
-def test_outliers_do_not_matter_with_noise_either() -> None:
+def test_robust_alignment_tolerates_noise_and_outliers() -> None:
     for seed in range(5):
         true, source = similarities(seed=seed + 50), normal(400, 3, seed=seed + 60)
         size = float(true.scale)
@@ -137,7 +137,7 @@ def test_outliers_do_not_matter_with_noise_either() -> None:
         assert float((found.apply(source) - clean.apply(source)).norm(dim=-1).max()) < 0.01 * size
 
 
-def test_robust_weights_of_zero_leave_points_out() -> None:
+def test_points_with_zero_prior_weight_are_ignored() -> None:
     true, source = similarities(seed=90), normal(40, 3, seed=93)
     target = true.apply(source)
     target[:30] += 5.0
@@ -147,7 +147,7 @@ def test_robust_weights_of_zero_leave_points_out() -> None:
     assert float(weights[:30].max()) == 0.0
 
 
-def test_robust_alignment_keeps_float32_and_refuses_lines() -> None:
+def test_robust_alignment_keeps_float32_and_refuses_collinear_points() -> None:
     true, source = similarities(seed=94, dtype=torch.float32), normal(60, 3, seed=97, dtype=torch.float32)
     found, weights = align_points_robust(source, true.apply(source))
     assert found.scale.dtype == weights.dtype == torch.float32
@@ -158,19 +158,19 @@ def test_robust_alignment_keeps_float32_and_refuses_lines() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_moved_cameras_are_found(dtype: torch.dtype, count: int) -> None:
+def test_camera_alignment_recovers_an_exact_similarity(dtype: torch.dtype, count: int) -> None:
     true, cameras = similarities(seed=98, dtype=dtype), transforms(count, seed=101, dtype=dtype)
     same_map(align_cameras(cameras, true.apply_to_cameras(cameras)), true, factor=50)
 
 
-def test_cameras_on_a_line_suffice() -> None:
+def test_collinear_camera_centers_suffice() -> None:
     rotation = rotations(9, seed=102)
     cameras = rigid(rotation, -(rotation @ LINE[..., None])[..., 0])
     true = similarities(seed=103)
     same_map(align_cameras(cameras, true.apply_to_cameras(cameras)), true, factor=50)
 
 
-def test_cameras_at_one_point_have_no_scale() -> None:
+def test_coincident_cameras_leave_the_scale_undetermined() -> None:
     rotation = rotations(4, seed=104)
     point = normal(3, seed=105)
     cameras = rigid(rotation, -(rotation @ point[:, None])[..., 0])
@@ -179,13 +179,13 @@ def test_cameras_at_one_point_have_no_scale() -> None:
     )
     moved = true.apply_to_cameras(cameras)
     for first, second in ((cameras, moved), (cameras[:1], moved[:1]), (cameras, transforms(4, seed=108))):
-        with pytest.raises(DegenerateGeometryError, match="stand at one point"):
+        with pytest.raises(DegenerateGeometryError, match="scale is undetermined"):
             align_cameras(first, second)
     same_map(align_cameras(cameras, moved, with_scale=False), true, factor=10)
     same_map(align_cameras(cameras[:1], moved[:1], with_scale=False), true, factor=10)
 
 
-def test_swapping_the_cameras_inverts_the_map_even_with_noise() -> None:
+def test_swapping_the_cameras_inverts_the_transform_with_noise() -> None:
     first = transforms(6, seed=109)
     second = similarities(seed=110).apply_to_cameras(first) @ rigid(
         matrix_from_rotation_vector(0.05 * normal(6, 3, seed=111)), 0.1 * normal(6, 3, seed=112)

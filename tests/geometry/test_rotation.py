@@ -1,4 +1,4 @@
-"""Rotations: round trips at every angle, averages, interpolation, gradients."""
+"""Rotations: round trips at all angles, averages, interpolation, gradients."""
 
 import math
 
@@ -27,7 +27,7 @@ EYE = torch.eye(3, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_matrices_are_rotations_at_every_angle(dtype: torch.dtype) -> None:
+def test_matrices_are_rotations_at_all_angles(dtype: torch.dtype) -> None:
     matrices = matrix_from_rotation_vector(rotation_vectors(dtype=dtype))
     assert matrices.dtype == dtype
     assert float(rotation_defect(matrices).max()) < TOLERANCE[dtype]
@@ -42,11 +42,11 @@ def test_matrices_agree_with_scipy() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rotation_vectors_come_back(dtype: torch.dtype) -> None:
+def test_rotation_vectors_round_trip(dtype: torch.dtype) -> None:
     vectors = rotation_vectors(dtype=dtype)
     again = rotation_vector_from_matrix(matrix_from_rotation_vector(vectors))
     angles = vectors.norm(dim=-1)
-    # At pi the two signs are the same rotation; just below it rounding may choose the other.
+    # Both signs represent the same rotation at pi; rounding may choose either just below it.
     ambiguous = angles > math.pi - 64 * torch.finfo(dtype).eps
     close(again[~ambiguous], vectors[~ambiguous])
     sign = (again * vectors).sum(-1, keepdim=True).sign()
@@ -54,7 +54,7 @@ def test_rotation_vectors_come_back(dtype: torch.dtype) -> None:
     assert float(again.norm(dim=-1).max()) <= math.pi + 4 * torch.finfo(dtype).eps
 
 
-def test_small_rotation_vectors_keep_their_relative_digits() -> None:
+def test_small_rotation_vectors_keep_relative_precision() -> None:
     directions = torch.nn.functional.normalize(normal(50, 3, seed=3), dim=-1)
     for exponent in range(-15, 0):
         vectors = directions * 10.0**exponent
@@ -63,7 +63,7 @@ def test_small_rotation_vectors_keep_their_relative_digits() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_quaternions_come_back_with_a_positive_scalar(dtype: torch.dtype) -> None:
+def test_quaternions_round_trip_with_a_positive_scalar(dtype: torch.dtype) -> None:
     matrices = torch.cat(
         [rotations(500, seed=4, dtype=dtype), matrix_from_rotation_vector(rotation_vectors(dtype=dtype))]
     )
@@ -73,32 +73,32 @@ def test_quaternions_come_back_with_a_positive_scalar(dtype: torch.dtype) -> Non
     close(matrix_from_quaternion(quaternions), matrices, factor=4)
 
 
-def test_the_length_and_sign_of_a_quaternion_do_not_matter() -> None:
+def test_quaternion_length_and_sign_do_not_change_the_rotation() -> None:
     quaternions = normal(50, 4, seed=5)
     for factor in (-1.0, 1e-100, 1e100):
         close(matrix_from_quaternion(factor * quaternions), matrix_from_quaternion(quaternions))
 
 
-def test_half_turns_about_the_axes() -> None:
+def test_half_turns_about_the_axes_are_exact() -> None:
     for axis in range(3):
         matrix = 2 * torch.outer(EYE[axis], EYE[axis]) - EYE
         close(quaternion_from_matrix(matrix).abs(), torch.cat([torch.zeros(1, dtype=torch.float64), EYE[axis]]))
         close(rotation_vector_from_matrix(matrix).abs(), math.pi * EYE[axis])
 
 
-def test_scalar_first_and_last_are_permutations() -> None:
+def test_wxyz_and_xyzw_are_permutations() -> None:
     quaternion = torch.tensor([0.0, 1.0, 2.0, 3.0])
     assert xyzw_from_wxyz(quaternion).tolist() == [1.0, 2.0, 3.0, 0.0]
     assert wxyz_from_xyzw(xyzw_from_wxyz(quaternion)).tolist() == quaternion.tolist()
 
 
-def test_skew_is_the_cross_product() -> None:
+def test_skew_times_a_vector_is_the_cross_product() -> None:
     first, second = normal(2, 7, 3, seed=6)
     close((skew(first) @ second[..., None])[..., 0], torch.linalg.cross(first, second))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_angles_are_accurate_at_both_ends(dtype: torch.dtype) -> None:
+def test_angles_are_accurate_near_0_and_pi(dtype: torch.dtype) -> None:
     vectors = rotation_vectors(dtype=dtype)
     matrices = matrix_from_rotation_vector(vectors)
     close(rotation_angle(matrices), vectors.norm(dim=-1))
@@ -108,7 +108,7 @@ def test_angles_are_accurate_at_both_ends(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_batch_axes_and_dtypes_pass_through(batch: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_batch_axes_and_dtypes_are_kept(batch: tuple[int, ...], dtype: torch.dtype) -> None:
     quaternions = normal(*batch, 4, seed=8, dtype=dtype)
     vectors = normal(*batch, 3, seed=9, dtype=dtype)
     matrices = rotations(*batch, seed=10, dtype=dtype)
@@ -127,7 +127,7 @@ def test_batch_axes_and_dtypes_pass_through(batch: tuple[int, ...], dtype: torch
         assert tuple(result.shape) == (*batch, *tail)
 
 
-def test_nearest_rotation_undoes_noise_and_scale() -> None:
+def test_nearest_rotation_removes_scale_and_minimizes_the_distance() -> None:
     true = rotations(100, seed=11)
     close(nearest_rotation(3.7 * true), true)
     noisy = true + 0.05 * normal(100, 3, 3, seed=12)
@@ -144,7 +144,7 @@ def test_nearest_rotation_of_a_reflection_is_a_rotation() -> None:
     assert float(rotation_defect(nearest_rotation(mirrored)).max()) < 1e-12
 
 
-def test_rotation_defect_sees_reflections_scales_and_shears() -> None:
+def test_rotation_defect_detects_reflection_scale_and_shear() -> None:
     assert float(rotation_defect(-EYE)) == 2.0
     assert float(rotation_defect(EYE)) == 0.0
     assert float(rotation_defect(2 * EYE)) == 3.0
@@ -153,7 +153,7 @@ def test_rotation_defect_sees_reflections_scales_and_shears() -> None:
     assert float(rotation_defect(sheared)) == 0.25
 
 
-def test_the_mean_lies_in_the_middle_and_follows_the_weights() -> None:
+def test_the_mean_of_two_rotations_is_halfway_and_weighted() -> None:
     first, step = rotations(10, seed=14), 0.3 * normal(10, 3, seed=15)
     pair = torch.stack([first, first @ matrix_from_rotation_vector(step)], dim=-3)
     close(mean_rotation(pair), first @ matrix_from_rotation_vector(step / 2))
@@ -163,7 +163,7 @@ def test_the_mean_lies_in_the_middle_and_follows_the_weights() -> None:
     close(mean_rotation(pair, torch.tensor([1.0, 0.0], dtype=torch.float64).expand(10, 2)), first)
 
 
-def test_interpolation_meets_its_ends_and_turns_evenly() -> None:
+def test_interpolation_has_exact_ends_and_constant_angular_speed() -> None:
     first, second = rotations(50, seed=16), rotations(50, seed=17)
     zero = torch.zeros(50, dtype=torch.float64)
     close(interpolate_rotation(first, second, zero), first)
@@ -176,7 +176,7 @@ def test_interpolation_meets_its_ends_and_turns_evenly() -> None:
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-5, 0.0099, 0.0101, 1.0, 3.0])
-def test_gradients_of_both_directions_are_right(size: float) -> None:
+def test_gradients_of_both_conversions_are_correct(size: float) -> None:
     vector = (size * torch.nn.functional.normalize(normal(3, seed=18), dim=-1)).requires_grad_()
     assert torch.autograd.gradcheck(matrix_from_rotation_vector, (vector,))
     assert torch.autograd.gradcheck(
@@ -197,7 +197,7 @@ def test_gradients_are_finite_at_the_identity() -> None:
         assert bool(torch.isfinite(given.grad).all())
 
 
-def test_noise_in_a_matrix_moves_its_angle_by_no_more_than_the_noise() -> None:
+def test_matrix_noise_changes_the_angle_by_at_most_the_noise() -> None:
     noise = 1e-6 * normal(200, 3, 3, seed=20)
     for matrix in (EYE, 2 * torch.outer(EYE[0], EYE[0]) - EYE):
         assert float((rotation_angle(matrix + noise) - rotation_angle(matrix)).abs().max()) < 1e-5

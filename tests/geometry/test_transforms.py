@@ -1,6 +1,4 @@
-"""Rigid and similarity transforms: group laws, exponential map, action on points and cameras."""
-
-import math
+"""Rigid and similarity transforms: group axioms, exponential map, action on points and cameras."""
 
 import pytest
 import torch
@@ -23,7 +21,6 @@ from page4d.geometry.rigid import (
     invert_rigid,
     rigid,
     se3_exp,
-    se3_log,
     transform_points,
 )
 from page4d.geometry.similarity import Sim3
@@ -33,7 +30,7 @@ EYE4 = torch.eye(4, dtype=torch.float64)
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_inverse_and_identity(batch: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_inverse_times_transform_is_the_identity(batch: tuple[int, ...], dtype: torch.dtype) -> None:
     given = transforms(*batch, seed=1, dtype=dtype)
     identity = EYE4.to(dtype).expand(*batch, 4, 4)
     close(invert_rigid(given) @ given, identity, factor=4)
@@ -41,13 +38,13 @@ def test_inverse_and_identity(batch: tuple[int, ...], dtype: torch.dtype) -> Non
     close(invert_rigid(given), torch.linalg.inv(given), factor=16)
 
 
-def test_composition_acts_in_order() -> None:
+def test_composition_applies_the_right_factor_first() -> None:
     first, second = transforms(5, seed=2), transforms(5, seed=4)
     points = normal(5, 7, 3, seed=6)
     close(transform_points(second @ first, points), transform_points(second, transform_points(first, points)))
 
 
-def test_points_of_every_grid_shape_meet_their_transform() -> None:
+def test_batched_transforms_equal_single_transforms() -> None:
     given = transforms(2, 3, seed=7)
     points = normal(2, 3, 4, 5, 3, seed=9)
     moved = transform_points(given, points)
@@ -59,48 +56,37 @@ def test_points_of_every_grid_shape_meet_their_transform() -> None:
     close(transform_points(given[:1], points), transform_points(given[:1].expand(2, 3, 4, 4), points))
 
 
-def test_centers_are_where_cameras_map_to_zero() -> None:
+def test_camera_centers_map_to_the_origin() -> None:
     given = transforms(6, seed=10)
     close(transform_points(given, camera_centers(given)[:, None])[:, 0], torch.zeros(6, 3, dtype=torch.float64))
     close(camera_centers(given), invert_rigid(given)[..., :3, 3])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_twists_come_back_at_every_angle(dtype: torch.dtype) -> None:
-    turned = rotation_vectors(dtype=dtype)
-    turned = turned[turned.norm(dim=-1) < math.pi - 1e-3]
-    twists = torch.cat([normal(len(turned), 3, seed=11, dtype=dtype), turned], dim=-1)
-    again = se3_log(se3_exp(twists))
-    assert again.dtype == dtype
-    # The Jacobian that is solved for is at its worst near pi.
-    close(again, twists, factor=16)
-
-
-def test_exponentials_agree_with_the_matrix_exponential() -> None:
-    turned = rotation_vectors()
-    twists = torch.cat([normal(len(turned), 3, seed=12), turned], dim=-1)
+def test_se3_exp_agrees_with_the_matrix_exponential(dtype: torch.dtype) -> None:
+    vectors = rotation_vectors(dtype=dtype)
+    twists = torch.cat([normal(len(vectors), 3, seed=12, dtype=dtype), vectors], dim=-1)
     generators = torch.zeros(len(twists), 4, 4, dtype=torch.float64)
-    x, y, z = turned.unbind(-1)
+    x, y, z = twists[:, 3:].double().unbind(-1)
     generators[:, 0, 1], generators[:, 0, 2], generators[:, 1, 2] = -z, y, -x
     generators[:, 1, 0], generators[:, 2, 0], generators[:, 2, 1] = z, -y, x
     generators[:, :3, 3] = twists[:, :3]
-    close(se3_exp(twists), torch.linalg.matrix_exp(generators))
+    close(se3_exp(twists), torch.linalg.matrix_exp(generators).to(dtype))
 
 
-def test_exponentials_of_one_axis_add_up() -> None:
+def test_se3_exp_of_one_axis_is_additive() -> None:
     twist = normal(8, 6, seed=13)
     close(se3_exp(0.3 * twist) @ se3_exp(0.7 * twist), se3_exp(twist))
     close(se3_exp(-twist), invert_rigid(se3_exp(twist)))
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-6, 0.0099, 0.0101, 1.0])
-def test_gradients_of_exp_and_log_are_right(size: float) -> None:
+def test_gradients_of_se3_exp_are_correct(size: float) -> None:
     twist = (size * normal(6, seed=14)).requires_grad_()
     assert torch.autograd.gradcheck(se3_exp, (twist,))
-    assert torch.autograd.gradcheck(lambda given: se3_log(se3_exp(given)), (twist,))
 
 
-def test_cameras_are_interpolated_on_straight_lines() -> None:
+def test_interpolated_camera_centers_lie_on_a_straight_line() -> None:
     first, second = transforms(9, seed=15), transforms(9, seed=17)
     fraction = torch.linspace(0, 1, 9, dtype=torch.float64)
     between = interpolate_rigid(first, second, fraction)
@@ -115,7 +101,7 @@ def test_cameras_are_interpolated_on_straight_lines() -> None:
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_similarities_form_a_group(batch: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_similarities_satisfy_the_group_axioms(batch: tuple[int, ...], dtype: torch.dtype) -> None:
     first, second, third = (similarities(*batch, seed=seed, dtype=dtype) for seed in (20, 30, 40))
     close((first @ second).matrix(), first.matrix() @ second.matrix(), factor=16)
     close(((first @ second) @ third).matrix(), (first @ (second @ third)).matrix(), factor=64)
@@ -124,7 +110,7 @@ def test_similarities_form_a_group(batch: tuple[int, ...], dtype: torch.dtype) -
     close((Sim3.identity(dtype) @ first).matrix(), first.matrix())
 
 
-def test_similarities_act_on_points_as_their_matrix_does() -> None:
+def test_similarities_transform_points_like_their_matrix() -> None:
     given, points = similarities(2, seed=50), normal(2, 4, 5, 3, seed=53)
     expected = torch.einsum("bij,bhwj->bhwi", given.matrix()[:, :3, :3], points) + given.translation[:, None, None]
     close(given.apply(points), expected)
@@ -133,14 +119,14 @@ def test_similarities_act_on_points_as_their_matrix_does() -> None:
     close(first.apply(points[0]), expected[0])
 
 
-def test_composed_similarities_act_one_after_the_other() -> None:
+def test_composed_similarities_transform_points_in_sequence() -> None:
     first, second = similarities(3, seed=60), similarities(3, seed=70)
     points = normal(3, 6, 3, seed=80)
     close((first @ second).apply(points), first.apply(second.apply(points)), factor=16)
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
-def test_moved_cameras_see_moved_points_at_the_same_pixels(batch: tuple[int, ...]) -> None:
+def test_transformed_cameras_project_transformed_points_to_the_same_pixels(batch: tuple[int, ...]) -> None:
     given = similarities(*batch, seed=90)
     cameras = transforms(*batch, 4, seed=93)
     lenses = intrinsics(*batch, 4, seed=95)
@@ -155,7 +141,7 @@ def test_moved_cameras_see_moved_points_at_the_same_pixels(batch: tuple[int, ...
     close(camera_centers(given.apply_to_cameras(cameras)), given.apply(camera_centers(cameras)), factor=16)
 
 
-def test_similarities_compose_on_cameras_too() -> None:
+def test_composed_similarities_transform_cameras_in_sequence() -> None:
     first, second, cameras = similarities(seed=100), similarities(seed=110), transforms(3, seed=120)
     close(
         (first @ second).apply_to_cameras(cameras),
@@ -165,12 +151,12 @@ def test_similarities_compose_on_cameras_too() -> None:
     close(first.inverse().apply_to_cameras(first.apply_to_cameras(cameras)), cameras, factor=16)
 
 
-def test_like_follows_a_tensor() -> None:
+def test_like_converts_to_the_dtype_of_a_tensor() -> None:
     moved = similarities(seed=130).like(torch.zeros(1, dtype=torch.float32))
     assert moved.scale.dtype == moved.rotation.dtype == moved.translation.dtype == torch.float32
 
 
-def test_a_rigid_transform_is_built_from_its_parts() -> None:
+def test_rigid_places_rotation_and_translation() -> None:
     rotation, translation = rotations(2, seed=131), normal(2, 3, seed=132)
     given = rigid(rotation, translation)
     assert given[:, 3].tolist() == [[0, 0, 0, 1]] * 2

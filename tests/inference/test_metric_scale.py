@@ -1,4 +1,4 @@
-"""Metres from one known distance: what is written is in metres everywhere, and what cannot be is refused."""
+"""Metric scale from one known distance between two cameras."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,17 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from page4d.choices import CameraMotion, ExistingOutput
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.export.output import open_output
 from page4d.inference.metric_scale import known_distance, metric_scene
-from page4d.inference.motion import CameraMotion
-from page4d.inference.output_policy import ExistingOutput
 from page4d.inference.reconstruct import reconstruct
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 from page4d.synthetic.capture import SyntheticCapture
-from tests.inference.test_reconstruct import CAPTURE, NETWORK, SETTINGS, spoiled, uncalibrated
+from tests.inference.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated
 from tests.inference.truth import TruthPredictor
 
 APART = float((CAPTURE.cameras.centers[0, 0] - CAPTURE.cameras.centers[0, 1]).norm())
@@ -33,7 +32,7 @@ def renamed(scene: Scene, *names: str) -> Scene:
 def test_a_known_distance_makes_cameras_depth_and_points_metric(tmp_path: Path, motion: CameraMotion):
     settings = replace(SETTINGS, scale_from=f"cam01-cam02={APART:.9f}m", camera_motion=motion)
     scene = uncalibrated(CAPTURE.scene())
-    record = reconstruct(scene, TruthPredictor(CAPTURE, spoiled), NETWORK, tmp_path, settings)
+    record = reconstruct(scene, TruthPredictor(CAPTURE, in_random_world), out=tmp_path, settings=settings)
     assert (record.scale, record.unit, record.depth_scale) == (Scale.METRIC, "metre", 1000.0)
     assert record.scale_from is not None
     assert record.scale_from.variation < 1e-6
@@ -43,20 +42,22 @@ def test_a_known_distance_makes_cameras_depth_and_points_metric(tmp_path: Path, 
     for view, name in enumerate(output.view_names):
         assert np.abs(output.depth(8, name) - CAPTURE.rendered(8, view).depth.numpy()).max() <= 0.0006
     assert "unit metre" in (tmp_path / "cameras/cam01.tum").read_text()
-    resumed = reconstruct(scene, TruthPredictor(CAPTURE), NETWORK, tmp_path, settings, existing=ExistingOutput.RESUME)
+    resumed = reconstruct(
+        scene, TruthPredictor(CAPTURE), out=tmp_path, settings=settings, existing=ExistingOutput.RESUME
+    )
     assert resumed.scale_from == record.scale_from
 
 
 @pytest.mark.parametrize(
     ("text", "metres"), [("a-b=1.25m", 1.25), ("a-b = 125 cm", 1.25), ("b-a=40mm", 0.04), ("a-b=10ft", 3.048)]
 )
-def test_units(text: str, metres: float):
+def test_distances_are_converted_to_metres(text: str, metres: float):
     known = known_distance(renamed(uncalibrated(CAPTURE.scene()), "a", "b"), text)
     assert known is not None
     assert known.metres == pytest.approx(metres)
 
 
-def test_names_may_have_dashes():
+def test_view_names_may_contain_dashes():
     known = known_distance(renamed(uncalibrated(CAPTURE.scene()), "rig-1", "rig-2"), "rig-1-rig-2=1m")
     assert known is not None
     assert (known.first, known.second) == ("rig-1", "rig-2")
@@ -75,23 +76,23 @@ def test_names_may_have_dashes():
         ("cam01-cam02=1.25km", "'1.25k' is not a number"),
     ],
 )
-def test_what_is_no_distance_is_refused_before_any_work(text: str, found: str, tmp_path: Path):
+def test_an_invalid_distance_is_refused_before_any_output(text: str, found: str, tmp_path: Path):
     settings = replace(SETTINGS, scale_from=text)
     with pytest.raises(UsageError, match=found):
-        reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE), NETWORK, tmp_path / "out", settings)
+        reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_metric_calibration_may_be_confirmed_but_not_contradicted():
+def test_a_distance_that_contradicts_a_metric_calibration_is_refused():
     scene = CAPTURE.scene()
-    assert metric_scene(scene, f"cam01-cam02={100 * APART:.1f}cm") is scene
+    assert metric_scene(scene, known_distance(scene, f"cam01-cam02={100 * APART:.1f}cm")) is scene
     with pytest.raises(UsageError, match=r"are 9 m apart, but .* m in true cameras"):
-        metric_scene(scene, "cam01-cam02=9m")
+        known_distance(scene, "cam01-cam02=9m")
 
 
-def test_a_calibration_without_a_unit_becomes_metric_with_its_measured_depth():
+def test_a_known_distance_scales_a_calibration_and_its_measured_depth_to_metres():
     scene = replace(CAPTURE.scene(), scale=Scale.ARBITRARY)
-    scaled = metric_scene(scene, f"cam01-cam02={2 * APART}m")
+    scaled = metric_scene(scene, known_distance(scene, f"cam01-cam02={2 * APART}m"))
     assert scaled.scale is Scale.METRIC
     assert scaled.depth_levels == pytest.approx(scene.depth_levels / 2)
     assert scaled.views[1].camera is not None
@@ -100,17 +101,17 @@ def test_a_calibration_without_a_unit_becomes_metric_with_its_measured_depth():
     )
 
 
-def test_cameras_predicted_at_one_point_give_no_scale(tmp_path: Path):
+def test_a_distance_between_coinciding_cameras_is_refused(tmp_path: Path):
     def together(_: int, part: Predictions) -> Predictions:
         poses = part.cameras.world_to_camera[:, :, :1].expand_as(part.cameras.world_to_camera)
         return replace(part, cameras=replace(part.cameras, world_to_camera=poses))
 
     settings = replace(SETTINGS, scale_from="cam01-cam02=1m")
     with pytest.raises(InputError, match="cam01 and cam02 coincide"):
-        reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE, together), NETWORK, tmp_path, settings)
+        reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE, together), out=tmp_path, settings=settings)
 
 
-def test_a_distance_that_varies_is_a_warning(tmp_path: Path):
+def test_a_distance_that_varies_over_time_is_a_warning(tmp_path: Path):
     capture = SyntheticCapture(seed=5, num_views=2, num_times=4, image_size=(24, 32))
 
     def breathing(_: int, part: Predictions) -> Predictions:
@@ -120,5 +121,5 @@ def test_a_distance_that_varies_is_a_warning(tmp_path: Path):
 
     settings = replace(SETTINGS, scale_from="cam01-cam02=1m")
     scene = uncalibrated(capture.scene())
-    record = reconstruct(scene, TruthPredictor(capture, breathing), NETWORK, tmp_path, settings)
-    assert any("the distance of cam01 and cam02 varies by" in text for text in record.warnings)
+    record = reconstruct(scene, TruthPredictor(capture, breathing), out=tmp_path, settings=settings)
+    assert any("the distance between cam01 and cam02 varies by" in text for text in record.warnings)

@@ -1,4 +1,4 @@
-"""A rig of one portrait and three landscape cameras, all of different sizes: each keeps its own image to the end."""
+"""A rig of one portrait and three landscape cameras of different image sizes."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,32 +7,30 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from truth import TruthPredictor, random_similarity
 
+from page4d.choices import CameraMotion
 from page4d.conventions import Scale
 from page4d.export.output import Output, open_output
-from page4d.export.run_record import NetworkRecord
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.pixels import fit_each_view, fit_views
 from page4d.geometry.rigid import transform_points
-from page4d.inference.cost import Extent, quantities
-from page4d.inference.motion import CameraMotion
-from page4d.inference.plan import plan_run
-from page4d.inference.predictor import CPU, NetworkPredictor, Predicted
+from page4d.inference.network_cost import Extent, features
+from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.inference.reconstruct import reconstruct
-from page4d.inference.settings import ReconstructSettings
+from page4d.inference.run_plan import plan_run
 from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS, SparseConfig
 from page4d.models.network import build_network
 from page4d.predictions import Predictions
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import FrameBatch
+from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
+from tests.inference.truth import TruthPredictor, random_similarity
 
-NETWORK = NetworkRecord(name="truth", trained=True)
 MULTIPLE = 4
 CANVASES = ((40, 24), (24, 40), (32, 40), (20, 40))
-"""What becomes of the sizes below at a long side of 40 px in multiples of 4."""
+"""Canvases of the sizes below at a long side of 40 px in multiples of 4."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +43,12 @@ CAPTURE = MixedCapture(seed=3, num_views=4, num_times=6)
 
 @dataclass
 class MixedTruth(TruthPredictor):
-    """Says the truth on each view's own canvas, in another world and unit for every chunk."""
+    """Returns the ground truth on each view's own canvas, in a random world and unit per chunk."""
 
     multiple: int = MULTIPLE
     takes_mixed_sizes: bool = True
 
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:  # noqa: ARG002
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:  # noqa: ARG002
         start = int(torch.searchsorted(torch.from_numpy(self.capture.times), batch.times[0] - 1e-6))
         stop = start + len(batch.times)
         self.calls.append((start, stop))
@@ -64,7 +62,7 @@ class MixedTruth(TruthPredictor):
             poses.append(cameras.world_to_camera)
             lenses.append(pixels.intrinsics_to_network(cameras.intrinsics))
         depths = torch.stack(depth, dim=1)[None].double()
-        said = Predictions(
+        predicted = Predictions(
             times=batch.times,
             view_names=batch.view_names,
             scale=Scale.ARBITRARY,
@@ -79,7 +77,7 @@ class MixedTruth(TruthPredictor):
             depth=depths,
             depth_confidence=torch.ones_like(depths),
         )
-        return Predicted(said.transformed(random_similarity(start + 1)))
+        return PredictedChunk(predicted.transformed(random_similarity(start + 1)), batch.cameras)
 
 
 def run(out: Path, *, calibrated: bool, motion: CameraMotion = CameraMotion.AUTO) -> Output:
@@ -87,11 +85,11 @@ def run(out: Path, *, calibrated: bool, motion: CameraMotion = CameraMotion.AUTO
     if not calibrated:
         scene = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views), calibration=None)
     settings = ReconstructSettings(chunk=4, overlap=2, camera_motion=motion, preview=False)
-    reconstruct(scene, MixedTruth(CAPTURE), NETWORK, out, settings)
+    reconstruct(scene, MixedTruth(CAPTURE), out=out, settings=settings)
     return open_output(out)
 
 
-def test_every_view_has_a_canvas_of_its_own_and_keeps_its_shape() -> None:
+def test_every_view_has_its_own_canvas_and_aspect_ratio() -> None:
     sizes = list(CAPTURE.view_sizes)
     placed = fit_each_view(sizes, 40, MULTIPLE)
     assert tuple(view.canvas_size for view in placed) == CANVASES
@@ -102,7 +100,7 @@ def test_every_view_has_a_canvas_of_its_own_and_keeps_its_shape() -> None:
     assert fit_each_view([(48, 64)] * 3, 56, 14) == fit_views([(48, 64)] * 3, 56, 14)
 
 
-def test_views_are_read_at_the_top_left_of_a_common_canvas_with_nothing_valid_beyond_their_own() -> None:
+def test_views_are_placed_at_the_top_left_of_a_common_canvas_and_are_invalid_elsewhere() -> None:
     with open_placed_batches(CAPTURE.scene(), fit_each_view(list(CAPTURE.view_sizes), 40, MULTIPLE)) as reader:
         mixed = reader.read(0, 1)
     assert mixed.images.shape == (1, 1, 4, 3, 40, 40)
@@ -150,7 +148,7 @@ def _relative(cameras: list[Cameras]) -> torch.Tensor:
     return poses @ torch.linalg.inv(poses[:1, :1])
 
 
-def test_points_of_a_mixed_rig_are_seen_by_their_cameras(tmp_path: Path) -> None:
+def test_points_of_a_mixed_rig_project_into_their_images(tmp_path: Path) -> None:
     output = run(tmp_path / "out", calibrated=True, motion=CameraMotion.STATIC)
     cloud = output.points(0)
     for view, (height, width) in enumerate(CAPTURE.view_sizes):
@@ -163,23 +161,23 @@ def test_points_of_a_mixed_rig_are_seen_by_their_cameras(tmp_path: Path) -> None
         assert bool((pixels > -slack).all() & (pixels < torch.tensor([width, height]) + slack).all())
 
 
-def test_a_network_that_needs_one_size_gets_one_canvas() -> None:
+def test_a_network_for_images_of_one_size_gets_one_canvas() -> None:
     torch.manual_seed(0)
     tiny = PRESETS["mv-tiny"]
     settings = ReconstructSettings(long_side=42, chunk=2, overlap=1)
     canvases = []
     for config in (tiny, replace(tiny, sparse=SparseConfig(layers=(3,)))):
-        predictor = NetworkPredictor(network=build_network(config).eval(), device=CPU)
-        plan = plan_run(CAPTURE.scene(), settings, predictor, NETWORK)
+        predictor = NetworkPredictor(network=build_network(config).eval(), device=CPU, settings=settings)
+        plan = plan_run(CAPTURE.scene(), predictor)
         canvases.append({transform.canvas_size for transform in plan.transforms})
     assert canvases == [{(42, 28), (28, 42), (42, 42)}, {(42, 42)}]
 
 
-def test_the_cost_of_a_mixed_rig_counts_its_own_patches() -> None:
+def test_the_cost_of_a_mixed_rig_counts_patches_without_padding() -> None:
     for config in (PRESETS["mv-tiny"], PRESETS["vggt"]):
         uniform = Extent(times=3, views=2, size=(28, 42))
-        assert quantities(config, replace(uniform, own_sizes=((28, 42), (28, 42)))) == quantities(config, uniform)
-        mixed = quantities(config, Extent(times=3, views=2, size=(42, 42), own_sizes=((28, 42), (42, 28))))
-        padded = quantities(config, Extent(times=3, views=2, size=(42, 42)))
-        assert mixed == quantities(config, uniform)
+        assert features(config, replace(uniform, own_sizes=((28, 42), (28, 42)))) == features(config, uniform)
+        mixed = features(config, Extent(times=3, views=2, size=(42, 42), own_sizes=((28, 42), (42, 28))))
+        padded = features(config, Extent(times=3, views=2, size=(42, 42)))
+        assert mixed == features(config, uniform)
         assert all(one < other for one, other in zip(mixed[1:], padded[1:], strict=True))

@@ -1,4 +1,4 @@
-"""A run with published preprocessing: results are at original pixels, and what the network did not see is said."""
+"""Runs with published preprocessing: results at original pixels, and reports of cropped or stretched views."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,40 +8,38 @@ import pytest
 import torch
 from torch import Tensor
 
+from page4d.choices import EdgeFilter, Preprocess
 from page4d.errors import UsageError
 from page4d.export.output import Output, open_output
-from page4d.export.points import EdgeFilter, PointOptions
-from page4d.export.run_record import NetworkRecord
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.pixels import PixelTransform
-from page4d.geometry.preprocess import Preprocess, place_views
+from page4d.geometry.preprocess import place_views
 from page4d.geometry.rigid import transform_points
-from page4d.inference.plan import plan_run
-from page4d.inference.predictor import Predicted
+from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
-from page4d.inference.settings import ReconstructSettings
+from page4d.inference.run_plan import plan_run
 from page4d.models.conditioning import Memory
 from page4d.scene.records import FrameBatch
+from page4d.settings import PointOptions, ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(40, 24))
-NETWORK = NetworkRecord(name="truth", trained=True)
 
 
 def depth_at(original: Tensor) -> Tensor:
-    """A tilted wall with a step in it, as a function of the original pixel."""
+    """Return the depth of a tilted wall with a step at original pixels."""
     x, y = original.unbind(-1)
     return 2 + 0.01 * x + 0.02 * y + (x > 12.3)
 
 
 @dataclass
 class WallOnCanvas(TruthPredictor):
-    """Says the truth at the pixels that the network sees."""
+    """Returns the true depth of the wall at network pixels."""
 
     multiple: int = 14
 
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:  # noqa: ARG002  the truth needs none
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:  # noqa: ARG002  no memory
         truth = exact_predictions(self.capture)
         pixels = batch.pixel_transforms[0]
         grid = pixel_grid(*pixels.canvas_size, dtype=torch.float64)
@@ -51,7 +49,7 @@ class WallOnCanvas(TruthPredictor):
             intrinsics=pixels.intrinsics_to_network(truth.cameras.intrinsics),
             image_size=pixels.canvas_size,
         )
-        said = replace(
+        predicted = replace(
             truth,
             images=batch.images,
             valid=batch.valid,
@@ -61,17 +59,17 @@ class WallOnCanvas(TruthPredictor):
             dynamic=None,
             cameras=cameras,
         )
-        return Predicted(said)
+        return PredictedChunk(predicted, batch.cameras)
 
 
 def run(preprocess: Preprocess, out: Path, points: PointOptions | None = None) -> Output:
     settings = ReconstructSettings(preprocess=preprocess, points=points or PointOptions(), preview=False)
-    reconstruct(CAPTURE.scene(), WallOnCanvas(CAPTURE), NETWORK, out, settings)
+    reconstruct(CAPTURE.scene(), WallOnCanvas(CAPTURE), out=out, settings=settings)
     return open_output(out)
 
 
 @pytest.mark.parametrize("preprocess", [Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.PI3])
-def test_maps_and_cameras_are_those_of_the_whole_image(preprocess: Preprocess, tmp_path: Path) -> None:
+def test_maps_and_cameras_refer_to_the_whole_image(preprocess: Preprocess, tmp_path: Path) -> None:
     output = run(preprocess, tmp_path / "out")
     (transform,) = place_views(preprocess, [CAPTURE.image_size], 0, 14)
     (name,) = output.view_names
@@ -99,27 +97,27 @@ def test_maps_and_cameras_are_those_of_the_whole_image(preprocess: Preprocess, t
 
     warned = [text for text in output.run.warnings if "--preprocess" in text]
     if preprocess is Preprocess.VGGT_CROP:
-        assert warned == ["--preprocess vggt-crop cuts 40.3% of cam01 away: its maps are 0 there"]
+        assert warned == ["--preprocess vggt-crop crops 40.3% of cam01: its maps are 0 there"]
     else:
         assert warned == []
 
 
-def test_a_stretched_view_is_named() -> None:
+def test_a_stretched_view_is_reported() -> None:
     scene = CAPTURE.scene()
     tall = scene.views[0]
     wide = replace(SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(24, 40)).scene().views[0], name="b")
     both = replace(scene, views=(tall, wide))
-    settings = ReconstructSettings(preprocess=Preprocess.PI3)
-    (notice,) = plan_run(both, settings, WallOnCanvas(CAPTURE), NETWORK).notices
+    predictor = WallOnCanvas(CAPTURE, settings=ReconstructSettings(preprocess=Preprocess.PI3))
+    (notice,) = plan_run(both, predictor).notices
     assert notice.text == "--preprocess pi3 stretches b by 2.74 along one side"
 
 
-def test_a_size_beside_a_published_one_is_refused() -> None:
+def test_a_size_with_published_preprocessing_is_refused() -> None:
     with pytest.raises(UsageError, match="--size 300 with --preprocess pi3"):
         ReconstructSettings(long_side=300, preprocess=Preprocess.PI3)
 
 
-def test_the_edges_of_pi3_leave_out_flying_pixels_only(tmp_path: Path) -> None:
+def test_the_edge_filter_of_pi3_removes_few_points(tmp_path: Path) -> None:
     clouds = {
         edges: run(Preprocess.VGGT_PAD, tmp_path / edges, PointOptions(edges=edges, edge_angle_deg=90)).points(0)
         for edges in EdgeFilter
@@ -128,5 +126,5 @@ def test_the_edges_of_pi3_leave_out_flying_pixels_only(tmp_path: Path) -> None:
     assert 0.9 < kept < 0.999
 
 
-def test_a_transform_keeps_all_of_a_view_unless_it_says_so() -> None:
+def test_a_transform_without_cropping_has_no_share_cut() -> None:
     assert PixelTransform(original_size=(4, 4), content_size=(4, 4), canvas_size=(6, 6), left=1).share_cut == 0

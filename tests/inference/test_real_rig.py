@@ -1,4 +1,4 @@
-"""A real calibrated rig, where it is at hand: cameras in metres that stand still."""
+"""A real calibrated rig: static cameras in metres."""
 
 from pathlib import Path
 
@@ -6,24 +6,23 @@ import pytest
 import torch
 
 from page4d.export.output import open_output
-from page4d.export.run_record import NetworkRecord
 from page4d.inference.predictor import MeasuredDepth
 from page4d.inference.reconstruct import reconstruct
-from page4d.inference.settings import ReconstructSettings
 from page4d.scene.open import open_scene
+from page4d.settings import ReconstructSettings, SceneOptions
 
 TABLETOP = Path(__file__).parents[2].parent / "shared" / "scenes" / "tabletop"
 
 
 @pytest.mark.skipif(not TABLETOP.is_dir(), reason=f"no real capture in {TABLETOP}")
-def test_a_real_rig_comes_out_in_metres_and_stands_still(tmp_path: Path):
+def test_a_calibrated_real_rig_is_static_and_metric(tmp_path: Path):
     truth = TABLETOP / "truth"
-    scene = open_scene(
-        TABLETOP, calibration=truth / "cameras.json", depth=truth / "depth", masks=truth / "dynamic", image_fps=30
+    options = SceneOptions(
+        calibration=truth / "cameras.json", depth=truth / "depth", masks=truth / "dynamic", image_fps=30
     )
+    scene = open_scene(TABLETOP, options)
     settings = ReconstructSettings(long_side=64, chunk=6, overlap=2, preview=False)
-    network = NetworkRecord(name="measured depth, no network", trained=True)
-    record = reconstruct(scene, MeasuredDepth(scene), network, tmp_path, settings)
+    record = reconstruct(scene, MeasuredDepth(scene), out=tmp_path, settings=settings)
     assert record.unit == "metre"
     cameras = open_output(tmp_path).cameras.world_to_camera
     for view, calibrated in enumerate(scene.views):

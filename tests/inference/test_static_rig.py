@@ -1,4 +1,4 @@
-"""Cameras that stand still: told from those that move, averaged, and kept by every chunk."""
+"""Static cameras: detection of motion, averaging, and alignment of every chunk to them."""
 
 from dataclasses import replace
 from functools import cache
@@ -8,22 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from page4d.choices import CameraMotion, ExistingOutput, Poses
 from page4d.errors import InterruptedRunError
 from page4d.export.output import open_output
-from page4d.export.run_record import NetworkRecord
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.similarity import Sim3
-from page4d.inference.chunks import Chunk, plan_chunks
-from page4d.inference.motion import STILL_SHARE, CameraMotion
-from page4d.inference.output_policy import ExistingOutput
+from page4d.geometry.time_axis import join_times
+from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.reconstruct import reconstruct
-from page4d.inference.settings import ReconstructSettings
-from page4d.inference.static_rig import RigKeeper
-from page4d.inference.stitch import Stitched, stitch
-from page4d.inference.world import Poses, World
-from page4d.predictions import Predictions, join_times
+from page4d.inference.static_rig import STATIC_SHARE, StaticRigAligner
+from page4d.inference.stitch import StitchedChunk, stitch
+from page4d.inference.world import World
+from page4d.predictions import Predictions
+from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity
@@ -31,7 +30,6 @@ from tests.inference.truth import TruthPredictor, exact_predictions, random_simi
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=32, image_size=(24, 32))
 MOVING = SyntheticCapture(seed=3, num_views=2, num_times=8, image_size=(24, 32), moving_cameras=True)
 MAPS = ("images", "valid", "depth", "depth_confidence", "dynamic")
-NETWORK = NetworkRecord(name="truth", trained=True)
 SETTINGS = ReconstructSettings(chunk=8, overlap=2, preview=False)
 
 
@@ -41,7 +39,7 @@ def with_poses(part: Predictions, poses: Tensor, intrinsics: Tensor | None = Non
 
 
 def shaken(part: Predictions, seed: int, size: float = 0.003) -> Predictions:
-    """Turn every camera by about `size` radians, move it by as much of the depth, and change its focal length."""
+    """Add normal noise to rotations (radians), positions (share of the depth) and focal lengths (share)."""
     generator = torch.Generator().manual_seed(seed)
     poses = part.cameras.world_to_camera
     noise = size * torch.randn(*poses.shape[:-2], 7, generator=generator, dtype=poses.dtype)
@@ -53,48 +51,48 @@ def shaken(part: Predictions, seed: int, size: float = 0.003) -> Predictions:
 
 
 def drifting(part: Predictions, per_instant: float) -> Predictions:
-    """Turn all cameras a little more at every instant."""
+    """Turn all cameras by an angle per instant in radians."""
     still = torch.zeros(part.num_times, 3, dtype=torch.float64)
     angles = per_instant * torch.arange(part.num_times, dtype=torch.float64)
     turns = matrix_from_rotation_vector(angles[:, None] * still.new_tensor([0.0, 1.0, 0.0]))
     return with_poses(part, rigid(turns, still)[None, :, None] @ part.cameras.world_to_camera)
 
 
-def keeper(asked: CameraMotion = CameraMotion.AUTO, capture: SyntheticCapture = CAPTURE) -> RigKeeper:
+def new_aligner(requested: CameraMotion = CameraMotion.AUTO, capture: SyntheticCapture = CAPTURE) -> StaticRigAligner:
     world = World(uncalibrated(capture.scene()), Poses.INPUT, predictor_uses_rig=False)
-    return RigKeeper(asked, lambda first: world.place_first(first, None))
+    return StaticRigAligner(requested, lambda first: world.place_first(first, None))
 
 
 def shaken_chunks(truth: Predictions, plan: tuple[Chunk, ...]) -> list[tuple[Chunk, Predictions]]:
-    """Cut the truth into chunks with cameras that shake, each in a world and at a scale of its own."""
+    """Divide the ground truth into chunks with noisy cameras, each in a random world and at a random scale."""
     cut = [(chunk, shaken(truth.at_times(chunk.start, chunk.stop), chunk.start)) for chunk in plan]
     return [(chunk, part.transformed(random_similarity(chunk.start))) for chunk, part in cut]
 
 
-def stitched(chunks: list[tuple[Chunk, Predictions]], own: RigKeeper) -> list[Stitched]:
+def stitched(chunks: list[tuple[Chunk, Predictions]], aligner: StaticRigAligner) -> list[StitchedChunk]:
     def never(_: Predictions) -> Sim3:
         raise AssertionError("the rig places every chunk")
 
-    return list(stitch(chunks, num_times=chunks[-1][0].stop, overlap=2, place_first=never, anchor=own.anchor))
+    return list(stitch(chunks, num_times=chunks[-1][0].stop, overlap=2, place_first=never, anchor=aligner.anchor))
 
 
 @cache
-def noisy_run() -> tuple[list[Stitched], RigKeeper]:
-    truth, own = exact_predictions(CAPTURE), keeper()
-    return stitched(shaken_chunks(truth, plan_chunks(truth.num_times, 8, 2)), own), own
+def noisy_run() -> tuple[list[StitchedChunk], StaticRigAligner]:
+    truth, aligner = exact_predictions(CAPTURE), new_aligner()
+    return stitched(shaken_chunks(truth, plan_chunks(truth.num_times, 8, 2)), aligner), aligner
 
 
-def test_a_shaking_rig_in_many_worlds_comes_out_with_one_camera_a_view():
-    parts, own = noisy_run()
-    assert own.stillness is not None
-    assert own.stillness.is_static
+def test_noisy_chunks_in_random_worlds_are_stitched_with_one_camera_per_view():
+    parts, aligner = noisy_run()
+    assert aligner.record is not None
+    assert aligner.record.cameras == "static"
     whole, truth = join_times([part.predictions for part in parts]), exact_predictions(CAPTURE)
     poses, lenses = whole.cameras.world_to_camera, whole.cameras.intrinsics
     assert torch.equal(poses, poses[:, :1].expand_as(poses))
     assert torch.equal(lenses, lenses[:, :1].expand_as(lenses))
     true = truth.cameras.world_to_camera[0, 0] @ torch.linalg.inv(truth.cameras.world_to_camera[0, 0, 0])
     turned = rotation_angle(poses[0, 0, :, :3, :3], true[:, :3, :3])
-    assert float(turned.max()) < 0.006, "every camera of a chunk is off by 0.005, the first by as much"
+    assert float(turned.max()) < 0.006, "the cameras of a chunk have errors of 0.005, including the first"
     size = (poses[0, 0, 1:, :3, 3].norm() / true[1:, :3, 3].norm()).log()
     ratio = (whole.depth / truth.depth)[truth.valid & (truth.depth > 0)].log()
     assert float((ratio - ratio.median()).abs().max()) < 0.01, "the scale is steady over time"
@@ -102,23 +100,23 @@ def test_a_shaking_rig_in_many_worlds_comes_out_with_one_camera_a_view():
     assert all(part.seam is not None and part.seam.residual_share < 0.01 for part in parts[1:])
 
 
-def test_points_lie_where_the_averaged_cameras_of_other_views_see_them():
+def test_averaged_cameras_reduce_the_reprojection_error_in_other_views():
     whole, truth = join_times([part.predictions for part in noisy_run()[0]]), exact_predictions(CAPTURE)
 
-    def seen_by_the_next(part: Predictions) -> Tensor:
+    def in_next_view(part: Predictions) -> Tensor:
         cameras = part.cameras[:, :, [1, 2, 0]]
         return project(transform_points(cameras.world_to_camera, part.world_points()), cameras.intrinsics)[0]
 
-    shift = (seen_by_the_next(whole) - seen_by_the_next(truth)).norm(dim=-1)[truth.valid & (truth.depth > 0)]
-    assert float(shift.median()) < 0.3, "pixels; the cameras of an instant alone are off by 0.25 in every view"
+    shift = (in_next_view(whole) - in_next_view(truth)).norm(dim=-1)[truth.valid & (truth.depth > 0)]
+    assert float(shift.median()) < 0.3, "pixels; single cameras have errors of 0.25 px in every view"
     shaking = shaken(truth, 0)
-    alone = (seen_by_the_next(shaking) - seen_by_the_next(truth)).norm(dim=-1)[truth.valid & (truth.depth > 0)]
+    alone = (in_next_view(shaking) - in_next_view(truth)).norm(dim=-1)[truth.valid & (truth.depth > 0)]
     assert float(shift.median()) < float(alone.median())
 
 
-def test_exact_still_cameras_come_back():
+def test_exact_static_cameras_are_recovered():
     truth, move = exact_predictions(CAPTURE).at_times(0, 8), random_similarity(1)
-    placed = keeper().anchor(truth.transformed(move), None)
+    placed = new_aligner().anchor(truth.transformed(move), None)
     assert placed is not None
     expected = truth.cameras.world_to_camera @ torch.linalg.inv(truth.cameras.world_to_camera[0, 0, 0])
     found = placed.predictions.cameras.world_to_camera
@@ -127,9 +125,11 @@ def test_exact_still_cameras_come_back():
     torch.testing.assert_close(placed.predictions.depth, move.scale * truth.depth)
 
 
-def test_predicted_points_stay_before_their_camera():
+def test_predicted_points_keep_their_positions_in_the_camera_frame():
     shaking = shaken(exact_predictions(CAPTURE).at_times(0, 8), 5)
-    placed = keeper().anchor(replace(shaking, points=shaking.world_points(), points_confidence=shaking.depth), None)
+    placed = new_aligner().anchor(
+        replace(shaking, points=shaking.world_points(), points_confidence=shaking.depth), None
+    )
     assert placed is not None
     held = placed.predictions
     assert held.points is not None
@@ -142,7 +142,7 @@ def test_predicted_points_stay_before_their_camera():
 
 @pytest.mark.parametrize("num_views", [1, 3])
 @pytest.mark.parametrize("seed", range(4))
-def test_jitter_is_not_mistaken_for_motion_nor_a_slow_drift_for_jitter(num_views: int, seed: int):
+def test_jitter_is_static_and_slow_drift_is_motion(num_views: int, seed: int):
     whole = exact_predictions(CAPTURE).at_times(0, 16)
     truth = replace(
         whole,
@@ -151,59 +151,59 @@ def test_jitter_is_not_mistaken_for_motion_nor_a_slow_drift_for_jitter(num_views
         cameras=whole.cameras[:, :, :num_views],
         **{name: getattr(whole, name)[:, :, :num_views] for name in MAPS},
     )
-    for part, still in (
-        (shaken(truth, seed, 0.01), True),  # by a third of a pixel: five times the limit
-        (drifting(shaken(truth, seed, 0.002), 0.002), False),  # a step is no more than the jitter
-        (drifting(truth, 0.0002), True),  # 0.003 radians in all: less than the limit
-        (drifting(truth, 0.01), False),
+    for part, expected in (
+        (shaken(truth, seed, 0.01), "static"),  # a third of a pixel: five times the limit
+        (drifting(shaken(truth, seed, 0.002), 0.002), "moving"),  # a step is as large as the jitter
+        (drifting(truth, 0.0002), "static"),  # 0.003 rad in total: below the limit
+        (drifting(truth, 0.01), "moving"),
     ):
-        own = keeper()
-        own.anchor(part, None)
-        assert own.stillness is not None
-        assert own.stillness.is_static is still
+        aligner = new_aligner()
+        aligner.anchor(part, None)
+        assert aligner.record is not None
+        assert aligner.record.cameras == expected
 
 
-def test_cameras_that_move_are_left_alone_unless_asked():
-    truth, own = exact_predictions(MOVING), keeper(capture=MOVING)
-    assert own.anchor(truth, None) is None
-    assert own.stillness is not None
-    assert not any(own.stillness.still)
-    assert own.anchor(truth, None) is None
-    placed = keeper(CameraMotion.STATIC, MOVING).anchor(truth, None)
+def test_moving_cameras_are_kept_unless_static_ones_are_requested():
+    truth, aligner = exact_predictions(MOVING), new_aligner(capture=MOVING)
+    assert aligner.anchor(truth, None) is None
+    assert aligner.record is not None
+    assert not any(view.still for view in aligner.record.views)
+    assert aligner.anchor(truth, None) is None
+    placed = new_aligner(CameraMotion.STATIC, MOVING).anchor(truth, None)
     assert placed is not None
     assert placed.fit is not None
-    assert max(placed.fit.motion_px) > 2 * STILL_SHARE * 32
+    assert max(placed.fit.motion_px) > 2 * STATIC_SHARE * 32
 
 
-def test_one_camera_takes_its_scale_from_the_depth_of_the_overlap():
+def test_the_scale_of_a_single_camera_is_that_of_the_depth_in_the_overlap():
     capture = SyntheticCapture(seed=3, num_views=1, num_times=14, image_size=(24, 32))
     truth = exact_predictions(capture)
-    parts = stitched(shaken_chunks(truth, plan_chunks(14, 6, 2)), keeper(capture=capture))
+    parts = stitched(shaken_chunks(truth, plan_chunks(14, 6, 2)), new_aligner(capture=capture))
     ratio = join_times([part.predictions for part in parts]).depth / truth.depth
     ratio = ratio[ratio.isfinite()]
     torch.testing.assert_close(ratio, ratio[:1].expand_as(ratio), rtol=1e-6, atol=0)
     assert all(part.seam is not None and part.seam.num_points > 500 for part in parts[1:])
 
 
-def test_cameras_close_together_do_not_shake_the_scale():
-    """Views a hundredth of the depth apart that shake by a third of that: their distance says little."""
+def test_a_narrow_baseline_adds_no_noise_to_the_scale():
+    """The baseline is 0.01 of the depth, its noise 0.003: the scale from depth has the larger weight."""
     truth = exact_predictions(CAPTURE).at_times(0, 20)
     poses = truth.cameras.world_to_camera.clone()
     poses[:, :, 1:] = poses[:, :, :1]
     poses[:, :, [1, 2], [0, 1], 3] += 0.01 * float(truth.depth[truth.valid].median())
-    parts = stitched(shaken_chunks(with_poses(truth, poses), plan_chunks(20, 8, 2)), keeper())
+    parts = stitched(shaken_chunks(with_poses(truth, poses), plan_chunks(20, 8, 2)), new_aligner())
     scales = [float(part.transform.scale * random_similarity(part.chunk.start).scale) for part in parts]
     assert max(scales) / min(scales) < 1.01
 
 
-def test_a_run_writes_one_camera_a_view_and_ends_with_the_same_bytes_if_interrupted(tmp_path: Path):
+def test_a_resumed_run_of_static_cameras_writes_the_same_bytes(tmp_path: Path):
     capture = SyntheticCapture(seed=5, num_views=2, num_times=9, image_size=(24, 32))
     scene, settings, resume = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5), ExistingOutput.RESUME
 
-    def spoil(start: int, part: Predictions) -> Predictions:
+    def disturb(start: int, part: Predictions) -> Predictions:
         return shaken(part, start).transformed(random_similarity(start))
 
-    record = reconstruct(scene, TruthPredictor(capture, spoil), NETWORK, tmp_path / "whole", settings)
+    record = reconstruct(scene, TruthPredictor(capture, disturb), out=tmp_path / "whole", settings=settings)
     assert record.rig is not None
     assert (record.rig.asked, record.rig.cameras) == ("auto", "static")
     assert all(view.still and view.jitter_px > 0 for view in record.rig.views)
@@ -214,18 +214,18 @@ def test_a_run_writes_one_camera_a_view_and_ends_with_the_same_bytes_if_interrup
     for stopped in (2, 6):
         out = tmp_path / f"stopped_{stopped}"
         with pytest.raises(InterruptedRunError):
-            reconstruct(scene, TruthPredictor(capture, spoil), NETWORK, out, settings, observer=StopAt(stopped))
-        again = reconstruct(scene, TruthPredictor(capture, spoil), NETWORK, out, settings, existing=resume)
+            reconstruct(scene, TruthPredictor(capture, disturb), out=out, settings=settings, observer=StopAt(stopped))
+        again = reconstruct(scene, TruthPredictor(capture, disturb), out=out, settings=settings, existing=resume)
         assert again.rig == record.rig
         assert bytes_of(out) == bytes_of(tmp_path / "whole")
 
 
-def test_moving_cameras_that_are_said_to_stand_still_are_a_warning_with_numbers(tmp_path: Path):
+def test_requesting_static_cameras_for_moving_ones_is_a_warning(tmp_path: Path):
     scene = uncalibrated(MOVING.scene())
     settings = replace(SETTINGS, camera_motion=CameraMotion.STATIC)
-    record = reconstruct(scene, TruthPredictor(MOVING), NETWORK, tmp_path / "static", settings)
+    record = reconstruct(scene, TruthPredictor(MOVING), out=tmp_path / "static", settings=settings)
     assert any("--cameras static, but cam" in text and " px (jitter " in text for text in record.warnings)
-    record = reconstruct(scene, TruthPredictor(MOVING), NETWORK, tmp_path / "auto", SETTINGS)
+    record = reconstruct(scene, TruthPredictor(MOVING), out=tmp_path / "auto", settings=SETTINGS)
     assert record.rig is not None
     assert record.rig.cameras == "moving"
     assert not record.warnings

@@ -1,3 +1,5 @@
+"""Alignment and blending of consecutive chunks."""
+
 from dataclasses import replace
 
 import pytest
@@ -7,10 +9,11 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.registration import align_points
 from page4d.geometry.similarity import Sim3
-from page4d.inference.chunks import Chunk, plan_chunks
-from page4d.inference.seams import measure_seam, seam_fits
-from page4d.inference.stitch import Stitched, align_chunk, blend, stitch
-from page4d.predictions import Predictions, join_times
+from page4d.geometry.time_axis import join_times
+from page4d.inference.chunk_plan import Chunk, plan_chunks
+from page4d.inference.diagnostics import seam_fits
+from page4d.inference.stitch import StitchedChunk, align_chunk, blend, measure_seam, stitch
+from page4d.predictions import Predictions
 from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.truth import exact_predictions, random_similarity
 
@@ -20,25 +23,25 @@ def truth() -> Predictions:
     return exact_predictions(SyntheticCapture(seed=3, num_views=3, num_times=10, image_size=(36, 48)))
 
 
-def stitched(truth: Predictions, chunks: list[tuple[Chunk, Predictions]], overlap: int) -> list[Stitched]:
+def stitched(truth: Predictions, chunks: list[tuple[Chunk, Predictions]], overlap: int) -> list[StitchedChunk]:
     first = chunks[0][1]
 
-    def back(predictions: Predictions) -> Sim3:
+    def undo(predictions: Predictions) -> Sim3:
         assert predictions is first
         return random_similarity(chunks[0][0].start).inverse()
 
-    return list(stitch(chunks, num_times=truth.num_times, overlap=overlap, place_first=back))
+    return list(stitch(chunks, num_times=truth.num_times, overlap=overlap, place_first=undo))
 
 
-def disturbed(truth: Predictions, plan: tuple[Chunk, ...]) -> list[tuple[Chunk, Predictions]]:
-    """Cut the truth into chunks, each in a world and at a scale of its own."""
+def in_random_worlds(truth: Predictions, plan: tuple[Chunk, ...]) -> list[tuple[Chunk, Predictions]]:
+    """Divide the ground truth into chunks, each in a random world and at a random scale."""
     return [
         (chunk, truth.at_times(chunk.start, chunk.stop).transformed(random_similarity(chunk.start))) for chunk in plan
     ]
 
 
-def test_exact_chunks_in_worlds_of_their_own_come_back_exactly(truth: Predictions):
-    parts = stitched(truth, disturbed(truth, plan_chunks(10, 4, 2)), overlap=2)
+def test_exact_chunks_in_random_worlds_are_stitched_exactly(truth: Predictions):
+    parts = stitched(truth, in_random_worlds(truth, plan_chunks(10, 4, 2)), overlap=2)
     whole = join_times([part.predictions for part in parts])
     assert torch.equal(whole.times, truth.times)
     torch.testing.assert_close(whole.cameras.centers, truth.cameras.centers, rtol=0, atol=1e-7)
@@ -50,41 +53,41 @@ def test_exact_chunks_in_worlds_of_their_own_come_back_exactly(truth: Prediction
     assert all(part.seam is not None and part.seam.num_points > 1000 for part in parts[1:])
 
 
-def test_moving_pixels_do_not_take_part(truth: Predictions):
+def test_moving_pixels_are_left_out_of_alignments(truth: Predictions):
     assert truth.dynamic is not None
-    chunks = disturbed(truth, plan_chunks(10, 4, 2))
-    lies = [
+    chunks = in_random_worlds(truth, plan_chunks(10, 4, 2))
+    wrong = [
         (chunk, replace(part, depth=torch.where(part.dynamic > 0, part.depth * 3, part.depth)))  # type: ignore[operator]
         for chunk, part in chunks
     ]
-    whole = join_times([part.predictions for part in stitched(truth, lies, overlap=2)])
+    whole = join_times([part.predictions for part in stitched(truth, wrong, overlap=2)])
     torch.testing.assert_close(whole.cameras.centers, truth.cameras.centers, rtol=0, atol=1e-7)
 
 
-def test_a_third_of_wrong_static_depths_is_outvoted(truth: Predictions):
+def test_a_third_of_wrong_static_depths_are_outliers(truth: Predictions):
     generator = torch.Generator().manual_seed(0)
-    chunks = disturbed(truth, plan_chunks(10, 4, 2))
-    lies = []
+    chunks = in_random_worlds(truth, plan_chunks(10, 4, 2))
+    disturbed = []
     for chunk, part in chunks:
         wrong = torch.rand(part.depth.shape, generator=generator) < 0.18
         factor = 1 + torch.rand(part.depth.shape, generator=generator, dtype=torch.float64)
-        lies.append((chunk, replace(part, depth=torch.where(wrong, part.depth * factor, part.depth))))
-    whole = join_times([part.predictions for part in stitched(truth, lies, overlap=2)])
+        disturbed.append((chunk, replace(part, depth=torch.where(wrong, part.depth * factor, part.depth))))
+    whole = join_times([part.predictions for part in stitched(truth, disturbed, overlap=2)])
     size = (truth.cameras.centers.amax((0, 1, 2)) - truth.cameras.centers.amin((0, 1, 2))).norm()
     error = (whole.cameras.centers - truth.cameras.centers).norm(dim=-1).max()
     assert float(error / size) < 1e-3
 
 
-def test_without_usable_pixels_the_cameras_decide(truth: Predictions):
+def test_without_valid_pixels_the_cameras_determine_the_alignment(truth: Predictions):
     source = truth.at_times(0, 2)
-    blind = replace(source, valid=torch.zeros_like(source.valid))
+    invalid = replace(source, valid=torch.zeros_like(source.valid))
     transform = random_similarity(7)
-    found, num_points = align_chunk(blind.transformed(transform.inverse()), blind)
+    found, num_points = align_chunk(invalid.transformed(transform.inverse()), invalid)
     assert num_points == 0
     torch.testing.assert_close(found.matrix(), transform.matrix(), rtol=1e-9, atol=1e-9)
 
 
-def test_a_metric_scale_is_not_touched(truth: Predictions):
+def test_a_metric_scale_is_kept(truth: Predictions):
     metric = replace(truth.at_times(0, 2), scale=Scale.METRIC)
     transform = random_similarity(5, scale=False)
     found, _ = align_chunk(metric.transformed(transform.inverse()), metric)
@@ -99,7 +102,7 @@ def test_blending_equal_predictions_changes_nothing(truth: Predictions):
     torch.testing.assert_close(mixed.cameras.world_to_camera, part.cameras.world_to_camera, rtol=0, atol=1e-13)
 
 
-def test_blending_fades_linearly_and_keeps_what_only_one_knows(truth: Predictions):
+def test_blending_is_linear_and_keeps_depth_of_either_chunk(truth: Predictions):
     part = truth.at_times(0, 3)
     farther = replace(part, depth=part.depth * 2)
     mixed = blend(part, farther)
@@ -111,7 +114,7 @@ def test_blending_fades_linearly_and_keeps_what_only_one_knows(truth: Prediction
     assert torch.equal(mixed.depth[only_one], part.depth[only_one])
 
 
-def test_a_fixed_world_is_only_blended(truth: Predictions):
+def test_chunks_in_a_fixed_world_are_only_blended(truth: Predictions):
     plan = plan_chunks(10, 4, 2)
     chunks = [(chunk, truth.at_times(chunk.start, chunk.stop)) for chunk in plan]
     parts = list(
@@ -122,15 +125,15 @@ def test_a_fixed_world_is_only_blended(truth: Predictions):
     torch.testing.assert_close(whole.depth, truth.depth)
 
 
-def test_blended_instants_are_never_blended_again(truth: Predictions):
+def test_chunks_shorter_than_two_overlaps_are_refused(truth: Predictions):
     plan = (Chunk(0, 4, 0), Chunk(2, 5, 2), Chunk(3, 10, 2))
     chunks = [(chunk, truth.at_times(chunk.start, chunk.stop)) for chunk in plan]
     with pytest.raises(UsageError, match="overlap of 2"):
         list(stitch(chunks, num_times=10, overlap=2, place_first=lambda _: Sim3.identity()))
 
 
-def test_twenty_noisy_chunks_come_back_where_a_naive_chain_drifts():
-    """Every chunk has a world, a scale and noise of its own; what moves has a wrong depth."""
+def test_twenty_noisy_chunks_are_stitched_without_the_drift_of_chained_alignments():
+    """Every chunk has a random world, scale and noise; moving pixels have wrong depth."""
     true = exact_predictions(SyntheticCapture(seed=3, num_views=2, num_times=42, image_size=(24, 32)))
     assert true.dynamic is not None
     plan = plan_chunks(42, 4, 2)
@@ -139,9 +142,9 @@ def test_twenty_noisy_chunks_come_back_where_a_naive_chain_drifts():
 
     def noisy(part: Predictions) -> Predictions:
         noise = 1 + 0.005 * torch.randn(part.depth.shape, generator=generator, dtype=torch.float64)
-        lie = 1 + torch.rand((), generator=generator, dtype=torch.float64)
+        factor = 1 + torch.rand((), generator=generator, dtype=torch.float64)
         assert part.dynamic is not None
-        return replace(part, depth=part.depth * noise * torch.where(part.dynamic > 0.5, lie, 1.0))
+        return replace(part, depth=part.depth * noise * torch.where(part.dynamic > 0.5, factor, 1.0))
 
     chunks = [
         (chunk, noisy(true.at_times(chunk.start, chunk.stop)).transformed(random_similarity(chunk.start)))
@@ -165,16 +168,16 @@ def test_twenty_noisy_chunks_come_back_where_a_naive_chain_drifts():
     assert naive_error > 10 * error
 
 
-def test_a_seam_tells_a_shift_in_pixels_and_a_wrong_depth(truth: Predictions):
+def test_seam_residuals_grow_with_errors_of_depth(truth: Predictions):
     part = truth.at_times(0, 2)
     same = measure_seam(part, part, Sim3.identity(), 5)
     assert same.residual == same.residual_share == same.residual_px == 0.0
-    assert seam_fits(same.residual_px, same.residual_share, 48)
+    assert seam_fits(same, 48)
     farther = measure_seam(part, replace(part, depth=part.depth * 1.2), Sim3.identity(), 5)
     assert farther.residual_share is not None
     assert farther.residual_px is not None
     assert farther.residual_share > 0.2  # of the z-depth; along the ray it is farther
     assert farther.residual_px > 0.48
-    assert not seam_fits(farther.residual_px, farther.residual_share, 48)
-    blind = measure_seam(part, replace(part, valid=torch.zeros_like(part.valid)), Sim3.identity(), 0)
-    assert blind.residual is blind.residual_share is blind.residual_px is None
+    assert not seam_fits(farther, 48)
+    invalid = measure_seam(part, replace(part, valid=torch.zeros_like(part.valid)), Sim3.identity(), 0)
+    assert invalid.residual is invalid.residual_share is invalid.residual_px is None

@@ -1,4 +1,4 @@
-"""Decoding, predicting and writing at once: nothing piles up, nothing is read twice, and every failure arrives."""
+"""Concurrent decoding, prediction and writing: bounded memory, frames decoded once, and propagated failures."""
 
 import gc
 import threading
@@ -11,39 +11,39 @@ from pathlib import Path
 import pytest
 import torch
 
+from page4d.choices import ExistingOutput
 from page4d.errors import OutputError
 from page4d.export.layout import OutputLayout
-from page4d.inference.bounded_queue import Handover
-from page4d.inference.output_policy import ExistingOutput
-from page4d.inference.predictor import Predicted
+from page4d.inference.bounded_queue import BoundedQueue
+from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_state import StateFolder
 from page4d.models.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_batches
 from page4d.scene.records import FrameBatch, Scene, View
 from page4d.synthetic.capture import SyntheticCapture
-from tests.inference.test_reconstruct import NETWORK, SETTINGS, bytes_of, fails_above
+from tests.inference.test_reconstruct import SETTINGS, bytes_of, fails_above
 from tests.inference.truth import TruthPredictor
 
 
 @dataclass
-class Census(TruthPredictor):
-    """Counts how many of its predictions are alive whenever another one is made."""
+class CountingPredictor(TruthPredictor):
+    """Counts its predictions that are alive at every call."""
 
-    alive: list[weakref.ref] = field(default_factory=list)
-    most: int = 0
+    references: list[weakref.ref] = field(default_factory=list)
+    num_alive: list[int] = field(default_factory=list)
 
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
         predicted = super().predict(batch, memory)
-        self.alive.append(weakref.ref(predicted.predictions))
+        self.references.append(weakref.ref(predicted.predictions))
         gc.collect()
-        self.most = max(self.most, sum(ref() is not None for ref in self.alive))
+        self.num_alive.append(sum(reference() is not None for reference in self.references))
         return predicted
 
 
 @dataclass(frozen=True)
 class CountedSource:
-    """Frames of a view, with a note of every frame that is decoded."""
+    """Frames of a view; the indices of all decoded frames are appended to `read`."""
 
     source: object
     read: list[int]
@@ -62,10 +62,10 @@ class CountedSource:
     @dataclass
     class _Reader:
         reader: object
-        noted: list[int]
+        decoded: list[int]
 
         def read(self, indices):
-            self.noted.extend(indices)
+            self.decoded.extend(indices)
             return self.reader.read(indices)
 
 
@@ -78,80 +78,80 @@ def counted(scene: Scene) -> tuple[Scene, list[list[int]]]:
 
 
 @pytest.mark.parametrize("times", [8, 14])
-def test_no_more_is_alive_in_a_longer_capture_and_no_frame_is_decoded_twice(times: int, tmp_path: Path):
+def test_memory_does_not_grow_with_the_capture_and_frames_are_decoded_once(times: int, tmp_path: Path):
     capture = SyntheticCapture(seed=5, num_views=2, num_times=times, image_size=(12, 16))
     scene, reads = counted(capture.scene())
-    census = Census(capture)
-    reconstruct(scene, census, NETWORK, tmp_path / "out", replace(SETTINGS, chunk=4, overlap=2))
-    assert len(census.calls) == (times - 2 + 1) // 2
-    assert census.most <= 3, "one made, one written, and the view of one that waits to be freed"
+    predictor = CountingPredictor(capture)
+    reconstruct(scene, predictor, out=tmp_path / "out", settings=replace(SETTINGS, chunk=4, overlap=2))
+    assert len(predictor.calls) == (times - 2 + 1) // 2
+    assert max(predictor.num_alive) <= 3, "one predicted, one written, and a reference that is not yet freed"
     assert reads == [list(range(times))] * 2
 
 
-def test_what_was_decoded_ahead_serves_a_shrunken_plan_too(tmp_path: Path):
+def test_frames_decoded_ahead_are_used_after_chunks_are_halved(tmp_path: Path):
     capture = SyntheticCapture(seed=5, num_views=1, num_times=11, image_size=(12, 16))
     scene, reads = counted(capture.scene())
     predictor = TruthPredictor(capture, fails_above(4))
-    reconstruct(scene, predictor, NETWORK, tmp_path / "out", replace(SETTINGS, chunk=6, overlap=1))
+    reconstruct(scene, predictor, out=tmp_path / "out", settings=replace(SETTINGS, chunk=6, overlap=1))
     assert predictor.calls[0] == (0, 6)
     assert reads == [list(range(11))]
 
 
-def test_a_failure_while_reading_ahead_comes_when_the_frames_are_wanted(monkeypatch: pytest.MonkeyPatch):
+def test_a_failure_of_reading_ahead_is_raised_when_the_frames_are_read(monkeypatch: pytest.MonkeyPatch):
     capture = SyntheticCapture(seed=5, num_views=1, num_times=6, image_size=(12, 16))
-    real, failures = BatchReader._decode, [MemoryError("ahead"), MemoryError("when wanted")]
+    real, failures = BatchReader._decode, [MemoryError("ahead"), MemoryError("when read")]
 
-    def torn(self: BatchReader, start: int, stop: int) -> FrameBatch:
+    def failing(self: BatchReader, start: int, stop: int) -> FrameBatch:
         if start > 0 and failures:
             raise failures.pop(0)
         return real(self, start, stop)
 
-    monkeypatch.setattr(BatchReader, "_decode", torn)
+    monkeypatch.setattr(BatchReader, "_decode", failing)
     with open_batches(capture.scene(), 16, 1) as reader:
         assert len(reader.read(0, 3).times) == 3
         reader.read_ahead(6)
         assert len(reader.read(1, 3).times) == 2
-        with pytest.raises(MemoryError, match="when wanted"):
+        with pytest.raises(MemoryError, match="when read"):
             reader.read(1, 6)
         assert reader.read(1, 6).times.tolist() == capture.times[1:6].tolist()
 
 
-def test_a_stage_takes_one_thing_at_a_time_and_its_failure_is_raised_where_things_are_made():
-    taken: list[int] = []
+def test_the_queue_passes_one_item_at_a_time_and_raises_the_consumers_failure():
+    consumed: list[int] = []
 
     def consume(numbers: Iterator[int]) -> None:
         for number in numbers:
             assert threading.current_thread() is not threading.main_thread()
-            taken.append(number)
+            consumed.append(number)
             if number == 3:
                 raise OutputError("disk full", "free space")
 
-    given: list[int] = []
+    put: list[int] = []
     with pytest.raises(OutputError, match="disk full"):
-        give_all(consume, range(100), given.append)
-    assert taken == [0, 1, 2, 3]
-    assert given == taken
+        put_all(consume, range(100), put.append)
+    assert consumed == [0, 1, 2, 3]
+    assert put == consumed
 
 
-def test_what_was_handed_over_is_finished_when_the_maker_stops():
-    taken: list[int] = []
+def test_items_in_the_queue_are_consumed_when_the_producer_fails():
+    consumed: list[int] = []
 
     def interrupt(number: int) -> None:
         if number == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        give_all(taken.extend, range(9), interrupt)
-    assert taken == [0, 1, 2]
+        put_all(consumed.extend, range(9), interrupt)
+    assert consumed == [0, 1, 2]
     with pytest.raises(OutputError):
-        give_all(fail_at_the_end, range(2), interrupt)
+        put_all(fail_at_the_end, range(2), interrupt)
 
 
-def give_all(consume: Callable[[Iterator[int]], None], numbers: Iterable[int], given: Callable[[int], None]) -> None:
-    with Handover(consume) as handover:
+def put_all(consume: Callable[[Iterator[int]], None], numbers: Iterable[int], after: Callable[[int], None]) -> None:
+    with BoundedQueue(consume) as queue:
         for number in numbers:
-            handover.give(number)
-            given(number)
+            queue.put(number)
+            after(number)
 
 
 def fail_at_the_end(numbers: Iterator[int]) -> None:
@@ -160,19 +160,19 @@ def fail_at_the_end(numbers: Iterator[int]) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_memory_that_runs_out_at_a_chunk_gives_the_bytes_of_the_recorded_plan(at: int, tmp_path: Path):
-    """Chunks of 6 until number `at` does not fit, beside a run that had the shorter ones planned from the start."""
+def test_a_run_whose_chunks_are_halved_has_the_bytes_of_its_recorded_plan(at: int, tmp_path: Path):
+    """Compare with a run whose plan has the shorter chunks, from number `at` on, from the start."""
     capture = SyntheticCapture(seed=5, num_views=2, num_times=11, image_size=(12, 16))
     settings, scene = replace(SETTINGS, chunk=6, overlap=1), capture.scene()
     starts = [0, 5]
 
-    def spoil(start: int, predictions):
+    def disturb(start: int, predictions):
         if start >= starts[at] and predictions.num_times > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return predictions
 
     shrunk, planned = tmp_path / "shrunk", tmp_path / "planned"
-    record = reconstruct(scene, TruthPredictor(capture, spoil), NETWORK, shrunk, settings)
+    record = reconstruct(scene, TruthPredictor(capture, disturb), out=shrunk, settings=settings)
     assert sum("out of memory with 6 frames per chunk: continuing with 3" in text for text in record.warnings) == 1
     layout = OutputLayout(shrunk, scene.view_names)
     state = StateFolder(layout).read_run()
@@ -181,6 +181,6 @@ def test_memory_that_runs_out_at_a_chunk_gives_the_bytes_of_the_recorded_plan(at
     fresh = OutputLayout(planned, scene.view_names)
     StateFolder(fresh).write_run(state.model_copy(update={"warnings": [], "seconds": {}}))
     whole = TruthPredictor(capture)
-    reconstruct(scene, whole, NETWORK, planned, settings, existing=ExistingOutput.RESUME)
+    reconstruct(scene, whole, out=planned, settings=settings, existing=ExistingOutput.RESUME)
     assert whole.calls == [(start, stop) for start, stop, _ in state.plan]
     assert bytes_of(planned) == bytes_of(shrunk)

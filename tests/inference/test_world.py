@@ -1,10 +1,13 @@
+"""The world frame and the scale of a result."""
+
 from dataclasses import replace
 
 import pytest
 import torch
 
+from page4d.choices import Poses
 from page4d.conventions import Scale
-from page4d.inference.world import Poses, World
+from page4d.inference.world import World
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 from page4d.synthetic.capture import SyntheticCapture
@@ -22,7 +25,7 @@ def uncalibrated(scene: Scene) -> Scene:
     return replace(scene, views=tuple(replace(view, camera=None) for view in scene.views), scale=Scale.ARBITRARY)
 
 
-def test_without_a_rig_the_first_camera_is_the_world(truth: Predictions):
+def test_without_a_calibration_the_first_camera_is_the_world_frame(truth: Predictions):
     world = World(uncalibrated(CAPTURE.scene()), Poses.INPUT, predictor_uses_rig=False)
     placed = truth.transformed(world.place_first(truth, None))
     identity = torch.eye(4, dtype=torch.float64)
@@ -31,57 +34,57 @@ def test_without_a_rig_the_first_camera_is_the_world(truth: Predictions):
     assert world.scale is Scale.ARBITRARY
 
 
-def test_a_rig_gives_its_cameras_and_its_metres(truth: Predictions):
+def test_a_calibrated_chunk_has_the_rigs_cameras_and_scale(truth: Predictions):
     world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
-    settled, transform = world.settle(truth.transformed(random_similarity(2)), truth.cameras)
+    registered, transform = world.register(truth.transformed(random_similarity(2)), truth.cameras)
     torch.testing.assert_close(transform.scale, 1 / random_similarity(2).scale)
     assert world.is_fixed
     assert world.scale is Scale.METRIC
-    torch.testing.assert_close(settled.depth, truth.depth, rtol=1e-9, atol=1e-9)
-    assert torch.equal(settled.cameras.world_to_camera, truth.cameras.world_to_camera)
+    torch.testing.assert_close(registered.depth, truth.depth, rtol=1e-9, atol=1e-9)
+    assert torch.equal(registered.cameras.world_to_camera, truth.cameras.world_to_camera)
 
 
-def test_predicted_poses_are_moved_into_the_rigs_world(truth: Predictions):
+def test_predicted_cameras_are_aligned_to_the_rigs_world(truth: Predictions):
     world = World(CAPTURE.scene(), Poses.PREDICTED, predictor_uses_rig=False)
     moved = truth.transformed(random_similarity(4))
-    assert world.settle(moved, truth.cameras)[0] is moved
+    assert world.register(moved, truth.cameras)[0] is moved
     placed = moved.transformed(world.place_first(moved, truth.cameras))
     torch.testing.assert_close(placed.cameras.world_to_camera, truth.cameras.world_to_camera, rtol=0, atol=1e-9)
     torch.testing.assert_close(placed.depth, truth.depth, rtol=1e-9, atol=1e-9)
 
 
-def test_one_camera_in_one_place_gives_no_scale():
+def test_a_single_static_camera_determines_no_scale():
     capture = SyntheticCapture(seed=1, num_views=1, num_times=2, image_size=(24, 32))
     alone = exact_predictions(capture)
     world = World(capture.scene(), Poses.INPUT, predictor_uses_rig=False)
-    world.settle(alone.transformed(random_similarity(4)), alone.cameras)
+    world.register(alone.transformed(random_similarity(4)), alone.cameras)
     assert world.lacks_baseline
     assert world.scale is Scale.ARBITRARY
 
 
-def standing_still(predictions: Predictions) -> Predictions:
-    """Put all cameras where the first one is, give or take rounding."""
+def coinciding(predictions: Predictions) -> Predictions:
+    """Put all cameras at the first one, up to rounding."""
     poses = predictions.cameras.world_to_camera
     jitter = 1e-9 * torch.randn(poses.shape[:-2], generator=torch.Generator().manual_seed(0), dtype=poses.dtype)
-    still = poses[:, :1, :1].expand_as(poses).clone()
-    still[..., 0, 3] += jitter
-    return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=still))
+    first = poses[:, :1, :1].expand_as(poses).clone()
+    first[..., 0, 3] += jitter
+    return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=first))
 
 
-def test_a_chunk_without_a_baseline_takes_the_scale_of_the_one_before(truth: Predictions):
+def test_a_chunk_without_a_baseline_has_the_scale_of_its_predecessor(truth: Predictions):
     world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
     halved = truth.transformed(replace(random_similarity(2), scale=torch.tensor(0.5, dtype=torch.float64)))
-    world.settle(halved, truth.cameras)
-    settled, transform = world.settle(standing_still(halved), truth.cameras)
-    torch.testing.assert_close(settled.depth, truth.depth, rtol=1e-9, atol=1e-9)
+    world.register(halved, truth.cameras)
+    registered, transform = world.register(coinciding(halved), truth.cameras)
+    torch.testing.assert_close(registered.depth, truth.depth, rtol=1e-9, atol=1e-9)
     assert float(transform.scale) == pytest.approx(2.0)
     assert world.scale is Scale.METRIC
 
 
-def test_what_lengths_mean_does_not_change_after_the_first_chunk(truth: Predictions):
+def test_the_unit_of_length_is_determined_by_the_first_chunk(truth: Predictions):
     world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
-    world.settle(standing_still(truth), truth.cameras)
+    world.register(coinciding(truth), truth.cameras)
     assert world.scale is Scale.ARBITRARY
-    _, transform = world.settle(truth.transformed(random_similarity(3)), truth.cameras)
+    _, transform = world.register(truth.transformed(random_similarity(3)), truth.cameras)
     assert world.scale is Scale.ARBITRARY
     assert float(transform.scale) == 1.0

@@ -1,23 +1,26 @@
-"""A predictor that knows the truth of a synthetic capture, and ways to spoil what it says."""
+"""A predictor that returns the ground truth of a synthetic capture, and functions that disturb it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Self
 
 import torch
 
 from page4d.conventions import Scale
+from page4d.export.run_record import NetworkRecord
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.similarity import Sim3
-from page4d.inference.predictor import CPU, Predicted
+from page4d.inference.predictor import CPU, PredictedChunk
 from page4d.models.conditioning import Memory
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
+from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
 
 
 def random_similarity(seed: int, *, scale: bool = True) -> Sim3:
-    """Return a map far from the identity."""
+    """Return a similarity far from the identity."""
     generator = torch.Generator().manual_seed(seed)
     factor = torch.exp(torch.randn((), generator=generator, dtype=torch.float64)) if scale else torch.ones(())
     return Sim3(
@@ -29,7 +32,7 @@ def random_similarity(seed: int, *, scale: bool = True) -> Sim3:
 
 @cache
 def exact_predictions(capture: SyntheticCapture, scale: Scale = Scale.ARBITRARY) -> Predictions:
-    """Return the truth of a whole capture with float64 cameras, as a perfect network would give it."""
+    """Return the ground truth of a whole capture with float64 cameras, as a perfect network would predict it."""
     truth = capture.predictions()
     cameras = capture.cameras
     return replace(
@@ -46,10 +49,12 @@ def exact_predictions(capture: SyntheticCapture, scale: Scale = Scale.ARBITRARY)
 
 @dataclass
 class TruthPredictor:
-    """Says the truth for any batch of a capture at its own size; `spoil` may change it, chunk by chunk."""
+    """Returns the ground truth of a capture at its own size; `disturb` may change it, chunk by chunk."""
 
     capture: SyntheticCapture
-    spoil: Callable[[int, Predictions], Predictions] = lambda _, predictions: predictions
+    disturb: Callable[[int, Predictions], Predictions] = lambda _, predictions: predictions
+    settings: ReconstructSettings = field(default_factory=ReconstructSettings)
+    record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="truth", trained=True))
     multiple: int = 1
     default_long_side: int | None = None
     takes_mixed_sizes: bool = False
@@ -59,10 +64,14 @@ class TruthPredictor:
     precision: torch.dtype = torch.float32
     calls: list[tuple[int, int]] = field(default_factory=list)
 
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> Predicted:  # noqa: ARG002  the truth needs none
+    def with_settings(self, settings: ReconstructSettings) -> Self:
+        """Return a predictor that appends to the same list of calls."""
+        return replace(self, settings=settings)
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:  # noqa: ARG002  no memory
         start = int(torch.searchsorted(torch.from_numpy(self.capture.times), batch.times[0] - 1e-6))
         stop = start + len(batch.times)
         truth = exact_predictions(self.capture).at_times(start, stop)
         self.calls.append((start, stop))
-        said = replace(truth, images=batch.images, valid=batch.valid, pixel_transforms=batch.pixel_transforms)
-        return Predicted(self.spoil(start, said))
+        predicted = replace(truth, images=batch.images, valid=batch.valid, pixel_transforms=batch.pixel_transforms)
+        return PredictedChunk(self.disturb(start, predicted), batch.cameras)

@@ -15,7 +15,14 @@ import pytest
 
 from page4d.errors import OutputError
 from page4d.io import atomic
-from page4d.io.atomic import LOCK_NAME, claim_output, output_error, remove_stale_parts, write_bytes_atomic
+from page4d.io.atomic import (
+    LOCK_NAME,
+    claim_output,
+    open_atomic,
+    output_error,
+    remove_stale_parts,
+    write_bytes_atomic,
+)
 
 
 def files_below(folder: Path) -> list[str]:
@@ -28,6 +35,20 @@ def test_a_written_file_is_what_it_says(tmp_path: Path) -> None:
     assert written.num_bytes == 3000
     assert written.sha256 == hashlib.sha256(b"abc" * 1000).hexdigest()
     assert files_below(tmp_path) == ["a/b.bin"]
+
+
+def test_a_streamed_file_replaces_the_older_one_when_it_is_complete(tmp_path: Path) -> None:
+    target = tmp_path / "x"
+    target.write_bytes(b"old")
+    with open_atomic(target) as file:
+        file.write(b"ne")
+        assert target.read_bytes() == b"old"
+        file.write(b"w")
+    assert target.read_bytes() == b"new"
+    with pytest.raises(TypeError), open_atomic(target) as file:
+        file.writelines([b"half", None])  # type: ignore[list-item]
+    assert target.read_bytes() == b"new"
+    assert files_below(tmp_path) == ["x"]
 
 
 def test_the_users_umask_decides_the_mode(tmp_path: Path) -> None:

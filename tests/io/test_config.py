@@ -32,6 +32,7 @@ class Inner:
 class Outer:
     inner: Inner = Inner()
     rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    views: PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
 
 ADAPTER = TypeAdapter(Outer)
@@ -50,6 +51,23 @@ ADAPTER = TypeAdapter(Outer)
 def test_a_violation_names_field_value_and_rule(values: dict, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
         Inner(**values)
+    assert raised.value.message == message
+    assert raised.value.hint.startswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("values", "message", "hint"),
+    [
+        ({"views": 0}, "outer: views is 0", "it must be greater than 0 or a valid tuple"),
+        ({"views": ()}, "outer: views is ()", "it must be a valid integer or tuple should have at least 1 item"),
+        ({"views": ("a", 1)}, "outer: views is ('a', 1)", "it must be a valid integer"),
+        ({"inner": {"number": 0}}, "outer: inner.number is 0", "it must be greater than 0"),
+        ({"inner": {"layers": [1, "x"]}}, "outer: inner.layers.1 is 'x'", "it must be a valid integer"),
+    ],
+)
+def test_a_violation_in_a_union_or_a_nested_record_names_its_field(values: dict, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        Outer(**values)
     assert raised.value.message == message
     assert raised.value.hint.startswith(hint)
 
@@ -76,6 +94,7 @@ def test_json_round_trip_and_defaults() -> None:
         ('{"inner": {"number": 6}}', "inner: number and layers contradict each other"),
         ('{"inner": {"number": 0}}', "outer configuration: inner.number: Input should be greater than 0"),
         ('{"inner": {"number": "1"}}', "outer configuration: inner.number: Input should be a valid integer"),
+        ('{"views": 0}', "outer configuration: views: Input should be greater than 0"),
         ('{"other": 1}', "outer configuration: other: Unexpected keyword argument"),
         ("no JSON", "outer configuration: text: Invalid JSON"),
     ],

@@ -1,4 +1,4 @@
-"""Attention under a rank-one bias equals the plain formula, however it is computed."""
+"""Attention with a rank-one logit bias equals the plain formula, chunked or not."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ def vectors(seed: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def weights(query: Tensor, key: Tensor, bias: LogitsBias | None) -> Tensor:
-    """The definition, with the whole matrix of logits."""
+    """Attention weights by definition, with the full logit matrix."""
     logits = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
     if bias is not None:
         row = torch.ones_like(bias.key) if bias.row is None else bias.row
@@ -45,15 +45,15 @@ CASES = {
 @pytest.mark.parametrize("case", list(CASES))
 @pytest.mark.parametrize("width", [4, 6, 12, 16])
 @pytest.mark.parametrize("max_queries", [None, 1, 4, 100])
-def test_equals_the_definition(case: str, width: int, max_queries: int | None) -> None:
+def test_attention_equals_the_definition(case: str, width: int, max_queries: int | None) -> None:
     query, key, value = heads(width=width)
     out = attend(query, key, value, CASES[case], max_queries)
     torch.testing.assert_close(out, weights(query, key, CASES[case]) @ value, **EXACT)
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_no_bias_is_ever_a_matrix(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mask is one row for all queries, and never one that needs a gradient, for which kernels are not fused."""
+def test_the_bias_never_becomes_a_full_mask(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask is one row for all queries and needs no gradient: fused kernels have no gradient for masks."""
     masks = []
 
     def spy(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, scale: float) -> Tensor:
@@ -78,7 +78,7 @@ def test_a_constant_on_all_keys_changes_nothing(learned: bool) -> None:
     )
 
 
-def test_the_bias_is_of_the_key_not_of_the_query() -> None:
+def test_the_bias_acts_on_keys_not_on_queries() -> None:
     query, key, value = heads()
     biased = attend(query, key, value, LogitsBias(key=KEY))
     assert (biased - attend(query, key, value)).abs().max() > 0.1
@@ -86,8 +86,8 @@ def test_the_bias_is_of_the_key_not_of_the_query() -> None:
     torch.testing.assert_close(per_query, attend(query, key, value), **EXACT)
 
 
-def test_mass_on_the_mask_falls_with_its_weight() -> None:
-    """The slope is minus the variance of the mask under the attention, for every query and head."""
+def test_attention_mass_on_the_mask_falls_with_the_weight_of_the_bias() -> None:
+    """Its slope is minus the variance of the mask under the attention, for every query and head."""
     query, key, _ = heads()
     mask = torch.rand(2, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
@@ -102,7 +102,7 @@ def test_mass_on_the_mask_falls_with_its_weight() -> None:
     attention = weights(query, key, LogitsBias(key=-mask))
     mean = (attention * mask[:, None, None]).sum(-1)
     variance = (attention * mask[:, None, None] ** 2).sum(-1) - mean**2
-    step = 2e-3  # of a formula of fourth order: its error and that of rounding are both below the tolerance
+    step = 2e-3  # fourth-order finite difference: truncation and rounding errors are both below the tolerance
     slope = (8 * (mass(1 + step) - mass(1 - step)) - (mass(1 + 2 * step) - mass(1 - 2 * step))) / (12 * step)
     torch.testing.assert_close(slope, -variance, rtol=0, atol=1e-11)
 
@@ -116,8 +116,8 @@ def test_a_large_bias_removes_keys(learned: bool) -> None:
     torch.testing.assert_close(attend(query, key, value, bias), kept, rtol=0, atol=1e-12)
 
 
-def test_any_table_of_instants_folds_into_channels() -> None:
-    """A number for every head and pair of instants, three tokens an instant: one channel an instant."""
+def test_a_bias_per_pair_of_instants_folds_into_channels() -> None:
+    """One bias per head and pair of instants, with three tokens per instant, takes one channel per instant."""
     query, key, value = heads()
     table = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     instants = torch.eye(3, dtype=torch.float64).repeat_interleave(3, dim=0)  # [N, T]
@@ -132,7 +132,7 @@ def test_any_table_of_instants_folds_into_channels() -> None:
 
 
 @pytest.mark.parametrize("case", ["learned key", "learned row x key"])
-def test_the_bias_gets_its_gradient(case: str) -> None:
+def test_the_gradient_of_the_bias_equals_the_definition(case: str) -> None:
     query, key, value = heads()
     bias = CASES[case]
     learned = bias.key if bias.key.requires_grad else bias.row
@@ -153,7 +153,7 @@ def test_half_precision_keeps_small_differences_of_the_bias() -> None:
 
 
 @pytest.mark.parametrize("normed", [False, True])
-def test_chunks_of_queries_do_not_change_the_module(normed: bool) -> None:
+def test_chunks_of_queries_do_not_change_the_output(normed: bool) -> None:
     torch.manual_seed(0)
     attention = Attention(16, 2, qk_norm_eps=1e-5 if normed else None).double()
     tokens = torch.randn(3, 7, 16, dtype=torch.float64)
@@ -164,14 +164,14 @@ def test_chunks_of_queries_do_not_change_the_module(normed: bool) -> None:
         torch.testing.assert_close(attention(tokens, rope, bias, max_queries), whole, **EXACT)
 
 
-def test_heads_must_divide_the_width() -> None:
+def test_a_width_that_does_not_divide_into_heads_is_refused() -> None:
     with pytest.raises(ShapeError, match="width 10 does not divide into 4 heads"):
         Attention(10, 4)
 
 
 @pytest.mark.parametrize("max_queries", [None, 4])
 @pytest.mark.parametrize("shape", [(2, 4, 9, 9), (1, 4, 9, 9), (2, 1, 9, 9)])
-def test_logits_of_pairs_are_added_and_learned(shape: tuple[int, ...], max_queries: int | None) -> None:
+def test_pair_logits_are_added_and_get_a_gradient(shape: tuple[int, ...], max_queries: int | None) -> None:
     query, key, value = heads()
     added = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     out = attend(query, key, value, CASES["key"], max_queries, added)
@@ -181,7 +181,7 @@ def test_logits_of_pairs_are_added_and_learned(shape: tuple[int, ...], max_queri
     assert gradient.any()
 
 
-def test_normalised_by_their_mean_square_queries_and_keys_forget_their_length() -> None:
+def test_rms_normalized_queries_and_keys_are_scale_invariant() -> None:
     torch.manual_seed(0)
     layer = Attention(8, 2, head_dim=6, qkv_bias=False, out_bias=False, qk_rms=True).double()
     tokens = torch.randn(2, 5, 8, dtype=torch.float64)

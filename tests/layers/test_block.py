@@ -1,4 +1,4 @@
-"""The block, its parts and the names under which their parameters are known elsewhere."""
+"""Transformer blocks, their parts and their parameter names."""
 
 import pytest
 import torch
@@ -21,12 +21,12 @@ def test_parameter_names_are_those_of_public_checkpoints() -> None:
     assert set(plain.state_dict()) == {*linear, *(name for name in norms if "attn" not in name)}
 
 
-def test_zero_layer_scale_is_the_identity() -> None:
+def test_a_layer_scale_of_zero_is_the_identity() -> None:
     tokens = torch.randn(2, 5, 8)
     assert torch.equal(Block(BlockConfig(dim=8, num_heads=2, layer_scale=0.0))(tokens), tokens)
 
 
-def test_epsilon_acts_on_small_tokens() -> None:
+def test_the_norm_epsilon_changes_small_tokens() -> None:
     torch.manual_seed(0)
     one, other = (Block(BlockConfig(dim=8, num_heads=2, norm_eps=eps)) for eps in (1e-5, 1e-6))
     other.load_state_dict(one.state_dict())
@@ -71,8 +71,8 @@ def test_swiglu_is_a_gated_product() -> None:
 
 
 @pytest.mark.parametrize(("dim", "hidden", "expected"), [(1536, 6144, 4096), (8, 32, 24), (12, 48, 32), (10, 25, 16)])
-def test_swiglu_is_about_as_large_as_the_plain_network(dim: int, hidden: int, expected: int) -> None:
-    """Two thirds of the hidden width, rounded up to a multiple of 8: in DINOv2's giant model 4096."""
+def test_swiglu_has_about_as_many_parameters_as_the_mlp(dim: int, hidden: int, expected: int) -> None:
+    """Two thirds of the hidden width, rounded up to a multiple of 8: 4096 in DINOv2's giant model."""
     with torch.device("meta"):
         layer, plain = SwiGLU(dim, hidden), FeedForward(dim, hidden)
     assert layer.w3.in_features == expected
@@ -86,14 +86,14 @@ def test_swiglu_is_about_as_large_as_the_plain_network(dim: int, hidden: int, ex
         assert layer.w12.weight.numel() + layer.w3.weight.numel() == 2 * plain.fc1.weight.numel()
 
 
-def test_a_block_takes_either_feed_forward() -> None:
+def test_a_block_works_with_either_feed_forward_network() -> None:
     for kind, layer in ((FeedForwardKind.MLP, FeedForward), (FeedForwardKind.SWIGLU, SwiGLU)):
         block = Block(BlockConfig(dim=8, num_heads=2, feed_forward=kind))
         assert isinstance(block.mlp, layer)
         assert block(torch.randn(2, 5, 8)).shape == (2, 5, 8)
 
 
-def test_chunks_bound_the_width_and_change_nothing() -> None:
+def test_chunks_bound_the_tokens_in_the_feed_forward_network_and_keep_the_output() -> None:
     torch.manual_seed(0)
     block = Block(BlockConfig(dim=16, num_heads=2, qk_norm_eps=1e-5, layer_scale=1.0)).double()
     tokens, widest = torch.randn(3, 10, 16, dtype=torch.float64), []
@@ -104,7 +104,7 @@ def test_chunks_bound_the_width_and_change_nothing() -> None:
 
 
 def test_a_context_of_the_tokens_themselves_is_self_attention() -> None:
-    """In any order: keys have no order of their own."""
+    """In any order: attention is invariant to the order of keys."""
     torch.manual_seed(0)
     block = Block(BlockConfig(dim=16, num_heads=2, qk_norm_eps=1e-5, layer_scale=1.0)).double()
     tokens = torch.randn(2, 7, 16, dtype=torch.float64)
@@ -114,8 +114,8 @@ def test_a_context_of_the_tokens_themselves_is_self_attention() -> None:
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
 
 
-def test_patches_are_rows_of_the_image() -> None:
-    """The token of a patch is the projection of its own pixels, counted row by row."""
+def test_patch_tokens_are_row_by_row() -> None:
+    """The token of a patch is the projection of its pixels."""
     torch.manual_seed(0)
     embed = PatchEmbed(dim=5, patch_size=4).double()
     images = torch.randn(2, 3, 8, 12, dtype=torch.float64)

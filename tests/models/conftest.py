@@ -1,4 +1,4 @@
-"""Golden numbers and networks with visible effects for the tests of the networks."""
+"""Golden tensors and configurations of networks."""
 
 import json
 from collections.abc import Callable
@@ -12,8 +12,9 @@ from torch import Tensor
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, NetworkConfig
-from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork
 from page4d.models.schedule import FRAME_GLOBAL, Schedule
+from tests.models.small_networks import randomized_network
 
 INSIDE = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"
@@ -21,7 +22,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "golden"
 
 @dataclass(frozen=True)
 class Golden:
-    """A fixture: recorded tensors and what they were recorded with."""
+    """Recorded tensors, and the metadata of their recording."""
 
     tensors: dict[str, Tensor]
     meta: dict
@@ -38,28 +39,14 @@ def load_golden(name: str) -> Golden:
 
 
 def assert_golden(ours: Tensor, reference: Tensor) -> None:
-    """The criterion of the fixtures: rounding uses at most 0.3 of it, the smallest known mistake 4.7 times it."""
+    """Compare by the tolerance of the fixtures: rounding reaches 0.3 of it, the smallest known bug 4.7 times it."""
     assert ours.shape == reference.shape
     excess = (ours - reference).abs() / (1e-4 + 1e-4 * reference.abs())
     assert excess.max() <= 1, f"{excess.max():.2f} times the tolerance"
 
 
-def lively_network(config: NetworkConfig, seed: int = 0) -> ViewTimeNetwork:
-    """A float64 network whose every parameter matters: no zeros, residual branches of full size."""
-    torch.manual_seed(seed)
-    network = build_network(config).double().eval()
-    with torch.no_grad():
-        for name, parameter in network.named_parameters():
-            if "lambda_" in name or name.endswith((".alpha", ".beta")):
-                continue
-            if name.endswith("gamma"):
-                parameter.fill_(1.0)
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return network
-
-
 def recorded_config(meta: dict, schedule: Schedule) -> NetworkConfig:
-    """The configuration of a fixture of the VGGT family, without a mask."""
+    """Return the configuration of a fixture of the VGGT family, without a mask."""
     encoder, camera, dense = meta["encoder"], meta["camera_head"], meta["dpt_head"]
     head = DPTHeadConfig(
         layers=tuple(dense["intermediate_layer_idx"]),
@@ -85,7 +72,7 @@ def recorded_config(meta: dict, schedule: Schedule) -> NetworkConfig:
 
 
 def recorded_pi3_config(meta: dict) -> NetworkConfig:
-    """The configuration of a fixture of Pi3."""
+    """Return the configuration of a Pi3 fixture."""
     encoder, decoder, heads = meta["encoder"], meta["decoder"], meta["heads"]
     return NetworkConfig(
         encoder=DinoV2Config(
@@ -126,9 +113,9 @@ def tiny() -> NetworkConfig:
 
 
 @pytest.fixture(scope="session")
-def lively() -> Callable[..., ViewTimeNetwork]:
+def randomized() -> Callable[..., ViewTimeNetwork]:
     def build(seed: int = 0, **changes: object) -> ViewTimeNetwork:
-        return lively_network(replace(PRESETS["mv-tiny"], **changes), seed)
+        return randomized_network(replace(PRESETS["mv-tiny"], **changes), seed)
 
     return build
 

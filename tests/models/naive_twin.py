@@ -1,4 +1,4 @@
-"""A slow, obvious twin of the aggregator: it keeps every layer, builds every mask as a matrix and has no limits."""
+"""Slow reference of the aggregator: all layers, biases as dense matrices, no memory bounds."""
 
 import torch
 from torch import Tensor
@@ -7,19 +7,28 @@ from torch.nn import functional
 from page4d.layers.block import Block
 from page4d.models.config import BiasRows, MaskRule, Streams
 from page4d.models.schedule import Step
+from page4d.models.size_groups import SizeGroups
 from page4d.models.streams import Stream
 from page4d.models.tokens import token_positions
-from page4d.models.trunk import Aggregator
+from page4d.models.trunk import Aggregator, TrunkOutput
 
 Levels = dict[Stream, list[Tensor]]
-"""By stream and layer, [step within views | step across views] of all tokens; streams share what came before them."""
+"""By stream and layer, [step within views | step across views] of all tokens; layers before the split are shared."""
+
+
+def run_trunk(
+    aggregator: Aggregator, patches: Tensor, grid: tuple[int, int], external: Tensor | None = None, **options: object
+) -> TrunkOutput:
+    """Run the aggregator on views of one size."""
+    sizes = SizeGroups.of([grid] * patches.shape[2])
+    return aggregator([patches], sizes, None if external is None else [external], **options)[0]
 
 
 @torch.no_grad()
 def naive_trunk(
     aggregator: Aggregator, patches: Tensor, grid: tuple[int, int], external: Tensor | None = None
 ) -> Levels:
-    """Run all layers on patches [B, T, V, P, C] with log-odds [B, T, V, rows, columns] that they move."""
+    """Run all layers on patches [B, T, V, P, C]; `external` are log-odds [B, T, V, rows, columns] that they move."""
     config, special = aggregator.config, aggregator.special.count
     tokens = torch.cat([aggregator.special(*patches.shape[:3]), patches], dim=3)
     angles = _angles(grid, special, patches.shape[-1] // config.num_heads, config.rope_base, tokens.dtype)
@@ -45,7 +54,7 @@ def naive_trunk(
 
 
 def _only(states: dict[Stream, Tensor]) -> Tensor:
-    """Return the one state there is."""
+    """Return the only state."""
     (state,) = states.values()
     return state
 
@@ -56,20 +65,20 @@ def _mask_place(aggregator: Aggregator) -> tuple[int, int]:
 
 
 def _angles(grid: tuple[int, int], special: int, width: int, base: float, dtype: torch.dtype) -> Tensor:
-    """Return [N, d/2] angles: the rows' frequencies, then the columns'."""
+    """Return rotary angles [N, d/2]: those of rows, then those of columns."""
     frequencies = base ** -(torch.arange(width // 4, dtype=dtype) / (width // 4))
     return (token_positions(grid, special)[..., None] * frequencies).flatten(1)
 
 
 def _rotate(heads: Tensor, angles: Tensor) -> Tensor:
-    """Turn pairs of channels [i, i + d/4] of each half as complex numbers."""
+    """Rotate pairs of channels [i, i + d/4] of each half as complex numbers."""
     real, imaginary = heads.unflatten(-1, (2, 2, -1)).unbind(-2)
-    turned = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angles), angles).unflatten(-1, (2, -1))
-    return torch.stack([turned.real, turned.imag], dim=-2).flatten(-3)
+    rotated = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angles), angles).unflatten(-1, (2, -1))
+    return torch.stack([rotated.real, rotated.imag], dim=-2).flatten(-3)
 
 
 def _matrix(aggregator: Aggregator, mask: Tensor, stream: Stream, step: Step) -> Tensor | None:
-    """Return the bias of every pair of tokens [groups, 1, length, length]."""
+    """Return the bias [groups, 1, length, length] of all pairs of tokens."""
     config, special = aggregator.config.mask, aggregator.special.count
     is_special = torch.arange(special + mask.shape[-1]) < special
     key = functional.pad(mask, (special, 0))
@@ -108,7 +117,7 @@ def _mix(block: Block, sequences: Tensor, angles: Tensor, matrix: Tensor | None)
 
 
 def _sequences(values: Tensor, step: Step) -> Tensor:
-    """Return [B, T, V, N, C] as the sequences of a step."""
+    """Reshape [B, T, V, N, C] to the sequences of a step."""
     times, views, tokens, width = values.shape[1:]
     if step is Step.TIME:
         values = values.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""The view x time network on every encoder: it learns, keeps images apart, and halves its precision like others."""
+"""The view x time network on every encoder: learning, independent images, half precision, presets."""
 
 from dataclasses import replace
 
@@ -16,9 +16,9 @@ from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
-from page4d.training.engine.optimizers import build_optimizers
-from page4d.training.supervised.config import OptimizerConfig, OptimizerKind
+from page4d.training.engine.optimizers import OptimizerConfig, OptimizerKind, build_optimizers
 from page4d.weights.loading import HalfPrecisionNetwork
+from tests.models.small_networks import without_gradient
 
 SWIN = SwinConfig(image_size=32, first_patch=2, dim=16, depths=(2, 2), num_heads=(2, 4), window=3)
 TWINS = TwinsConfig(
@@ -57,20 +57,19 @@ def network(request: pytest.FixtureRequest) -> ViewTimeNetwork:
     return build_network(network_on(request.param))
 
 
-def test_a_step_lowers_the_loss_and_every_parameter_of_the_encoder_learns(network: ViewTimeNetwork) -> None:
+def test_a_step_lowers_the_loss_and_every_encoder_parameter_gets_a_gradient(network: ViewTimeNetwork) -> None:
     with torch.no_grad():  # a clipped field of view has no gradient
         network.camera_head.pose_branch.fc2.bias[7:] += 2
     out = network(images_of())
     assert out.depth.shape == (1, 2, 2, *SIZE)
     before = task_loss(out)
     before.backward()
-    parameters = network.encoder.named_parameters()
-    assert [name for name, value in parameters if value.grad is None or not value.grad.any()] == []
+    assert without_gradient(network.encoder) == []
     torch.optim.AdamW(network.parameters(), lr=1e-3).step()
     assert task_loss(network(images_of())) < before
 
 
-def test_the_encoder_sees_one_image_at_a_time(network: ViewTimeNetwork) -> None:
+def test_images_are_encoded_independently(network: ViewTimeNetwork) -> None:
     network.double().eval()
     with torch.no_grad():
         whole = network(images_of(torch.float64))
@@ -84,7 +83,7 @@ def test_the_encoder_sees_one_image_at_a_time(network: ViewTimeNetwork) -> None:
     assert network.encoder(frames).grid == (SIZE[0] // patch, SIZE[1] // patch)
 
 
-def test_kept_in_half_precision_it_computes_what_automatic_casting_does(network: ViewTimeNetwork) -> None:
+def test_half_precision_weights_equal_autocast(network: ViewTimeNetwork) -> None:
     half = HalfPrecisionNetwork(network.config, torch.bfloat16)
     half.load_state_dict(network.state_dict())
     with torch.no_grad():
@@ -98,7 +97,7 @@ def test_kept_in_half_precision_it_computes_what_automatic_casting_does(network:
 
 
 @pytest.mark.parametrize("kind", list(OptimizerKind))
-def test_tables_and_gains_do_not_decay(network: ViewTimeNetwork, kind: OptimizerKind) -> None:
+def test_position_tables_and_gains_have_no_weight_decay(network: ViewTimeNetwork, kind: OptimizerKind) -> None:
     encoder = network.encoder
     decaying = {
         id(value)
@@ -108,13 +107,13 @@ def test_tables_and_gains_do_not_decay(network: ViewTimeNetwork, kind: Optimizer
         for value in group["params"]
     }
     found = {name for name, value in encoder.named_parameters() if id(value) in decaying}
-    spared = ("table", "pos_embed", "row_embed", "column_embed", "cls_token", "gamma", "bias", "norm")
+    excluded = ("table", "pos_embed", "row_embed", "column_embed", "cls_token", "gamma", "bias", "norm")
     assert found
-    assert not [name for name in found if name.rsplit(".", 1)[-1] in spared or "norm" in name.split(".")[-2]]
+    assert not [name for name in found if name.rsplit(".", 1)[-1] in excluded or "norm" in name.split(".")[-2]]
 
 
 @pytest.mark.parametrize("name", list(ENCODERS))
-def test_the_configuration_comes_back_from_its_text(name: str) -> None:
+def test_the_configuration_survives_json(name: str) -> None:
     config = network_on(name)
     assert NetworkConfig.from_json(config.to_json()) == config
 
@@ -129,7 +128,7 @@ def test_the_configuration_comes_back_from_its_text(name: str) -> None:
         ),
     ],
 )
-def test_what_no_network_can_use_is_refused(tiny: NetworkConfig, encoder: EncoderConfig, found: str) -> None:
+def test_unsupported_encoders_are_refused(tiny: NetworkConfig, encoder: EncoderConfig, found: str) -> None:
     with pytest.raises(UsageError, match=found):
         replace(tiny, encoder=encoder)
 

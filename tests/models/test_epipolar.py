@@ -1,4 +1,4 @@
-"""The epipolar prior: recorded numbers, geometry, and where it says nothing."""
+"""The epipolar prior: recorded numbers, geometry, and pairs without a penalty."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,11 +43,13 @@ def test_recorded_numbers(golden: Callable) -> None:
     homogeneous = torch.nn.functional.pad(band.centers, (0, 1), value=1.0)
     lines = torch.einsum("tabij,pj->tapbi", theirs, homogeneous)
     distances = line_distances(lines, band.centers)
-    apart = ~torch.eye(3, dtype=torch.bool)[:, None, :, None].expand(distances.shape[1:])
-    torch.testing.assert_close(distances[:, apart], loaded.tensors["output/distance"][:, apart], rtol=1e-9, atol=1e-9)
+    distinct = ~torch.eye(3, dtype=torch.bool)[:, None, :, None].expand(distances.shape[1:])
+    torch.testing.assert_close(
+        distances[:, distinct], loaded.tensors["output/distance"][:, distinct], rtol=1e-9, atol=1e-9
+    )
 
 
-def test_a_point_lies_on_its_line() -> None:
+def test_projections_lie_on_their_epipolar_lines() -> None:
     world_to_camera, intrinsics = cameras()
     matrices = fundamental_matrices(world_to_camera, intrinsics)[0]
     points = 3 * torch.randn(40, 3, dtype=torch.float64)
@@ -70,7 +72,7 @@ def band_of(seed: int = 0, **changes: float) -> EpipolarBand:
     return epipolar_band(EpipolarConfig(**changes), *cameras(seed=seed), (2, 3), 14, 2)
 
 
-def test_where_it_says_nothing() -> None:
+def test_special_tokens_and_pairs_within_a_view_have_no_bias() -> None:
     rows = band_of(band=0.5).rows(0, 24).reshape(2, 3, 8, 3, 8)
     assert (rows == -2).any()
     assert set(rows.unique().tolist()) == {-2.0, 0.0}
@@ -81,7 +83,7 @@ def test_where_it_says_nothing() -> None:
     assert not band_of(band=1e6).rows(0, 24).any()
 
 
-def test_no_baseline_no_prior() -> None:
+def test_views_without_a_baseline_have_no_bias() -> None:
     world_to_camera, intrinsics = cameras()
     world_to_camera = world_to_camera.clone()
     world_to_camera[:, :, 1, :3, 3] = (
@@ -99,10 +101,10 @@ def test_no_baseline_no_prior() -> None:
         .rows(0, 24)
         .any()
     )
-    still = epipolar_band(
+    one_place = epipolar_band(
         EpipolarConfig(), *(c[:, :, :1].expand(-1, -1, 3, -1, -1) for c in cameras()), (2, 3), 14, 2
     )
-    assert not still.rows(0, 24).any()
+    assert not one_place.rows(0, 24).any()
 
 
 def test_rows_and_groups_are_parts_of_the_whole() -> None:
@@ -114,7 +116,7 @@ def test_rows_and_groups_are_parts_of_the_whole() -> None:
 
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("max_queries", [None, 5])
-def test_attention_adds_the_pairs_to_other_biases(learned: bool, max_queries: int | None) -> None:
+def test_attention_adds_the_prior_to_other_biases(learned: bool, max_queries: int | None) -> None:
     band = band_of(band=0.5)
     query, key, value = torch.randn(3, 2, 4, 24, 8, dtype=torch.float64).unbind(0)
     added = torch.randn(2, 24, dtype=torch.float64)
@@ -123,15 +125,15 @@ def test_attention_adds_the_pairs_to_other_biases(learned: bool, max_queries: in
     torch.testing.assert_close(attend(query, key, value, bias, max_queries), logits.softmax(-1) @ value, **EXACT)
 
 
-def test_in_a_network(lively: Callable) -> None:
+def test_the_prior_in_a_network(randomized: Callable) -> None:
     config = EpipolarConfig(layers=(1, 3), band=0.5)
     images = torch.rand(1, 2, 3, 3, 28, 42, dtype=torch.float64)
-    told = torch.rand(1, 2, 3, 28, 42, dtype=torch.float64)
+    external = torch.rand(1, 2, 3, 28, 42, dtype=torch.float64)
     world_to_camera, intrinsics = cameras()
     known = Conditioning(world_to_camera=world_to_camera, intrinsics=intrinsics)
     for mask in (None, MASK):
-        network, plain = lively(epipolar=config, mask=mask), lively(mask=mask)
-        inputs = (images,) if mask is None else (images, told)
+        network, plain = randomized(epipolar=config, mask=mask), randomized(mask=mask)
+        inputs = (images,) if mask is None else (images, external)
         with torch.no_grad():
             for name, parameter in (*network.named_parameters(), *plain.named_parameters()):
                 if "lambda_" in name:
@@ -148,7 +150,7 @@ def test_in_a_network(lively: Callable) -> None:
         with torch.no_grad():
             permuted = network(*(value[:, :, order] for value in inputs), conditioning=swapped)
         torch.testing.assert_close(guided.depth[:, :, order], permuted.depth, rtol=1e-10, atol=0)
-    network(*inputs, conditioning=known).depth.sum().backward()  # learned lambdas beside a fixed prior
+    network(*inputs, conditioning=known).depth.sum().backward()  # learned lambdas together with a fixed prior
     one_view = replace(known, world_to_camera=world_to_camera[:, :, :1], intrinsics=intrinsics[:, :, :1])
-    full = lively(epipolar=config, full_attention="one-view")
+    full = randomized(epipolar=config, full_attention="one-view")
     assert full(images[:, :, :1], conditioning=one_view).depth.isfinite().all()

@@ -1,4 +1,4 @@
-"""Every option on grids that are not square, with a batch of two and another number of instants than of views."""
+"""Every network option on a non-square grid, with a batch of two and different numbers of instants and views."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +31,7 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Step
 from page4d.weights.loading import HalfPrecisionNetwork
-from tests.models.demo_like import demo_like
+from tests.models.small_networks import demo_like, without_gradient
 
 TINY = PRESETS["mv-tiny"]
 MASK = TINY.mask
@@ -66,7 +66,7 @@ OPTIONS = {
 
 
 def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
-    """Give gates and weights that start at zero a value, and cameras a field of view that is not clipped to 0."""
+    """Open gates and weights that start at zero, and shift fields of view away from the clipping at 0."""
     with torch.no_grad():
         if network.camera_head is not None:
             network.camera_head.pose_branch.fc2.bias[7:] += 2
@@ -77,7 +77,7 @@ def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
 
 
 def inputs(config: NetworkConfig, grid: tuple[int, int] = GRID, dtype: torch.dtype = torch.float64) -> dict:
-    """Images, masks and everything else that may be known of them."""
+    """Return images, masks and all conditioning inputs."""
     generator = torch.Generator().manual_seed(5)
     leading, size = (BATCH, TIMES, VIEWS), tuple(config.patch_size * side for side in grid)
     turn, move = 0.3 * torch.randn(2, *leading, 3, generator=generator, dtype=torch.float64)
@@ -115,8 +115,8 @@ def assert_same(ours: NetworkOutput, theirs: dict[str, Tensor], tolerance: float
 
 
 @pytest.mark.parametrize("option", list(OPTIONS))
-def test_entries_of_a_batch_do_not_see_each_other(lively: Callable, option: str) -> None:
-    network = opened(lively(**OPTIONS[option]))
+def test_scenes_of_a_batch_are_independent(randomized: Callable, option: str) -> None:
+    network = opened(randomized(**OPTIONS[option]))
     given = inputs(network.config)
     together = predict(network, given)
     shape = (BATCH, TIMES, VIEWS, 14 * GRID[0], 14 * GRID[1])
@@ -125,8 +125,8 @@ def test_entries_of_a_batch_do_not_see_each_other(lively: Callable, option: str)
     assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-11)
 
 
-def assert_halved_is_near(network: ViewTimeNetwork, given: dict) -> None:
-    """Outputs in half precision are float32 and near those of float32; what is trained like that has gradients."""
+def assert_half_precision_is_close(network: ViewTimeNetwork, given: dict) -> None:
+    """Outputs in half precision are float32 and close to those of float32; gradients under autocast are finite."""
     half = HalfPrecisionNetwork(network.config, torch.bfloat16).eval()
     half.load_state_dict(network.state_dict())
     exact, rounded = numbers(predict(network, given)), numbers(predict(half, given))
@@ -143,19 +143,19 @@ def assert_halved_is_near(network: ViewTimeNetwork, given: dict) -> None:
 
 
 @pytest.mark.parametrize("option", list(OPTIONS))
-def test_half_precision_is_near(lively: Callable, option: str) -> None:
-    network = opened(lively(**OPTIONS[option])).float()
-    assert_halved_is_near(network, inputs(network.config, dtype=torch.float32))
+def test_half_precision_is_close(randomized: Callable, option: str) -> None:
+    network = opened(randomized(**OPTIONS[option])).float()
+    assert_half_precision_is_close(network, inputs(network.config, dtype=torch.float32))
 
 
-def test_half_precision_is_near_where_matches_rays_and_motion_are_looked_at() -> None:
+def test_half_precision_is_close_with_matches_rays_and_motion() -> None:
     network = demo_like().eval()
     given = inputs(network.config, dtype=torch.float32)
-    del given["mask_ext"], given["keypoints"]  # motion is not asked for where it is told
-    assert_halved_is_near(network, given)
+    del given["mask_ext"], given["keypoints"]  # an external mask replaces the motion head
+    assert_half_precision_is_close(network, given)
 
 
-EVERYTHING = {
+ALL_OPTIONS = {
     "mask": MASK,
     "time_encoding": TimeEncoding.ALIBI,
     "sparse": SparseConfig(layers=(2,), strategy=SparseStrategy.LANDMARK, landmarks=2),
@@ -163,30 +163,29 @@ EVERYTHING = {
 }
 
 
-def test_chunked_equals_whole_in_single_precision(lively: Callable) -> None:
-    """On the grid of 4:3 video, of small patches so that the dense heads are cheap."""
+def test_limits_do_not_change_the_result_in_single_precision(randomized: Callable) -> None:
+    """On the grid of a 4:3 video; small patches keep the dense heads cheap."""
     encoder = DinoV2Config(image_size=10, patch_size=2, embed_dim=32, depth=1, num_heads=2)
-    changes = {**EVERYTHING, "encoder": encoder, "epipolar": None, "point_head": None}
-    network = opened(lively(**changes).float())
+    changes = {**ALL_OPTIONS, "encoder": encoder, "epipolar": None, "point_head": None}
+    network = opened(randomized(**changes).float())
     given = {name: value[:1] for name, value in inputs(network.config, (28, 37), torch.float32).items()}
     limits = ForwardLimits(max_images=3, max_tokens=2000, max_queries=500)
     assert_same(predict(network, given, limits=limits), numbers(predict(network, given)), 1e-5)
 
 
-def test_every_parameter_learns_with_everything_on(lively: Callable) -> None:
-    network = opened(lively(**EVERYTHING))
+def test_every_parameter_gets_a_gradient_with_all_options(randomized: Callable) -> None:
+    network = opened(randomized(**ALL_OPTIONS))
     given = inputs(network.config)
     images, mask = given.pop("images"), given.pop("mask_ext")
     out = network(images, mask, conditioning=Conditioning(**given))
     losses = [pose.square().mean() for pose in out.pose_encoding_iterations]
     losses += [out.depth.log().square().mean(), out.depth_confidence.log().mean(), out.points.abs().mean()]
     (torch.stack(losses).sum() + out.points_confidence.log().mean()).backward()
-    dead = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
-    assert dead == []
+    assert without_gradient(network) == []
 
 
-def test_the_same_state_makes_the_same_network(tiny: NetworkConfig) -> None:
-    config = replace(tiny, **EVERYTHING)
+def test_networks_with_equal_state_give_equal_outputs(tiny: NetworkConfig) -> None:
+    config = replace(tiny, **ALL_OPTIONS)
     networks = []
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Matches, rays and triangulation: what they say is true, and nothing before they are trained."""
+"""Explicit inputs (matches, rays, triangulation): correct geometry, gradients, and no effect at initialisation."""
 
 from dataclasses import replace
 
@@ -6,39 +6,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.stem import StemConfig
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays, project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.models.conditioning import Conditioning
-from page4d.models.config import (
-    PRESETS,
-    CameraHeadConfig,
-    DPTHeadConfig,
-    MaskConfig,
-    MatchConfig,
-    MatchTarget,
-    NetworkConfig,
-)
-from page4d.models.inputs.matching import PatchMatching, likelihoods_of, patch_centers, target_images
+from page4d.models.config import PRESETS, MatchConfig, MatchTarget, NetworkConfig
+from page4d.models.inputs.matching import Matches, PatchMatching, match_likelihoods, patch_centers, target_images
 from page4d.models.inputs.rays import patch_directions, plucker_lines, relative_cameras
-from page4d.models.inputs.triangulation import ray_meeting
+from page4d.models.inputs.triangulation import intersect_rays
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.size_groups import Grid, SizeGroups
+from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
+from tests.models.small_networks import fill_zeros, without_gradient
 
-DENSE = DPTHeadConfig(layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8), hidden=8, fine_dim=8)
-CONFIG = NetworkConfig(
-    encoder=StemConfig(image_size=32, embed_dim=16, fine_dim=8, depth=1, num_heads=2),
-    depth=4,
-    num_heads=2,
-    mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
-    matches=MatchConfig(dim=8, hidden=8, fine_dim=8),
-    known_cameras=True,
-    ray_head=True,
-    camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=2),
-    depth_head=DENSE,
-    point_head=DENSE,
-)
 SHAPE = (2, 3, 2)
 SIZE = (16, 24)
 GRID = (2, 3)
@@ -71,27 +52,18 @@ def conditioning_of(cameras: Cameras) -> Conditioning:
     return Conditioning(world_to_camera=cameras.world_to_camera, intrinsics=cameras.intrinsics)
 
 
-def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
-    """Fill every parameter that starts at zero."""
-    with torch.no_grad():
-        for parameter in network.parameters():
-            if not parameter.any():
-                parameter.normal_(std=0.1)
-    return network
-
-
-def test_untrained_inputs_say_nothing(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
+def test_inputs_have_no_effect_at_initialisation(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
     bare = build_network(replace(CONFIG, matches=None, known_cameras=False)).double()
     own = network.state_dict()
     bare.load_state_dict({name: own[name] for name in bare.state_dict()})
-    informed, silent = network(images, conditioning=conditioning_of(cameras)), bare(images)
+    with_inputs, without = network(images, conditioning=conditioning_of(cameras)), bare(images)
     for name in ("pose_encoding", "depth", "points", "dynamic"):
-        torch.testing.assert_close(getattr(informed, name), getattr(silent, name), rtol=0, atol=1e-12)
-    assert silent.matches is None
+        torch.testing.assert_close(getattr(with_inputs, name), getattr(without, name), rtol=0, atol=1e-12)
+    assert without.matches is None
 
 
-def test_everything_told_reaches_the_outputs(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
-    opened(network)
+def test_known_cameras_change_the_outputs(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
+    fill_zeros(network)
     results = [
         network(images, conditioning=conditioning)
         for conditioning in (Conditioning(), Conditioning(intrinsics=cameras.intrinsics), conditioning_of(cameras))
@@ -103,17 +75,16 @@ def test_everything_told_reaches_the_outputs(network: ViewTimeNetwork, images: T
 
 
 def test_every_parameter_gets_a_gradient(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
-    out = opened(network)(
+    out = fill_zeros(network)(
         images, conditioning=conditioning_of(cameras), mask_ext=torch.rand(*SHAPE, *SIZE, dtype=torch.float64)
     )
     values = (*out.pose_encoding_iterations, out.depth, out.depth_confidence, out.points, out.points_confidence)
     loss = sum(value.square().mean() for value in (*values, out.dynamic_logit, out.matches.expected))
     (loss + (out.rays * torch.randn_like(out.rays)).mean()).backward()
-    without = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
-    assert without == []
+    assert without_gradient(network) == []
 
 
-def test_neither_the_world_nor_the_unit_of_known_cameras_matters(
+def test_predictions_are_independent_of_the_world_and_unit_of_known_cameras(
     network: ViewTimeNetwork, images: Tensor, cameras: Cameras
 ) -> None:
     move = rigid(
@@ -122,29 +93,31 @@ def test_neither_the_world_nor_the_unit_of_known_cameras_matters(
     )
     moved = cameras.world_to_camera @ move
     moved[..., :3, 3] *= 40
-    one = opened(network)(images, conditioning=conditioning_of(cameras))
+    one = fill_zeros(network)(images, conditioning=conditioning_of(cameras))
     other = network(images, conditioning=conditioning_of(replace(cameras, world_to_camera=moved)))
     for name in ("pose_encoding", "depth", "points"):
         torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=1e-9)
 
 
-def test_one_camera_alone_gives_finite_numbers(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
-    still = cameras.world_to_camera[:, :1, :1].expand(-1, 3, 1, -1, -1)
-    conditioning = Conditioning(world_to_camera=still, intrinsics=cameras.intrinsics[:, :, :1])
-    out = opened(network)(images[:, :, :1], conditioning=conditioning)
+def test_a_single_known_camera_gives_finite_predictions_and_gradients(
+    network: ViewTimeNetwork, images: Tensor, cameras: Cameras
+) -> None:
+    pose = cameras.world_to_camera[:, :1, :1].expand(-1, 3, 1, -1, -1)
+    conditioning = Conditioning(world_to_camera=pose, intrinsics=cameras.intrinsics[:, :, :1])
+    out = fill_zeros(network)(images[:, :, :1], conditioning=conditioning)
     out.depth.mean().backward()
     assert out.depth.isfinite().all()
     assert all(value.grad.isfinite().all() for value in network.parameters() if value.grad is not None)
 
 
-def test_the_same_weights_run_at_other_sizes_and_numbers(network: ViewTimeNetwork) -> None:
+def test_the_same_weights_run_for_other_sizes_and_numbers_of_views(network: ViewTimeNetwork) -> None:
     out = network(torch.rand(1, 1, 4, 3, 32, 8).double())
     assert out.depth.shape == (1, 1, 4, 32, 8)
     assert out.rays.shape == (1, 1, 4, 4, 1, 3)
     torch.testing.assert_close(out.rays.norm(dim=-1), torch.ones(1, 1, 4, 4, 1).double())
 
 
-def test_targets_are_the_images_that_their_names_say() -> None:
+def test_target_images_by_name() -> None:
     times, views = torch.meshgrid(torch.arange(3), torch.arange(4), indexing="ij")
     expected = {
         MatchTarget.FIRST_VIEW: (times, 0 * views),
@@ -158,8 +131,8 @@ def test_targets_are_the_images_that_their_names_say() -> None:
         assert all(torch.equal(one, other) for one, other in zip(found, expected[target], strict=True))
 
 
-def located(matching: PatchMatching) -> PatchMatching:
-    """Let tokens be their own descriptors, in all their cells alike and sharply told apart."""
+def with_identity_descriptors(matching: PatchMatching) -> PatchMatching:
+    """Make tokens their own descriptors, equal in all cells and with high sharpness."""
     with torch.no_grad():
         described = matching.descriptors
         described.unfold.weight.copy_(torch.eye(32).repeat(described.finer**2, 1))
@@ -172,15 +145,21 @@ def located(matching: PatchMatching) -> PatchMatching:
     return matching
 
 
+def matched(matching: PatchMatching, patches: Tensor, grid: Grid) -> Matches:
+    """Return the matches of views of one size."""
+    _, matches = matching([patches], SizeGroups.of([grid] * patches.shape[2]), [None])
+    return matches[0]
+
+
 @pytest.mark.parametrize("finer", [1, 2])
-def test_patches_are_found_where_they_moved_to(finer: int) -> None:
+def test_shifted_patches_are_matched_at_their_new_positions(finer: int) -> None:
     torch.manual_seed(0)
     grid = (4, 6)
     config = MatchConfig(dim=32, finer=finer, targets=(MatchTarget.NEXT_VIEW,))
-    matching = located(PatchMatching(config, 32, 8).double())
+    matching = with_identity_descriptors(PatchMatching(config, 32, 8).double())
     maps = torch.randn(1, 1, 1, *grid, 32).double() / 4
     patches = torch.cat([maps, maps.roll(2, dims=4)], dim=2).flatten(3, 4)
-    _, matches = matching(patches, grid)
+    matches = matched(matching, patches, grid)
     assert matches.likelihoods is not None
     likelihoods = matches.likelihoods
     total = likelihoods.cell.exp().sum(dim=-1) + likelihoods.unseen.exp()
@@ -190,51 +169,53 @@ def test_patches_are_found_where_they_moved_to(finer: int) -> None:
     found = matches.expected[0, 0, 0, 0].unflatten(0, grid)
     torch.testing.assert_close(found, own.roll(-2, dims=1), rtol=0, atol=1e-2)
     with torch.no_grad():
-        alone = matching(patches, grid)[1]
-    assert alone.likelihoods is None
-    torch.testing.assert_close(alone.expected, matches.expected)
+        without_grad = matched(matching, patches, grid)
+    assert without_grad.likelihoods is None
+    torch.testing.assert_close(without_grad.expected, matches.expected)
 
 
-def test_what_resembles_nothing_is_not_seen() -> None:
+def test_dissimilar_patches_are_not_visible() -> None:
     torch.manual_seed(0)
     grid = (4, 6)
-    matching = located(PatchMatching(MatchConfig(dim=32, targets=(MatchTarget.NEXT_VIEW,)), 32, 8).double())
+    matching = with_identity_descriptors(
+        PatchMatching(MatchConfig(dim=32, targets=(MatchTarget.NEXT_VIEW,)), 32, 8).double()
+    )
     patches = torch.cat([torch.randn(1, 1, 1, 24, 16).double(), torch.zeros(1, 1, 1, 24, 16).double()], dim=-1)
     others = patches.roll(16, dims=-1)
-    _, matches = matching(torch.cat([patches, others], dim=2), grid)
+    matches = matched(matching, torch.cat([patches, others], dim=2), grid)
     assert (matches.confidence < 0.01).all()
 
 
-def test_many_pairs_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch, images: Tensor) -> None:
+def test_matches_are_independent_of_the_chunk_size(monkeypatch: pytest.MonkeyPatch, images: Tensor) -> None:
     network = build_network(CONFIG).double()
     with torch.no_grad():
         whole = network(images).matches
-        monkeypatch.setattr("page4d.models.inputs.matching._COMPARED_AT_ONCE", 100)
+        monkeypatch.setattr("page4d.models.inputs.matching._MAX_PAIRS", 100)
         parts = network(images).matches
     torch.testing.assert_close(parts.expected, whole.expected)
     torch.testing.assert_close(parts.confidence, whole.confidence)
 
 
-def test_what_is_compared_is_kept_to_be_compared_again(images: Tensor) -> None:
+def test_match_features_reproduce_the_likelihoods(images: Tensor) -> None:
     network = build_network(CONFIG).double()
     learned = network(images).matches
-    assert learned.appearance is None
+    assert learned.features is None
     with torch.no_grad():
-        kept = network(images).matches.appearance
+        kept = network(images).matches.features
     for index, target in enumerate(learned.targets):
         times, views = target_images(target, *images.shape[1:3])
-        again = likelihoods_of(kept.patches, kept.cells[:, times, views], kept.unseen)
+        again = match_likelihoods(kept.patches, kept.cells[:, times, views], kept.unseen)
         torch.testing.assert_close(again.cell, learned.likelihoods.cell[:, :, :, index])
         torch.testing.assert_close(again.unseen, learned.likelihoods.unseen[:, :, :, index])
 
 
-def test_matches_alone_are_those_of_the_whole_pass(network: ViewTimeNetwork, images: Tensor) -> None:
+def test_find_matches_equals_the_matches_of_the_forward_pass(network: ViewTimeNetwork, images: Tensor) -> None:
     torch.testing.assert_close(network.find_matches(images).matches.expected, network(images).matches.expected)
-    with pytest.raises(UsageError, match="no matches"):
+    with pytest.raises(UsageError, match="no matching"):
         build_network(replace(CONFIG, matches=None, known_cameras=False)).find_matches(images)
 
 
-def test_rays_lie_on_their_lines(cameras: Cameras) -> None:
+def test_pluecker_moments_match_points_on_the_rays(cameras: Cameras) -> None:
     directions = patch_directions(cameras.intrinsics, GRID, 8)
     relative = relative_cameras(cameras.world_to_camera)
     lines = plucker_lines(directions, relative)
@@ -248,18 +229,18 @@ def test_rays_lie_on_their_lines(cameras: Cameras) -> None:
     torch.testing.assert_close(pixels[0, 0, 0, 0], torch.tensor([4.0, 4.0]).double())
 
 
-def test_rays_meet_at_their_point() -> None:
+def test_rays_intersect_at_their_common_point() -> None:
     torch.manual_seed(0)
     points, origin, other = (torch.randn(5, 7, 3, dtype=torch.float64) for _ in range(3))
     origin, other = origin[:, :1], other[:, :1]
-    towards = [(points - start) / (points - start).norm(dim=-1, keepdim=True) for start in (origin, other)]
-    nearness, sine, miss = ray_meeting(*towards, origin - other).unbind(-1)
+    directions = [(points - start) / (points - start).norm(dim=-1, keepdim=True) for start in (origin, other)]
+    nearness, sine, miss = intersect_rays(*directions, origin - other).unbind(-1)
     torch.testing.assert_close(1 / nearness.tan(), (points - origin).norm(dim=-1), rtol=1e-6, atol=0)
-    torch.testing.assert_close(sine, torch.linalg.cross(*towards).norm(dim=-1), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(sine, torch.linalg.cross(*directions).norm(dim=-1), rtol=1e-6, atol=1e-9)
     assert miss.abs().max() < 1e-12
-    beside = ray_meeting(towards[0], towards[1].roll(1, dims=1), origin - other)
-    assert (beside[..., 2].abs() > 1e-3).any()
-    assert ray_meeting(towards[0], towards[0], 0 * origin).isfinite().all()
+    skew = intersect_rays(directions[0], directions[1].roll(1, dims=1), origin - other)
+    assert (skew[..., 2].abs() > 1e-3).any()
+    assert intersect_rays(directions[0], directions[0], 0 * origin).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -272,15 +253,15 @@ def test_rays_meet_at_their_point() -> None:
         lambda: MatchConfig(targets=()),
         lambda: MatchConfig(targets=("next-view", "next-view")),
         lambda: replace(CONFIG, depth_head=None, point_head=None),
-        lambda: replace(CONFIG, depth_head=replace(DENSE, fine_dim=4)),
+        lambda: replace(CONFIG, depth_head=replace(CONFIG.depth_head, fine_dim=4)),
         lambda: replace(PRESETS["mv-tiny"], depth_head=replace(PRESETS["mv-tiny"].depth_head, fine_dim=8)),
     ],
 )
-def test_contradictions_are_refused(build) -> None:
+def test_invalid_configurations_are_refused(build) -> None:
     with pytest.raises(UsageError) as caught:
         build()
     assert caught.value.hint
 
 
-def test_the_configuration_survives_its_file() -> None:
+def test_the_configuration_survives_json() -> None:
     assert NetworkConfig.from_json(CONFIG.to_json()) == CONFIG

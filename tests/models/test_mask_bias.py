@@ -1,4 +1,4 @@
-"""Where the mask acts: on which layers, in how many states, with which sign on which query."""
+"""Mask bias: layers, streams, signs and query rows."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -18,7 +18,7 @@ MASK = PRESETS["mv-tiny"].mask
 
 
 def bias_of(config: MaskConfig) -> MaskBias:
-    """Lambdas 1 and 3 across views, 2 and 5 (clamped to 4) within, for two special tokens; nothing is learned."""
+    """Return a fixed bias: lambdas 1 and 3 across views, 2 and 5 (clamped to 4) within views, two special tokens."""
     bias = MaskBias(config, num_special=2).requires_grad_(False)
     bias.lambda_pose.fill_(1.0)
     bias.lambda_geo.fill_(3.0)
@@ -38,8 +38,8 @@ WEIGHTS = {
 
 
 @pytest.mark.parametrize(("where", "weight"), list(WEIGHTS.items()), ids=str)
-def test_sign_and_place_in_two_streams(where: tuple[Stream, Step], weight: float) -> None:
-    """Keys of special tokens get 0; a group lists its images behind each other."""
+def test_signs_and_keys_in_two_streams(where: tuple[Stream, Step], weight: float) -> None:
+    """Keys of special tokens are 0; a sequence concatenates its images."""
     mask = torch.rand(1, 2, 3, 4)
     stream, step = where
     bias = bias_of(MASK)(mask, stream, step)
@@ -55,7 +55,7 @@ def test_sign_and_place_in_two_streams(where: tuple[Stream, Step], weight: float
 
 
 @pytest.mark.parametrize(("step", "pose", "geometry"), [(Step.VIEW, -1.0, 3.0), (Step.TIME, -2.0, 4.0)])
-def test_one_stream_suppresses_for_special_tokens_and_favours_for_patches(
+def test_in_one_stream_special_tokens_use_the_pose_bias_and_patches_the_geometry_bias(
     step: Step, pose: float, geometry: float
 ) -> None:
     mask = torch.rand(1, 2, 3, 4)
@@ -68,23 +68,23 @@ def test_one_stream_suppresses_for_special_tokens_and_favours_for_patches(
 
 
 @pytest.mark.parametrize("stream", [Stream.POSE, Stream.GEOMETRY])
-def test_a_mask_that_says_static_everywhere_hardly_matters(stream: Stream) -> None:
-    """At the limit of lambda, attention to a token changes by at most exp(0.08): 0.02 is the least that is told."""
+def test_an_entirely_static_mask_has_little_effect(stream: Stream) -> None:
+    """External probabilities are at least 0.02: at the limit of lambda, attention changes by at most exp(0.08)."""
     bias = bias_of(MASK)
     for weight in bias.parameters():
         weight.fill_(MASK.lambda_limit)
-    told = external_log_odds(torch.zeros(1, 1, 3, 28, 28), 14, MASK.external_floor).sigmoid().flatten(3)
+    external = external_log_odds(torch.zeros(1, 1, 3, 28, 28), 14, MASK.external_floor).sigmoid().flatten(3)
     generator = torch.Generator().manual_seed(0)
     query, key = torch.randn(2, 1, 2, 18, 18, generator=generator, dtype=torch.float64).unbind(0)
     shares = torch.eye(18, dtype=torch.float64).expand(1, 2, 18, 18)
-    biased = attend(query, key, shares, bias(told.double(), stream, Step.VIEW))
+    biased = attend(query, key, shares, bias(external.double(), stream, Step.VIEW))
     plain = attend(query, key, shares)
     change = (biased / plain).log().abs().max()
     assert 0.02 < change <= 0.08 + 1e-6
 
 
 def runs(network: ViewTimeNetwork) -> tuple[Counter, Counter]:
-    """Count how often every block of the trunk runs in one forward pass, and how often under a bias."""
+    """Count the calls of every trunk block in one forward pass, and those with a bias."""
     calls, biased, handles = Counter(), Counter(), []
 
     def counter(name: str) -> Callable:
@@ -105,8 +105,8 @@ def runs(network: ViewTimeNetwork) -> tuple[Counter, Counter]:
 
 
 @pytest.mark.parametrize("streams", list(Streams))
-def test_only_the_named_layers_are_biased(lively: Callable, streams: Streams) -> None:
-    network = lively(mask=replace(MASK, streams=streams))
+def test_only_the_named_layers_are_biased(randomized: Callable, streams: Streams) -> None:
+    network = randomized(mask=replace(MASK, streams=streams))
     network.aggregator.mask_bias.requires_grad_(False)
     for parameter in network.aggregator.mask_bias.parameters():
         parameter.fill_(1.0)
@@ -118,8 +118,8 @@ def test_only_the_named_layers_are_biased(lively: Callable, streams: Streams) ->
             assert biased[f"{step}.{layer}"] == (states if layer in MASK.layers else 0)
 
 
-def test_one_state_runs_when_nothing_tells_the_streams_apart(lively: Callable) -> None:
-    network = lively()
+def test_equal_streams_run_as_one(randomized: Callable) -> None:
+    network = randomized()
     calls, biased = runs(network)
     assert set(calls.values()) == {1}
     assert set(biased.values()) == {0}
@@ -131,9 +131,9 @@ def test_one_state_runs_when_nothing_tells_the_streams_apart(lively: Callable) -
     assert biased["time.1"] == 0  # its lambda is still 0
 
 
-def test_a_stream_that_no_head_reads_does_not_run(lively: Callable) -> None:
+def test_streams_that_no_head_reads_do_not_run(randomized: Callable) -> None:
     for left_out in ({"camera_head": None}, {"depth_head": None, "point_head": None}):
-        network = lively(**left_out)
+        network = randomized(**left_out)
         network.aggregator.mask_bias.requires_grad_(False)
         for parameter in network.aggregator.mask_bias.parameters():
             parameter.fill_(1.0)

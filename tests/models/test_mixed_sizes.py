@@ -1,4 +1,4 @@
-"""Rigs of mixed sizes: every view has its own patches, nothing is padded, and views meet as if they had one size."""
+"""Rigs of mixed image sizes: the same predictions as for one size, without padding."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,18 +8,13 @@ import torch
 from torch import Tensor
 
 from page4d.encoders.navit import NaViTConfig
-from page4d.encoders.stem import StemConfig
 from page4d.errors import ShapeError, UsageError
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import (
     PRESETS,
-    CameraHeadConfig,
-    DPTHeadConfig,
     EpipolarConfig,
     FrameHeadConfig,
     FullAttention,
-    MaskConfig,
-    MatchConfig,
     NetworkConfig,
     SparseConfig,
     Streams,
@@ -27,23 +22,12 @@ from page4d.models.config import (
 )
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import MixedOutput, NetworkOutput
+from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.models.size_groups import SizeGroups
+from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
+from tests.models.small_networks import fill_zeros, without_gradient
 
-DENSE = DPTHeadConfig(layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8), hidden=8, fine_dim=8)
-CONFIG = NetworkConfig(
-    encoder=StemConfig(image_size=32, embed_dim=16, fine_dim=8, depth=1, num_heads=2),
-    depth=4,
-    num_heads=2,
-    mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
-    matches=MatchConfig(dim=8, hidden=8, fine_dim=8),
-    known_cameras=True,
-    ray_head=True,
-    camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=2),
-    depth_head=DENSE,
-    point_head=DENSE,
-)
 PLAIN = replace(CONFIG, matches=None, known_cameras=False)
 CONFIGS = {
     "two streams, matches, rays": CONFIG,
@@ -65,18 +49,13 @@ CONFIGS = {
 }
 TIMES = 2
 RIG = ((24, 16), (16, 24), (16, 24), (8, 16))
-"""A portrait camera and three landscape ones, two of them alike."""
+"""(Height, width) of a portrait camera and three landscape ones, two of one size."""
 
 
-def lively(config: NetworkConfig) -> ViewTimeNetwork:
-    """Build a network in which every part speaks."""
+def randomized(config: NetworkConfig) -> ViewTimeNetwork:
+    """Build a float64 network in which every part affects the output."""
     torch.manual_seed(0)
-    network = build_network(config).double().eval()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            if not parameter.any():
-                parameter.normal_(std=0.1)
-    return network
+    return fill_zeros(build_network(config).double().eval())
 
 
 def frames(sizes: Sequence[tuple[int, int]], channels: tuple[int, ...] = (3,)) -> list[Tensor]:
@@ -85,7 +64,7 @@ def frames(sizes: Sequence[tuple[int, int]], channels: tuple[int, ...] = (3,)) -
 
 
 def conditioning_for(config: NetworkConfig, sizes: Sequence[tuple[int, int]]) -> Conditioning:
-    """Return known cameras, in pixels of each view's own image, where the network can use them."""
+    """Return times, and known cameras in pixels of each view if the network accepts them."""
     torch.manual_seed(2)
     times = torch.tensor([[0.0, 1.5]], dtype=torch.float64)
     if not config.known_cameras:
@@ -97,11 +76,9 @@ def conditioning_for(config: NetworkConfig, sizes: Sequence[tuple[int, int]]) ->
     return Conditioning(times=times, world_to_camera=poses, intrinsics=intrinsics)
 
 
-def run(network: ViewTimeNetwork, sizes: Sequence[tuple[int, int]], **options: object) -> MixedOutput:
+def run(network: ViewTimeNetwork, sizes: Sequence[tuple[int, int]], **options: object) -> RigOutput:
     masks = None if network.config.mask is None else frames(sizes, ())
-    return network.forward_mixed(
-        frames(sizes), masks, conditioning=conditioning_for(network.config, sizes), **options
-    )
+    return network(frames(sizes), masks, conditioning=conditioning_for(network.config, sizes), **options)
 
 
 def assert_close(one: NetworkOutput, other: NetworkOutput, atol: float = 1e-9) -> None:
@@ -111,9 +88,9 @@ def assert_close(one: NetworkOutput, other: NetworkOutput, atol: float = 1e-9) -
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_apart_or_together_views_of_one_size_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machinery of mixed sizes, with each view as if it had a size of its own, equals that of one size."""
-    network, sizes = lively(CONFIGS[name]), [(16, 24)] * 3
+def test_one_group_per_view_equals_one_group(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor, one group of views, and one group per view give the same predictions."""
+    network, sizes = randomized(CONFIGS[name]), [(16, 24)] * 3
     images = torch.stack(frames(sizes), dim=2)
     masks = None if network.config.mask is None else torch.stack(frames(sizes, ()), dim=2)
     uniform = network(images, masks, conditioning=conditioning_for(network.config, sizes))
@@ -123,19 +100,19 @@ def test_apart_or_together_views_of_one_size_give_the_same(name: str, monkeypatc
         "of",
         lambda grids: SizeGroups(grids=tuple(grids), members=tuple((view,) for view in range(len(grids)))),
     )
-    apart = run(network, sizes, limits=ForwardLimits(max_images=1, max_tokens=20, max_queries=7))
+    separate = run(network, sizes, limits=ForwardLimits(max_images=1, max_tokens=20, max_queries=7))
     for view in range(3):
         assert_close(together.views[view], uniform.of_view(view), atol=0)
-        assert_close(apart.views[view], uniform.of_view(view))
+        assert_close(separate.views[view], uniform.of_view(view))
         if uniform.matches is not None:
-            found, expected = apart.matches[view], uniform.matches.of_view(view)
+            found, expected = separate.views[view].matches, uniform.matches.of_view(view)
             torch.testing.assert_close(found.expected, expected.expected)
             torch.testing.assert_close(found.confidence, expected.confidence)
 
 
-def test_views_that_do_not_exchange_see_what_they_would_see_alone() -> None:
-    """With attention across views closed, each view of a mixed rig is predicted as on a rig of its own."""
-    network = lively(replace(PLAIN, time_encoding=TimeEncoding.ROPE))
+def test_views_without_attention_across_views_are_predicted_as_single_views() -> None:
+    """Attention across views is disabled by zero projections."""
+    network = randomized(replace(PLAIN, time_encoding=TimeEncoding.ROPE))
     with torch.no_grad():
         for block in network.aggregator.blocks["view"]:
             block.attn.proj.weight.zero_()
@@ -144,16 +121,16 @@ def test_views_that_do_not_exchange_see_what_they_would_see_alone() -> None:
             token[:, 1] = token[:, 0]
     out = run(network, RIG)
     for view, (images, masks) in enumerate(zip(frames(RIG), frames(RIG, ()), strict=True)):
-        alone = network(
+        single = network(
             images[:, :, None], masks[:, :, None], conditioning=conditioning_for(PLAIN, RIG[view : view + 1])
         )
         for part in ("depth", "points", "points_confidence", "rays", "dynamic"):
-            torch.testing.assert_close(getattr(out.views[view], part), getattr(alone, part), rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(getattr(out.views[view], part), getattr(single, part), rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_view_comes_back_at_its_own_size(name: str) -> None:
-    out = run(lively(CONFIGS[name]), RIG)
+def test_every_view_is_predicted_at_its_own_size(name: str) -> None:
+    out = run(randomized(CONFIGS[name]), RIG)
     for view, (height, width) in enumerate(RIG):
         own = out.views[view]
         assert own.depth.shape == own.depth_confidence.shape == (1, TIMES, 1, height, width)
@@ -165,69 +142,66 @@ def test_every_view_comes_back_at_its_own_size(name: str) -> None:
     torch.testing.assert_close(out.intrinsics[:, :, 2:3], out.views[2].intrinsics)
 
 
-def test_fields_of_view_are_decoded_with_the_pixels_of_each_view() -> None:
-    out = run(lively(CONFIG), RIG)
+def test_fields_of_view_are_decoded_with_the_size_of_each_view() -> None:
+    out = run(randomized(CONFIG), RIG)
     half = torch.tensor([(width / 2, height / 2) for height, width in RIG], dtype=torch.float64)
     focal = torch.stack([out.intrinsics[..., 0, 0], out.intrinsics[..., 1, 1]], dim=-1)
     torch.testing.assert_close(2 * torch.atan(half / focal), out.pose_encoding[..., [8, 7]])
 
 
-def test_the_trunk_holds_the_patches_of_the_views_and_no_other_tokens() -> None:
-    network = lively(CONFIG)
-    seen: dict[str, int] = {}
+def test_the_trunk_has_no_padding_tokens() -> None:
+    network = randomized(CONFIG)
+    num_tokens: dict[str, int] = {}
     for name in ("view", "time"):
         block = network.aggregator.blocks[name][0]
         block.register_forward_pre_hook(
-            lambda _, given, name=name: seen.update({name: seen.get(name, 0) + given[0][..., 0].numel()})
+            lambda _, given, name=name: num_tokens.update({name: num_tokens.get(name, 0) + given[0][..., 0].numel()})
         )
     run(network, RIG)
     tokens = sum(height // 8 * (width // 8) + network.aggregator.special.count for height, width in RIG)
-    assert seen == {"view": TIMES * tokens, "time": TIMES * tokens}
+    assert num_tokens == {"view": TIMES * tokens, "time": TIMES * tokens}
 
 
-def test_the_order_of_views_and_other_entries_of_a_batch_do_not_matter() -> None:
-    network = lively(PLAIN)
+def test_the_order_of_views_and_other_scenes_of_the_batch_do_not_matter() -> None:
+    network = randomized(PLAIN)
     images, masks = frames(RIG), frames(RIG, ())
-    out = network.forward_mixed(images, masks)
+    out = network(images, masks)
     order = [0, 3, 1, 2]  # the first view defines the world
-    moved = network.forward_mixed([images[view] for view in order], [masks[view] for view in order])
+    reordered = network([images[view] for view in order], [masks[view] for view in order])
     for place, view in enumerate(order):
-        assert_close(moved.views[place], out.views[view])
-    wider = network.forward_mixed(
-        [torch.cat([view, 1 - view]) for view in images], [torch.cat([mask, 1 - mask]) for mask in masks]
-    )
+        assert_close(reordered.views[place], out.views[view])
+    wider = network([torch.cat([view, 1 - view]) for view in images], [torch.cat([mask, 1 - mask]) for mask in masks])
     for view in range(len(RIG)):
         torch.testing.assert_close(wider.views[view].depth[:1], out.views[view].depth)
 
 
-def test_an_image_is_encoded_as_if_it_were_alone_or_packed_with_others() -> None:
+def test_images_are_encoded_equally_alone_in_batches_and_packed() -> None:
     encoder = NaViTConfig(image_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, head_dim=8)
-    dense = replace(DENSE, fine_dim=0)
-    network = lively(replace(PLAIN, encoder=encoder, depth_head=dense, point_head=dense))
-    seen: list[tuple[Tensor, Tensor]] = []
-    hook = network.encoder.register_forward_hook(lambda _, given, made: seen.append((given[0], made.tokens)))
+    dense = replace(CONFIG.depth_head, fine_dim=0)
+    network = randomized(replace(PLAIN, encoder=encoder, depth_head=dense, point_head=dense))
+    encoded: list[tuple[Tensor, Tensor]] = []
+    hook = network.encoder.register_forward_hook(lambda _, given, made: encoded.append((given[0], made.tokens)))
     run(network, RIG)
     hook.remove()
-    images = [image for batch, _ in seen for image in batch]
-    found = [tokens for _, batch in seen for tokens in batch]
+    images = [image for batch, _ in encoded for image in batch]
+    found = [tokens for _, batch in encoded for tokens in batch]
     packed = network.encoder.encode(images)
-    assert sorted(len(batch) for batch, _ in seen) == [TIMES, TIMES, 2 * TIMES]
+    assert sorted(len(batch) for batch, _ in encoded) == [TIMES, TIMES, 2 * TIMES]
     for image, own, together in zip(images, found, packed, strict=True):
         torch.testing.assert_close(own, network.encoder(image[None]).tokens[0])
         torch.testing.assert_close(own, together.tokens[0])
 
 
 def test_every_parameter_gets_a_gradient_from_a_mixed_rig() -> None:
-    network = lively(CONFIG).train()
+    network = randomized(CONFIG).train()
     out = run(network, RIG)
-    loss = sum(match.expected.square().mean() for match in out.matches)
+    loss = sum(view.matches.expected.square().mean() for view in out.views)
     for view in out.views:
         values = (*view.pose_encoding_iterations, view.depth, view.depth_confidence, view.points)
         loss = loss + sum(value.square().mean() for value in (*values, view.points_confidence, view.dynamic_logit))
         loss = loss + (view.rays * torch.randn_like(view.rays)).mean()
     loss.backward()
-    without = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
-    assert without == []
+    assert without_gradient(network) == []
 
 
 @pytest.mark.parametrize(
@@ -239,21 +213,21 @@ def test_every_parameter_gets_a_gradient_from_a_mixed_rig() -> None:
         ({}, Conditioning(keypoints=torch.zeros(1, TIMES, 4, 2, 3)), "keypoints"),
     ],
 )
-def test_what_needs_one_size_is_refused_before_any_work(change: dict, conditioning: Conditioning, named: str) -> None:
+def test_parts_that_need_one_size_are_refused_before_encoding(
+    change: dict, conditioning: Conditioning, named: str
+) -> None:
     network = build_network(replace(PRESETS["mv-tiny"], **change))
-    network.encoder.register_forward_pre_hook(lambda *_: pytest.fail("it encodes"))
+    network.encoder.register_forward_pre_hook(lambda *_: pytest.fail("images were encoded"))
     with pytest.raises(UsageError, match=named):
-        network.forward_mixed(
-            [torch.rand(1, TIMES, 3, 28, 14 * side) for side in (1, 2, 3, 3)], conditioning=conditioning
-        )
+        network([torch.rand(1, TIMES, 3, 28, 14 * side) for side in (1, 2, 3, 3)], conditioning=conditioning)
 
 
-def test_views_that_do_not_belong_together_are_refused() -> None:
-    network = lively(PLAIN)
+def test_mismatched_views_and_masks_are_refused() -> None:
+    network = randomized(PLAIN)
     images = frames(RIG)
     for wrong in ([], [*images, images[0][:, :1]], [*images, images[0][..., :-1]], [images[0][0]]):
         with pytest.raises(ShapeError):
-            network.forward_mixed(wrong)
+            network(wrong)
     for masks in (frames(RIG[:2], ()), frames(RIG[::-1], ())):
         with pytest.raises(ShapeError):
-            network.forward_mixed(images, masks)
+            network(images, masks)

@@ -1,4 +1,4 @@
-"""The mask of pixels: that of patches until it is trained, told by changes in time, view by view."""
+"""Motion head: the upsampled patch mask at initialisation, refined by changes in time within a view."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from page4d.models.config import MotionHeadConfig
 from page4d.models.heads.motion import MotionHead
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import build_network
-from page4d.synthetic.sampler import ShotRequest, sample_truth
+from page4d.synthetic.sampler import SceneRequest, sample_truth
 from page4d.training.supervised.losses import motion_loss
-from tests.models.demo_like import DEMO_LIKE, demo_like
+from tests.models.small_networks import DEMO_LIKE, demo_like
 
 SHAPE, SIZE, GRID = (2, 3, 2), (16, 24), (2, 3)
 
@@ -49,71 +49,71 @@ def head() -> MotionHead:
     return trained(MotionHead(DEMO_LIKE.motion_head, 32))
 
 
-def test_an_untrained_head_says_what_patches_say() -> None:
+def test_an_untrained_head_returns_the_upsampled_patch_mask() -> None:
     torch.manual_seed(0)
     head, given = MotionHead(MotionHeadConfig(fine_dim=8), 32), inputs()
     logit = functional.interpolate(given["logit"].flatten(0, 2)[:, None], size=SIZE, mode="bilinear")
     torch.testing.assert_close(head(**given), logit.reshape(*SHAPE, *SIZE))
 
 
-def test_the_network_says_it_of_pixels_and_keeps_that_of_patches(images: Tensor) -> None:
+def test_networks_predict_pixel_and_patch_masks(images: Tensor) -> None:
     network = demo_like()
     trained(network.motion_head)
-    said = network(images)
-    assert said.motion_logit.shape == (*SHAPE, *SIZE)
-    assert said.dynamic_logit.shape == (*SHAPE, *GRID)
-    torch.testing.assert_close(said.dynamic, said.motion_logit.sigmoid())
-    views = network.forward_mixed([images[:, :, view] for view in range(2)])
-    torch.testing.assert_close(torch.cat([view.dynamic for view in views.views], dim=2), said.dynamic)
+    out = network(images)
+    assert out.motion_logit.shape == (*SHAPE, *SIZE)
+    assert out.dynamic_logit.shape == (*SHAPE, *GRID)
+    torch.testing.assert_close(out.dynamic, out.motion_logit.sigmoid())
+    views = network([images[:, :, view] for view in range(2)])
+    torch.testing.assert_close(torch.cat([view.dynamic for view in views.views], dim=2), out.dynamic)
 
 
-def test_of_one_instant_nothing_more_is_said(images: Tensor) -> None:
-    said = demo_like()(images[:, :1])
-    assert said.motion_logit is None
-    assert said.dynamic.shape == (2, 1, 2, *SIZE)
+def test_single_instants_have_no_pixel_mask(images: Tensor) -> None:
+    out = demo_like()(images[:, :1])
+    assert out.motion_logit is None
+    assert out.dynamic.shape == (2, 1, 2, *SIZE)
 
 
-def test_a_mask_that_is_given_is_not_refined(images: Tensor) -> None:
+def test_external_masks_are_not_refined(images: Tensor) -> None:
     network = demo_like()
     trained(network.motion_head)
-    said = network(images, torch.rand(*SHAPE, *SIZE))
-    assert said.motion_logit is None
-    assert said.dynamic.shape == (*SHAPE, *SIZE)
+    out = network(images, torch.rand(*SHAPE, *SIZE))
+    assert out.motion_logit is None
+    assert out.dynamic.shape == (*SHAPE, *SIZE)
 
 
-def test_changes_are_what_tells(head: MotionHead) -> None:
-    """Images that stand are alike at all instants, also when the order of instants is another."""
+def test_predictions_depend_on_changes_in_time(head: MotionHead) -> None:
+    """Repeated instants have equal predictions; other images change them."""
     given = inputs()
-    still = {name: value[:, :1].expand_as(value) for name, value in given.items()}
-    said = head(**still)
-    torch.testing.assert_close(said, said[:, :1].expand_as(said))
-    other = {**still, "images": given["images"]}
-    assert (head(**other) - said).abs().amax(dim=(-1, -2)).min() > 1e-3
+    constant = {name: value[:, :1].expand_as(value) for name, value in given.items()}
+    out = head(**constant)
+    torch.testing.assert_close(out, out[:, :1].expand_as(out))
+    other = {**constant, "images": given["images"]}
+    assert (head(**other) - out).abs().amax(dim=(-1, -2)).min() > 1e-3
 
 
-def test_only_neighbours_in_time_of_the_same_view_are_looked_at(head: MotionHead) -> None:
+def test_images_are_compared_with_neighbours_in_time_of_their_view_only(head: MotionHead) -> None:
     given = {name: torch.cat([value, value.flip(1)], dim=1) for name, value in inputs().items()}  # six instants
     before = head(**given)
     images = given["images"].clone()
     images[1, 0, 1] += 1
-    moved = (head(**{**given, "images": images}) - before).abs().amax(dim=(-1, -2)) > 1e-6
-    expected = torch.zeros_like(moved)
+    changed = (head(**{**given, "images": images}) - before).abs().amax(dim=(-1, -2)) > 1e-6
+    expected = torch.zeros_like(changed)
     expected[1, [5, 0, 1], 1] = True
-    assert torch.equal(moved, expected)
+    assert torch.equal(changed, expected)
 
 
 @torch.no_grad()
-def test_images_a_few_at_a_time_say_the_same(head: MotionHead, images: Tensor) -> None:
+def test_predictions_are_independent_of_the_chunk_size(head: MotionHead, images: Tensor) -> None:
     given = inputs()
     torch.testing.assert_close(head(**given, max_images=5), head(**given))
     network = demo_like().double()
     trained(network.motion_head)
-    whole, few = (network(images.double(), limits=ForwardLimits(max_images=most)) for most in (None, 4))
+    whole, few = (network(images.double(), limits=ForwardLimits(max_images=max_images)) for max_images in (None, 4))
     torch.testing.assert_close(few.dynamic, whole.dynamic)
 
 
 @pytest.mark.parametrize("teaches", [True, False])
-def test_it_teaches_what_it_reads_only_if_the_mask_does(teaches: bool) -> None:
+def test_inputs_get_a_gradient_only_if_the_mask_teaches_the_trunk(teaches: bool) -> None:
     assert DEMO_LIKE.motion_head is not None
     given = {name: value.requires_grad_() for name, value in inputs().items()}
     trained(MotionHead(DEMO_LIKE.motion_head, 32, teaches_trunk=teaches))(**given).sum().backward()
@@ -122,9 +122,9 @@ def test_it_teaches_what_it_reads_only_if_the_mask_does(teaches: bool) -> None:
     )
 
 
-def test_it_finds_edges_that_patches_cannot() -> None:
-    """A hundred steps on two scenes make a mask of pixels that no mask of patches comes near."""
-    truth = sample_truth([5, 6], ShotRequest(num_times=2, num_views=2, image_size=(48, 64), spacing_deg=(15, 16)))
+def test_a_trained_head_is_more_accurate_than_the_best_patch_mask() -> None:
+    """After 100 steps on two scenes, measured by IoU."""
+    truth = sample_truth([5, 6], SceneRequest(num_times=2, num_views=2, image_size=(48, 64), spacing_deg=(15, 16)))
     network = demo_like()
     moving = truth.dynamic & truth.valid
     optimizer = torch.optim.Adam(network.motion_head.parameters(), lr=1e-2)
@@ -143,7 +143,7 @@ def test_it_finds_edges_that_patches_cannot() -> None:
     assert iou[0] > iou[1]
 
 
-def test_what_it_needs_is_said() -> None:
+def test_invalid_configurations_are_refused() -> None:
     with pytest.raises(UsageError, match="motion head without a mask"):
         build_network(replace(DEMO_LIKE, mask=None))
     with pytest.raises(UsageError, match="motion head reads a fine map of 9 channels"):

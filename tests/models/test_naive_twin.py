@@ -1,4 +1,4 @@
-"""The aggregator equals its slow, obvious twin, and holds less."""
+"""The aggregator equals its slow reference."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import Stream
 from page4d.models.trunk import Aggregator
 from page4d.profiling.memory import LiveBytes
-from tests.models.naive_twin import naive_trunk
+from tests.models.naive_twin import naive_trunk, run_trunk
 
 GRID = (2, 3)
 MASK = MaskConfig(layers=(1, 2))
@@ -30,8 +30,8 @@ TRUNKS = {
 }
 
 
-def trunk_of(lively: Callable, **changes: object) -> Aggregator:
-    aggregator = lively(**changes).aggregator.requires_grad_(False)
+def trunk_of(randomized: Callable, **changes: object) -> Aggregator:
+    aggregator = randomized(**changes).aggregator.requires_grad_(False)
     if changes["mask"] is not None and changes["mask"].rule is MaskRule.LAMBDA:
         for number, parameter in enumerate(aggregator.mask_bias.parameters()):
             parameter.fill_(1.0 + number / 2)
@@ -46,11 +46,12 @@ def inputs(batch: int = 2, times: int = 3, views: int = 2) -> tuple[torch.Tensor
 
 @pytest.mark.parametrize("limits", [ForwardLimits(), ForwardLimits(max_tokens=30, max_queries=7)], ids=str)
 @pytest.mark.parametrize("name", list(TRUNKS))
-def test_all_layers_of_both_streams_are_equal(lively: Callable, name: str, limits: ForwardLimits) -> None:
-    aggregator = trunk_of(lively, **TRUNKS[name])
-    patches, told = inputs()
-    told = None if TRUNKS[name]["mask"] is None else told
-    ours, naive = aggregator(patches, GRID, told, limits), naive_trunk(aggregator, patches, GRID, told)
+def test_all_layers_of_both_streams_are_equal(randomized: Callable, name: str, limits: ForwardLimits) -> None:
+    aggregator = trunk_of(randomized, **TRUNKS[name])
+    patches, external = inputs()
+    external = None if TRUNKS[name]["mask"] is None else external
+    ours = run_trunk(aggregator, patches, GRID, external, limits=limits)
+    naive = naive_trunk(aggregator, patches, GRID, external)
     scale = max(level.abs().max() for levels in naive.values() for level in levels)
     shared = naive.get(Stream.SHARED)
     for layer, level in ours.levels.items():
@@ -63,7 +64,7 @@ def test_all_layers_of_both_streams_are_equal(lively: Callable, name: str, limit
     assert set(ours.levels) == set(range(PRESETS["mv-tiny"].depth))
 
 
-def test_bytes_are_counted_until_they_are_freed() -> None:
+def test_live_bytes_are_counted_until_freed() -> None:
     given = torch.ones(1000)
     with LiveBytes() as counted:
         kept = given[:500] * 2

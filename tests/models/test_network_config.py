@@ -1,4 +1,4 @@
-"""A configuration survives JSON, is strict, and builds what it says."""
+"""Network configurations: JSON, validation, and the networks that they build."""
 
 import json
 from dataclasses import replace
@@ -58,12 +58,12 @@ def test_json_is_strict(change: dict, named: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
-def test_other_text_is_refused(text: str) -> None:
+def test_text_that_is_no_configuration_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="network configuration"):
         NetworkConfig.from_json(text)
 
 
-def test_everything_at_once_survives_json_and_runs() -> None:
+def test_all_options_together_survive_json_and_run() -> None:
     config = replace(
         TINY,
         norm_eps=(1e-6, 1e-6, 1e-5, 1e-5),
@@ -79,7 +79,7 @@ def test_everything_at_once_survives_json_and_runs() -> None:
     assert set(out.memory) == {f"{layer}.{stream}" for layer in (2, 3) for stream in ("pose", "geometry")}
 
 
-def test_norms_of_a_layer_take_its_constant() -> None:
+def test_norms_of_a_layer_have_its_epsilon() -> None:
     config = replace(TINY, norm_eps=(1e-6, 1e-6, 1e-5, 1e-4), sparse=SparseConfig(layers=(3,)))
     trunk = build_network(config).aggregator
     for layer, eps in enumerate(config.norm_eps):
@@ -146,7 +146,7 @@ def test_missing_fields_take_defaults() -> None:
         lambda: ForwardLimits(max_queries=-2),
     ],
 )
-def test_contradictions_are_refused(build) -> None:
+def test_invalid_configurations_are_refused(build) -> None:
     with pytest.raises(UsageError) as caught:
         build()
     assert caught.value.hint
@@ -187,27 +187,37 @@ def test_wrong_shapes_are_refused(shape: tuple, mask_shape: tuple | None, messag
         network(torch.rand(shape), None if mask_shape is None else torch.rand(mask_shape))
 
 
-def test_half_a_camera_is_refused() -> None:
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64])
+def test_integer_images_are_refused(dtype: torch.dtype) -> None:
+    images = torch.zeros(1, 1, 2, 3, 28, 28, dtype=dtype)
+    kind = str(dtype).removeprefix("torch.")
+    for given in (images, list(images.unbind(2))):
+        with pytest.raises(UsageError, match=f"images are {kind}") as caught:
+            build_network(TINY)(given)
+        assert "[0, 1]" in caught.value.hint
+
+
+def test_poses_without_intrinsics_are_refused() -> None:
     conditioning = Conditioning(world_to_camera=torch.eye(4).expand(1, 1, 2, 4, 4))
     with pytest.raises(ShapeError, match="without their intrinsics"):
         build_network(TINY)(torch.rand(1, 1, 2, 3, 28, 28), conditioning=conditioning)
 
 
-def test_hints_of_other_images_are_refused() -> None:
+def test_conditioning_of_other_shapes_is_refused() -> None:
     with pytest.raises(ShapeError, match="keypoints have shape"):
         build_network(TINY)(
             torch.rand(1, 1, 2, 3, 28, 28), conditioning=Conditioning(keypoints=torch.rand(1, 1, 2, 4))
         )
 
 
-def test_a_mask_needs_a_network_with_masks() -> None:
+def test_masks_are_refused_by_networks_without_a_mask_head() -> None:
     network = build_network(replace(TINY, mask=None))
     with pytest.raises(UsageError, match="takes no masks"):
         network(torch.rand(1, 1, 1, 3, 28, 28), torch.rand(1, 1, 1, 28, 28))
 
 
 @pytest.mark.parametrize("step", list(Step))
-def test_merging_is_undone_by_splitting(step: Step) -> None:
+def test_split_inverts_merge(step: Step) -> None:
     values = torch.arange(2 * 3 * 4 * 5 * 6).reshape(2, 3, 4, 5, 6)
     merged = merge(values, step)
     assert merged.shape[1] == 5 * images_together(step, 3, 4)
@@ -222,7 +232,7 @@ def test_merging_is_undone_by_splitting(step: Step) -> None:
     assert torch.equal(merged[1], expected[step])
 
 
-def test_the_first_slot_belongs_to_the_first_image() -> None:
+def test_the_first_slot_is_used_for_the_first_image_only() -> None:
     special = SpecialTokens(8, num_registers=2, slots=2)
     tokens = special(2, 3, 4)
     assert tokens.shape == (2, 3, 4, 3, 8)
@@ -232,6 +242,6 @@ def test_the_first_slot_belongs_to_the_first_image() -> None:
     assert (others == torch.cat([special.camera_token, special.register_token], dim=2)[0, 1]).all()
 
 
-def test_positions_count_patches_from_one_row_by_row() -> None:
+def test_patch_positions_start_at_one_in_row_major_order() -> None:
     positions = token_positions((2, 3), num_special=2)
     assert positions.tolist() == [[0, 0], [0, 0], [1, 1], [1, 2], [1, 3], [2, 1], [2, 2], [2, 3]]

@@ -1,4 +1,4 @@
-"""The network can learn: gradients reach every parameter, and a step lowers a loss."""
+"""Training of networks: gradients of all parameters, falling losses, autocast."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from page4d.models.config import PRESETS, MaskConfig, MaskFusion, NetworkConfig, Streams
 from page4d.models.network import ViewTimeNetwork, build_network
+from tests.models.small_networks import without_gradient
 
 MASK = PRESETS["mv-tiny"].mask
 VARIANTS = {
@@ -25,8 +26,8 @@ def capture(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     return images, torch.rand(1, 2, 2, 28, 42, generator=generator, dtype=dtype)
 
 
-def task_loss(network: ViewTimeNetwork, images: Tensor, told: Tensor | None) -> Tensor:
-    out = network(images, told)
+def task_loss(network: ViewTimeNetwork, images: Tensor, external: Tensor | None) -> Tensor:
+    out = network(images, external)
     losses = [pose.square().mean() for pose in out.pose_encoding_iterations]
     losses += [out.depth.log().square().mean(), out.depth_confidence.log().mean()]
     losses += [out.points.abs().mean(), out.points_confidence.log().mean()]
@@ -34,25 +35,25 @@ def task_loss(network: ViewTimeNetwork, images: Tensor, told: Tensor | None) -> 
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
-def test_every_parameter_gets_a_gradient(lively: Callable, variant: str) -> None:
-    network = lively(mask=VARIANTS[variant])
+def test_every_parameter_gets_a_gradient(randomized: Callable, variant: str) -> None:
+    network = randomized(mask=VARIANTS[variant])
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if "lambda_" in name:
                 parameter.fill_(0.5)
         network.camera_head.pose_branch.fc2.bias[7:] += 5  # a clipped field of view has no gradient
     task_loss(network, *capture()).backward()
-    dead = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
-    if variant == "own-blocks":  # the trunk's own blocks of the masked layers rest
+    unused = without_gradient(network)
+    if variant == "own-blocks":  # copies replace the trunk's blocks of the masked layers
         replaced = tuple(f"aggregator.blocks.{step}.{layer}." for step in ("time", "view") for layer in MASK.layers)
-        assert all(name.startswith(replaced) for name in dead)
+        assert all(name.startswith(replaced) for name in unused)
     else:
-        assert dead == []
+        assert unused == []
 
 
 @pytest.mark.parametrize("variant", ["dual", "single"])
-def test_at_zero_lambda_only_lambda_learns_of_the_mask(lively: Callable, variant: str) -> None:
-    network = lively(mask=VARIANTS[variant])
+def test_at_zero_lambda_only_lambda_gets_a_gradient_from_the_mask(randomized: Callable, variant: str) -> None:
+    network = randomized(mask=VARIANTS[variant])
     task_loss(network, *capture()).backward()
     lambdas = dict(network.aggregator.mask_bias.named_parameters())
     assert len(lambdas) == 4
@@ -60,7 +61,7 @@ def test_at_zero_lambda_only_lambda_learns_of_the_mask(lively: Callable, variant
     assert not any(parameter.grad.any() for parameter in network.aggregator.dynamic.parameters())
 
 
-def test_a_mask_loss_teaches_an_untrained_head(tiny: NetworkConfig) -> None:
+def test_a_mask_loss_trains_the_mask_head(tiny: NetworkConfig) -> None:
     torch.manual_seed(0)
     network = build_network(tiny)
     images, _ = capture(torch.float32)
@@ -77,7 +78,7 @@ def test_a_mask_loss_teaches_an_untrained_head(tiny: NetworkConfig) -> None:
         losses.append(loss.item())
     assert losses[0] == pytest.approx(0.6931, abs=1e-3)
     assert losses[-1] < losses[0] - 0.02
-    assert not head.knows_nothing()
+    assert not head.is_untrained()
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
@@ -92,13 +93,13 @@ def test_a_step_lowers_the_loss(tiny: NetworkConfig, variant: str) -> None:
     assert task_loss(network, *inputs) < before
 
 
-def test_features_of_the_mask_get_no_gradient(lively: Callable) -> None:
-    network = lively()
+def test_the_mask_sends_no_gradient_to_the_encoder(randomized: Callable) -> None:
+    network = randomized()
     network(*capture()).dynamic_logit.sum().backward()
     assert all(parameter.grad is None for parameter in network.encoder.parameters())
 
 
-def test_same_seed_same_network(tiny: NetworkConfig) -> None:
+def test_equal_seeds_give_equal_networks(tiny: NetworkConfig) -> None:
     states = []
     for seed in (5, 5, 6):
         torch.manual_seed(seed)
@@ -107,7 +108,7 @@ def test_same_seed_same_network(tiny: NetworkConfig) -> None:
     assert not torch.equal(states[0]["encoder.pos_embed"], states[2]["encoder.pos_embed"])
 
 
-def test_a_fresh_network_predicts_valid_cameras(tiny: NetworkConfig) -> None:
+def test_an_untrained_network_predicts_valid_cameras(tiny: NetworkConfig) -> None:
     torch.manual_seed(0)
     out = build_network(tiny)(capture(torch.float32)[0])
     assert (out.pose_encoding[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
@@ -117,11 +118,11 @@ def test_a_fresh_network_predicts_valid_cameras(tiny: NetworkConfig) -> None:
 def test_heads_stay_in_float32_under_autocast(tiny: NetworkConfig) -> None:
     torch.manual_seed(0)
     network = build_network(tiny).eval()
-    images, told = capture(torch.float32)
+    images, external = capture(torch.float32)
     with torch.no_grad():
-        exact = network(images, told)
+        exact = network(images, external)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            rounded = network(images, told)
+            rounded = network(images, external)
     assert {value.dtype for value in (rounded.pose_encoding, rounded.depth, rounded.points)} == {torch.float32}
     assert not torch.equal(exact.depth, rounded.depth)
     torch.testing.assert_close(rounded.pose_encoding, exact.pose_encoding, rtol=0, atol=0.02)
@@ -129,11 +130,11 @@ def test_heads_stay_in_float32_under_autocast(tiny: NetworkConfig) -> None:
 
 
 @pytest.mark.parametrize("mask", [MASK, None])
-def test_training_under_autocast(tiny: NetworkConfig, mask: MaskConfig | None) -> None:
+def test_gradients_under_autocast_are_finite(tiny: NetworkConfig, mask: MaskConfig | None) -> None:
     torch.manual_seed(0)
     network = build_network(replace(tiny, mask=mask))
-    images, told = capture(torch.float32)
+    images, external = capture(torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = task_loss(network, images, None if mask is None else told)
+        loss = task_loss(network, images, None if mask is None else external)
     loss.backward()
     assert all(value.grad.isfinite().all() for value in network.parameters() if value.grad is not None)

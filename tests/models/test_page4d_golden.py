@@ -1,4 +1,4 @@
-"""PAGE-4D's mask acts where, on whom and as strongly as recorded; without it PAGE-4D is VGGT."""
+"""PAGE-4D's mask reproduces recorded layers, tokens and weights; without the mask PAGE-4D equals VGGT."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +13,8 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import ReleaseBias, Stream
 from page4d.models.trunk import Aggregator
-from page4d.weights.keymap import PAGE4D, PAGE4D_WITHOUT_MASK, VGGT, rename
+from page4d.weights.keymap import PAGE4D, VGGT
+from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
 
 MASK = PRESETS["page4d-mask"].mask
 PARTS = ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence")
@@ -21,7 +22,7 @@ PARTS = ("pose_encoding", "depth", "depth_confidence", "points", "points_confide
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded network, with its mask and without."""
+    """A recorded network, with and without its mask."""
 
     masked: ViewTimeNetwork
     plain: ViewTimeNetwork
@@ -48,11 +49,11 @@ def case(request: pytest.FixtureRequest, golden: Callable, config_of: Callable) 
     return Case(masked, plain, loaded.tensors)
 
 
-def test_without_the_mask_it_is_vggt(case: Case) -> None:
-    """Bit for bit: a head that says nothing, no head at all, and VGGT."""
-    silent = build_network(case.masked.config).eval().requires_grad_(False)
-    silent.load_state_dict(case.masked.state_dict())
-    for parameter in silent.aggregator.dynamic.head.last.parameters():
+def test_without_the_mask_page4d_equals_vggt(case: Case) -> None:
+    """Exactly: a mask head of zeros, no mask head, and VGGT."""
+    zeroed = build_network(case.masked.config).eval().requires_grad_(False)
+    zeroed.load_state_dict(case.masked.state_dict())
+    for parameter in zeroed.aggregator.dynamic.head.last.parameters():
         parameter.zero_()
     vggt = build_network(case.plain.config).eval().requires_grad_(False)
     weights = {
@@ -62,27 +63,27 @@ def test_without_the_mask_it_is_vggt(case: Case) -> None:
     }
     vggt.load_state_dict(rename(weights, VGGT))
     expected = vggt(case.images)
-    for network in (case.plain, silent):
+    for network in (case.plain, zeroed):
         out = network(case.images)
         assert all(torch.equal(getattr(out, name), getattr(expected, name)) for name in PARTS)
 
 
-def test_the_mask_says_what_moves(case: Case, agrees: Callable) -> None:
-    """The recorded logit speaks of what is static and leaves out the mean of the features."""
+def test_dynamic_logits_reproduce_the_recorded_ones(case: Case, agrees: Callable) -> None:
+    """Recorded logits are those of static patches, without the mean of the features."""
     out = case.masked(case.images)
     mean = case.tensors["mid/mask_feature_norm"].mean(dim=1)
     agrees(-out.dynamic_logit.flatten(0, 2), case.tensors["mid/mask_logit"][:, 0] + mean)
 
 
 class Recorded(nn.Module):
-    """Stands in for a block: says what it said."""
+    """A block with a recorded output."""
 
-    def __init__(self, said: Tensor) -> None:
+    def __init__(self, recorded: Tensor) -> None:
         super().__init__()
-        self.said = said
+        self.recorded = recorded
 
     def forward(self, tokens: Tensor, *_: object, **__: object) -> Tensor:
-        return self.said.reshape(tokens.shape)
+        return self.recorded.reshape(tokens.shape)
 
 
 @pytest.fixture(scope="module")
@@ -91,26 +92,26 @@ def part(golden: Callable) -> Any:
 
 
 def trunk_of(part: Any, config_of: Callable, mask: MaskConfig | None) -> Aggregator:
-    """The trunk of case a, whose layer 1 leaves the recorded states; layers 0 and 5 do not matter."""
+    """Return the trunk of case a with the recorded output of layer 1; layers 0 and 5 have no effect."""
     config = replace(config_of(part.meta, FRAME_GLOBAL), mask=mask)
     trunk = Aggregator(config).eval().requires_grad_(False)
     names = PAGE4D if mask is not None else PAGE4D_WITHOUT_MASK
     ours = rename(part.part("weights/"), names)
     missing = trunk.load_state_dict({name.removeprefix("aggregator."): value for name, value in ours.items()}, False)
     assert missing.unexpected_keys == []
-    for step, said in zip(config.schedule, part.tensors["mid/aggregated_1"].chunk(2, dim=-1), strict=True):
-        trunk.blocks[step][1] = Recorded(said)
+    for step, output in zip(config.schedule, part.tensors["mid/aggregated_1"].chunk(2, dim=-1), strict=True):
+        trunk.blocks[step][1] = Recorded(output)
     return trunk
 
 
-def test_the_masked_layers(part: Any, config_of: Callable, agrees: Callable) -> None:
-    """Where the mask is taken, what it says, which layers hear it, and that the one behind them does not."""
+def test_masked_layers_reproduce_the_recorded_ones(part: Any, config_of: Callable, agrees: Callable) -> None:
+    """Layer and value of the mask, the biased layers, and the unbiased one after them."""
     trunk = trunk_of(part, config_of, replace(MASK, layers=tuple(part.meta["mask"]["layers_masked"])))
-    seen: dict[str, tuple] = {}
+    recorded: dict[str, tuple] = {}
 
     def keeper(name: str) -> Callable:
         def keep(_: nn.Module, arguments: tuple, result: object) -> None:
-            seen[name] = (*arguments, result)
+            recorded[name] = (*arguments, result)
 
         return keep
 
@@ -121,15 +122,15 @@ def test_the_masked_layers(part: Any, config_of: Callable, agrees: Callable) -> 
     levels = trunk.transform(torch.zeros(1, 1, 3, 25, 64), (4, 5)).levels
     for layer in (2, 4):
         agrees(levels[layer][:, 0], part.tensors[f"mid/aggregated_{layer}"])
-    bias = seen["block"][2]
+    bias = recorded["block"][2]
     agrees(bias.key[:, None], part.tensors["mid/mask_key_value"])
     agrees(bias.row, part.tensors["mid/mask_row_weight"])
-    agrees(seen["logit"][-1], part.tensors["mid/mask_logit"])
-    agrees(seen["attention"][-1], part.tensors["mid/masked_global_attn_out"])
+    agrees(recorded["logit"][-1], part.tensors["mid/mask_logit"])
+    agrees(recorded["attention"][-1], part.tensors["mid/masked_global_attn_out"])
 
 
-def test_only_special_tokens_hear_the_mask(part: Any, config_of: Callable) -> None:
-    """In the first masked layer; what they heard is everywhere in the next."""
+def test_the_mask_biases_special_tokens_only(part: Any, config_of: Callable) -> None:
+    """In the first masked layer; the next one spreads the difference to all tokens."""
     plain = trunk_of(part, config_of, None).transform(torch.zeros(1, 1, 3, 25, 64), (4, 5)).levels
     masked = part.tensors["mid/aggregated_2"]
     within, across = (masked - plain[2][:, 0]).abs().chunk(2, dim=-1)
@@ -139,7 +140,7 @@ def test_only_special_tokens_hear_the_mask(part: Any, config_of: Callable) -> No
     assert (part.tensors["mid/aggregated_4"] - plain[4][:, 0])[:, :, 5:].abs().max() > 1e-2
 
 
-def test_a_silent_mask_head_leaves_vggt(golden: Callable, config_of: Callable, agrees: Callable) -> None:
+def test_a_mask_head_of_zeros_leaves_vggt_unchanged(golden: Callable, config_of: Callable, agrees: Callable) -> None:
     loaded = golden("vggt_c")
     config = replace(config_of(loaded.meta, FRAME_GLOBAL), mask=replace(MASK, layers=(1, 2)))
     network = build_network(config).eval().requires_grad_(False)
@@ -149,7 +150,7 @@ def test_a_silent_mask_head_leaves_vggt(golden: Callable, config_of: Callable, a
     agrees(out.pose_encoding[:, 0], loaded.tensors["output/pose_enc"])
 
 
-def test_special_tokens_turn_towards_what_is_static() -> None:
+def test_special_tokens_attend_more_to_static_patches() -> None:
     mask = torch.rand(1, 2, 3, 4)
     bias = ReleaseBias(num_special=2)
     assert bias(mask, Stream.SHARED, Step.FRAME) is None

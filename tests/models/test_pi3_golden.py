@@ -1,4 +1,4 @@
-"""Pi3 reproduces the recorded numbers: trunk, head decoders, points, confidence and poses."""
+"""Pi3 reproduces recorded numbers: trunk, decoders, points, confidence and poses."""
 
 import json
 from collections.abc import Callable
@@ -19,14 +19,17 @@ from page4d.models.intrinsics import fit_intrinsics
 from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.tokens import token_positions
-from page4d.weights.keymap import PI3, rename
+from page4d.weights.keymap import PI3
+from tests.keymaps import rename
+from tests.models.naive_twin import run_trunk
+from tests.models.small_networks import without_gradient
 
 INSIDE = Path(__file__).parents[1] / "golden"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded network with its images and numbers."""
+    """A network with recorded weights, images and outputs."""
 
     network: ViewTimeNetwork
     images: Tensor
@@ -45,7 +48,7 @@ def case(request: pytest.FixtureRequest, golden: Callable, pi3_config_of: Callab
     return Case(network.requires_grad_(False), images, loaded.part("mid/"), loaded.part("output/"), grid)
 
 
-def test_the_preset_is_the_public_network(pi3_config_of: Callable) -> None:
+def test_the_preset_equals_the_public_network(pi3_config_of: Callable) -> None:
     recorded = json.loads((INSIDE / "config_full_pi3.json").read_text())
     assert pi3_config_of(recorded) == PRESETS["pi3"]
 
@@ -66,7 +69,7 @@ def test_tokens_and_first_blocks(case: Case, agrees: Callable) -> None:
 def test_trunk(case: Case, agrees: Callable) -> None:
     batch, frames = case.images.shape[:2]
     patches = case.mid["patch_tokens"].unflatten(0, (batch, 1, frames))
-    (level,) = case.network.aggregator(patches, case.grid).levels.values()
+    (level,) = run_trunk(case.network.aggregator, patches, case.grid).levels.values()
     agrees(level.flatten(0, 2), case.mid["decoder_out"])
 
 
@@ -94,7 +97,7 @@ def test_whole_forward(case: Case, agrees: Callable, where: int) -> None:
     assert out.dynamic is None
 
 
-def test_no_image_is_special(case: Case) -> None:
+def test_the_order_of_images_does_not_matter(case: Case) -> None:
     images = case.images.unsqueeze(1)
     one, other = case.network(images), case.network(images.flip(2))
     torch.testing.assert_close(one.world_to_camera.flip(2), other.world_to_camera, rtol=0, atol=1e-4)
@@ -102,15 +105,15 @@ def test_no_image_is_special(case: Case) -> None:
 
 
 @pytest.mark.parametrize("centered", [False, True])
-def test_recorded_intrinsics(centered: bool) -> None:
-    """The recorded ones count pixel centres as integers."""
+def test_intrinsics_reproduce_the_recorded_ones(centered: bool) -> None:
+    """Recorded intrinsics have pixel centers at integers."""
     tensors = load_file(INSIDE / "geometry_ops.safetensors")
     ours = fit_intrinsics(tensors["input/local_points"].double(), centered=centered)
     theirs = tensors["output/intrinsics_from_rays" + ("_centered" if centered else "")].double()
     torch.testing.assert_close(ours, move_pixel_center(theirs, source=0.0), rtol=0, atol=1e-4)
 
 
-def test_intrinsics_come_back_from_exact_points() -> None:
+def test_intrinsics_are_recovered_from_exact_points() -> None:
     truth = torch.tensor([[50.0, 0, 21], [0, 40, 14], [0, 0, 1]], dtype=torch.float64).expand(2, 3, 3)
     depth = 1 + torch.rand(2, 28, 42, dtype=torch.float64)
     cameras = Cameras(
@@ -120,13 +123,13 @@ def test_intrinsics_come_back_from_exact_points() -> None:
     torch.testing.assert_close(fit_intrinsics(points), truth, rtol=0, atol=1e-12)
     torch.testing.assert_close(fit_intrinsics(points, centered=False), truth, rtol=0, atol=1e-10)
     points[:, :, 30:] = torch.rand(2, 28, 12, 3, dtype=torch.float64)
-    trusted = torch.ones(2, 28, 42, dtype=torch.float64)
-    trusted[:, :, 30:] = 0
-    torch.testing.assert_close(fit_intrinsics(points, trusted), truth, rtol=0, atol=1e-12)
+    weights = torch.ones(2, 28, 42, dtype=torch.float64)
+    weights[:, :, 30:] = 0
+    torch.testing.assert_close(fit_intrinsics(points, weights), truth, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("factor", [-1.0, 0.0])
-def test_points_without_a_camera_get_a_focal_length_all_the_same(factor: float) -> None:
+def test_degenerate_points_get_the_default_focal_length(factor: float) -> None:
     points = torch.ones(28, 42, 3)
     points[..., 0] = factor * torch.arange(42)
     points[..., 1] = factor * torch.arange(28)[:, None]
@@ -142,16 +145,15 @@ def small() -> NetworkConfig:
     return replace(PRESETS["mv-tiny"], **changes, camera_token=False, token_slots=1, frame_head=head)
 
 
-def test_every_parameter_learns(lively: Callable, small: NetworkConfig) -> None:
-    """Also in the schedule time, view: the head knows no schedule."""
+def test_every_parameter_gets_a_gradient(randomized: Callable, small: NetworkConfig) -> None:
+    """Also with the schedule time, view: the head is independent of it."""
     fields = {name: getattr(small, name) for name in ("camera_token", "token_slots", "frame_head")}
     parts = ("camera_head", "depth_head", "point_head", "mask")
-    network = lively(**fields, **dict.fromkeys(parts))
+    network = randomized(**fields, **dict.fromkeys(parts))
     out = network(torch.rand(1, 2, 2, 3, 28, 42, dtype=torch.float64))
     loss = out.points.square().mean() + out.depth_confidence.mean() + out.world_to_camera[..., :3, :].sum()
     loss.backward()
-    dead = [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()]
-    assert dead == []
+    assert without_gradient(network) == []
 
 
 def test_a_step_lowers_the_loss(small: NetworkConfig) -> None:
@@ -170,7 +172,7 @@ def test_a_step_lowers_the_loss(small: NetworkConfig) -> None:
     assert loss() < before
 
 
-def test_a_fresh_network_predicts_valid_cameras(small: NetworkConfig) -> None:
+def test_an_untrained_network_predicts_valid_cameras(small: NetworkConfig) -> None:
     torch.manual_seed(0)
     out = build_network(small)(torch.rand(1, 2, 2, 3, 28, 42))
     identity = torch.eye(3, dtype=torch.float64)

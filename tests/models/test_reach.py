@@ -1,4 +1,4 @@
-"""Full attention and attention along rows and columns of the images are the networks they degenerate to."""
+"""Full attention, and attention along rows and columns of images, equal the networks that they degenerate to."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,9 +30,11 @@ def predict(network: ViewTimeNetwork, *inputs: Tensor, **options: object) -> Net
         return network(*inputs, **options)
 
 
-def moved(network: ViewTimeNetwork, schedule: Schedule, lively: Callable, **changes: object) -> ViewTimeNetwork:
-    """The same weights in another schedule, step by step."""
-    other = lively(schedule=schedule, **changes)
+def rescheduled(
+    network: ViewTimeNetwork, schedule: Schedule, randomized: Callable, **changes: object
+) -> ViewTimeNetwork:
+    """Return a network with the same weights and another schedule."""
+    other = randomized(schedule=schedule, **changes)
     names = {f"blocks.{old}.": f"blocks.{new}." for old, new in zip(network.config.schedule, schedule, strict=True)}
     state = {}
     for name, value in network.state_dict().items():
@@ -45,7 +47,7 @@ def moved(network: ViewTimeNetwork, schedule: Schedule, lively: Callable, **chan
     return other
 
 
-def lambdas(network: ViewTimeNetwork) -> ViewTimeNetwork:
+def with_lambdas(network: ViewTimeNetwork) -> ViewTimeNetwork:
     with torch.no_grad():
         for parameter in network.aggregator.mask_bias.parameters():
             parameter.fill_(1.5)
@@ -53,30 +55,30 @@ def lambdas(network: ViewTimeNetwork) -> ViewTimeNetwork:
 
 
 @pytest.mark.parametrize("mode", [FullAttention.ALWAYS, FullAttention.ONE_VIEW])
-def test_full_attention_is_frame_and_global(lively: Callable, mode: FullAttention) -> None:
-    images, told = capture(3, 1)
-    network = lambdas(lively(full_attention=mode, mask=MASK))
-    other = lambdas(moved(network, FRAME_GLOBAL, lively, mask=MASK))
-    ours, theirs = predict(network, images, told), predict(other, images, told)
+def test_full_attention_of_one_view_equals_frame_and_global(randomized: Callable, mode: FullAttention) -> None:
+    images, external = capture(3, 1)
+    network = with_lambdas(randomized(full_attention=mode, mask=MASK))
+    other = with_lambdas(rescheduled(network, FRAME_GLOBAL, randomized, mask=MASK))
+    ours, theirs = predict(network, images, external), predict(other, images, external)
     for name in ("pose_encoding", "depth", "points", "dynamic", "world_to_camera", "intrinsics"):
         one, two = getattr(ours, name), getattr(theirs, name)
         torch.testing.assert_close(one / two.abs().max(), two / two.abs().max(), **EXACT, msg=name)
     assert [pose.shape for pose in ours.pose_encoding_iterations] == [(2, 3, 1, 9)] * 2
 
 
-def test_full_attention_of_several_views(lively: Callable) -> None:
-    images, told = capture(2, 3)
-    always, once = (lively(full_attention=mode) for mode in (FullAttention.ALWAYS, FullAttention.ONE_VIEW))
-    other = moved(always, FRAME_GLOBAL, lively)
+def test_full_attention_of_several_views_by_mode(randomized: Callable) -> None:
+    images, external = capture(2, 3)
+    always, once = (randomized(full_attention=mode) for mode in (FullAttention.ALWAYS, FullAttention.ONE_VIEW))
+    other = rescheduled(always, FRAME_GLOBAL, randomized)
     torch.testing.assert_close(
-        predict(always, images, told).depth, predict(other, images, told).depth, rtol=1e-11, atol=0
+        predict(always, images, external).depth, predict(other, images, external).depth, rtol=1e-11, atol=0
     )
-    assert torch.equal(predict(once, images, told).depth, predict(lively(), images, told).depth)
+    assert torch.equal(predict(once, images, external).depth, predict(randomized(), images, external).depth)
 
 
-def test_full_attention_keeps_memory_and_keypoints(lively: Callable) -> None:
+def test_full_attention_supports_memory_and_keypoints(randomized: Callable) -> None:
     images, _ = capture(3, 1)
-    network = lively(full_attention="one-view", sparse=SparseConfig(layers=(3,), strategy="memory"))
+    network = randomized(full_attention="one-view", sparse=SparseConfig(layers=(3,), strategy="memory"))
     conditioning = Conditioning(keypoints=torch.rand(2, 3, 1, 2, 3, dtype=torch.float64), times=torch.rand(2, 3))
     first = predict(network, images, conditioning=conditioning)
     second = predict(network, images, conditioning=replace(conditioning, memory=first.memory))
@@ -84,7 +86,7 @@ def test_full_attention_keeps_memory_and_keypoints(lively: Callable) -> None:
     assert first.memory.keys() == second.memory.keys()
 
 
-def test_neighbours_of_a_cross() -> None:
+def test_cross_neighbours_share_an_instant_or_a_view() -> None:
     assert neighbours(Step.CROSS, 2, 3) == [
         [0, 1, 2, 3],
         [0, 1, 2, 4],
@@ -98,18 +100,20 @@ def test_neighbours_of_a_cross() -> None:
 
 
 @pytest.mark.parametrize(("times", "views"), [(1, 4), (3, 1)])
-def test_a_cross_of_one_row_is_global_attention(lively: Callable, times: int, views: int) -> None:
-    images, told = capture(times, views)
-    network = lambdas(lively(schedule=FRAME_CROSS, mask=MASK))
-    other = lambdas(moved(network, FRAME_GLOBAL, lively, mask=MASK))
-    ours, theirs = predict(network, images, told), predict(other, images, told)
+def test_cross_attention_of_one_row_equals_global_attention(randomized: Callable, times: int, views: int) -> None:
+    images, external = capture(times, views)
+    network = with_lambdas(randomized(schedule=FRAME_CROSS, mask=MASK))
+    other = with_lambdas(rescheduled(network, FRAME_GLOBAL, randomized, mask=MASK))
+    ours, theirs = predict(network, images, external), predict(other, images, external)
     torch.testing.assert_close(ours.depth, theirs.depth, rtol=1e-11, atol=0)
     torch.testing.assert_close(ours.pose_encoding, theirs.pose_encoding, **EXACT)
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_a_cross_is_global_attention_with_pairs_removed(lively: Callable, learned: bool) -> None:
-    trunk = lively(schedule=FRAME_CROSS, mask=None).aggregator
+def test_cross_attention_equals_global_attention_with_pairs_rerescheduled(
+    randomized: Callable, learned: bool
+) -> None:
+    trunk = randomized(schedule=FRAME_CROSS, mask=None).aggregator
     state = torch.randn(1, 2, 3, 11, 32, dtype=torch.float64)
     key = torch.randn(1, 66, dtype=torch.float64)
     allowed = torch.zeros(6, 6, dtype=torch.bool)
@@ -130,12 +134,14 @@ def test_a_cross_is_global_attention_with_pairs_removed(lively: Callable, learne
 
 
 @pytest.mark.parametrize("streams", list(Streams))
-def test_a_cross_under_limits_and_permuted_views(lively: Callable, streams: Streams) -> None:
-    images, told = capture(2, 4)
-    network = lambdas(lively(schedule=FRAME_CROSS, mask=replace(MASK, streams=streams)))
-    whole = predict(network, images, told)
-    limited = predict(network, images, told, limits=ForwardLimits(max_tokens=60, max_queries=7))
+def test_cross_attention_is_unchanged_by_limits_and_the_order_of_views(
+    randomized: Callable, streams: Streams
+) -> None:
+    images, external = capture(2, 4)
+    network = with_lambdas(randomized(schedule=FRAME_CROSS, mask=replace(MASK, streams=streams)))
+    whole = predict(network, images, external)
+    limited = predict(network, images, external, limits=ForwardLimits(max_tokens=60, max_queries=7))
     torch.testing.assert_close(whole.depth, limited.depth, rtol=1e-11, atol=0)
     order = [0, 2, 3, 1]
-    permuted = predict(network, images[:, :, order], told[:, :, order])
+    permuted = predict(network, images[:, :, order], external[:, :, order])
     torch.testing.assert_close(whole.depth[:, :, order], permuted.depth, rtol=1e-11, atol=0)

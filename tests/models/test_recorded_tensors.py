@@ -1,4 +1,4 @@
-"""Every tensor recorded of the public networks is reproduced by one forward pass of ours, with none left out."""
+"""One forward pass reproduces all recorded tensors of the public networks."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,15 +12,16 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.tokens import token_positions
-from page4d.weights.keymap import PAGE4D, PAGE4D_WITHOUT_MASK, PI3, VGGT, rename
+from page4d.weights.keymap import PAGE4D, PI3, VGGT
+from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
 
 
 class Recorder:
-    """Keeps what goes into and comes out of modules during one forward pass, by their names."""
+    """Records the inputs and outputs of all modules in one forward pass, by name."""
 
     def __init__(self, network: ViewTimeNetwork, images: Tensor) -> None:
-        self.came_in: dict[str, tuple] = {}
-        self.went_out: dict[str, object] = {}
+        self.inputs: dict[str, tuple] = {}
+        self.outputs: dict[str, object] = {}
         handles = [module.register_forward_hook(self._keeper(name)) for name, module in network.named_modules()]
         self.output: NetworkOutput = network(images.unsqueeze(1))
         for handle in handles:
@@ -28,62 +29,62 @@ class Recorder:
 
     def _keeper(self, name: str) -> Callable:
         def keep(_: nn.Module, arguments: tuple, result: object) -> None:
-            self.came_in.setdefault(name, arguments)
-            self.went_out.setdefault(name, result)
+            self.inputs.setdefault(name, arguments)
+            self.outputs.setdefault(name, result)
 
         return keep
 
     def into(self, name: str) -> Tensor:
-        return self.came_in[name][0]
+        return self.inputs[name][0]
 
     def of(self, name: str) -> Tensor:
-        return self.went_out[name]
+        return self.outputs[name]
 
 
-def shared_mids(network: ViewTimeNetwork, seen: Recorder, images: Tensor, first: str, second: str) -> dict:
-    """What all networks have: the encoder's tokens, the trunk's, and its first two blocks."""
+def shared_mids(network: ViewTimeNetwork, recorder: Recorder, images: Tensor, first: str, second: str) -> dict:
+    """Return intermediate tensors of all networks: encoder tokens, trunk tokens, and the first two blocks."""
     grid = (images.shape[-2] // 14, images.shape[-1] // 14)
-    normalised = seen.into("encoder")
+    normalised = recorder.into("encoder")
     return {
         "encoder_pos_embed": network.encoder.position_table(grid),
         "encoder_tokens_in": network.encoder.embed(normalised),
-        "patch_tokens": seen.of("encoder").tokens,
+        "patch_tokens": recorder.of("encoder").tokens,
         "positions": token_positions(grid, 5).expand(images.shape[0] * images.shape[1], -1, -1),
-        "tokens_in": seen.into("aggregator.blocks.frame.0"),
-        first: seen.of("aggregator.blocks.frame.0"),
-        second: seen.of("aggregator.blocks.global.0"),
+        "tokens_in": recorder.into("aggregator.blocks.frame.0"),
+        first: recorder.of("aggregator.blocks.frame.0"),
+        second: recorder.of("aggregator.blocks.global.0"),
     }
 
 
-def vggt_mids(network: ViewTimeNetwork, seen: Recorder, images: Tensor) -> dict[str, Tensor]:
+def vggt_mids(network: ViewTimeNetwork, recorder: Recorder, images: Tensor) -> dict[str, Tensor]:
     batch, frames = images.shape[:2]
-    mids = shared_mids(network, seen, images, "frame_block_0", "global_block_0")
+    mids = shared_mids(network, recorder, images, "frame_block_0", "global_block_0")
     for layer in range(network.config.depth):
-        halves = [seen.of(f"aggregator.blocks.{step}.{layer}") for step in network.config.schedule]
+        halves = [recorder.of(f"aggregator.blocks.{step}.{layer}") for step in network.config.schedule]
         mids[f"aggregated_{layer}"] = torch.cat(
             [half.reshape(batch, frames, -1, half.shape[-1]) for half in halves], -1
         )
-    for index, pose in enumerate(seen.output.pose_encoding_iterations):
+    for index, pose in enumerate(recorder.output.pose_encoding_iterations):
         mids[f"pose_enc_iter_{index}"] = pose[:, 0]
     for head in ("depth_head", "point_head"):
-        mids[f"{head}_fused"] = seen.of(f"{head}.fused_conv")
+        mids[f"{head}_fused"] = recorder.of(f"{head}.fused_conv")
     return mids
 
 
-def mask_mids(network: ViewTimeNetwork, seen: Recorder, images: Tensor) -> dict[str, Tensor]:
+def mask_mids(network: ViewTimeNetwork, recorder: Recorder, images: Tensor) -> dict[str, Tensor]:
     first = network.config.mask.layers[0]
     block = f"aggregator.blocks.global.{first}"
-    tokens, _, bias = seen.came_in[block][:3]
-    before = seen.of(f"aggregator.blocks.frame.{first - 1}")
+    tokens, _, bias = recorder.inputs[block][:3]
+    before = recorder.of(f"aggregator.blocks.frame.{first - 1}")
     return {
         "mask_tokens_in": before.reshape(*images.shape[:2], -1, before.shape[-1]),
-        "mask_feature_norm": seen.into("aggregator.dynamic.head.head0"),
-        "mask_logit": seen.of("aggregator.dynamic.head.head0"),
+        "mask_feature_norm": recorder.into("aggregator.dynamic.head.head0"),
+        "mask_logit": recorder.of("aggregator.dynamic.head.head0"),
         "mask_key_value": bias.key[:, None],
         "mask_row_weight": bias.row,
         "masked_global_in": tokens,
-        "masked_global_attn_out": seen.of(f"{block}.attn"),
-        "masked_global_block_out": seen.of(block),
+        "masked_global_attn_out": recorder.of(f"{block}.attn"),
+        "masked_global_block_out": recorder.of(block),
     }
 
 
@@ -100,7 +101,7 @@ def vggt_outputs(out: NetworkOutput) -> dict[str, Tensor]:
 
 
 def assert_all(ours: dict[str, Tensor], recorded: dict[str, Tensor], agrees: Callable) -> None:
-    """Of ours there may be more: the fixtures keep some layers only."""
+    """Compare all recorded tensors; the fixtures record some layers only."""
     assert recorded
     assert recorded.keys() <= ours.keys()
     for name, reference in recorded.items():
@@ -111,7 +112,7 @@ def assert_all(ours: dict[str, Tensor], recorded: dict[str, Tensor], agrees: Cal
 
 
 def split(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The recorded tensors by kind; no other kind exists."""
+    """Group recorded tensors by kind; other kinds fail."""
     kinds: dict[str, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         kind, _, rest = name.partition("/")
@@ -128,9 +129,9 @@ def test_vggt(golden: Callable, config_of: Callable, agrees: Callable, name: str
     network = build_network(config_of(loaded.meta, FRAME_GLOBAL)).eval().requires_grad_(False)
     network.load_state_dict(rename(kinds["weights"], VGGT))
     images = kinds["input"]["images"]
-    seen = Recorder(network, images)
-    assert_all(vggt_mids(network, seen, images), kinds["mid"], agrees)
-    assert_all(vggt_outputs(seen.output), kinds["output"], agrees)
+    recorder = Recorder(network, images)
+    assert_all(vggt_mids(network, recorder, images), kinds["mid"], agrees)
+    assert_all(vggt_outputs(recorder.output), kinds["output"], agrees)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -143,9 +144,9 @@ def test_page4d(golden: Callable, config_of: Callable, agrees: Callable, name: s
     ours = network.state_dict() | rename(kinds["weights"], PAGE4D)
     network.load_state_dict(ours)
     images = kinds["input"]["images"]
-    seen = Recorder(network, images)
-    assert_all(vggt_mids(network, seen, images) | mask_mids(network, seen, images), kinds["mid"], agrees)
-    assert_all(vggt_outputs(seen.output), kinds["output"], agrees)
+    recorder = Recorder(network, images)
+    assert_all(vggt_mids(network, recorder, images) | mask_mids(network, recorder, images), kinds["mid"], agrees)
+    assert_all(vggt_outputs(recorder.output), kinds["output"], agrees)
     without = build_network(plain).eval().requires_grad_(False)
     without.load_state_dict(rename(kinds["weights"], PAGE4D_WITHOUT_MASK))
     assert_all(vggt_outputs(without(images.unsqueeze(1))), kinds["output_nomask"], agrees)
@@ -158,15 +159,15 @@ def test_pi3(golden: Callable, pi3_config_of: Callable, agrees: Callable, name: 
     network = build_network(pi3_config_of(loaded.meta)).eval().requires_grad_(False)
     network.load_state_dict(rename(kinds["weights"], PI3))
     images = kinds["input"]["images"]
-    seen = Recorder(network, images)
-    out = seen.output
-    mids = shared_mids(network, seen, images, "decoder_block_0", "decoder_block_1") | {
-        "decoder_out": seen.into("frame_head"),
-        "point_hidden": seen.of("frame_head.point_decoder"),
-        "conf_hidden": seen.of("frame_head.confidence_decoder"),
-        "camera_hidden": seen.of("frame_head.camera_decoder"),
-        "camera_rot9d": seen.of("frame_head.pose.rotation"),
-        "camera_trans": seen.of("frame_head.pose.translation"),
+    recorder = Recorder(network, images)
+    out = recorder.output
+    mids = shared_mids(network, recorder, images, "decoder_block_0", "decoder_block_1") | {
+        "decoder_out": recorder.into("frame_head"),
+        "point_hidden": recorder.of("frame_head.point_decoder"),
+        "conf_hidden": recorder.of("frame_head.confidence_decoder"),
+        "camera_hidden": recorder.of("frame_head.camera_decoder"),
+        "camera_rot9d": recorder.of("frame_head.pose.rotation"),
+        "camera_trans": recorder.of("frame_head.pose.translation"),
     }
     assert_all(mids, kinds["mid"], agrees)
     outputs = {

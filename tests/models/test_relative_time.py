@@ -1,4 +1,4 @@
-"""Time encodings depend on distances in time only, exactly, and do nothing until they are learned."""
+"""Relative time encodings: dependence on time differences only, and no effect at initialisation."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,8 +26,8 @@ TIMES = {
 }
 
 
-def encoded(lively: Callable, encoding: TimeEncoding, gate: float, **changes: object) -> ViewTimeNetwork:
-    network = lively(time_encoding=encoding, **{"mask": None, **changes})
+def encoded(randomized: Callable, encoding: TimeEncoding, gate: float, **changes: object) -> ViewTimeNetwork:
+    network = randomized(time_encoding=encoding, **{"mask": None, **changes})
     with torch.no_grad():
         network.aggregator.time.gates.fill_(gate)
     return network
@@ -39,19 +39,19 @@ def images_of(times: int = 4, batch: int = 1) -> Tensor:
 
 
 @pytest.mark.parametrize("name", list(TIMES))
-def test_factors_are_distances(name: str) -> None:
+def test_products_of_factors_are_time_differences(name: str) -> None:
     times = torch.tensor([TIMES[name]], dtype=torch.float64)
     slopes = torch.tensor([0.5, 0.25], dtype=torch.float64)
     query, key = time_factors(times, slopes)
     ours = query @ key.transpose(-1, -2)
     distance = (times[:, :, None] - times[:, None, :]).abs()
     theirs = -slopes[:, None, None] * distance[:, None]
-    difference = ours - theirs  # a constant of the query: it leaves the attention alone
+    difference = ours - theirs  # constant per query: no effect on the attention
     torch.testing.assert_close(difference, difference[..., :1].expand_as(difference), **EXACT)
 
 
-def test_folded_equals_the_matrix_with_a_mask_besides() -> None:
-    """Heads of their own slope, uneven times, a learned key bias in the same fold."""
+def test_folded_biases_equal_dense_ones() -> None:
+    """One slope per head, uneven times, and a learned key bias in the same fold."""
     relative = RelativeTime(replace(PRESETS["mv-tiny"], time_encoding="alibi")).double()
     with torch.no_grad():
         relative.gates.fill_(1.3)
@@ -72,9 +72,9 @@ def test_folded_equals_the_matrix_with_a_mask_besides() -> None:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_gate_of_zero_is_no_encoding(lively: Callable, encoding: TimeEncoding) -> None:
-    network = encoded(lively, encoding, 0.0)
-    plain = lively(mask=None)
+def test_a_gate_of_zero_has_no_effect(randomized: Callable, encoding: TimeEncoding) -> None:
+    network = encoded(randomized, encoding, 0.0)
+    plain = randomized(mask=None)
     plain.load_state_dict({k: v for k, v in network.state_dict().items() if "time.gates" not in k})
     with torch.no_grad():
         expected = plain(images_of())
@@ -86,8 +86,8 @@ def test_a_gate_of_zero_is_no_encoding(lively: Callable, encoding: TimeEncoding)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_only_distances_in_time_count(lively: Callable, encoding: TimeEncoding) -> None:
-    network = encoded(lively, encoding, 0.6)
+def test_predictions_depend_on_time_differences_only(randomized: Callable, encoding: TimeEncoding) -> None:
+    network = encoded(randomized, encoding, 0.6)
     images = images_of(batch=2)
     times = torch.tensor([TIMES["uneven"], TIMES["whole"]], dtype=torch.float64)
     with torch.no_grad():
@@ -103,40 +103,40 @@ def test_only_distances_in_time_count(lively: Callable, encoding: TimeEncoding) 
     torch.testing.assert_close(one.depth[:, order], permuted.depth, rtol=1e-11, atol=0)
 
 
-def test_alibi_does_not_know_the_direction_of_time(lively: Callable) -> None:
+def test_alibi_is_symmetric_in_time_and_rope_is_not(randomized: Callable) -> None:
     times = torch.tensor([TIMES["uneven"]], dtype=torch.float64)
     for encoding, same in ((TimeEncoding.ALIBI, True), (TimeEncoding.ROPE, False)):
-        network = encoded(lively, encoding, 0.6)
+        network = encoded(randomized, encoding, 0.6)
         with torch.no_grad():
             forward = network(images_of(), conditioning=Conditioning(times=times))
             backward = network(images_of(), conditioning=Conditioning(times=-times))
         assert torch.allclose(forward.depth, backward.depth, rtol=1e-11, atol=0) == same
 
 
-def test_alibi_never_favours_what_is_far(lively: Callable) -> None:
+def test_negative_alibi_gates_have_no_effect(randomized: Callable) -> None:
     with torch.no_grad():
-        zero = encoded(lively, TimeEncoding.ALIBI, 0.0)(images_of())
-        negative = encoded(lively, TimeEncoding.ALIBI, -2.0)(images_of())
+        zero = encoded(randomized, TimeEncoding.ALIBI, 0.0)(images_of())
+        negative = encoded(randomized, TimeEncoding.ALIBI, -2.0)(images_of())
     assert torch.equal(zero.depth, negative.depth)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_together_with_the_mask_and_limits(lively: Callable, encoding: TimeEncoding) -> None:
-    network = encoded(lively, encoding, 0.4, mask=MASK)
-    told = torch.rand(2, 4, 2, 28, 42, dtype=torch.float64)
+def test_time_encodings_combine_with_masks_and_limits(randomized: Callable, encoding: TimeEncoding) -> None:
+    network = encoded(randomized, encoding, 0.4, mask=MASK)
+    external = torch.rand(2, 4, 2, 28, 42, dtype=torch.float64)
     with torch.no_grad():
         network.aggregator.mask_bias.lambda_pose_t.fill_(2.0)
         network.aggregator.mask_bias.lambda_geo_t.fill_(1.0)
-        whole = network(images_of(batch=2), told)
-        limited = network(images_of(batch=2), told, limits=ForwardLimits(max_tokens=50, max_queries=9))
+        whole = network(images_of(batch=2), external)
+        limited = network(images_of(batch=2), external, limits=ForwardLimits(max_tokens=50, max_queries=9))
         network.aggregator.mask_bias.lambda_geo_t.fill_(0.0)
-        other = network(images_of(batch=2), told)
+        other = network(images_of(batch=2), external)
     torch.testing.assert_close(whole.depth, limited.depth, rtol=1e-10, atol=0)
     assert not torch.equal(whole.depth, other.depth)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_the_gates_learn_from_zero(lively: Callable, encoding: TimeEncoding) -> None:
-    network = encoded(lively, encoding, 0.0)
+def test_gates_of_zero_get_a_gradient(randomized: Callable, encoding: TimeEncoding) -> None:
+    network = encoded(randomized, encoding, 0.0)
     network(images_of()).depth.square().mean().backward()
     assert network.aggregator.time.gates.grad.abs().min() > 0

@@ -1,4 +1,4 @@
-"""Sparse attention across all images: what it reaches, when it is all of attention, what it leaves alone."""
+"""Sparse attention across all images: selected keys, equivalence to full attention, streams and memory."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +19,8 @@ from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.sparse import SparseBlock, Surroundings, dilated_neighbours
 from page4d.models.streams import Stream
 from page4d.models.tokens import token_positions
+from tests.models.naive_twin import run_trunk
+from tests.models.small_networks import without_gradient
 
 MASK = PRESETS["mv-tiny"].mask
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -46,7 +48,7 @@ def tokens(seed: int = 1) -> Tensor:
 
 
 def full(sparse: SparseBlock, state: Tensor, bias: LogitsBias | None = None) -> Tensor:
-    """Dense attention over all images."""
+    """Attend to all tokens of all images."""
     rope = ROPE.repeat(SHAPE[1] * SHAPE[2])
     return sparse.block(state.flatten(1, 3), rope, bias).reshape(state.shape)
 
@@ -58,7 +60,7 @@ def test_a_closed_gate_changes_nothing(strategy: SparseStrategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", [SparseStrategy.LANDMARK, SparseStrategy.DILATED])
-def test_all_landmarks_or_all_dilations_are_full_attention(strategy: SparseStrategy) -> None:
+def test_all_landmarks_or_all_dilations_equal_full_attention(strategy: SparseStrategy) -> None:
     sparse = block_of(SparseConfig(layers=(0,), strategy=strategy, landmarks=6, dilations=(1, 2)))
     state = tokens()
     torch.testing.assert_close(sparse(state, AROUND)[0], full(sparse, state), **EXACT)
@@ -70,17 +72,17 @@ def test_all_landmarks_or_all_dilations_are_full_attention(strategy: SparseStrat
         torch.testing.assert_close(ours, full(sparse, state, LogitsBias(key=key)), **EXACT)
 
 
-def test_landmarks_are_full_attention_with_the_other_keys_removed() -> None:
+def test_landmark_attention_equals_full_attention_with_other_keys_reswapped() -> None:
     sparse = block_of(SparseConfig(layers=(0,), landmarks=2))
     state, score = tokens(), torch.rand(*SHAPE[:3], 6, dtype=torch.float64)
     kept = landmark_places(choose_landmarks(1 - score, GRID, 2), SPECIAL, SHAPE[3])
-    removed = torch.full((SHAPE[0], SHAPE[1] * SHAPE[2] * SHAPE[3]), -1e9, dtype=torch.float64)
-    removed.scatter_(1, kept, 0.0)
+    reswapped = torch.full((SHAPE[0], SHAPE[1] * SHAPE[2] * SHAPE[3]), -1e9, dtype=torch.float64)
+    reswapped.scatter_(1, kept, 0.0)
     ours, _ = sparse(state, replace(AROUND, mask=score))
-    torch.testing.assert_close(ours, full(sparse, state, LogitsBias(key=removed)), **EXACT)
+    torch.testing.assert_close(ours, full(sparse, state, LogitsBias(key=reswapped)), **EXACT)
 
 
-def test_dilated_attention_is_full_attention_with_blocks_removed() -> None:
+def test_dilated_attention_equals_full_attention_with_images_reswapped() -> None:
     sparse = block_of(SparseConfig(layers=(0,), strategy="dilated", dilations=(1,)))
     state = tokens()
 
@@ -96,7 +98,7 @@ def test_dilated_attention_is_full_attention_with_blocks_removed() -> None:
     torch.testing.assert_close(sparse(state, AROUND)[0], full(sparse, state, bias), **EXACT)
 
 
-def test_dilated_neighbours() -> None:
+def test_dilated_neighbours_are_at_the_given_offsets() -> None:
     neighbours = dilated_neighbours(24, 4, (1, 2, 4))
     assert sum(map(len, neighbours)) / 96 == pytest.approx(22.458, abs=1e-3)  # of 96 images
     assert all(image in others for image, others in enumerate(neighbours))
@@ -107,7 +109,7 @@ def test_dilated_neighbours() -> None:
 
 @pytest.mark.parametrize("grid", [(2, 3), (28, 37), (37, 37), (1, 9), (5, 2)])
 @pytest.mark.parametrize("landmarks", [1, 2, 5, 64, 10000])
-def test_every_cell_has_its_landmark(grid: tuple[int, int], landmarks: int) -> None:
+def test_every_cell_has_one_landmark(grid: tuple[int, int], landmarks: int) -> None:
     counts = cell_counts(grid, landmarks)
     assert counts[0] * counts[1] <= max(landmarks, 1)
     places = cells(grid, landmarks)
@@ -122,7 +124,7 @@ def test_every_cell_has_its_landmark(grid: tuple[int, int], landmarks: int) -> N
         assert len(places) == 64
 
 
-def test_landmarks_follow_the_score_and_else_the_middle() -> None:
+def test_landmarks_have_the_highest_score_or_are_central() -> None:
     score = torch.zeros(1, 1, 1, 81)
     assert choose_landmarks(score, (9, 9), 9).flatten().tolist() == [
         9 * row + column for row in (1, 4, 7) for column in (1, 4, 7)
@@ -137,7 +139,7 @@ def test_special_tokens_are_always_landmarks() -> None:
     assert places.tolist() == [[0, 1, 3, 6, 8, 9, 10, 15]]
 
 
-def test_memory_slots_have_no_order() -> None:
+def test_memory_is_equivariant_to_the_order_of_its_tokens() -> None:
     sparse = block_of(SparseConfig(layers=(0,), strategy="memory", memory_tokens=5))
     state, memory = tokens(), torch.randn(2, 5, 16, dtype=torch.float64)
     order = [3, 1, 4, 0, 2]
@@ -148,8 +150,8 @@ def test_memory_slots_have_no_order() -> None:
     assert kept.shape == (2, 5, 16)
 
 
-def test_memory_is_written_then_read() -> None:
-    """Both steps by hand, through dense self-attention of memory and tokens together."""
+def test_memory_is_updated_before_tokens_attend_to_it() -> None:
+    """Both steps computed by dense self-attention of memory and tokens together."""
     sparse = block_of(SparseConfig(layers=(0,), strategy="memory", memory_tokens=4))
     state = tokens()
     together = torch.cat([sparse.memory.expand(2, -1, -1), state.flatten(1, 3)], dim=1)
@@ -190,14 +192,14 @@ def opened(network: ViewTimeNetwork, gate: float = 0.7, weight: float = 0.0) -> 
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
-def test_in_a_network(lively: Callable, strategy: SparseStrategy) -> None:
-    """A fresh block is inert; an open gate matters to all heads and to what later layers see."""
+def test_sparse_blocks_have_an_effect_only_with_an_open_gate(randomized: Callable, strategy: SparseStrategy) -> None:
+    """A closed gate changes nothing; an open one changes the outputs of all heads."""
     config = SparseConfig(layers=(2, 3), strategy=strategy, landmarks=2)
     for changes in ({"mask": None}, {"mask": MASK}, {"mask": None, "schedule": FRAME_GLOBAL}):
-        network = lively(sparse=config, **changes)
+        network = randomized(sparse=config, **changes)
         with torch.no_grad():
             closed = opened(network, gate=0.0)(images_of())
-            plain = lively(**changes)
+            plain = randomized(**changes)
             plain.load_state_dict({k: v for k, v in network.state_dict().items() if ".sparse." not in k})
             unsparse = plain(images_of())
             open_ = opened(network)(images_of())
@@ -208,14 +210,14 @@ def test_in_a_network(lively: Callable, strategy: SparseStrategy) -> None:
         assert (open_.memory is None) == (strategy is not SparseStrategy.MEMORY)
 
 
-def test_the_result_replaces_the_half_across_views(lively: Callable) -> None:
-    trunk = lively(mask=None, sparse=SparseConfig(layers=(2,), landmarks=2)).aggregator
+def test_the_result_replaces_the_output_of_the_step_across_views(randomized: Callable) -> None:
+    trunk = randomized(mask=None, sparse=SparseConfig(layers=(2,), landmarks=2)).aggregator
     patches = torch.randn(1, 2, 3, 6, 32, dtype=torch.float64)
     with torch.no_grad():
         trunk.sparse.layers["2"].gate.fill_(0.0)
-        before = trunk(patches, (2, 3)).levels
+        before = run_trunk(trunk, patches, (2, 3)).levels
         trunk.sparse.layers["2"].gate.fill_(1.0)
-        after = trunk(patches, (2, 3)).levels
+        after = run_trunk(trunk, patches, (2, 3)).levels
     assert torch.equal(before[1], after[1])
     within, across = (before[2] != after[2]).unflatten(-1, (2, 32)).unbind(-2)
     assert not within.any()
@@ -224,74 +226,74 @@ def test_the_result_replaces_the_half_across_views(lively: Callable) -> None:
 
 
 @pytest.mark.parametrize(("learns", "weight", "split"), [(True, 0.0, True), (False, 0.0, False), (False, 1.0, True)])
-def test_keypoints_tell_streams_apart_only_with_a_weight(
-    lively: Callable, learns: bool, weight: float, split: bool
+def test_keypoints_split_the_streams_only_with_a_weight(
+    randomized: Callable, learns: bool, weight: float, split: bool
 ) -> None:
-    """A weight of 0 that nothing is learned from leaves one stream, at the cost of one."""
+    """A weight of 0 without a gradient keeps one stream."""
     config = SparseConfig(layers=(2,), strategy="memory", memory_tokens=4)
-    network = opened(lively(mask=MASK, sparse=config), weight=weight)
+    network = opened(randomized(mask=MASK, sparse=config), weight=weight)
     conditioning = Conditioning(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64))
     with torch.set_grad_enabled(learns):
         memory = network(images_of(), conditioning=conditioning).memory
     assert (set(memory) == {"2.pose", "2.geometry"}) is split
 
 
-def test_the_memory_carries_over(lively: Callable) -> None:
-    network = opened(lively(mask=MASK, sparse=SparseConfig(layers=(3,), strategy="memory", memory_tokens=4)))
+def test_memory_conditions_the_next_chunk(randomized: Callable) -> None:
+    network = opened(randomized(mask=MASK, sparse=SparseConfig(layers=(3,), strategy="memory", memory_tokens=4)))
     with torch.no_grad():
         first = network(images_of())
-        fresh = network(images_of())
-        carried = network(images_of(), conditioning=Conditioning(memory=first.memory))
+        without = network(images_of())
+        conditioned = network(images_of(), conditioning=Conditioning(memory=first.memory))
     assert list(first.memory) == ["3.shared"]
     assert first.memory["3.shared"].shape == (1, 4, 32)
-    assert torch.equal(fresh.depth, first.depth)
-    assert (carried.depth - fresh.depth).abs().max() > 1e-6
-    told = {f"3.{stream}": torch.randn(1, 4, 32, dtype=torch.float64) for stream in (Stream.POSE, Stream.GEOMETRY)}
+    assert torch.equal(without.depth, first.depth)
+    assert (conditioned.depth - without.depth).abs().max() > 1e-6
+    memory = {f"3.{stream}": torch.randn(1, 4, 32, dtype=torch.float64) for stream in (Stream.POSE, Stream.GEOMETRY)}
     with torch.no_grad():
-        split = network(images_of(), conditioning=Conditioning(memory=told))
-        moved = network(images_of(), conditioning=Conditioning(memory={**told, "3.pose": told["3.geometry"]}))
-    assert set(split.memory) == set(told)
-    assert torch.equal(split.depth, moved.depth)
-    assert not torch.equal(split.pose_encoding, moved.pose_encoding)
+        split = network(images_of(), conditioning=Conditioning(memory=memory))
+        swapped = network(images_of(), conditioning=Conditioning(memory={**memory, "3.pose": memory["3.geometry"]}))
+    assert set(split.memory) == set(memory)
+    assert torch.equal(split.depth, swapped.depth)
+    assert not torch.equal(split.pose_encoding, swapped.pose_encoding)
 
 
 @pytest.mark.parametrize("streams", list(Streams))
-def test_keypoints_favour_geometry(lively: Callable, streams: Streams) -> None:
-    """With two streams the cameras do not see them; a weight of zero is no weight."""
+def test_keypoints_bias_the_geometry_stream(randomized: Callable, streams: Streams) -> None:
+    """With two streams the pose stream ignores them; a weight of zero has no effect."""
     config = SparseConfig(layers=(3,), strategy="dilated")
-    network = lively(mask=replace(MASK, streams=streams), sparse=config)
+    network = randomized(mask=replace(MASK, streams=streams), sparse=config)
     points = torch.rand(1, 3, 2, 2, 3, dtype=torch.float64)
     with torch.no_grad():
         plain = opened(network)(images_of())
-        silent = network(images_of(), conditioning=Conditioning(keypoints=points))
-        heard = opened(network, weight=4.0)(images_of(), conditioning=Conditioning(keypoints=points))
-        beyond = opened(network, weight=9.0)(images_of(), conditioning=Conditioning(keypoints=points))
-    torch.testing.assert_close(plain.depth, silent.depth, rtol=1e-12, atol=0)
-    assert (heard.depth - plain.depth).abs().max() > 1e-6
-    assert torch.equal(heard.depth, beyond.depth)
-    assert torch.allclose(heard.pose_encoding, plain.pose_encoding, rtol=1e-12, atol=1e-14) == (
+        unweighted = network(images_of(), conditioning=Conditioning(keypoints=points))
+        weighted = opened(network, weight=4.0)(images_of(), conditioning=Conditioning(keypoints=points))
+        clamped = opened(network, weight=9.0)(images_of(), conditioning=Conditioning(keypoints=points))
+    torch.testing.assert_close(plain.depth, unweighted.depth, rtol=1e-12, atol=0)
+    assert (weighted.depth - plain.depth).abs().max() > 1e-6
+    assert torch.equal(weighted.depth, clamped.depth)
+    assert torch.allclose(weighted.pose_encoding, plain.pose_encoding, rtol=1e-12, atol=1e-14) == (
         streams is Streams.DUAL
     )
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
-def test_every_sparse_parameter_gets_a_gradient(lively: Callable, strategy: SparseStrategy) -> None:
-    network = opened(lively(mask=None, sparse=SparseConfig(layers=(3,), strategy=strategy, landmarks=2)), weight=0.5)
+def test_every_sparse_parameter_gets_a_gradient(randomized: Callable, strategy: SparseStrategy) -> None:
+    network = opened(
+        randomized(mask=None, sparse=SparseConfig(layers=(3,), strategy=strategy, landmarks=2)), weight=0.5
+    )
     out = network(images_of(), conditioning=Conditioning(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64)))
     (out.depth.square().mean() + out.pose_encoding.square().mean()).backward()
-    parameters = dict(network.aggregator.sparse.named_parameters())
-    dead = [name for name, value in parameters.items() if value.grad is None or not value.grad.any()]
-    assert dead == []
+    assert without_gradient(network.aggregator.sparse) == []
     network.zero_grad()
     opened(network, gate=0.0)(images_of()).depth.mean().backward()
-    assert network.aggregator.sparse.layers["3"].gate.grad.abs() > 0  # a closed gate can open
+    assert network.aggregator.sparse.layers["3"].gate.grad.abs() > 0  # a closed gate gets a gradient
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
-def test_the_order_of_views_does_not_matter(lively: Callable, strategy: SparseStrategy) -> None:
-    """Dilated attention knows the order of views, unless every view is within reach."""
+def test_the_order_of_views_does_not_matter(randomized: Callable, strategy: SparseStrategy) -> None:
+    """Dilated attention depends on the order of views, unless all views are within reach."""
     config = SparseConfig(layers=(2,), strategy=strategy, landmarks=2, dilations=(1, 2, 3))
-    network = opened(lively(mask=None, sparse=config))
+    network = opened(randomized(mask=None, sparse=config))
     order = [0, 3, 1, 2]
     with torch.no_grad():
         one, other = network(images_of(2, 4)), network(images_of(2, 4)[:, :, order])

@@ -1,4 +1,4 @@
-"""The usage example of the specification works as written, but for the import."""
+"""The VGGT-style constructor: the usage example of the specification, and its switches."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_the_example_builds_the_large_network() -> None:
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
-def test_the_example_runs_small(strategy: str) -> None:
+def test_a_small_example_runs(strategy: str) -> None:
     torch.manual_seed(0)
     model = VGGT(
         img_size=28,
@@ -55,7 +55,7 @@ def test_the_example_runs_small(strategy: str) -> None:
     assert (predictions.memory is not None) == (strategy is SparseStrategy.MEMORY)
 
 
-def test_switches() -> None:
+def test_switches_leave_out_heads_and_streams() -> None:
     with torch.device("meta"):
         model = VGGT(embed_dim=64, enable_camera=False, enable_point=False, enable_dual_stream=False)
     assert model.camera_head is None
@@ -68,6 +68,6 @@ def test_switches() -> None:
 @pytest.mark.parametrize(
     "change", [{"sparse_global_layers": [0]}, {"sparse_global_layers": [25]}, {"sparse_strategy": "none"}]
 )
-def test_wrong_switches_are_refused(change: dict) -> None:
+def test_invalid_switches_are_refused(change: dict) -> None:
     with pytest.raises(UsageError), torch.device("meta"):
         VGGT(embed_dim=64, enable_sparse_global=True, **change)

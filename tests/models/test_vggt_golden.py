@@ -1,4 +1,4 @@
-"""Our modules reproduce the recorded numbers of the public VGGT network, part by part and whole."""
+"""VGGT reproduces recorded numbers of the public network, per module and as a whole."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +11,14 @@ from page4d.layers.rope import rotary_tables
 from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW
 from page4d.models.tokens import token_positions
-from page4d.weights.keymap import VGGT, VGGT_TO_TIME_VIEW, rename
+from page4d.weights.keymap import VGGT
+from tests.keymaps import VGGT_TO_TIME_VIEW, rename
+from tests.models.naive_twin import run_trunk
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recorded network with its images and numbers."""
+    """A network with recorded weights, images and outputs."""
 
     network: ViewTimeNetwork
     images: Tensor
@@ -70,7 +72,7 @@ def test_first_blocks(case: Case, agrees: Callable) -> None:
 def test_trunk(case: Case, agrees: Callable) -> None:
     batch, frames = case.images.shape[:2]
     patches = case.mid["patch_tokens"].unflatten(0, (batch, 1, frames))
-    out = case.network.aggregator(patches, case.grid)
+    out = run_trunk(case.network.aggregator, patches, case.grid)
     recorded = {int(name.split("_")[1]): value for name, value in case.mid.items() if name.startswith("aggregated_")}
     assert set(out.levels) == set(recorded)
     for layer, reference in recorded.items():
@@ -85,7 +87,7 @@ def test_camera_head(case: Case, agrees: Callable) -> None:
     for index, pose in enumerate(iterations):
         agrees(pose, case.mid[f"pose_enc_iter_{index}"])
     clipped = sum(bool((pose[..., 7:] == 0).any()) for pose in iterations)
-    assert clipped, "the fixtures clip some field of view on the way"
+    assert clipped, "no field of view of the fixture is clipped"
 
 
 @pytest.mark.parametrize("name", ["depth_head", "point_head"])
@@ -97,7 +99,7 @@ def test_dense_head_features(case: Case, agrees: Callable, name: str) -> None:
 
 @pytest.mark.parametrize("axis", ["views", "times"])
 def test_whole_forward(case: Case, agrees: Callable, axis: str) -> None:
-    """Frame and global attention cannot tell views from instants."""
+    """Frame and global attention treat views and instants equally."""
     where = 1 if axis == "views" else 2
     out = case.network(case.images.unsqueeze(where))
     agrees(out.pose_encoding.squeeze(where), case.output["pose_enc"])
@@ -109,7 +111,7 @@ def test_whole_forward(case: Case, agrees: Callable, axis: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "a", "b"])
-def test_one_instant_of_the_view_time_schedule_is_vggt(
+def test_one_instant_of_the_time_view_schedule_equals_vggt(
     golden: Callable, config_of: Callable, agrees: Callable, name: str
 ) -> None:
     loaded = golden(f"vggt_{name}")

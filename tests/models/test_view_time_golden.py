@@ -1,4 +1,4 @@
-"""The trunk, the biased blocks and the mask heads reproduce the recorded numbers of the view x time reference."""
+"""Trunk, biased blocks and mask heads reproduce recorded numbers of the view x time reference."""
 
 from collections.abc import Callable
 
@@ -20,6 +20,7 @@ from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, imag
 from page4d.models.streams import MaskBias, Stream
 from page4d.models.tokens import token_positions
 from page4d.models.trunk import Aggregator
+from tests.models.naive_twin import run_trunk
 
 GRID = (3, 4)
 BLOCK = BlockConfig(dim=64, num_heads=4, qk_norm_eps=1e-5, layer_scale=0.01)
@@ -44,7 +45,7 @@ def block_of(weights: dict[str, Tensor], name: str) -> Block:
 @pytest.mark.parametrize("variant", list(BIASES))
 @pytest.mark.parametrize("learning", [False, True], ids=["additive", "folded"])
 def test_biased_block(golden: Callable, agrees: Callable, variant: str, learning: bool) -> None:
-    """Both ways to bias a key (a broadcast mask, extra channels when lambda is learned) give the numbers."""
+    """With both implementations of a key bias: a broadcast mask, and extra channels if lambda has a gradient."""
     loaded = golden("mv_block_bias")
     step = Step(variant.split(".")[0])
     tokens, mask = loaded.tensors["input/tokens"], loaded.tensors["input/mask"]
@@ -87,7 +88,9 @@ def test_trunk(golden: Callable, agrees: Callable, name: str, schedule: Schedule
 
 
 @pytest.mark.parametrize("schedule", [FRAME_GLOBAL, TIME_VIEW], ids=["frame-global", "time-view"])
-def test_one_instant_is_the_frame_global_path(golden: Callable, agrees: Callable, schedule: Schedule) -> None:
+def test_one_instant_equals_frame_and_global_attention(
+    golden: Callable, agrees: Callable, schedule: Schedule
+) -> None:
     loaded = golden("mv_trunk")
     names = {Step.FRAME: "time", Step.GLOBAL: "view", Step.TIME: "time", Step.VIEW: "view"}
     trunk = trunk_of(loaded.part("weights/"), schedule, names)
@@ -95,8 +98,8 @@ def test_one_instant_is_the_frame_global_path(golden: Callable, agrees: Callable
     agrees(out.levels[3][:, 0], loaded.tensors["output/vggt_path_T1.layer3"])
 
 
-def test_the_reference_as_it_is(golden: Callable, agrees: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Images to tokens to trunk; the reference puts special tokens at (1, 1), which page4d does only here."""
+def test_the_unmodified_reference(golden: Callable, agrees: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From images to trunk tokens; the reference has special tokens at (1, 1) instead of (0, 0)."""
     loaded, blocks = golden("mv_aggregator_asis"), golden("mv_trunk").part("weights/")
     weights, images = loaded.part("weights/"), loaded.tensors["input/images"]
     grid = tuple(loaded.meta["patch_grid"])
@@ -107,7 +110,7 @@ def test_the_reference_as_it_is(golden: Callable, agrees: Callable, monkeypatch:
     monkeypatch.setattr(aggregator, "token_positions", lambda *where: token_positions(*where).clamp(min=1))
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (IMAGE_MEAN, IMAGE_DEVIATION))
     patches = embed((images.flatten(0, 2) - mean) / deviation).unflatten(0, images.shape[:3])
-    out = trunk(patches, grid)
+    out = run_trunk(trunk, patches, grid)
     for layer in (0, 3):
         agrees(out.levels[layer], loaded.tensors[f"output/layer{layer}"])
 
@@ -140,7 +143,7 @@ def test_conv_mask_head(golden: Callable, agrees: Callable, features: Tensor) ->
     loaded = golden("mv_mask_heads")
     ours = head_output(loaded, "dynamic", MaskHeadKind.CONV, features)
     agrees(ours.reshape(1, 2, 3, 12), loaded.tensors["output/dynamic.M_tilde"])
-    # The reference standardises each frame first, which gives every frame the same amount of motion; page4d does not.
+    # The reference standardises the logits of each frame, which equalises the amount of motion; page4d does not.
     standard = (ours - ours.mean(-1, keepdim=True)) / ours.std(-1, keepdim=True)
     agrees(standard.sigmoid().reshape(1, 2, 3, 12), loaded.tensors["output/dynamic.M_reference_no_ext"])
 
@@ -151,8 +154,8 @@ def test_release_mask_head(golden: Callable, agrees: Callable, features: Tensor)
     agrees((-ours[None]).sigmoid() - 0.5, loaded.tensors["output/official.key_value"][..., 5:])
 
 
-def test_a_deliberate_mistake_is_seen(golden: Callable, agrees: Callable) -> None:
-    """The criterion is sharp enough: another order of steps fails it."""
+def test_the_tolerance_detects_a_deliberate_bug(golden: Callable, agrees: Callable) -> None:
+    """Another order of steps exceeds the tolerance."""
     loaded = golden("mv_trunk")
     trunk = trunk_of(loaded.part("weights/"), TIME_VIEW, {Step.TIME: "time", Step.VIEW: "view"})
     out = trunk.transform(loaded.tensors["input/tokens"], GRID)

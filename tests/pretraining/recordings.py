@@ -1,4 +1,4 @@
-"""Small recordings as image folders, and the smallest pretraining runs there are."""
+"""Small recordings as image folders, and minimal pretraining runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,10 +15,10 @@ from page4d.pretraining.crops import CropConfig
 from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
 from page4d.pretraining.pretrain import PretrainOutcome, PretrainRequest, pretrain
-from page4d.pretraining.pretraining_state import PretrainCheckpoint, read_pretraining
+from page4d.pretraining.pretraining_state import PretrainCheckpoint, read_checkpoint
+from page4d.training.engine.optimizers import OptimizerConfig
 from page4d.training.engine.progress import SilentObserver
 from page4d.training.engine.run_folder import RunFolder
-from page4d.training.supervised.config import OptimizerConfig
 
 ENCODER = ViTConfig(image_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, pooling=Pooling.MEAN)
 TINY_MAE = PretrainConfig(
@@ -44,7 +44,7 @@ TINY_DINO = replace(
 
 
 def write_recording(folder: Path, frames: int = 5, views: tuple[str, ...] = ("a", "b"), side: int = 40) -> Path:
-    """Noise that is the brighter the later; views differ in tint."""
+    """Write noise whose brightness increases with time; views differ in tint."""
     random = np.random.default_rng(0)
     for number, view in enumerate(views):
         (folder / view).mkdir(parents=True)
@@ -72,17 +72,17 @@ def run_tiny(
 
 
 def stop_after(calls: int) -> Callable[[], int | None]:
-    """Stop as a signal would, when asked for the nth time; it is asked once a step and later."""
-    asked = iter(range(10**6))
-    return lambda: 2 if next(asked) >= calls else None
+    """Request a stop at the nth poll; there is at least one poll per step."""
+    polls = iter(range(10**6))
+    return lambda: 2 if next(polls) >= calls else None
 
 
 def checkpoint_of(out: Path) -> PretrainCheckpoint:
-    return read_pretraining(RunFolder(out).checkpoint)
+    return read_checkpoint(RunFolder(out).checkpoint)
 
 
 def assert_equal_runs(first: Path, second: Path) -> None:
-    """Compare everything that was learned, bit for bit."""
+    """Compare modules, optimizers and position of two runs, bit for bit."""
     one, two = checkpoint_of(first), checkpoint_of(second)
     for name, module in one.modules.items():
         assert all(torch.equal(value, two.modules[name][key]) for key, value in module.items()), name

@@ -1,4 +1,4 @@
-"""Crops: of the sizes and areas that were asked for, the same for a sample every time, mirrored and recoloured."""
+"""Crops: sizes and areas, reproducibility, flips, and colour augmentation."""
 
 from dataclasses import replace
 
@@ -8,22 +8,22 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.pretraining import crops
-from page4d.pretraining.color_jitter import ColourUse, draw_colours, recolour
-from page4d.pretraining.crops import CropConfig, CropSource, normalised, shown
+from page4d.pretraining.color_jitter import ColourProbabilities, draw_colours, recolour
+from page4d.pretraining.crops import CropConfig, CropSource, denormalised, normalised
 
 CPU = torch.device("cpu")
 CONFIG = CropConfig(size=24, area=(0.4, 1.0), num_large=2, small_size=8, num_small=3, recoloured=True)
 
 
 class Pool:
-    """One frame for every sample: its red says the row, its green the column."""
+    """One frame for every sample: red encodes the row, green the column."""
 
     def frame(self, _: int) -> np.ndarray:
         rows, columns = np.mgrid[:60, :80]
         return np.stack([rows * 4, columns * 3, np.full_like(rows, 30)], axis=-1).astype(np.uint8)
 
 
-def test_crops_have_their_sizes_and_follow_from_the_number_of_the_sample() -> None:
+def test_crops_have_their_sizes_and_follow_from_the_sample_number() -> None:
     source = CropSource(Pool(), CONFIG, seed=3, patches=9)
     together = source.read(range(4), CPU)
     assert [crop.shape for crop in together.large] == [(4, 3, 24, 24)] * 2
@@ -37,7 +37,7 @@ def test_crops_have_their_sizes_and_follow_from_the_number_of_the_sample() -> No
     assert not torch.equal(together.large[0], together.large[1])
 
 
-def test_crops_are_of_the_areas_that_were_asked_for_and_half_of_them_are_mirrored() -> None:
+def test_crops_have_the_configured_areas_and_half_of_them_are_flipped() -> None:
     random = np.random.default_rng(0)
     areas, shapes = [], []
     for _ in range(300):
@@ -49,26 +49,26 @@ def test_crops_are_of_the_areas_that_were_asked_for_and_half_of_them_are_mirrore
     assert 0.7 < min(shapes) < max(shapes) < 1.45
     plain = replace(CONFIG, num_large=1, num_small=0, recoloured=False)
     (cut,) = CropSource(Pool(), plain, seed=0, patches=0).read(range(200), CPU).large
-    green = shown(cut)[:, 1]
-    mirrored = (green[:, :, 0].mean(1) > green[:, :, -1].mean(1)).float().mean()
-    assert 0.4 < mirrored < 0.6
-    red = shown(cut)[:, 0]
+    green = denormalised(cut)[:, 1]
+    flipped = (green[:, :, 0].mean(1) > green[:, :, -1].mean(1)).float().mean()
+    assert 0.4 < flipped < 0.6
+    red = denormalised(cut)[:, 0]
     assert (red[:, 0].mean(1) < red[:, -1].mean(1)).all()  # never upside down
 
 
-def test_a_box_that_does_not_fit_is_the_middle() -> None:
+def test_a_box_that_does_not_fit_is_the_centred_square() -> None:
     assert crops._draw_box((10, 100), (1.0, 1.0), np.random.default_rng(0)) == (0, 45, 10, 10)
 
 
-def test_images_are_normalised_and_back() -> None:
+def test_normalisation_is_inverted() -> None:
     images = torch.rand(2, 3, 5, 5)
-    torch.testing.assert_close(shown(normalised(images)), images, rtol=0, atol=1e-6)
+    torch.testing.assert_close(denormalised(normalised(images)), images, rtol=0, atol=1e-6)
 
 
 class TestColours:
     NEUTRAL = (1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0)
 
-    def changed(self, images: torch.Tensor, **changes: float) -> torch.Tensor:
+    def augmented(self, images: torch.Tensor, **changes: float) -> torch.Tensor:
         names = ("brightness", "contrast", "saturation", "hue", "grey", "sigma", "solarised")
         drawn = [changes.get(name, value) for name, value in zip(names, self.NEUTRAL, strict=True)]
         return recolour(images, torch.tensor([drawn] * len(images)))
@@ -76,30 +76,30 @@ class TestColours:
     def images(self) -> torch.Tensor:
         return 0.2 + 0.6 * torch.rand(2, 3, 20, 20, generator=torch.Generator().manual_seed(0))
 
-    def test_neutral_numbers_change_nothing(self) -> None:
-        torch.testing.assert_close(self.changed(self.images()), self.images(), rtol=0, atol=1e-5)
+    def test_neutral_values_are_the_identity(self) -> None:
+        torch.testing.assert_close(self.augmented(self.images()), self.images(), rtol=0, atol=1e-5)
 
-    def test_every_number_does_what_it_is_called(self) -> None:
+    def test_every_value_has_its_effect(self) -> None:
         images = self.images()
-        torch.testing.assert_close(self.changed(images, brightness=1.2), images * 1.2, rtol=0, atol=1e-5)
-        assert (self.changed(images, contrast=0.5).var() / images.var()).item() == pytest.approx(0.25, rel=0.1)
-        grey = self.changed(images, grey=1.0, hue=0.1)
+        torch.testing.assert_close(self.augmented(images, brightness=1.2), images * 1.2, rtol=0, atol=1e-5)
+        assert (self.augmented(images, contrast=0.5).var() / images.var()).item() == pytest.approx(0.25, rel=0.1)
+        grey = self.augmented(images, grey=1.0, hue=0.1)
         torch.testing.assert_close(grey, grey[:, :1].expand_as(grey), rtol=0, atol=1e-5)
-        assert self.changed(images, saturation=0.5).std(dim=1).mean() < 0.6 * images.std(dim=1).mean()
-        blurred = self.changed(images, sigma=2.0 / 20)
+        assert self.augmented(images, saturation=0.5).std(dim=1).mean() < 0.6 * images.std(dim=1).mean()
+        blurred = self.augmented(images, sigma=2.0 / 20)
         assert blurred.var() < 0.5 * images.var()
         torch.testing.assert_close(blurred.mean(), images.mean(), rtol=0, atol=0.01)
-        solarised = self.changed(images, solarised=1.0)
+        solarised = self.augmented(images, solarised=1.0)
         torch.testing.assert_close(solarised, torch.where(images < 0.5, images, 1 - images), rtol=0, atol=1e-5)
 
-    def test_a_third_of_the_circle_of_hues_turns_red_towards_green(self) -> None:
+    def test_a_third_of_the_hue_circle_maps_red_to_green_and_blue(self) -> None:
         red = torch.tensor([0.6, 0.3, 0.3]).reshape(1, 3, 1, 1).expand(1, 3, 8, 8)
-        turned = {sign: self.changed(red, hue=sign / 3)[0, :, 4, 4] for sign in (1, -1)}
+        turned = {sign: self.augmented(red, hue=sign / 3)[0, :, 4, 4] for sign in (1, -1)}
         assert {int(colour.argmax()) for colour in turned.values()} == {1, 2}
 
-    def test_draws_are_as_often_as_they_should(self) -> None:
+    def test_draws_have_the_configured_probabilities(self) -> None:
         random = np.random.default_rng(0)
-        drawn = np.stack([draw_colours(random, ColourUse(blur=0.5, solarise=0.2)) for _ in range(600)])
+        drawn = np.stack([draw_colours(random, ColourProbabilities(blur=0.5, solarise=0.2)) for _ in range(600)])
         jittered, grey, blurred, solarised = (
             (column != neutral).mean() for column, neutral in zip(drawn[:, 3:].T, (0, 0, 0, 0), strict=True)
         )
@@ -107,7 +107,7 @@ class TestColours:
 
 
 @pytest.mark.parametrize("change", [{"size": 0}, {"num_large": 0}, {"area": (0.0, 1.0)}, {"small_area": (0.5, 0.4)}])
-def test_crops_that_cannot_be_are_refused(change: dict) -> None:
+def test_invalid_crops_are_refused(change: dict) -> None:
     with pytest.raises(UsageError) as caught:
         replace(CONFIG, **change)
     assert caught.value.hint

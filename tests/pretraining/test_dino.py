@@ -1,4 +1,4 @@
-"""Self-distillation: recorded numbers, and what moves the student, the teacher and the centre."""
+"""Self-distillation: recorded values, and the updates of student, teacher and centre."""
 
 import copy
 import math
@@ -17,7 +17,7 @@ from page4d.pretraining.dino import (
     SelfDistillation,
     distillation_loss,
     momentum_at,
-    teacher_shares,
+    teacher_probabilities,
 )
 from tests.encoders.recorded import VIT_RULES, Recorded, assert_recorded, load_recorded, translated, vit_config
 
@@ -35,12 +35,12 @@ def recorded() -> Recorded:
 
 
 def named(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights under our names, without the head, which takes no part."""
+    """Return weights under our names, without the unused head."""
     return {name: value for name, value in translated(weights, RULES).items() if "head" not in name}
 
 
 @pytest.fixture
-def taught(recorded: Recorded) -> SelfDistillation:
+def distillation(recorded: Recorded) -> SelfDistillation:
     """The recorded student and teacher."""
     given = recorded.config
     config = DINOConfig(
@@ -67,7 +67,7 @@ def test_recorded_losses(recorded: Recorded) -> None:
     teacher, centre = recorded["input/teacher_logits"], recorded["input/centers"]
     student = recorded["input/student_logits"].clone().requires_grad_()
     loss = distillation_loss(teacher, student, centre, 0.04, 0.9)
-    assert_recorded(teacher_shares(teacher, centre, 0.04), recorded["mid/teacher_probs"])
+    assert_recorded(teacher_probabilities(teacher, centre, 0.04), recorded["mid/teacher_probs"])
     assert_recorded(loss[None], recorded["output/loss_fn"])
     loss.backward()
     assert_recorded(student.grad, recorded["output/loss_fn_grad_student"])
@@ -75,30 +75,30 @@ def test_recorded_losses(recorded: Recorded) -> None:
     assert_recorded(sharper[None], recorded["output/loss_fn_temps_0.07_0.1"])
 
 
-def test_a_class_that_the_student_holds_for_impossible_costs_what_was_recorded(recorded: Recorded) -> None:
-    """Probabilities underflow there; a larger number in the logarithm, or none, is another loss."""
+def test_recorded_loss_of_an_underflowing_probability(recorded: Recorded) -> None:
+    """Another epsilon in the logarithm changes this loss."""
     parts = (recorded["input/teacher_logits"], recorded["input/student_logits_extreme"], recorded["input/centers"])
     assert_recorded(distillation_loss(*parts, 0.04, 0.1)[None], recorded["output/loss_fn_extreme"])
     assert ((parts[1] / 0.1).softmax(-1) == 0).any()
 
 
-def test_recorded_projection_and_step(recorded: Recorded, taught: SelfDistillation) -> None:
-    projector, hidden = taught.student.projector, recorded["input/hidden"]
+def test_recorded_projection_and_step(recorded: Recorded, distillation: SelfDistillation) -> None:
+    projector, hidden = distillation.student.projector, recorded["input/hidden"]
     assert_recorded(projector.hidden(hidden), recorded["mid/projector_before_l2"])
     assert_recorded(projector(hidden), recorded["output/projection"])
     crops = {name: recorded[f"input/crop_{name}"] for name in ("local_one", "local_two", "global_one", "global_two")}
-    said = [taught.student(crops["local_one"]), taught.student(crops["local_two"])]
-    shown = [taught.teacher(crops["global_one"]), taught.teacher(crops["global_two"])]
-    for ours, name in zip((*said, *shown), ("student_proj_one", "student_proj_two", "teacher_proj_one",
+    student = [distillation.student(crops["local_one"]), distillation.student(crops["local_two"])]
+    teacher = [distillation.teacher(crops["global_one"]), distillation.teacher(crops["global_two"])]
+    for ours, name in zip((*student, *teacher), ("student_proj_one", "student_proj_two", "teacher_proj_one",
                                             "teacher_proj_two"), strict=True):  # fmt: skip
         assert_recorded(ours, recorded[f"mid/{name}"])
-    step = taught.compare(shown, said)
+    step = distillation.compare(teacher, student)
     assert_recorded(step.loss[None], recorded["output/step_loss"])
     assert_recorded(step.centre, recorded["output/last_teacher_centers"])
-    taught.follow(step.centre, done=0.0)
-    assert_recorded(taught.centre, recorded["output/teacher_centers_after_update"])
+    distillation.update_teacher(step.centre, done=0.0)
+    assert_recorded(distillation.centre, recorded["output/teacher_centers_after_update"])
     for name, value in named(recorded.part("output/teacher_after_ema/")).items():
-        assert_recorded(taught.teacher.get_parameter(name), value)
+        assert_recorded(distillation.teacher.get_parameter(name), value)
 
 
 @pytest.fixture
@@ -117,31 +117,31 @@ def crops(number: int, side: int) -> list[Tensor]:
     return [torch.rand(3, 3, side, side, generator=generator, dtype=torch.float64) for _ in range(number)]
 
 
-def test_a_step_moves_the_student_only_and_lowers_the_loss(network: SelfDistillation) -> None:
+def test_a_step_updates_the_student_only_and_lowers_the_loss(network: SelfDistillation) -> None:
     large, small = crops(2, 32), crops(3, 16)
     before = copy.deepcopy(network.teacher.state_dict())
     first = network(large, small)
     first.loss.backward()
     assert all(value.grad is None and not value.requires_grad for value in network.teacher.parameters())
-    learned = [
+    untrained = [
         name for name, value in network.student.named_parameters() if value.grad is None or not value.grad.any()
     ]
-    assert learned == []
+    assert untrained == []
     torch.optim.AdamW([value for value in network.parameters() if value.requires_grad], lr=1e-3).step()
     assert network(large, small).loss < first.loss
     assert all(torch.equal(before[name], value) for name, value in network.teacher.state_dict().items())
 
 
 @pytest.mark.parametrize("done", [0.0, 0.3, 1.0])
-def test_teacher_and_centre_follow_their_formulas(network: SelfDistillation, done: float) -> None:
+def test_teacher_and_centre_are_moving_averages(network: SelfDistillation, done: float) -> None:
     before = copy.deepcopy(network)
-    seen = torch.randn(1, 16, dtype=torch.float64)
-    network.follow(seen, done)
+    centre = torch.randn(1, 16, dtype=torch.float64)
+    network.update_teacher(centre, done)
     kept = momentum_at(done, 0.996)
     for name, value in network.teacher.named_parameters():
         expected = kept * before.teacher.get_parameter(name) + (1 - kept) * before.student.get_parameter(name)
         torch.testing.assert_close(value, expected, rtol=0, atol=1e-14)
-    torch.testing.assert_close(network.centre, 0.9 * before.centre + 0.1 * seen, rtol=0, atol=1e-14)
+    torch.testing.assert_close(network.centre, 0.9 * before.centre + 0.1 * centre, rtol=0, atol=1e-14)
     assert all(torch.equal(value, before.student.get_parameter(name)) for name, value in
                network.student.named_parameters())  # fmt: skip
 
@@ -155,25 +155,25 @@ def test_the_momentum_rises_to_one_on_half_a_cosine() -> None:
     assert steps[25] == pytest.approx(1 - 0.1 * (math.cos(math.pi / 4) + 1) / 2)
 
 
-def test_every_crop_is_compared_with_every_other_large_one(network: SelfDistillation) -> None:
-    """Two large and three small crops are two times four pairs; no crop is compared with itself."""
+def test_every_crop_is_compared_with_all_other_large_ones(network: SelfDistillation) -> None:
+    """Two large and three small crops have two times four pairs; no crop is compared with itself."""
     large, small = crops(2, 32), crops(3, 16)
-    taught = [network.teacher(crop) for crop in large]
-    said = [network.student(crop) for crop in (*large, *small)]
+    teacher = [network.teacher(crop) for crop in large]
+    student = [network.student(crop) for crop in (*large, *small)]
     pairs = [(i, j) for i in range(2) for j in range(5) if i != j]
-    losses = [distillation_loss(taught[i], said[j], network.centre, 0.04, 0.1) for i, j in pairs]
+    losses = [distillation_loss(teacher[i], student[j], network.centre, 0.04, 0.1) for i, j in pairs]
     assert len(losses) == 8
     found = network(large, small)
     assert found.loss.item() == pytest.approx(torch.stack(losses).mean().item(), rel=1e-12)
-    torch.testing.assert_close(found.centre, torch.cat(taught).mean(0, keepdim=True), rtol=0, atol=1e-14)
+    torch.testing.assert_close(found.centre, torch.cat(teacher).mean(0, keepdim=True), rtol=0, atol=1e-14)
 
 
-def test_entropy_and_information_of_the_teacher_tell_collapses_from_learning(network: SelfDistillation) -> None:
+def test_entropy_and_information_of_the_teacher_detect_collapses(network: SelfDistillation) -> None:
     same = torch.zeros(4, 16, dtype=torch.float64)
     network.centre.zero_()
-    alike = network.compare([same, same], [same, same])
-    assert alike.teacher_entropy.item() == pytest.approx(math.log(16))
-    assert alike.teacher_information.item() == pytest.approx(0, abs=1e-12)
+    uniform = network.compare([same, same], [same, same])
+    assert uniform.teacher_entropy.item() == pytest.approx(math.log(16))
+    assert uniform.teacher_information.item() == pytest.approx(0, abs=1e-12)
     one = same.clone()
     one[:, 3] = 9
     single = network.compare([one, one], [same, same])
@@ -183,14 +183,14 @@ def test_entropy_and_information_of_the_teacher_tell_collapses_from_learning(net
     assert network.compare([apart, apart], [same, same]).teacher_information.item() == pytest.approx(math.log(4))
 
 
-def test_the_classes_of_the_paper_have_norm_one_and_its_bottleneck_no_activation() -> None:
+def test_the_projector_of_the_paper_has_unit_class_weights_and_a_linear_bottleneck() -> None:
     projector = SelfDistillation(SMALL).double().student.projector
     assert [type(part) for part in projector.hidden] == [nn.Linear, nn.GELU, nn.Linear]
     assert projector(torch.randn(5, 24, dtype=torch.float64)).abs().max() <= 1
     assert projector.hidden[-1].out_features == 12
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_configurations_are_refused() -> None:
     for change in (
         {"encoder": replace(SMALL.encoder, num_classes=3)},
         {"encoder": replace(SMALL.encoder, pooling=Pooling.MEAN)},
@@ -200,5 +200,5 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(UsageError) as caught:
             replace(SMALL, **change)
         assert caught.value.hint
-    with pytest.raises(UsageError, match="1 layers"):
+    with pytest.raises(UsageError, match="projector: layers is 1"):
         ProjectorConfig(layers=1)

@@ -1,4 +1,4 @@
-"""Frames of recordings: fairly drawn, decoded forward, few in memory, and the same for a sample every time."""
+"""Frames of recordings: fair draws, forward decoding, bounded memory, and reproducibility."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,18 +15,18 @@ from tests.pretraining.recordings import write_recording
 
 @dataclass
 class Counted:
-    """A view whose frames say their index, and that keeps what it was asked for."""
+    """A view whose frames encode their index, and that records its reads."""
 
-    asked: list[list[int]] = field(default_factory=list)
+    read_indices: list[list[int]] = field(default_factory=list)
 
     @contextmanager
     def open(self, _: tuple[int, int]) -> Iterator["Counted"]:
-        self.asked.append([])
+        self.read_indices.append([])
         yield self
 
     def read(self, indices: Sequence[int]) -> Iterator[np.ndarray]:
         for index in indices:
-            self.asked[-1].append(index)
+            self.read_indices[-1].append(index)
             yield np.full((2, 2, 3), index, np.uint8)
 
 
@@ -39,19 +39,19 @@ def footage(*lengths: int) -> tuple[Footage, list[Counted]]:
     return Footage(tuple(tracks)), sources
 
 
-def test_a_recording_is_decoded_forward_a_round_at_a_time_and_never_whole() -> None:
+def test_a_recording_is_decoded_forward_one_round_at_a_time() -> None:
     recording, sources = footage(100, 60)
     with open_pool(recording, 0, frames=10, repeats=3) as pool:
         for sample in range(30):
             pool.frame(sample)
     for source in sources:
-        assert len(source.asked) <= 2  # the round in use, and the next one ahead of time
-        assert all(indices == sorted(set(indices)) for indices in source.asked)
-        assert len(source.asked[0]) == 5
-        assert all(len(indices) <= 5 for indices in source.asked)
+        assert len(source.read_indices) <= 2  # the current round, and the next one in advance
+        assert all(indices == sorted(set(indices)) for indices in source.read_indices)
+        assert len(source.read_indices[0]) == 5
+        assert all(len(indices) <= 5 for indices in source.read_indices)
 
 
-def test_a_sample_has_the_same_frame_wherever_a_run_begins() -> None:
+def test_the_frame_of_a_sample_is_independent_of_the_first_sample() -> None:
     recording, _ = footage(30, 20)
     with open_pool(recording, 7, frames=8, repeats=2) as pool:
         seen = [int(pool.frame(sample)[0, 0, 0]) for sample in range(64)]
@@ -61,7 +61,7 @@ def test_a_sample_has_the_same_frame_wherever_a_run_begins() -> None:
         assert [int(pool.frame(sample)[0, 0, 0]) for sample in range(64)] != seen
 
 
-def test_every_frame_of_a_round_is_used_as_often_as_every_other() -> None:
+def test_all_frames_of_a_round_are_used_equally_often() -> None:
     recording, _ = footage(50)
     with open_pool(recording, 0, frames=10, repeats=4) as pool:
         counts = Counter(int(pool.frame(sample)[0, 0, 0]) for sample in range(40))
@@ -69,22 +69,22 @@ def test_every_frame_of_a_round_is_used_as_often_as_every_other() -> None:
     assert set(counts.values()) == {4}
 
 
-def test_a_recording_that_fits_is_decoded_once() -> None:
+def test_a_recording_that_fits_into_the_pool_is_decoded_once() -> None:
     recording, sources = footage(6, 5)
     with open_pool(recording, 0, frames=20, repeats=2) as pool:
         counts = Counter(int(pool.frame(sample)[0, 0, 0]) for sample in range(110))
-    assert [source.asked for source in sources] == [[list(range(6))], [list(range(5))]]
+    assert [source.read_indices for source in sources] == [[list(range(6))], [list(range(5))]]
     assert counts == {index: 20 if index < 5 else 10 for index in range(6)}
 
 
-def test_views_give_equal_shares_as_far_as_they_have_frames() -> None:
+def test_frames_are_divided_evenly_among_views() -> None:
     recording, sources = footage(3, 100, 100)
     with open_pool(recording, 0, frames=21, repeats=1) as pool:
         pool.frame(0)
-    assert sorted(len(source.asked[0]) for source in sources) == [3, 9, 9]
+    assert sorted(len(source.read_indices[0]) for source in sources) == [3, 9, 9]
 
 
-def test_folders_are_opened_small_and_nothing_is_stretched(tmp_path) -> None:
+def test_frames_are_downscaled_with_their_aspect_ratio(tmp_path) -> None:
     opened = open_footage([write_recording(tmp_path / "one"), write_recording(tmp_path / "two", views=("c",))], 15)
     assert (len(opened.tracks), opened.num_frames) == (3, 15)
     assert {track.size for track in opened.tracks} == {(20, 15)}
@@ -93,7 +93,7 @@ def test_folders_are_opened_small_and_nothing_is_stretched(tmp_path) -> None:
     assert {track.size for track in open_footage([tmp_path / "one"], 500).tracks} == {(40, 30)}
 
 
-def test_what_holds_no_frames_or_too_few_is_refused(tmp_path) -> None:
+def test_folders_with_too_few_frames_are_refused(tmp_path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         open_footage([tmp_path / "nowhere"], 16)
     (tmp_path / "empty").mkdir()

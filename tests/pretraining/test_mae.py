@@ -1,4 +1,4 @@
-"""The masked autoencoder: recorded numbers, and what the loss and the encoder see."""
+"""Masked autoencoder: recorded values, and the inputs of encoder and loss."""
 
 from dataclasses import replace
 
@@ -42,7 +42,7 @@ def recorded_mae(recorded: Recorded) -> MaskedAutoencoder:
     weights = translated(recorded.part("weights/"), RULES)
     weights = {name: value for name, value in weights.items() if "head" not in name and value.numel()}
     rows, columns = config.encoder.table_grid
-    weights["positions"] = weights["positions"][None, : rows * columns]  # a last entry was never used
+    weights["positions"] = weights["positions"][None, : rows * columns]  # the last entry is unused
     weights["mask_token"] = weights["mask_token"][None, None]
     network = MaskedAutoencoder(config)
     network.load_state_dict(weights)
@@ -50,19 +50,19 @@ def recorded_mae(recorded: Recorded) -> MaskedAutoencoder:
 
 
 @pytest.mark.parametrize("name", ["mae_a", "mae_b"])
-def test_recorded_numbers(name: str) -> None:
+def test_recorded_values(name: str) -> None:
     recorded = load_recorded(name)
     network, images = recorded_mae(recorded), recorded["input/images"]
-    painted = network(images, recorded["input/noise"])
-    assert torch.equal(painted.masking.masked, recorded["output/masked_indices"])
-    assert torch.equal(painted.masking.visible, recorded["output/unmasked_indices"])
-    assert_recorded(network.cut(images), recorded["mid/patches"])
-    encoded = network.encode(images, painted.masking)
+    output = network(images, recorded["input/noise"])
+    assert torch.equal(output.masking.masked, recorded["output/masked_indices"])
+    assert torch.equal(output.masking.visible, recorded["output/unmasked_indices"])
+    assert_recorded(network.to_patches(images), recorded["mid/patches"])
+    encoded = network.encode(images, output.masking)
     assert_recorded(encoded, recorded["mid/encoder_out"])
     assert_recorded(network.to_decoder(encoded), recorded["mid/enc_to_dec_out"])
-    assert_recorded(painted.pixels, recorded["output/pred_pixels"])
-    assert_recorded(painted.loss[None], recorded["output/loss"])
-    painted.loss.backward()
+    assert_recorded(output.pixels, recorded["output/pred_pixels"])
+    assert_recorded(output.loss[None], recorded["output/loss"])
+    output.loss.backward()
     assert_recorded(network.mask_token.grad[0, 0], recorded["output/grad_mask_token"])
     assert_recorded(network.to_pixels.weight.grad, recorded["output/grad_to_pixels_weight"])
     assert_recorded(network.encoder.pos_embed.grad, recorded["output/grad_encoder_pos_embedding"])
@@ -78,7 +78,7 @@ def images_of(*size: int) -> Tensor:
     return torch.rand(3, 3, *size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
-def test_three_quarters_are_hidden_and_every_patch_is_either_hidden_or_seen() -> None:
+def test_three_quarters_of_the_patches_are_masked_and_the_others_visible() -> None:
     masking = draw_masking(torch.rand(4, 28), 0.75)
     assert (masking.masked.shape, masking.visible.shape) == ((4, 21), (4, 7))
     together = torch.cat([masking.masked, masking.visible], dim=1).sort(dim=1).values
@@ -86,31 +86,30 @@ def test_three_quarters_are_hidden_and_every_patch_is_either_hidden_or_seen() ->
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_the_loss_does_not_see_visible_patches_nor_the_encoder_hidden_ones(normalise: bool) -> None:
+def test_the_loss_ignores_visible_patches_and_the_encoder_masked_ones(normalise: bool) -> None:
     network = MaskedAutoencoder(replace(SMALL, normalise_patches=normalise)).double()
     images, noise = images_of(32, 32), torch.rand(3, 16, dtype=torch.float64)
     masking = network(images, noise).masking
     encoded = network.encode(images, masking)
-    shown = network.hidden(images, masking, colour=7.0)
-    torch.testing.assert_close(network.encode(shown, masking), encoded, rtol=0, atol=1e-13)
-    pixels = network.paint(encoded, masking, (4, 4))
-    target = network.normalised(network.cut(images)).gather(1, masking.masked[..., None].expand(-1, -1, 192))
+    filled = network.mask_images(images, masking, value=7.0)
+    torch.testing.assert_close(network.encode(filled, masking), encoded, rtol=0, atol=1e-13)
+    pixels = network.decode(encoded, masking, (4, 4))
+    target = network.normalised(network.to_patches(images)).gather(1, masking.masked[..., None].expand(-1, -1, 192))
     assert network(images, noise).loss.item() == pytest.approx((pixels - target).square().mean().item())
 
 
-def test_the_gradient_of_the_targets_reaches_hidden_patches_only(network: MaskedAutoencoder) -> None:
+def test_targets_are_masked_patches_only(network: MaskedAutoencoder) -> None:
     images, noise = images_of(32, 32), torch.rand(3, 16, dtype=torch.float64)
-    painted = network(images, noise)
-    moved = network.cut(images).requires_grad_()
-    target = network.normalised(moved).gather(1, painted.masking.masked[..., None].expand(-1, -1, 192))
-    (gradient,) = torch.autograd.grad((painted.pixels.detach() - target).square().mean(), moved)
-    seen = gradient.abs().sum(-1).gather(1, painted.masking.visible)
-    assert not seen.any()
+    output = network(images, noise)
+    moved = network.to_patches(images).requires_grad_()
+    target = network.normalised(moved).gather(1, output.masking.masked[..., None].expand(-1, -1, 192))
+    (gradient,) = torch.autograd.grad((output.pixels.detach() - target).square().mean(), moved)
+    visible = gradient.abs().sum(-1).gather(1, output.masking.visible)
+    assert not visible.any()
     assert gradient.any()
 
 
-def test_painting_follows_the_patches_not_their_random_order(network: MaskedAutoencoder) -> None:
-    """The same patches hidden, drawn in another order, get the same pixels."""
+def test_the_reconstruction_is_independent_of_the_order_of_patches(network: MaskedAutoencoder) -> None:
     images = images_of(32, 32)[:1]
     first = network(images, torch.arange(16.0, dtype=torch.float64)[None])
     order = [*reversed(range(12)), *range(15, 11, -1)]
@@ -121,7 +120,7 @@ def test_painting_follows_the_patches_not_their_random_order(network: MaskedAuto
 
 
 @pytest.mark.parametrize("size", [(32, 32), (16, 40)])
-def test_a_step_lowers_the_loss_and_every_parameter_learns(network: MaskedAutoencoder, size: tuple) -> None:
+def test_a_step_lowers_the_loss_and_every_parameter_has_a_gradient(network: MaskedAutoencoder, size: tuple) -> None:
     images = images_of(*size)
     noise = torch.rand(3, size[0] * size[1] // 64, dtype=torch.float64)
     before = network(images, noise).loss
@@ -132,23 +131,27 @@ def test_a_step_lowers_the_loss_and_every_parameter_learns(network: MaskedAutoen
 
 
 @pytest.mark.parametrize("normalise", [True, False])
-def test_the_picture_of_a_perfect_painter_is_the_image(normalise: bool) -> None:
+def test_the_reconstruction_from_the_targets_is_the_image(normalise: bool) -> None:
     network = MaskedAutoencoder(replace(SMALL, normalise_patches=normalise)).double()
     images = images_of(24, 40)
-    painted = network(images)
-    target = network.normalised(network.cut(images)).gather(1, painted.masking.masked[..., None].expand(-1, -1, 192))
-    torch.testing.assert_close(network.picture(images, replace(painted, pixels=target)), images, rtol=0, atol=1e-12)
-    hidden = network.hidden(images, painted.masking, colour=-1.0)
-    assert (hidden == -1).double().mean().item() == pytest.approx(int(0.75 * 15) / 15)
-    assert torch.equal(hidden[hidden != -1], images[hidden != -1])
+    output = network(images)
+    target = network.normalised(network.to_patches(images)).gather(
+        1, output.masking.masked[..., None].expand(-1, -1, 192)
+    )
+    torch.testing.assert_close(
+        network.reconstruct(images, replace(output, pixels=target)), images, rtol=0, atol=1e-12
+    )
+    masked = network.mask_images(images, output.masking, value=-1.0)
+    assert (masked == -1).double().mean().item() == pytest.approx(int(0.75 * 15) / 15)
+    assert torch.equal(masked[masked != -1], images[masked != -1])
 
 
-def test_cut_and_join_undo_each_other() -> None:
+def test_joining_inverts_cutting() -> None:
     maps = torch.rand(2, 12, 20, 3)
     assert torch.equal(join_patches(cut_patches(maps, (4, 5)), (4, 5)), maps)
 
 
-def test_what_cannot_be_is_refused(network: MaskedAutoencoder) -> None:
+def test_invalid_configurations_are_refused(network: MaskedAutoencoder) -> None:
     with pytest.raises(ShapeError, match="patches of 8 px"):
         network(images_of(32, 36))
     for change in (

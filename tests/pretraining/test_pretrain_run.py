@@ -1,4 +1,4 @@
-"""A pretraining run learns, stops, resumes bit for bit, and leaves an encoder, a curve and pictures."""
+"""Pretraining runs: bitwise resuming, the released encoder, and pictures."""
 
 import json
 from dataclasses import replace
@@ -8,15 +8,18 @@ import pytest
 import torch
 from PIL import Image
 
+from page4d.choices import PretrainMethod
 from page4d.encoders.swin import SwinConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.pretraining import pretrain as pretraining
-from page4d.pretraining.config import PRESETS, Method, PretrainConfig, with_encoder, with_size
+from page4d.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
+from page4d.pretraining.crops import Crops
 from page4d.pretraining.figures import class_attention
-from page4d.pretraining.learners import Distiller, Taken, build_learner
 from page4d.pretraining.pretrain import PretrainRequest
-from page4d.training.engine.distributed import ALONE
+from page4d.pretraining.run import Pretraining
+from page4d.pretraining.tasks import DINOTask, PretrainStep, build_task
+from page4d.training.engine.distributed import SINGLE_PROCESS
 from page4d.training.engine.logs import read_metrics
 from page4d.training.engine.progress import SilentObserver
 from page4d.training.engine.run_folder import RunFolder
@@ -52,7 +55,7 @@ def whole(request, scene, tmp_path_factory):
 
 
 class TestRuns:
-    def test_a_run_that_was_stopped_equals_one_that_was_not(self, whole, tmp_path):
+    def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(self, whole, tmp_path):
         config, out = whole
         with pytest.raises(InterruptedRunError) as raised:
             run_tiny(tmp_path / "stopped", config, 6, stop=stop_after(2))
@@ -63,25 +66,23 @@ class TestRuns:
         files = [folder / "encoder.safetensors" for folder in (out, tmp_path / "stopped")]
         assert files[0].read_bytes() == files[1].read_bytes()
 
-    def test_a_run_that_was_killed_equals_one_that_was_not(self, whole, tmp_path, monkeypatch):
+    def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(self, whole, tmp_path, monkeypatch):
         config, out = whole
-        from page4d.pretraining.run import Pretraining
-
-        step, taken = Pretraining._step, iter(range(100))
+        step, taken = Pretraining._take, iter(range(100))
 
         def die(*arguments):
             if next(taken) == 4:
                 raise KeyboardInterrupt
             return step(*arguments)
 
-        monkeypatch.setattr(Pretraining, "_step", die)
+        monkeypatch.setattr(Pretraining, "_take", die)
         with pytest.raises(KeyboardInterrupt):
             run_tiny(tmp_path / "killed", replace(config, save_every_seconds=1e-9), 6)
         monkeypatch.undo()
         run_tiny(tmp_path / "killed", None, None, resume=True)
         assert_equal_runs(out, tmp_path / "killed")
 
-    def test_a_run_says_how_it_went_and_leaves_pictures(self, whole):
+    def test_a_run_writes_metrics_and_pictures(self, whole):
         config, out = whole
         lines = [line for line in read_metrics(RunFolder(out).metrics) if line["kind"] == "step"]
         assert [line["samples"] for line in lines] == [3, 6, 9, 12, 15, 18]
@@ -94,20 +95,20 @@ class TestRuns:
         assert pixels.std() > 10
         assert PretrainConfig.from_json((out / "config.json").read_text()) == config
 
-    def test_the_encoder_is_a_file_that_says_what_made_it_and_names_no_folder_of_the_user(self, whole, scene):
+    def test_the_released_encoder_has_metadata_without_paths_of_the_user(self, whole, scene):
         config, out = whole
         loaded = load_encoder(out / "encoder.safetensors")
         assert loaded.config == config.encoder
-        about = loaded.info.metadata
-        assert (about["steps"], about["samples"]) == ("6", "18")
-        assert json.loads(about["loss"])[-1][0] == 18
-        assert str(scene) not in json.dumps(dict(about))
+        metadata = loaded.info.metadata
+        assert (metadata["steps"], metadata["samples"]) == ("6", "18")
+        assert json.loads(metadata["loss"])[-1][0] == 18
+        assert str(scene) not in json.dumps(dict(metadata))
         stored = checkpoint_of(out).modules
         name = {"mae": ("average", "encoder."), "dino": ("network", "teacher.encoder.")}[config.method.kind]
         for key, value in loaded.encoder.state_dict().items():
             assert torch.equal(value, stored[name[0]][name[1] + key])
 
-    def test_a_finished_run_goes_on_if_it_is_given_more(self, scene, tmp_path):
+    def test_a_finished_run_continues_with_more_steps(self, scene, tmp_path):
         config = replace(TINY_MAE, scenes=(str(scene),))
         run_tiny(tmp_path / "short", config, 4)
         with pytest.raises(UsageError, match="finished: 12 samples"):
@@ -116,49 +117,47 @@ class TestRuns:
         run_tiny(tmp_path / "long", config, 6)
         assert_equal_runs(tmp_path / "short", tmp_path / "long")
 
-    def test_a_run_until_a_time_ends(self, scene, tmp_path):
+    def test_a_run_with_a_time_limit_ends(self, scene, tmp_path):
         outcome = run_tiny(tmp_path / "timed", replace(TINY_MAE, scenes=(str(scene),)), None, seconds=0.2)
-        assert outcome.steps > 0
+        assert outcome.position.step > 0
 
-    def test_bf16_learns_too(self, scene, tmp_path):
+    def test_weights_stay_finite_in_bf16(self, scene, tmp_path):
         config = replace(TINY_DINO, scenes=(str(scene),), precision="bf16")
         run_tiny(tmp_path, config, 2)
         assert all(value.isfinite().all() for value in checkpoint_of(tmp_path).modules["network"].values())
 
 
-def test_a_step_without_a_finite_gradient_leaves_teacher_and_centre_alone() -> None:
-    learner = build_learner(TINY_DINO, CPU)
-    assert isinstance(learner, Distiller)
+def test_a_skipped_step_leaves_teacher_and_centre_unchanged() -> None:
+    task = build_task(TINY_DINO, CPU)
+    assert isinstance(task, DINOTask)
     large = tuple(torch.randn(2, 3, 16, 16) for _ in range(2))
-    before = {name: value.clone() for name, value in learner.network.state_dict().items()}
+    before = {name: value.clone() for name, value in task.network.state_dict().items()}
     with torch.no_grad():
-        learner.network.student.projector.hidden[0].bias.add_(1)
+        task.network.student.projector.hidden[0].bias.add_(1)
         before["student.projector.hidden.0.bias"] += 1
-    from page4d.pretraining.crops import Crops
-
+    step = PretrainStep(step=0, first_sample=0, batch_size=2, num_batches=1, rate=1.0, done=0.0)
     for moved in (False, True):
-        learner.losses(Crops(large=large, small=(), noise=torch.empty(2, 0)))
-        learner.follow(Taken(step=0, done=0.0, team=ALONE, moved=moved))
-        same = [name for name, value in learner.network.state_dict().items() if torch.equal(value, before[name])]
+        task.losses(Crops(large=large, small=(), noise=torch.empty(2, 0)))
+        task.after_step(step, SINGLE_PROCESS, moved=moved)
+        same = [name for name, value in task.network.state_dict().items() if torch.equal(value, before[name])]
         assert ("centre" in same) is not moved
         assert ("teacher.projector.hidden.0.bias" in same) is not moved
 
 
-@pytest.mark.parametrize(("information", "said"), [(0.03, 1), (1.2, 0), (None, 0)])
-def test_a_teacher_that_says_the_same_of_every_image_is_told(information, said, scene, tmp_path, monkeypatch) -> None:
-    heard: list[str] = []
+@pytest.mark.parametrize(("information", "warnings"), [(0.03, 1), (1.2, 0), (None, 0)])
+def test_a_collapsed_teacher_is_reported(information, warnings, scene, tmp_path, monkeypatch) -> None:
+    messages: list[str] = []
     observer = SilentObserver()
-    monkeypatch.setattr(observer, "message", heard.append)
+    monkeypatch.setattr(observer, "message", messages.append)
     config = replace(TINY_MAE, scenes=(str(scene),))
     losses = {"total": 1.0} if information is None else {"total": 1.0, "teacher_information": information}
     monkeypatch.setattr(pretraining, "read_metrics", lambda _: [{"kind": "step", "samples": 1, "losses": losses}])
     pretraining.pretrain(PretrainRequest(out=tmp_path, config=config, steps=1, device="cpu"), observer, never)
-    assert len([text for text in heard if "collapsed" in text]) == said
+    assert len([text for text in messages if "collapsed" in text]) == warnings
 
 
-def test_the_class_token_shares_its_attention_among_the_patches() -> None:
-    """As brute force over every head says, and together with what it gives itself it is one."""
-    encoder = build_learner(TINY_DINO, CPU).encoder
+def test_the_attention_of_the_class_token_equals_that_of_every_head() -> None:
+    encoder = build_task(TINY_DINO, CPU).encoder
     images = torch.randn(2, 3, 16, 24)
     attention = class_attention(encoder, images)
     assert attention.shape == (2, 2, 2, 3)
@@ -167,8 +166,8 @@ def test_the_class_token_shares_its_attention_among_the_patches() -> None:
     query, key, _ = block.attn.qkv(normed).chunk(3, dim=-1)
     for head in range(2):
         part = slice(8 * head, 8 * head + 8)
-        shares = (query[:, :1, part] @ key[..., part].transpose(1, 2) / 8**0.5).softmax(-1)[:, 0, 1:]
-        torch.testing.assert_close(attention[:, head].flatten(1), shares, rtol=1e-5, atol=1e-6)
+        weights = (query[:, :1, part] @ key[..., part].transpose(1, 2) / 8**0.5).softmax(-1)[:, 0, 1:]
+        torch.testing.assert_close(attention[:, head].flatten(1), weights, rtol=1e-5, atol=1e-6)
     assert (attention.sum((-1, -2)) < 1).all()
 
 
@@ -177,12 +176,12 @@ class TestRequests:
         for config in PRESETS.values():
             assert PretrainConfig.from_json(config.to_json()) == config
 
-    def test_another_encoder_brings_its_size_and_loses_its_head(self) -> None:
-        config = with_encoder(PRESETS[Method.DINO], ViTConfig(image_size=64, patch_size=16, num_classes=10))
+    def test_another_encoder_sets_the_size_of_crops_and_loses_its_head(self) -> None:
+        config = with_encoder(PRESETS[PretrainMethod.DINO], ViTConfig(image_size=64, patch_size=16, num_classes=10))
         assert (config.encoder.num_classes, config.crops.size, config.crops.small_size) == (None, 64, 32)
         assert with_size(config, 96).crops.small_size == 48
         with pytest.raises(UsageError, match="the encoder is a swin"):
-            with_encoder(PRESETS[Method.MAE], SwinConfig())
+            with_encoder(PRESETS[PretrainMethod.MAE], SwinConfig())
         with pytest.raises(UsageError, match="crops of 50 px for patches of 16"):
             with_size(config, 50)
 
@@ -195,7 +194,7 @@ class TestRequests:
             {"crops": replace(TINY_DINO.crops, recoloured=False)},
         ],
     )
-    def test_settings_that_contradict_are_refused(self, change) -> None:
+    def test_contradictory_settings_are_refused(self, change) -> None:
         with pytest.raises(UsageError) as caught:
             replace(TINY_MAE, **change)
         assert caught.value.hint
@@ -210,7 +209,7 @@ class TestRequests:
             {"steps": 0},
         ],
     )
-    def test_requests_that_contradict_themselves_are_refused(self, tmp_path, more) -> None:
+    def test_contradictory_requests_are_refused(self, tmp_path, more) -> None:
         config = replace(TINY_MAE, scenes=("x",))
         with pytest.raises(UsageError):
             PretrainRequest(**{"out": tmp_path, "config": config, "steps": 1} | more)

@@ -1,4 +1,4 @@
-"""Profiles of encoders on the meta device against encoders that compute and against published sizes."""
+"""Profiles of encoders on the meta device against runs on the CPU and published numbers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,8 +28,8 @@ SHALLOW: dict[str, ClassifierConfig] = {
     "twins": replace(ENCODER_PRESETS["twins-svt-s"], depths=(2, 1, 1, 2)),
     "navit": replace(ENCODER_PRESETS["navit"], depth=1, embed_dim=192, num_heads=3, max_tokens=90),
 }
-FUSED = {"class token", "images in their order", "class token, which takes no part"}
-"""Stages that are no tensor, or one of another shape for a moment."""
+FUSED = {"class token", "one vector per image", "class token (not used)"}
+"""Stages whose output is not a tensor of a run."""
 BATCH, SIZE = 3, (64, 160)
 MAE = MAEConfig(
     encoder=ViTConfig(image_size=96, embed_dim=96, depth=2, num_heads=3),
@@ -49,12 +49,12 @@ def classify(config: ClassifierConfig) -> tuple[Profile, nn.Module, Callable[[],
     )
 
 
-def paint() -> tuple[Profile, nn.Module, Callable[[], object]]:
+def reconstruct() -> tuple[Profile, nn.Module, Callable[[], object]]:
     network = MaskedAutoencoder(MAE).eval().requires_grad_(False)
     return profile_mae(MAE, batch=BATCH, size=SIZE), network, lambda: network(torch.rand(BATCH, 3, *SIZE))
 
 
-CASES = {**{name: lambda config=config: classify(config) for name, config in SHALLOW.items()}, "mae": paint}
+CASES = {**{name: lambda config=config: classify(config) for name, config in SHALLOW.items()}, "mae": reconstruct}
 
 
 class Shapes(TorchDispatchMode):
@@ -71,7 +71,7 @@ class Shapes(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_shapes_work_memory_and_parameters_are_those_of_a_run(name: str) -> None:
+def test_shapes_flops_memory_and_parameters_equal_a_run(name: str) -> None:
     profile, encoder, run = CASES[name]()
     with Shapes() as shapes:
         run()
@@ -84,13 +84,13 @@ def test_shapes_work_memory_and_parameters_are_those_of_a_run(name: str) -> None
     assert profile.flops == counted.get_total_flops()
     with LiveBytes() as held:
         run()
-    # NaViT is packed before the profile begins, and its masks are built from tables of booleans.
+    # NaViT packs outside of the profile, and its masks are built from boolean tables.
     assert profile.computed_bytes == pytest.approx(held.peak, rel=0.1 if name == "navit" else 0.01)
     total = sum(value.numel() for value in encoder.parameters())
     assert profile.parameters == total == sum(stage.parameters for stage in profile.stages)
 
 
-def test_vit_b16_walks_as_specified() -> None:
+def test_vit_b16_has_the_published_shapes_and_parameters() -> None:
     profile = profile_encoder(ENCODER_PRESETS["vit-b16"], batch=2)
     shapes = [stage.shape for stage in profile.stages]
     assert shapes[:4] == [(2, 3, 224, 224), (2, 196, 768), (2, 197, 768), (2, 197, 768)]
@@ -102,32 +102,32 @@ def test_vit_b16_walks_as_specified() -> None:
 
 
 @pytest.mark.parametrize(("name", "giga_macs"), [("vit-b16", 17.56), ("swin-t", 4.49), ("twins-svt-s", 2.93)])
-def test_work_is_the_published_one(name: str, giga_macs: float) -> None:
-    """Source: the papers' tables and the public timm code's, in multiplications with an addition."""
+def test_flops_equal_the_published_ones(name: str, giga_macs: float) -> None:
+    """Source: tables of the papers and of the public timm code, in multiply-adds."""
     assert profile_encoder(ENCODER_PRESETS[name]).flops / 2e9 == pytest.approx(giga_macs, rel=0.005)
 
 
 @pytest.mark.parametrize("name", ["swin", "twins"])
-def test_fused_levels_have_their_parameters(name: str) -> None:
+def test_fused_levels_count_their_parameters(name: str) -> None:
     profile = profile_encoder(replace(SHALLOW[name], num_classes=None, level=1))
     assert profile.parameters == sum(stage.parameters for stage in profile.stages)
     fusion = profile.stages[-1]
-    assert (fusion.name, fusion.shape) == ("levels from 1 on", (1, 28, 28, profile.symbols["C1"]))
+    assert (fusion.name, fusion.shape) == ("fused levels from 1 on", (1, 28, 28, profile.symbols["C1"]))
     assert fusion.parameters > 0
 
 
-def test_images_share_sequences_as_far_as_they_fit() -> None:
+def test_images_share_sequences_up_to_max_tokens() -> None:
     profile = profile_encoder(replace(ENCODER_PRESETS["navit"], depth=1), batch=5, size=(384, 512))
     assert profile.stages[1].shape == (3, 2 * 24 * 32, 768)
     assert [stage.shape for stage in profile.stages[-3:]] == [(3, 2, 768), (5, 768), (5, 1000)]
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_images_of_unsupported_sizes_are_refused() -> None:
     with pytest.raises(ShapeError, match="patches of 16 px"):
         profile_encoder(ENCODER_PRESETS["vit-s16"], size=(200, 224))
     with pytest.raises(ShapeError, match="patches of 32 px"):
         profile_encoder(ENCODER_PRESETS["swin-t"], size=(240, 224))
-    with pytest.raises(ShapeError, match="positions are known for 32 x 32"):
+    with pytest.raises(ShapeError, match="the position tables cover 32 x 32"):
         profile_encoder(ENCODER_PRESETS["navit"], size=(224, 528))
     with pytest.raises(UsageError, match="0 images"):
         profile_encoder(ENCODER_PRESETS["vit-s16"], batch=0)

@@ -10,7 +10,7 @@ import pytest
 
 from page4d.encoders.presets import ENCODER_PRESETS
 from page4d.models.config import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
-from page4d.pretraining.profile import PRETRAINING_WALKS
+from page4d.pretraining.profile import PRETRAINING_PROFILES
 from page4d.profiling.encoders import profile_encoder
 from page4d.profiling.network import profile_network
 from page4d.profiling.table import Profile
@@ -29,7 +29,7 @@ ENCODERS: dict[str, Callable[[], Profile]] = {
         name: partial(profile_encoder, ENCODER_PRESETS[name], batch=3)
         for name in ("vit-b16", "swin-t", "twins-svt-s", "navit")
     },
-    **{name: partial(profile, batch=3) for name, profile in PRETRAINING_WALKS.items()},
+    **{name: partial(profile, batch=3) for name, profile in PRETRAINING_PROFILES.items()},
 }
 
 
@@ -37,8 +37,8 @@ def written(profile: Profile) -> str:
     lines = [", ".join(f"{symbol}={number}" for symbol, number in profile.symbols.items()), ""]
     for stage in profile.stages:
         axes = f"[{', '.join(stage.symbolic)}] = [{', '.join(map(str, stage.shape))}]"
-        work = f"{stage.parameters} parameters, {stage.flops} FLOP" if stage.parameters else ""
-        lines.append(f"{stage.part:<9} {stage.name:<66} {axes:<60} {work}".rstrip())
+        flops = f"{stage.parameters} parameters, {stage.flops} FLOP" if stage.parameters else ""
+        lines.append(f"{stage.part:<9} {stage.name:<66} {axes:<60} {flops}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -50,12 +50,12 @@ def check(name: str, profile: Profile) -> None:
 
 
 @pytest.mark.parametrize("name", list(CASES))
-def test_golden_walk(name: str) -> None:
+def test_golden_profile(name: str) -> None:
     config, times, views = CASES[name]
     side = config.encoder.image_size
     check(name, profile_network(config, times=times, views=views, size=(side, side)))
 
 
 @pytest.mark.parametrize("name", list(ENCODERS))
-def test_golden_walk_of_an_encoder(name: str) -> None:
+def test_golden_profile_of_an_encoder(name: str) -> None:
     check(name, ENCODERS[name]())

@@ -1,13 +1,13 @@
-"""Depth between two surfaces goes to the one that looks the same, and what is right stays."""
+"""Joint weighted-median filter: values between two surfaces move to the one of their color, others are preserved."""
 
 import torch
 from torch import Tensor
 
-from page4d.refinement.edge_aware_filter import sharpen
+from page4d.refinement.edge_aware_filter import filter_edges
 
 SIZE = (20, 24)
 EDGE = 11
-"""The first column of what is behind."""
+"""First column of the background."""
 
 
 def step(near: float, far: float) -> Tensor:
@@ -16,56 +16,57 @@ def step(near: float, far: float) -> Tensor:
     return values
 
 
-def picture() -> Tensor:
-    """An image whose colours change where depth does."""
-    return torch.stack([step(0.5, there) for there in (0.3, 0.2, 0.6)], dim=1)
+def aligned_image() -> Tensor:
+    """Return an image with a color edge at the depth edge."""
+    return torch.stack([step(0.5, background) for background in (0.3, 0.2, 0.6)], dim=1)
 
 
-def test_what_is_between_two_surfaces_goes_to_the_one_of_its_colour() -> None:
+def flat_image() -> Tensor:
+    return torch.full((1, 3, *SIZE), 0.5)
+
+
+def test_values_between_two_surfaces_move_to_the_surface_of_their_color() -> None:
     true = step(0.0, 1.0)
-    said, confidence = true.clone(), torch.full_like(true, 4.0)
-    said[..., EDGE - 1], said[..., EDGE] = 1 / 3, 2 / 3
+    values, confidence = true.clone(), torch.full_like(true, 4.0)
+    values[..., EDGE - 1], values[..., EDGE] = 1 / 3, 2 / 3
     confidence[..., EDGE - 1 : EDGE + 1] = 1.0
-    assert torch.equal(sharpen(said, confidence, picture()), true)
+    assert torch.equal(filter_edges(values, confidence, aligned_image()), true)
 
 
-def test_a_surface_that_is_too_wide_ends_where_its_colour_does() -> None:
+def test_a_dilated_surface_is_cut_at_its_color_edge() -> None:
     true = step(0.0, 1.0)
-    said, confidence = true.clone(), torch.full_like(true, 4.0)
-    said[..., EDGE - 2 : EDGE] = 1.0
+    values, confidence = true.clone(), torch.full_like(true, 4.0)
+    values[..., EDGE - 2 : EDGE] = 1.0
     confidence[..., EDGE - 2 : EDGE] = 1.0
-    assert torch.equal(sharpen(said, confidence, picture()), true)
-    flat = torch.full((1, 3, *SIZE), 0.5)
-    assert sharpen(said, confidence, flat)[..., EDGE - 1].eq(1).all()  # nothing shows where it ends
+    assert torch.equal(filter_edges(values, confidence, aligned_image()), true)
+    assert filter_edges(values, confidence, flat_image())[..., EDGE - 1].eq(1).all()  # no color edge to cut at
 
 
-def test_steps_and_slopes_stay() -> None:
-    flat = torch.full((1, 3, *SIZE), 0.5)
-    sure = torch.ones(1, *SIZE)
-    assert torch.equal(sharpen(step(0.0, 1.0), sure, flat), step(0.0, 1.0))
+def test_steps_and_slopes_are_preserved() -> None:
+    confidence = torch.ones(1, *SIZE)
+    assert torch.equal(filter_edges(step(0.0, 1.0), confidence, flat_image()), step(0.0, 1.0))
     slope = torch.arange(SIZE[1]).expand(1, *SIZE) * 0.1
-    torch.testing.assert_close(sharpen(slope, sure, flat)[..., 4:-4], slope[..., 4:-4])
+    torch.testing.assert_close(filter_edges(slope, confidence, flat_image())[..., 4:-4], slope[..., 4:-4])
 
 
-def test_a_pixel_that_nobody_around_it_agrees_with_follows_them() -> None:
-    said = torch.zeros(1, *SIZE)
-    said[0, 7, 5] = 3
-    assert sharpen(said, torch.ones_like(said), torch.full((1, 3, *SIZE), 0.5)).eq(0).all()
+def test_isolated_outliers_are_removed() -> None:
+    values = torch.zeros(1, *SIZE)
+    values[0, 7, 5] = 3
+    assert filter_edges(values, torch.ones_like(values), flat_image()).eq(0).all()
 
 
-def test_what_is_sure_counts_more() -> None:
-    said = torch.zeros(1, *SIZE)
-    said[..., ::3] = 1  # a third of the pixels, so that the others outvote them
-    confidence = 1 + 9 * said
-    flat = torch.full((1, 3, *SIZE), 0.5)
-    assert sharpen(said, torch.ones_like(said), flat).mean() < 0.05
-    assert sharpen(said, confidence, flat).mean() > 0.95
+def test_weights_grow_with_confidence() -> None:
+    values = torch.zeros(1, *SIZE)
+    values[..., ::3] = 1  # a minority of a third
+    confidence = 1 + 9 * values
+    assert filter_edges(values, torch.ones_like(values), flat_image()).mean() < 0.05
+    assert filter_edges(values, confidence, flat_image()).mean() > 0.95
 
 
-def test_images_are_sharpened_one_by_one() -> None:
+def test_images_are_filtered_independently() -> None:
     generator = torch.Generator().manual_seed(0)
-    said, confidence = torch.rand(2, 3, *SIZE, generator=generator).unbind()
+    values, confidence = torch.rand(2, 3, *SIZE, generator=generator).unbind()
     images = torch.rand(3, 3, *SIZE, generator=generator)
-    together = sharpen(said, 1 + confidence, images)
-    alone = [sharpen(said[n : n + 1], 1 + confidence[n : n + 1], images[n : n + 1]) for n in range(3)]
-    assert torch.equal(together, torch.cat(alone))
+    together = filter_edges(values, 1 + confidence, images)
+    single = [filter_edges(values[n : n + 1], 1 + confidence[n : n + 1], images[n : n + 1]) for n in range(3)]
+    assert torch.equal(together, torch.cat(single))

@@ -1,4 +1,4 @@
-"""Depth looked for along rays is where things that look alike are, and stays where nothing does."""
+"""Feature sweep: depth moves to where descriptors match along the ray, and is unchanged without evidence."""
 
 from dataclasses import replace
 
@@ -8,32 +8,30 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, world_points
 from page4d.ground_truth import GroundTruth
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import Appearance, ViewMatches, to_pixels
+from page4d.models.inputs.matching import Matches, MatchFeatures, to_pixels
 from page4d.models.output import NetworkOutput
-from page4d.refinement.feature_sweep import sweep
-from page4d.refinement.matched_view import MatchedView
-from page4d.synthetic.sampler import ShotRequest, sample_truth
+from page4d.refinement.feature_sweep import sweep_features
+from page4d.refinement.view_prediction import ViewPrediction
+from page4d.synthetic.sampler import SceneRequest, sample_truth
+from tests.refinement.synthetic_rigs import FINER, KINDS, PATCH, true_cameras
 
-PATCH, FINER = 8, 2
 SIZE = (64, 80)
-KINDS = tuple(MatchTarget)
-WAVES = 16
-"""Spatial frequency of the descriptors."""
+SPATIAL_FREQUENCY = 16
+"""Of the descriptors."""
 
-WRONG = 1.3
-"""Factor by which the depths that are given are wrong."""
+FACTOR = 1.3
+"""Error of the initial depth."""
 
 
 @pytest.fixture(scope="module")
 def truth() -> GroundTruth:
-    return sample_truth([1, 2], ShotRequest(num_times=2, num_views=3, image_size=SIZE, spacing_deg=(15, 16)))
+    return sample_truth([1, 2], SceneRequest(num_times=2, num_views=3, image_size=SIZE, spacing_deg=(15, 16)))
 
 
-def looks(points: Tensor, side: int) -> Tensor:
-    """Describe what is in the middle of squares of an image by where it is: what is near looks alike.
+def describe(points: Tensor, side: int) -> Tensor:
+    """Describe squares of an image by the position of the surface in their middle: nearby points are similar.
 
-    The middle is between pixels: the mean of the four around it. Far away, differences are seen less.
+    The middle is the mean of the four pixels around it. Distances far from the origin are compressed.
     """
     at = slice(side // 2 - 1, None, side), slice(side // 2, None, side)
     around = [points[:, :, :, row, column] for row in at for column in at]
@@ -41,46 +39,42 @@ def looks(points: Tensor, side: int) -> Tensor:
     unit = places.norm(dim=-1, keepdim=True).flatten(1).median(dim=1).values.reshape(-1, 1, 1, 1, 1)
     places = places / (unit + places.norm(dim=-1, keepdim=True))
     random = torch.Generator().manual_seed(0)
-    waves = torch.randn(3, 64, generator=random, dtype=points.dtype) * WAVES
+    waves = torch.randn(3, 64, generator=random, dtype=points.dtype) * SPATIAL_FREQUENCY
     phase = torch.rand(64, generator=random, dtype=points.dtype) * 2 * torch.pi
     return torch.nn.functional.normalize((places @ waves + phase).cos(), dim=-1)
 
 
 @pytest.fixture(scope="module")
-def views(truth: GroundTruth) -> list[MatchedView]:
-    points = world_points(truth.depth.double(), cameras_of(truth))
-    appearance = Appearance(
-        patches=40 * looks(points, PATCH),
-        cells=looks(points, PATCH // FINER),
-        unseen=torch.tensor(28.0).double(),
-        finer=FINER,
+def views(truth: GroundTruth) -> list[ViewPrediction]:
+    points = world_points(truth.depth.double(), true_cameras(truth))
+    none = torch.zeros(2, 2, 3, len(KINDS), 80)
+    matches = Matches(
+        expected=torch.stack([none] * 2, dim=-1),
+        confidence=none,
+        targets=KINDS,
+        features=MatchFeatures(
+            patches=40 * describe(points, PATCH),
+            cells=describe(points, PATCH // FINER),
+            unseen=torch.tensor(28.0).double(),
+            finer=FINER,
+        ),
     )
-    found = []
-    for place in range(3):
-        nothing = torch.zeros(2, 2, len(KINDS), 80)
-        matches = ViewMatches(
-            likelihoods=None,
-            expected=nothing[..., None].expand(-1, -1, -1, -1, 2),
-            confidence=nothing,
-            targets=KINDS,
-            appearance=appearance.of_view(place),
-        )
-        chosen = slice(place, place + 1)
-        output = NetworkOutput(depth=truth.depth[:, :, chosen], dynamic=truth.dynamic[:, :, chosen].float())
-        found.append(MatchedView(output=output, matches=matches, patch_size=PATCH))
-    return found
+    output = NetworkOutput(depth=truth.depth, dynamic=truth.dynamic.float(), matches=matches)
+    return [ViewPrediction(output=output.of_view(view), patch_size=PATCH) for view in range(3)]
 
 
-def cameras_of(truth: GroundTruth) -> Cameras:
-    return Cameras(
-        world_to_camera=truth.cameras.world_to_camera.double(),
-        intrinsics=truth.cameras.intrinsics.double(),
-        image_size=SIZE,
-    )
+def with_output(view: ViewPrediction, **changes) -> ViewPrediction:
+    return replace(view, output=replace(view.output, **changes))
 
 
-def flat(cameras: Cameras) -> Cameras:
-    """Return cameras [B, T, V] as [B, T*V]."""
+def with_features(view: ViewPrediction, **changes) -> ViewPrediction:
+    features = replace(view.matches.features, **changes)
+    return with_output(view, matches=replace(view.matches, features=features))
+
+
+def flat_cameras(truth: GroundTruth) -> Cameras:
+    """Return the true cameras as [B, T*V]."""
+    cameras = true_cameras(truth)
     return replace(
         cameras,
         world_to_camera=cameras.world_to_camera.flatten(1, 2),
@@ -88,115 +82,96 @@ def flat(cameras: Cameras) -> Cameras:
     )
 
 
-def depth_of(views: list[MatchedView]) -> Tensor:
-    return torch.stack([view.depth_at_middles for view in views], dim=2).flatten(1, 2)
+def depth_of(views: list[ViewPrediction]) -> Tensor:
+    return torch.stack([view.patch_depth for view in views], dim=2).flatten(1, 2)
 
 
-def slips(found: Tensor, views: list[MatchedView]) -> Tensor:
-    """Return |log| of the factor that depths are wrong by, of patches where there is anything."""
+def errors(depth: Tensor, views: list[ViewPrediction]) -> Tensor:
+    """Return |log| of the ratio of depths to their true values, of patches with known depth."""
     true = depth_of(views)
-    return (found / true).log().abs()[(true > 0) & true.isfinite()]
+    return (depth / true).log().abs()[(true > 0) & true.isfinite()]
 
 
-@pytest.mark.parametrize("wrong", [WRONG, 1 / WRONG])
-def test_depth_is_found_where_others_see_what_looks_alike(
-    truth: GroundTruth, views: list[MatchedView], wrong: float
+@pytest.mark.parametrize("factor", [FACTOR, 1 / FACTOR])
+def test_depth_is_found_where_descriptors_match(
+    truth: GroundTruth, views: list[ViewPrediction], factor: float
 ) -> None:
-    found = sweep(views, flat(cameras_of(truth)), depth_of(views) * wrong)
-    before, after = slips(depth_of(views) * wrong, views), slips(found, views)
+    initial = depth_of(views) * factor
+    before, after = errors(initial, views), errors(sweep_features(views, flat_cameras(truth), initial), views)
     assert after.median() < 0.25 * before.median()
-    assert (after < 0.1).float().mean() > 0.6  # some patches are seen by one view only
+    assert (after < 0.1).float().mean() > 0.6  # some patches are visible in one view only
 
 
-def test_what_is_seen_nowhere_stays(truth: GroundTruth, views: list[MatchedView]) -> None:
-    unlike = [
-        replace(
-            view,
-            matches=replace(
-                view.matches, appearance=replace(view.matches.appearance, unseen=torch.tensor(400.0).double())
-            ),
-        )
-        for view in views
-    ]
-    blind = [replace(view, matches=replace(view.matches, appearance=None)) for view in views]
-    given = depth_of(views) * WRONG
-    for those in (unlike, blind):
-        torch.testing.assert_close(sweep(those, flat(cameras_of(truth)), given), given)
+def test_depth_is_unchanged_without_matching_descriptors(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+    dissimilar = [with_features(view, unseen=torch.tensor(400.0).double()) for view in views]
+    without = [with_output(view, matches=replace(view.matches, features=None)) for view in views]
+    initial = depth_of(views) * FACTOR
+    for some in (dissimilar, without):
+        torch.testing.assert_close(sweep_features(some, flat_cameras(truth), initial), initial)
 
 
-def test_other_units_change_nothing(truth: GroundTruth, views: list[MatchedView]) -> None:
-    cameras = flat(cameras_of(truth))
+def test_the_sweep_is_independent_of_the_unit_of_length(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+    cameras, initial = flat_cameras(truth), depth_of(views) * FACTOR
     pose = cameras.world_to_camera.clone()
     pose[..., :3, 3] *= 50
-    given = depth_of(views) * WRONG
-    there = sweep(views, replace(cameras, world_to_camera=pose), given * 50)
-    torch.testing.assert_close(there / 50, sweep(views, cameras, given))
+    scaled = sweep_features(views, replace(cameras, world_to_camera=pose), initial * 50)
+    torch.testing.assert_close(scaled / 50, sweep_features(views, cameras, initial))
 
 
-def test_scenes_do_not_mix(truth: GroundTruth, views: list[MatchedView]) -> None:
-    given = depth_of(views) * WRONG
-    cameras = flat(cameras_of(truth))
-    alone = []
+def test_scenes_of_a_batch_are_independent(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+    cameras, initial = flat_cameras(truth), depth_of(views) * FACTOR
+    first = []
     for view in views:
-        own = view.matches.appearance
-        appearance = replace(own, patches=own.patches[:1], cells=own.cells[:1])
-        output = NetworkOutput(depth=view.output.depth[:1], dynamic=view.output.dynamic[:1])
-        alone.append(replace(view, output=output, matches=replace(view.matches, appearance=appearance)))
-    torch.testing.assert_close(sweep(alone, cameras[:1], given[:1]), sweep(views, cameras, given)[:1])
+        own = view.matches.features
+        one = with_features(view, patches=own.patches[:1], cells=own.cells[:1])
+        first.append(with_output(one, depth=view.output.depth[:1], dynamic=view.output.dynamic[:1]))
+    found = sweep_features(first, cameras[:1], initial[:1])
+    torch.testing.assert_close(found, sweep_features(views, cameras, initial)[:1])
 
 
-def test_many_pairs_are_compared_in_parts(
-    monkeypatch: pytest.MonkeyPatch, truth: GroundTruth, views: list[MatchedView]
+def test_results_are_independent_of_the_chunk_size(
+    monkeypatch: pytest.MonkeyPatch, truth: GroundTruth, views: list[ViewPrediction]
 ) -> None:
-    given = depth_of(views) * WRONG
-    whole = sweep(views, flat(cameras_of(truth)), given)
-    monkeypatch.setattr("page4d.refinement.feature_sweep._COMPARED_AT_ONCE", 100)
-    torch.testing.assert_close(sweep(views, flat(cameras_of(truth)), given), whole)
+    initial = depth_of(views) * FACTOR
+    whole = sweep_features(views, flat_cameras(truth), initial)
+    monkeypatch.setattr("page4d.refinement.feature_sweep._MAX_PAIRS", 100)
+    torch.testing.assert_close(sweep_features(views, flat_cameras(truth), initial), whole)
 
 
-def test_views_of_fewer_patches_are_padded_and_compared(truth: GroundTruth, views: list[MatchedView]) -> None:
-    """The last view without its lowest rows: others still find the rest there, and it finds itself in others."""
-    rows = 6
-    last = views[2]
-    own = last.matches.appearance
-    lower = replace(
-        last,
-        output=NetworkOutput(
-            depth=last.output.depth[..., : rows * PATCH, :], dynamic=last.output.dynamic[..., : rows * PATCH, :]
+def test_smaller_views_are_padded_and_compared(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+    """The last view without its lowest rows is matched with the others as before."""
+    rows, last = 6, views[2]
+    own = last.matches.features
+    lower = with_output(
+        with_features(
+            last, patches=own.patches[..., : rows * 10, :], cells=own.cells[..., : rows * FINER * 10 * FINER, :]
         ),
-        matches=replace(
-            last.matches,
-            appearance=replace(
-                own, patches=own.patches[:, :, : rows * 10], cells=own.cells[:, :, : rows * FINER * 10 * FINER]
-            ),
-        ),
+        depth=last.output.depth[..., : rows * PATCH, :],
+        dynamic=last.output.dynamic[..., : rows * PATCH, :],
     )
-    given = depth_of(views) * WRONG
-    found = torch.unflatten(sweep([*views[:2], lower], flat(cameras_of(truth)), given), 1, (2, 3))
-    wanted = torch.unflatten(sweep(views, flat(cameras_of(truth)), given), 1, (2, 3))
-    padding = found[:, :, 2, rows * 10 :]
-    torch.testing.assert_close(padding, torch.unflatten(given, 1, (2, 3))[:, :, 2, rows * 10 :])
-    inner = found[:, :, 2, : rows * 10] / wanted[:, :, 2, : rows * 10]
-    assert (inner.log().abs() < 0.02).float().mean() > 0.8
+    initial = depth_of(views) * FACTOR
+    cut = torch.unflatten(sweep_features([*views[:2], lower], flat_cameras(truth), initial), 1, (2, 3))
+    whole = torch.unflatten(sweep_features(views, flat_cameras(truth), initial), 1, (2, 3))
+    padding = cut[:, :, 2, rows * 10 :]
+    torch.testing.assert_close(padding, torch.unflatten(initial, 1, (2, 3))[:, :, 2, rows * 10 :])
+    ratio = cut[:, :, 2, : rows * 10] / whole[:, :, 2, : rows * 10]
+    assert (ratio.log().abs() < 0.02).float().mean() > 0.8
 
 
-def test_what_moves_is_not_looked_for_at_other_instants(truth: GroundTruth, views: list[MatchedView]) -> None:
-    """With all that may be compared at the same instant left out, only what stands still is found anew."""
-    between = tuple(kind for kind in KINDS if not kind.at_same_instant)
-    assert between
+def test_moving_patches_are_not_compared_between_instants(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+    in_time = tuple(kind for kind in KINDS if not kind.at_same_instant)
+    assert in_time
     moving = [
-        replace(
-            view,
-            matches=replace(view.matches, targets=between),
-            output=replace(view.output, dynamic=torch.ones_like(view.output.dynamic)),
+        with_output(
+            view, matches=replace(view.matches, targets=in_time), dynamic=torch.ones_like(view.output.dynamic)
         )
         for view in views
     ]
-    given = depth_of(views) * WRONG
-    torch.testing.assert_close(sweep(moving, flat(cameras_of(truth)), given), given)
+    initial = depth_of(views) * FACTOR
+    torch.testing.assert_close(sweep_features(moving, flat_cameras(truth), initial), initial)
 
 
-def test_middles_are_where_patches_meet(views: list[MatchedView]) -> None:
-    assert views[0].middles[0].tolist() == pytest.approx([PATCH / 2, PATCH / 2], abs=1e-4)
-    assert views[0].middles[-1].tolist() == pytest.approx([SIZE[1] - PATCH / 2, SIZE[0] - PATCH / 2], abs=1e-4)
+def test_patch_centers_are_in_pixels(views: list[ViewPrediction]) -> None:
+    assert views[0].patch_centers[0].tolist() == pytest.approx([PATCH / 2, PATCH / 2], abs=1e-4)
+    assert views[0].patch_centers[-1].tolist() == pytest.approx([SIZE[1] - PATCH / 2, SIZE[0] - PATCH / 2], abs=1e-4)
     torch.testing.assert_close(to_pixels(torch.zeros(1, 2), views[0].grid, PATCH), torch.tensor([[40.0, 32.0]]))

@@ -1,4 +1,4 @@
-"""One known rig, written in every calibration format by numpy and scipy alone, and its pixels by OpenCV."""
+"""Writers of a known rig in every calibration format (numpy and scipy), and its projections by OpenCV."""
 
 import json
 import struct
@@ -39,7 +39,7 @@ class RigCamera:
 
     @property
     def vector(self) -> Array:
-        """Return the rotation vector (of the closest rotation, where a test broke the matrix)."""
+        """Return the rotation vector (of the closest rotation, if a test made the matrix a reflection)."""
         return Rotation.from_matrix(self.rotation * np.sign(np.linalg.det(self.rotation))).as_rotvec()
 
     @property
@@ -48,7 +48,7 @@ class RigCamera:
         return np.vstack([np.c_[self.rotation, self.translation], [0, 0, 0, 1]])
 
     def pixels(self, points: Array) -> Array:
-        """Project world points with OpenCV and count pixel centres at 0.5."""
+        """Project world points with OpenCV, with pixel centres at 0.5."""
         arguments = (self.vector, self.translation, self.integer_intrinsics, np.array(self.coefficients))
         if self.fisheye:
             shown = cv2.fisheye.projectPoints(points[:, None], *arguments)[0]
@@ -58,7 +58,7 @@ class RigCamera:
 
 
 def make_rig(fisheye: bool = False) -> list[RigCamera]:
-    """Return three cameras around the origin that look at it, two image sizes, lenses that bend."""
+    """Return three cameras that face the origin, with two image sizes and lens distortion."""
     rng = np.random.default_rng(7)
     cameras = []
     for index, angle in enumerate((0.3, 1.9, 4.0)):
@@ -153,7 +153,7 @@ def write_yaml(folder: Path, rig: list[RigCamera], sizes: bool = True) -> Path:
 
 
 def write_nerfstudio(folder: Path, rig: list[RigCamera], applied: Array | None = None) -> Path:
-    """Write `transforms.json`, one image a camera; `applied` moves the world as nerfstudio does."""
+    """Write `transforms.json` with one image per camera; `applied` transforms the world as nerfstudio does."""
     frames = []
     for camera in rig:
         k, c = camera.intrinsics, camera.coefficients
@@ -172,7 +172,7 @@ def write_nerfstudio(folder: Path, rig: list[RigCamera], applied: Array | None =
 
 
 def write_nerfstudio_applied(folder: Path, rig: list[RigCamera]) -> Path:
-    """Write `transforms.json` in a moved world."""
+    """Write `transforms.json` in a transformed world."""
     turn = Rotation.from_rotvec([0.3, -1.2, 0.5]).as_matrix()
     return write_nerfstudio(folder, rig, np.vstack([np.c_[turn, [1.0, -2.0, 0.5]], [0, 0, 0, 1]]))
 
@@ -184,29 +184,29 @@ def _colmap_numbers(camera: RigCamera) -> tuple[list[float], list[float]]:
 
 
 def write_colmap_text(folder: Path, rig: list[RigCamera]) -> Path:
-    """Write cameras.txt and images.txt; the first image's line of points is empty, the others' are not."""
-    lenses, images = ["# CAMERA_ID MODEL"], ["# IMAGE_ID", "# pairs of lines"]
+    """Write cameras.txt and images.txt; only the first image has an empty line of points."""
+    cameras, images = ["# CAMERA_ID MODEL"], ["# IMAGE_ID", "# pairs of lines"]
     for index, camera in enumerate(rig):
         parameters, pose = ([repr(float(value)) for value in values] for values in _colmap_numbers(camera))
         model = "OPENCV_FISHEYE" if camera.fisheye else "OPENCV"
-        lenses.append(f"{index + 5} {model} {camera.size[1]} {camera.size[0]} {' '.join(parameters)}")
+        cameras.append(f"{index + 5} {model} {camera.size[1]} {camera.size[0]} {' '.join(parameters)}")
         images += [f"{index + 1} {' '.join(pose)} {index + 5} {camera.name}.png", "1.5 2.5 -1" if index else ""]
-    (folder / "cameras.txt").write_text("\n".join(lenses) + "\n")
+    (folder / "cameras.txt").write_text("\n".join(cameras) + "\n")
     (folder / "images.txt").write_text("\n".join(images) + "\n")
     return folder
 
 
 def write_colmap_binary(folder: Path, rig: list[RigCamera]) -> Path:
     """Write cameras.bin and images.bin into sparse/0."""
-    lenses, images = struct.pack("<Q", len(rig)), struct.pack("<Q", len(rig))
+    cameras, images = struct.pack("<Q", len(rig)), struct.pack("<Q", len(rig))
     for index, camera in enumerate(rig):
         parameters, pose = _colmap_numbers(camera)
-        lenses += struct.pack("<iiQQ8d", index + 5, 5 if camera.fisheye else 4, *camera.size[::-1], *parameters)
+        cameras += struct.pack("<iiQQ8d", index + 5, 5 if camera.fisheye else 4, *camera.size[::-1], *parameters)
         images += struct.pack("<i7di", index + 1, *pose, index + 5) + f"{camera.name}.png".encode() + b"\0"
         images += struct.pack("<Q", index) + struct.pack("<ddq", 1.5, 2.5, -1) * index
     model = folder / "sparse" / "0"
     model.mkdir(parents=True)
-    (model / "cameras.bin").write_bytes(lenses)
+    (model / "cameras.bin").write_bytes(cameras)
     (model / "images.bin").write_bytes(images)
     return folder
 
@@ -216,7 +216,7 @@ def _own_distortion(camera: RigCamera) -> dict[str, object]:
 
 
 def write_truth(folder: Path, rig: list[RigCamera]) -> Path:
-    """Write the plain ground-truth layout with integer pixel centres."""
+    """Write a plain ground truth with integer pixel centres."""
     cameras = {
         camera.name: {"world_to_camera": camera.world_to_camera.tolist(), "width": camera.size[1],
                       "intrinsics": camera.integer_intrinsics.tolist(), "height": camera.size[0],
@@ -230,7 +230,7 @@ def write_truth(folder: Path, rig: list[RigCamera]) -> Path:
 
 
 def output_content(rig: list[RigCamera]) -> dict[str, object]:
-    """Return the content of the tool's own cameras.json."""
+    """Return the content of cameras.json as written by a run."""
     views = {
         camera.name: {"image_size": list(camera.size[::-1]), "static": True, "intrinsics": camera.intrinsics.tolist(),
                       "world_to_camera": camera.world_to_camera.tolist(), "distortion": _own_distortion(camera)}
@@ -242,7 +242,7 @@ def output_content(rig: list[RigCamera]) -> dict[str, object]:
 
 
 def write_output(folder: Path, rig: list[RigCamera]) -> Path:
-    """Write the layout of the tool's own output."""
+    """Write cameras.json as written by a run."""
     path = folder / "cameras.json"
     path.write_text(json.dumps(output_content(rig)))
     return path

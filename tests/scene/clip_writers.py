@@ -1,4 +1,4 @@
-"""Clips and image folders whose every frame says which one it is, written by PyAV, Pillow and numpy alone."""
+"""Clips and image folders with the frame number encoded in each frame, written by PyAV, Pillow and numpy."""
 
 import json
 import struct
@@ -16,19 +16,19 @@ Pixels = NDArray[Any]
 
 NTSC = Fraction(30000, 1001)
 COUNTER_BITS = (3, 4)
-"""Rows and columns of the black and white blocks that spell a frame's number."""
+"""Rows and columns of the black and white blocks that encode a frame number."""
 
 LIMITED, FULL = 1, 2
-"""FFmpeg's numbers for the two ranges of luma."""
+"""Luma ranges in FFmpeg."""
 
 BT709, BT601 = 1, 6
-"""FFmpeg's numbers for the two matrices of luma and chroma."""
+"""Colour matrices in FFmpeg."""
 
 _LUMA_WEIGHTS = {BT709: (0.2126, 0.0722), BT601: (0.299, 0.114)}
 
 
 def counter_image(number: int, size: tuple[int, int] = (48, 64)) -> Pixels:
-    """Spell `number` as blocks, the lowest bit at the top left; `size` is (height, width)."""
+    """Encode `number` as blocks, the lowest bit at the top left; `size` is (height, width)."""
     rows, columns = COUNTER_BITS
     bits = number >> np.arange(rows * columns).reshape(rows, columns) & 1
     y, x = (np.arange(side) * count // side for side, count in zip(size, COUNTER_BITS, strict=True))
@@ -36,7 +36,7 @@ def counter_image(number: int, size: tuple[int, int] = (48, 64)) -> Pixels:
 
 
 def read_counter(image: Pixels) -> int:
-    """Read the number off a picture [H, W, 3] of any size with values up to 1.
+    """Decode the number from an image [H, W, 3] of any size with values up to 1.
 
     Raises:
         ValueError: if a block is neither black nor white.
@@ -54,7 +54,7 @@ def read_counter(image: Pixels) -> int:
 
 
 def counter_clip(numbers: Iterable[int], size: tuple[int, int] = (48, 64)) -> list[Pixels]:
-    """Return one picture for each number."""
+    """Return one image per number."""
     return [counter_image(number, size) for number in numbers]
 
 
@@ -79,7 +79,7 @@ def write_video(
     sound_codec: str = "aac",
     sound_rate: int = 48000,
 ) -> Path:
-    """Encode frames at a steady rate, or at `ticks` of `time_base`; `tags` are the colour matrix and range."""
+    """Encode frames at a constant rate, or at `ticks` of `time_base`; `tags` are the colour matrix and range."""
     fast = {"libx264": {"preset": "ultrafast", "crf": "12"}, "libx265": {"preset": "ultrafast", "crf": "12"}}
     quiet = {"x265-params": "log-level=none"} if codec == "libx265" else {}
     base = time_base or 1 / Fraction(rate)
@@ -134,7 +134,7 @@ def write_counter_clip(path: Path, count: int, *, size: tuple[int, int] = (48, 6
 
 
 def set_rotation(path: Path, degrees: int) -> None:
-    """Turn an MP4 clockwise on display, as a phone marks footage it took on its side."""
+    """Set the clockwise display rotation of an MP4, as phones do."""
     cosine, sine = {90: (0, 1), 180: (-1, 0), 270: (0, -1)}[degrees]
     content = bytearray(path.read_bytes())
     matrix_at = content.index(b"tkhd") + 44
@@ -146,9 +146,9 @@ def set_rotation(path: Path, degrees: int) -> None:
 
 
 def cut_by_edit_list(path: Path, first: int, count: int, rate: Fraction | int, delay: int = 0) -> None:
-    """Show only `count` frames from `first` on, by the edit list alone, as a phone's trimming does.
+    """Trim a video to `count` frames from `first` on by its edit list, as phones do.
 
-    `delay` is the number of frames by which the file's own edit list already starts late (for B-frames).
+    `delay` is the number of frames by which the existing edit list starts late (for B-frames).
     """
     content = bytearray(path.read_bytes())
     header = content.index(b"mvhd") + 4
@@ -164,7 +164,7 @@ def cut_by_edit_list(path: Path, first: int, count: int, rate: Fraction | int, d
 
 
 def copy_video(source: Path, target: Path, **settings: Any) -> Path:
-    """Copy the packets of a video into another container without touching them."""
+    """Copy the packets of a video into another container unchanged."""
     with av.open(str(source)) as given, av.open(str(target), "w", **settings) as taken:
         streams = {stream.index: taken.add_stream_from_template(stream) for stream in given.streams.video}
         for packet in given.demux(video=0):
@@ -194,7 +194,7 @@ def to_ycbcr(rgb: Sequence[float], tags: tuple[int, int], depth: int = 8) -> tup
 def flat_ycbcr(
     colors: Sequence[Sequence[float]], tags: tuple[int, int], size: tuple[int, int], sampling: str = "yuv444p"
 ) -> Pixels:
-    """Return a planar picture of upright stripes, one a colour, as PyAV takes `yuv444p` or `yuv420p`."""
+    """Return a planar image of vertical stripes, one per colour, in the layout of PyAV for `yuv444p` or `yuv420p`."""
     height, width = size
     stripe = np.arange(width) * len(colors) // width
     codes = np.array([to_ycbcr(color, tags) for color in colors], dtype=np.uint8)[stripe]
@@ -206,7 +206,7 @@ def flat_ycbcr(
 
 
 def write_images(folder: Path, images: dict[str, Pixels]) -> Path:
-    """Write pictures by file name."""
+    """Write images by file name."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, pixels in images.items():
         Image.fromarray(pixels).save(folder / name)
@@ -214,7 +214,7 @@ def write_images(folder: Path, images: dict[str, Pixels]) -> Path:
 
 
 def write_sync(folder: Path, clocks: dict[str, tuple[float, float]]) -> Path:
-    """Write `sync.json` with an offset and a rate for each view."""
+    """Write `sync.json` with an offset and a rate per view."""
     views = {name: {"offset_s": offset, "rate": rate} for name, (offset, rate) in clocks.items()}
     path = folder / "sync.json"
     path.write_text(json.dumps({"views": views}))

@@ -1,4 +1,4 @@
-"""A calibration meets the views of a scene: by name or order, at their sizes, at their instants."""
+"""Calibrated cameras are assigned to views by name or order, to their image sizes and instants."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,14 @@ import torch
 from clip_writers import counter_image, write_counter_clip, write_images, write_sync
 from scipy.spatial.transform import Rotation, Slerp
 
+from page4d.choices import CalibrationResize
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import transform_points
-from page4d.scene.assign_cameras import CalibrationResize
 from page4d.scene.batches import open_batches, scene_cameras
-from page4d.scene.open import SceneOptions, open_scene
+from page4d.scene.open import open_scene
+from page4d.settings import SceneOptions
 
 SIZE = (48, 64)
 INTRINSICS = [[70.0, 0.0, 31.0], [0.0, 71.0, 25.5], [0.0, 0.0, 1.0]]
@@ -49,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("long_side", [64, 28, 100])
 def test_points_project_to_the_same_network_pixels(long_side: int, folder: Path, tmp_path: Path) -> None:
-    """Original pixels carried to the network are the pixels of the network's own camera."""
+    """Transformed original pixels equal the projections of the camera at network resolution."""
     write_counter_clip(folder / "c.mp4", 6, size=(80, 48))  # a portrait camera among landscapes
     own = {"c": {"image_size": [48, 80], "intrinsics": [[90.0, 0.3, 25.0], [0.0, 88.0, 39.0], [0.0, 0.0, 1.0]]}}
     scene = open_scene(folder, calibration=write_calibration(tmp_path / "cameras.json", {"a": {}, "b": {}} | own))
@@ -69,7 +70,7 @@ def test_points_project_to_the_same_network_pixels(long_side: int, folder: Path,
         assert camera.image_size == batch.images.shape[-2:]
 
 
-def test_cameras_are_found_by_name_whatever_their_order(folder: Path, tmp_path: Path) -> None:
+def test_cameras_are_matched_by_name_in_any_order(folder: Path, tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "cameras.json", {"c": {}, "a": {}, "b": {}})
     scene = open_scene(folder, calibration=calibration)
     for view, count in zip(scene.views, (1, 2, 0), strict=True):
@@ -78,9 +79,9 @@ def test_cameras_are_found_by_name_whatever_their_order(folder: Path, tmp_path: 
     assert scene.calibration == "cameras.json (cameras.json)"
 
 
-def test_cameras_are_taken_in_order_when_asked(folder: Path, tmp_path: Path) -> None:
+def test_cameras_are_matched_in_file_order_on_request(folder: Path, tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "cameras.json", {"z": {}, "y": {}, "x": {}})
-    with pytest.raises(InputError, match="names z, y, x, the videos are a, b, c: no name is in both"):
+    with pytest.raises(InputError, match="no name in common: the cameras are z, y, x, the videos a, b, c"):
         open_scene(folder, calibration=calibration)
     scene = open_scene(folder, calibration=calibration, calibration_match="order")
     for count, view in enumerate(scene.views):
@@ -90,7 +91,7 @@ def test_cameras_are_taken_in_order_when_asked(folder: Path, tmp_path: Path) -> 
         open_scene(folder, calibration=calibration, calibration_match="order", views=2)
 
 
-def test_names_that_do_not_meet_are_listed(folder: Path, tmp_path: Path) -> None:
+def test_unmatched_names_are_listed(folder: Path, tmp_path: Path) -> None:
     more = write_calibration(tmp_path / "more.json", {name: {} for name in "abcde"})
     with pytest.raises(InputError, match="calibration has 5 cameras, scene has 3 videos; missing video for d, e"):
         open_scene(folder, calibration=more)
@@ -103,7 +104,7 @@ def test_names_that_do_not_meet_are_listed(folder: Path, tmp_path: Path) -> None
     assert open_scene(folder, calibration=part, views=2).num_views == 2
 
 
-def test_a_unit_belongs_to_a_calibration(folder: Path) -> None:
+def test_a_unit_without_a_calibration_is_refused(folder: Path) -> None:
     with pytest.raises(UsageError, match="--calibration-unit without --calibration"):
         open_scene(folder, calibration_unit="mm")
 
@@ -112,7 +113,7 @@ def sized(width: int, height: int) -> dict[str, Any]:
     return {"image_size": [width, height]}
 
 
-def test_every_camera_of_another_size_is_named(folder: Path, tmp_path: Path) -> None:
+def test_every_camera_with_another_image_size_is_listed(folder: Path, tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(64, 50)})
     with pytest.raises(InputError) as caught:
         open_scene(folder, calibration=calibration)
@@ -123,7 +124,7 @@ def test_every_camera_of_another_size_is_named(folder: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("resize", ["crop-center", "scale"])
-def test_a_calibration_of_another_size_is_cut_or_scaled(resize: str, folder: Path, tmp_path: Path) -> None:
+def test_a_calibration_of_another_size_is_cropped_or_scaled(resize: str, folder: Path, tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(32, 20)})
     scene = open_scene(folder, calibration=calibration, calibration_resize=resize)
     texts = [notice.text for notice in scene.notices]
@@ -143,7 +144,7 @@ def moving(times: list[float]) -> tuple[dict[str, Any], Any]:
     return {"static": False, "world_to_camera": poses}, np.array(poses)
 
 
-def test_a_moving_camera_follows_the_common_clock(folder: Path, tmp_path: Path) -> None:
+def test_poses_of_a_moving_camera_are_interpolated_on_the_common_clock(folder: Path, tmp_path: Path) -> None:
     write_sync(folder, {"a": (2.0, 1.0), "b": (2.01, 1.0), "c": (2.0, 1.0)})
     known = [1.99, 2.05, 2.11, 2.2]
     own, poses = moving(known)
@@ -184,7 +185,7 @@ def write_frames(folder: Path, numbers: list[int]) -> None:
 
 
 def frame_poses(path: Path, numbers: list[int]) -> dict[int, Any]:
-    """Write a `transforms.json` with one pose for each image of one moving camera."""
+    """Write a `transforms.json` with one pose per image of a moving camera."""
     flip = np.diag([1.0, -1.0, -1.0, 1.0])
     poses = {number: np.array(pose(0.01 * number, 0.1 * number)) for number in numbers}
     frames = [
@@ -196,7 +197,7 @@ def frame_poses(path: Path, numbers: list[int]) -> dict[int, Any]:
     return poses
 
 
-def test_a_moving_camera_follows_file_names(tmp_path: Path) -> None:
+def test_poses_of_a_moving_camera_are_matched_by_file_name(tmp_path: Path) -> None:
     write_frames(tmp_path / "rig" / "a", [3, 4, 6, 7, 8])
     poses = frame_poses(tmp_path / "transforms.json", [8, 7, 6, 5, 4, 3])
     scene = open_scene(tmp_path / "rig", calibration=tmp_path / "transforms.json", image_fps=30)
@@ -209,7 +210,7 @@ def test_a_moving_camera_follows_file_names(tmp_path: Path) -> None:
         open_scene(tmp_path / "rig", calibration=tmp_path / "transforms.json", image_fps=30)
 
 
-def test_as_many_poses_as_a_video_has_frames_belong_to_them_in_order(folder: Path, tmp_path: Path) -> None:
+def test_one_pose_per_video_frame_is_matched_in_order(folder: Path, tmp_path: Path) -> None:
     numbers = [4, 3, 5, 6, 8, 7]
     poses = frame_poses(tmp_path / "transforms.json", numbers)
     by_name = open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",), frames=(1, 6), stride=2)
@@ -224,22 +225,22 @@ def test_as_many_poses_as_a_video_has_frames_belong_to_them_in_order(folder: Pat
 
 
 def test_poses_that_cannot_be_paired_with_a_videos_frames_are_refused(folder: Path, tmp_path: Path) -> None:
-    for numbers, hint in (([0, 1, 2], "one pose a frame"), ([0, 1, 2, 3, 4, 9], "numbered without a gap")):
+    for numbers, hint in (([0, 1, 2], "one pose per frame"), ([0, 1, 2, 3, 4, 9], "numbered without a gap")):
         frame_poses(tmp_path / "transforms.json", numbers)
         with pytest.raises(InputError, match=rf"camera a has {len(numbers)} poses, a\.mp4 has 6 frames") as caught:
             open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",))
         assert hint in caught.value.hint
 
 
-def test_without_a_calibration_there_are_no_cameras(folder: Path) -> None:
+def test_scenes_without_calibration_have_no_cameras(folder: Path) -> None:
     scene = open_scene(folder)
     assert scene_cameras(scene, (), 0, 1) is None
 
 
-def test_options_given_as_text_mean_what_they_say(folder: Path, tmp_path: Path) -> None:
+def test_options_given_as_text_are_converted(folder: Path, tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "c.json", {"a": {}, "b": {}, "c": {}})
     options = SceneOptions(calibration=str(calibration), calibration_resize="scale")  # type: ignore[arg-type]
     assert options.calibration == calibration
     assert options.calibration_resize is CalibrationResize.SCALE
-    with pytest.raises(UsageError, match="calibration_match is 'nmae'"):
+    with pytest.raises(UsageError, match="scene options: calibration_match is 'nmae'"):
         open_scene(folder, calibration=calibration, calibration_match="nmae")

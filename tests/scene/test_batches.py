@@ -1,4 +1,4 @@
-"""Pixels of a batch lie where the transforms say: resized, padded, undistorted, masked."""
+"""Pixels of a batch agree with its pixel transforms: resized, padded, undistorted and masked."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from clip_writers import set_rotation, write_images, write_video
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.scene.batches import PADDING_RGB, open_batches
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch, MaskMeaning, PairedFrames, Scene, View, ViewCamera
+from page4d.scene.records import FrameBatch, PairedFrames, Scene, View, ViewCamera
 from page4d.scene.timeline import Timeline
 
 
@@ -27,7 +28,7 @@ def blob(size: tuple[int, int], centre: tuple[float, float], sigma: float = 4.0)
 
 
 def centroid(image: Any, background: float = 40 / 255) -> tuple[float, float]:
-    """Find the spot of a picture [H, W] to a fraction of a pixel."""
+    """Return the sub-pixel centroid of the spot in an image [H, W]."""
     weight = np.clip(image - background - 0.02, 0, None)
     y, x = (np.arange(side) + 0.5 for side in image.shape)
     return float((weight * x).sum() / weight.sum()), float((weight * y[:, None]).sum() / weight.sum())
@@ -46,7 +47,7 @@ def first_picture(batch: FrameBatch, view: int) -> Any:
 @pytest.mark.parametrize("kind", ["video", "rotated video", "images"])
 @pytest.mark.parametrize("size", [(120, 160), (160, 120), (97, 131), (48, 150)])
 @pytest.mark.parametrize("long_side", [56, 98, 259])
-def test_a_marker_lies_where_the_transform_says(
+def test_a_marker_is_at_the_transformed_position(
     kind: str, size: tuple[int, int], long_side: int, tmp_path: Path
 ) -> None:
     centre = (0.62 * size[1], 0.37 * size[0])
@@ -68,7 +69,7 @@ def test_a_marker_lies_where_the_transform_says(
     assert found[1] + transform.top == pytest.approx(y, abs=0.1)
 
 
-def test_a_mixed_rig_keeps_everything_and_pads(tmp_path: Path) -> None:
+def test_views_of_different_aspect_are_padded_without_cropping(tmp_path: Path) -> None:
     sizes = {"a": (60, 100), "b": (100, 60), "c": (80, 80)}
     for name, (height, width) in sizes.items():
         picture = np.full((height, width, 3), 200, np.uint8)
@@ -151,7 +152,7 @@ def with_camera(scene: Scene, distortion: Distortion) -> Scene:
 
 
 def spots(distortion: Distortion) -> tuple[Any, Any]:
-    """Return the ideal pixels of a grid of spots, and where the lens shows them."""
+    """Return the ideal and the distorted pixels of a grid of spots."""
     x, y = np.meshgrid(np.arange(40, WIDTH - 30, 48) + 0.3, np.arange(36, HEIGHT - 30, 42) + 0.7)
     ideal = np.stack([x.ravel(), y.ravel()], axis=-1)
     inverse = np.linalg.inv(matrix(distortion))
@@ -160,7 +161,7 @@ def spots(distortion: Distortion) -> tuple[Any, Any]:
 
 
 def through_lens(ideal: Any, distortion: Distortion) -> Any:
-    """Photograph round spots at ideal pixels: OpenCV says which ideal pixel each pixel of the sensor sees."""
+    """Render round spots at ideal pixels through the lens, with the ideal pixel of each sensor pixel from OpenCV."""
     sensor = np.stack(np.meshgrid(np.arange(WIDTH), np.arange(HEIGHT)), axis=-1).reshape(-1, 1, 2).astype(np.float64)
     camera, coefficients = (
         matrix(distortion) - [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]],
@@ -203,7 +204,7 @@ def test_an_undistorted_grid_is_straight(distortion: Distortion, long_side: int,
 
 
 @pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
-def test_what_the_sensor_did_not_see_is_invalid(distortion: Distortion, tmp_path: Path) -> None:
+def test_pixels_outside_the_sensor_are_invalid(distortion: Distortion, tmp_path: Path) -> None:
     pincushion = Distortion(model=distortion.model, coefficients=tuple(-value for value in distortion.coefficients))
     write_images(tmp_path / "a", {"0.png": np.full((HEIGHT, WIDTH, 3), 255, np.uint8)})
     scene = open_scene(tmp_path)
@@ -232,12 +233,12 @@ def test_what_the_sensor_did_not_see_is_invalid(distortion: Distortion, tmp_path
         valid = batch.valid[0, 0, 0].numpy()
         clear = np.abs(margin) > 1e-3
         np.testing.assert_array_equal(valid[clear], ((margin > 0) & domain)[clear])
-        # Every pixel that is called valid shows the white picture and no black from beyond its edge.
+        # No valid pixel is mixed with black from outside the white image.
         assert batch.images[0, 0, 0, :, batch.valid[0, 0, 0]].min() == 1
     assert valid.all() == (distortion is WIDE)
 
 
-def test_masks_and_depth_are_undistorted_with_the_picture(tmp_path: Path) -> None:
+def test_masks_and_depth_are_undistorted_like_the_image(tmp_path: Path) -> None:
     _, shown = spots(BROWN)
     marked = np.zeros((HEIGHT, WIDTH), np.uint16)
     depth = np.zeros((HEIGHT, WIDTH), np.uint16)
@@ -273,7 +274,7 @@ def test_masks_and_depth_are_undistorted_with_the_picture(tmp_path: Path) -> Non
     assert torch.equal(read(ignoring, WIDTH, multiple=1).valid, batch.valid & (batch.dynamic == 0))
 
 
-def test_a_deep_picture_keeps_its_levels_in_a_batch(tmp_path: Path) -> None:
+def test_sixteen_bit_images_keep_their_levels_in_a_batch(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     level = np.arange(48 * 64, dtype=np.uint16).reshape(48, 64) * 21
     cv2.imwrite(str(tmp_path / "a" / "0.png"), np.repeat(level[..., None], 3, axis=2))
@@ -281,7 +282,7 @@ def test_a_deep_picture_keeps_its_levels_in_a_batch(tmp_path: Path) -> None:
     np.testing.assert_allclose(image, level / 65535, atol=1e-6)
 
 
-def test_a_range_may_be_read_again_but_not_before_the_last_start(tmp_path: Path) -> None:
+def test_ranges_may_overlap_earlier_ones_from_their_start_on(tmp_path: Path) -> None:
     pictures = {f"{n}.png": np.full((28, 28, 3), 20 * n, np.uint8) for n in range(10)}
     write_images(tmp_path / "a", pictures)
     scene = open_scene(tmp_path)

@@ -1,4 +1,4 @@
-"""What each format says, number by number."""
+"""Exact values read from each calibration format."""
 
 import json
 import math
@@ -13,8 +13,9 @@ from calibration_writers import make_rig, output_content, write_colmap_text, wri
 from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.scene.calibration.files import SUPPORTED_FORMATS
 from page4d.scene.calibration.grouping import ImageName, group_images
-from page4d.scene.calibration.read import read_calibration
+from page4d.scene.calibration.read import FORMATS, read_calibration
 
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "scenes"
 
@@ -66,7 +67,11 @@ T_01: !!opencv-matrix
 """
 
 
-def test_qualisys_by_hand(tmp_path: Path) -> None:
+def test_every_format_is_named_in_the_hint_for_unreadable_files() -> None:
+    assert all(row.name in SUPPORTED_FORMATS for row in FORMATS)
+
+
+def test_qualisys_values_are_converted(tmp_path: Path) -> None:
     path = tmp_path / "small.qca.txt"
     path.write_text(QCA)
     calibration = read_calibration(path)
@@ -75,17 +80,17 @@ def test_qualisys_by_hand(tmp_path: Path) -> None:
     assert camera.image_size == (480, 640)
     # 22528 / 64 - 32 + 0.5 and 15376 / 64 + 0.5
     assert camera.intrinsics.tolist() == [[1000.0, 0.0, 320.5], [0.0, 1001.0, 240.75], [0.0, 0.0, 1.0]]
-    # y and z turned over; t = -R C with C = (1.5, -2, 0.2505) m
+    # y and z change sign; t = -R C with C = (1.5, -2, 0.2505) m
     assert camera.world_to_camera.tolist() == [[0, 1, 0, 2.0], [0, 0, -1, 0.2505], [-1, 0, 0, 1.5], [0, 0, 0, 1]]
     assert camera.distortion == Distortion(
         model=LensModel.BROWN_CONRADY, coefficients=(-0.046183, 0.139983, 0.000608, 0.00069, 0.0)
     )
     assert calibration.scale is Scale.METRIC
-    assert calibration.notices == ("small.qca.txt: camera right is marked as not active and is left out",)
+    assert calibration.notices == ("small.qca.txt: camera right is inactive and is ignored",)
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures beside the project are not here")
-def test_the_treadmill_capture_is_read_to_the_digit() -> None:
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures next to the repository are missing")
+def test_the_treadmill_calibration_is_read_exactly() -> None:
     calibration = read_calibration(CAPTURES / "treadmill")
     assert calibration.names == ("cam01", "cam02", "cam03", "cam04")
     camera = calibration.cameras[0]
@@ -99,8 +104,8 @@ def test_the_treadmill_capture_is_read_to_the_digit() -> None:
     )
 
 
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures beside the project are not here")
-def test_the_tabletop_truth_is_metric_and_moved_by_half_a_pixel() -> None:
+@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures next to the repository are missing")
+def test_the_tabletop_truth_is_metric_and_shifted_by_half_a_pixel() -> None:
     path = CAPTURES / "tabletop" / "truth" / "cameras.json"
     given = json.loads(path.read_text())["cameras"]
     calibration = read_calibration(path)
@@ -112,7 +117,7 @@ def test_the_tabletop_truth_is_metric_and_moved_by_half_a_pixel() -> None:
         assert camera.image_size == (480, 640)
 
 
-def test_opencv_yaml_of_old_writers(tmp_path: Path) -> None:
+def test_opencv_yaml_of_early_versions_is_read(tmp_path: Path) -> None:
     (tmp_path / "intri.yml").write_text(INTRI)
     (tmp_path / "extri.yml").write_text(EXTRI)
     calibration = read_calibration(tmp_path)
@@ -120,14 +125,14 @@ def test_opencv_yaml_of_old_writers(tmp_path: Path) -> None:
     assert camera.name == "01"
     assert camera.distortion is None
     assert camera.image_size is None
-    # "010" is ten, not YAML's octal eight; "1e3" is a number, not YAML's text.
+    # "010" is 10, not octal 8 as in YAML 1.1; "1e3" is a number, not text.
     assert camera.intrinsics.tolist() == [[1000.0, 0.0, 10.5], [0.0, 1001.0, 240.5], [0.0, 0.0, 1.0]]
     turned = [[0, -1, 0, 1], [1, 0, 0, 2], [0, 0, 1, 3], [0, 0, 0, 1]]
     np.testing.assert_allclose(camera.world_to_camera, turned, atol=1e-15)
     assert calibration.scale is Scale.ARBITRARY
 
 
-def test_toml_distortion_lengths_and_names(tmp_path: Path) -> None:
+def test_toml_names_and_distortion_lengths_are_read(tmp_path: Path) -> None:
     table = (
         "[{key}]\n{name}size = [640, 480]\nmatrix = [[500.0, 0.0, 320.0], [0.0, 500.0, 240.0], [0.0, 0.0, 1.0]]\n"
         "rotation = [0.0, 0.0, 0.0]\ntranslation = [0.0, 0.0, {z}]\ndistortions = {lens}\n"
@@ -159,23 +164,23 @@ def nerf_frame(name: str, shift: float = 0.0, **more: Any) -> dict[str, Any]:
 LENS = {"fl_x": 500.0, "cx": 320.0, "cy": 240.0, "w": 640, "h": 480}
 
 
-def test_nerfstudio_by_hand(tmp_path: Path) -> None:
+def test_nerfstudio_poses_are_converted_from_opengl_axes(tmp_path: Path) -> None:
     frame = nerf_frame("images/a.png", shift=2.0, fl_x=600.0)
     (camera,) = read_calibration(write_transforms(tmp_path, **LENS, frames=[frame])).cameras
     assert camera.name == "a"
     assert camera.intrinsics.tolist() == [[600.0, 0.0, 320.0], [0.0, 600.0, 240.0], [0.0, 0.0, 1.0]]
-    # An OpenGL camera at (2, 0, 0) without rotation looks along -z: in OpenCV's axes y and z turn over.
+    # The optical axis of an unrotated OpenGL camera is -z: y and z change sign in OpenCV axes.
     assert camera.world_to_camera.tolist() == [[1, 0, 0, -2.0], [0, -1, 0, 0], [0, 0, -1, 0], [0, 0, 0, 1]]
 
 
-def test_nerfstudio_field_of_view(tmp_path: Path) -> None:
+def test_nerfstudio_field_of_view_gives_the_focal_length(tmp_path: Path) -> None:
     content = {"camera_angle_x": math.pi / 2, "w": 800, "h": 600}
     (camera,) = read_calibration(write_transforms(tmp_path, **content, frames=[nerf_frame("./train/r_0")])).cameras
     np.testing.assert_allclose(camera.intrinsics, [[400, 0, 400], [0, 400, 300], [0, 0, 1]], rtol=1e-15)
     assert camera.image_size == (600, 800)
 
 
-def test_nerfstudio_joins_frames_into_moving_and_standing_views(tmp_path: Path) -> None:
+def test_nerfstudio_frames_are_merged_into_moving_and_static_views(tmp_path: Path) -> None:
     frames = [nerf_frame(f"images/moving/{index}.png", shift=index) for index in (10, 9)]
     frames += [nerf_frame(f"images/still/{index}.png", shift=5 + index * 1e-9) for index in (9, 10)]
     moving, still = read_calibration(write_transforms(tmp_path, **LENS, frames=frames)).cameras
@@ -184,13 +189,13 @@ def test_nerfstudio_joins_frames_into_moving_and_standing_views(tmp_path: Path) 
     assert (still.name, still.frames, still.is_static) == ("still", None, True)
 
 
-def test_nerfstudio_frames_with_times_are_of_one_moving_camera(tmp_path: Path) -> None:
+def test_nerfstudio_frames_with_times_belong_to_one_moving_camera(tmp_path: Path) -> None:
     frames = [nerf_frame(f"images/{index}.png", shift=index, time=index / 2) for index in range(3)]
     (camera,) = read_calibration(write_transforms(tmp_path, **LENS, frames=frames)).cameras
     assert (camera.name, camera.frames) == ("images", ("0", "1", "2"))
 
 
-def test_nerfstudio_intrinsics_that_change_in_a_view_are_refused(tmp_path: Path) -> None:
+def test_nerfstudio_intrinsics_that_change_within_a_view_are_refused(tmp_path: Path) -> None:
     frames = [nerf_frame(f"cam7/{index}.png", fl_x=500.0 + index) for index in range(2)]
     with pytest.raises(InputError, match="camera cam7: the intrinsics change by 1 px between frames"):
         read_calibration(write_transforms(tmp_path, **LENS, frames=frames))
@@ -212,11 +217,11 @@ def test_nerfstudio_intrinsics_that_change_in_a_view_are_refused(tmp_path: Path)
         ([], []),
     ],
 )
-def test_image_names_become_views_and_frames(names: list[str], expected: list[tuple[str, str | None]]) -> None:
+def test_image_names_give_views_and_frames(names: list[str], expected: list[tuple[str, str | None]]) -> None:
     assert group_images(names) == [ImageName(*pair) for pair in expected]
 
 
-def test_colmap_shared_lens_and_spaces_in_names(tmp_path: Path) -> None:
+def test_colmap_cameras_may_be_shared_and_names_contain_spaces(tmp_path: Path) -> None:
     (tmp_path / "cameras.txt").write_text("1 SIMPLE_PINHOLE 640 480 500 320 240\n")
     (tmp_path / "images.txt").write_text("1 1 0 0 0 0 0 4 1 cam b.png\n\n2 1 0 0 0 1 0 4 1 cam a.png\n\n")
     calibration = read_calibration(tmp_path / "images.txt")
@@ -225,7 +230,7 @@ def test_colmap_shared_lens_and_spaces_in_names(tmp_path: Path) -> None:
     assert calibration.cameras[0].world_to_camera[:3, 3].tolist() == [1, 0, 4]
 
 
-def test_colmap_is_found_before_transforms_json(tmp_path: Path) -> None:
+def test_colmap_has_priority_over_transforms_json(tmp_path: Path) -> None:
     write_nerfstudio(tmp_path, make_rig())
     write_colmap_text(tmp_path, make_rig())
     assert read_calibration(tmp_path).format == "COLMAP"
@@ -237,7 +242,7 @@ def write_output(folder: Path, content: dict[str, Any]) -> Path:
     return path
 
 
-def test_own_output_with_a_moving_view_and_a_breathing_lens(tmp_path: Path) -> None:
+def test_run_output_with_a_moving_view_and_varying_intrinsics_is_read(tmp_path: Path) -> None:
     content: dict[str, Any] = output_content(make_rig())
     view = content["views"]["cam02"]
     moved = np.array(view["world_to_camera"]) + np.eye(4, k=3) * 0.1
@@ -258,7 +263,7 @@ def test_own_output_with_a_moving_view_and_a_breathing_lens(tmp_path: Path) -> N
     [({}, 0.0), ({"pixel_center": 0.0}, 0.5), ({"conventions": {"pixel_center": "top-left is (0, 0)"}}, 0.5),
      ({"conventions": {"pixel_center": 0.25}}, 0.25), ({"conventions": {}}, 0.0)],
 )  # fmt: skip
-def test_own_output_states_its_pixel_center(change: dict[str, Any], moved: float, tmp_path: Path) -> None:
+def test_run_output_declares_its_pixel_center(change: dict[str, Any], moved: float, tmp_path: Path) -> None:
     rig = make_rig()
     calibration = read_calibration(write_output(tmp_path, output_content(rig) | change))
     assert float(calibration.cameras[0].intrinsics[0, 2]) == rig[0].intrinsics[0, 2] + moved
@@ -268,7 +273,7 @@ def test_own_output_states_its_pixel_center(change: dict[str, Any], moved: float
     ("convention", "moved", "notices"),
     [("integer pixel centres", 0.5, 0), ("half-integer pixel centres", 0.0, 0), ("", 0.0, 1)],
 )
-def test_truth_layout_states_its_pixel_center(convention: str, moved: float, notices: int, tmp_path: Path) -> None:
+def test_ground_truth_declares_its_pixel_center(convention: str, moved: float, notices: int, tmp_path: Path) -> None:
     pose = np.eye(4).tolist()
     lens = [[500, 0, 320], [0, 500, 240], [0, 0, 1]]
     camera = {"world_to_camera": pose, "intrinsics": lens, "width": 640, "height": 480}
@@ -279,7 +284,7 @@ def test_truth_layout_states_its_pixel_center(convention: str, moved: float, not
     assert float(calibration.cameras[0].intrinsics[0, 2]) == 320 + moved
 
 
-def test_rotations_written_with_four_digits_are_made_exact(tmp_path: Path) -> None:
+def test_rounded_rotations_are_orthonormalized(tmp_path: Path) -> None:
     content: dict[str, Any] = output_content(make_rig())
     for view in content["views"].values():
         view["world_to_camera"] = np.round(view["world_to_camera"], 4).tolist()

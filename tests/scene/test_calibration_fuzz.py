@@ -1,4 +1,4 @@
-"""Whatever a file holds, a reader returns a calibration or raises one of page4d's errors, nothing else."""
+"""For any file content, a reader returns a calibration or raises a Page4DError."""
 
 import re
 import tempfile
@@ -27,7 +27,7 @@ Contents = dict[str, bytes]
 
 @pytest.fixture(scope="module")
 def valid() -> dict[str, Contents]:
-    """Return the files of every format by their path below the folder."""
+    """Return the files of every format by relative path."""
     contents = {}
     for name, write in WRITERS.items():
         with tempfile.TemporaryDirectory() as raw:
@@ -39,7 +39,7 @@ def valid() -> dict[str, Contents]:
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """Return a folder that all examples of a test overwrite."""
+    """Return a folder that is reused by all examples of a test."""
     with tempfile.TemporaryDirectory() as raw:
         yield Path(raw)
 
@@ -64,7 +64,7 @@ def read_or_refuse(path: Path) -> None:
 @given(
     content=st.one_of(st.binary(max_size=300), st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
 )
-def test_arbitrary_content(name: str, content: bytes, folder: Path) -> None:
+def test_arbitrary_content_is_read_or_refused(name: str, content: bytes, folder: Path) -> None:
     partners = {"intri.yml": "extri.yml", "cameras.bin": "images.bin", "cameras.txt": "images.txt"}
     (folder / name).write_bytes(content)
     if name in partners:
@@ -73,7 +73,7 @@ def test_arbitrary_content(name: str, content: bytes, folder: Path) -> None:
 
 
 def mutate(content: bytes, draw: st.DrawFn) -> bytes:
-    """Cut, repeat, overwrite a piece, or replace a number."""
+    """Delete, repeat or overwrite bytes, or replace a number."""
     start = draw(st.integers(0, max(len(content) - 1, 0)))
     stop = min(len(content), start + draw(st.integers(1, 40)))
     kind = draw(st.sampled_from(("cut", "end", "repeat", "overwrite", "number", "number")))
@@ -93,7 +93,9 @@ def mutate(content: bytes, draw: st.DrawFn) -> bytes:
 @pytest.mark.parametrize("name", WRITERS)
 @settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @given(draws=st.data())
-def test_mutated_valid_files(name: str, draws: st.DataObject, valid: dict[str, Contents], folder: Path) -> None:
+def test_mutated_valid_files_are_read_or_refused(
+    name: str, draws: st.DataObject, valid: dict[str, Contents], folder: Path
+) -> None:
     target = folder / name
     contents = valid[name]
     changed = draws.draw(st.sampled_from(sorted(contents)))

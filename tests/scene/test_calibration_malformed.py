@@ -1,4 +1,4 @@
-"""Damaged and hostile calibrations end in one sentence that names the file, the camera and the remedy."""
+"""Damaged and hostile calibrations raise an InputError with file, camera and hint."""
 
 import json
 import os
@@ -14,8 +14,6 @@ from calibration_writers import WRITERS, make_rig, output_content
 from page4d.errors import InputError
 from page4d.scene.calibration import files
 from page4d.scene.calibration.read import read_calibration
-
-KNOWN = "known: COLMAP, TOML, .qca.txt, transforms.json, intri/extri.yml, cameras.json"
 
 GARBAGE = {
     "empty": b"",
@@ -44,7 +42,7 @@ NAMES = (
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("name", NAMES)
-def test_garbage_is_refused_in_the_two_line_form(name: str, content: bytes, tmp_path: Path) -> None:
+def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp_path: Path) -> None:
     for each in {name, name.replace("intri", "extri"), name.replace("extri", "intri")}:
         (tmp_path / each).write_bytes(content)
     for stem in ("cameras", "images"):
@@ -58,10 +56,10 @@ def test_garbage_is_refused_in_the_two_line_form(name: str, content: bytes, tmp_
     begins = "cannot read calibration '" if content[:1] != b"[" else ""
     assert caught.value.message.startswith(begins)
     if begins and "no camera" not in caught.value.message:
-        assert caught.value.hint == KNOWN
+        assert caught.value.hint == files.SUPPORTED_FORMATS
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing.toml", tmp_path / "a\0b.toml", tmp_path / ("x" * 5000)):
         with pytest.raises(InputError, match=r"^calibration '.*' does not exist$"):
             read_calibration(path)
@@ -73,15 +71,15 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
         read_calibration(tmp_path / "x.toml")
 
 
-def test_a_folder_without_calibration_says_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"cannot read calibration '{tmp_path.name}': it holds no calibration file"):
+def test_a_folder_without_calibration_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"calibration '{tmp_path.name}': it contains no calibration file"):
         read_calibration(tmp_path)
 
 
-def test_two_calibrations_in_a_folder_are_named(tmp_path: Path) -> None:
+def test_a_folder_with_two_calibrations_is_refused(tmp_path: Path) -> None:
     for name in ("a.toml", "b.qca.txt"):
         (tmp_path / name).write_text("")
-    with pytest.raises(InputError, match=r"it holds 2 calibrations \(a.toml, b.qca.txt\); give one of them"):
+    with pytest.raises(InputError, match=r"it contains 2 calibrations \(a.toml, b.qca.txt\); pass one of them"):
         read_calibration(tmp_path)
 
 
@@ -110,7 +108,7 @@ def test_xml_with_a_dtd_is_refused(document: str, tmp_path: Path) -> None:
         read_calibration(path)
 
 
-def test_an_entity_bomb_costs_no_time(tmp_path: Path) -> None:
+def test_an_entity_bomb_is_refused_within_a_second(tmp_path: Path) -> None:
     entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 30))
     path = tmp_path / "x.qca.txt"
     path.write_text(f'<!DOCTYPE a [<!ENTITY e0 "ha">{entities}]><calibration>&e29;</calibration>')
@@ -120,19 +118,19 @@ def test_an_entity_bomb_costs_no_time(tmp_path: Path) -> None:
     assert time.monotonic() - start < 1
 
 
-def test_an_alias_bomb_costs_no_time(tmp_path: Path) -> None:
+def test_an_alias_bomb_is_refused_within_a_second(tmp_path: Path) -> None:
     levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
     (tmp_path / "intri.yml").write_text(f"a0: &a0 [x]\n{levels}K_1: {{rows: 3, cols: 3, data: *a39}}\nnames: [1]\n")
     (tmp_path / "extri.yml").write_text(
         "R_1: {rows: 3, cols: 1, data: [0, 0, 0]}\nT_1: {rows: 3, cols: 1, data: [0, 0, 0]}"
     )
     start = time.monotonic()
-    with pytest.raises(InputError, match=r"intri.yml/extri.yml: camera 1: K_1 holds something that is not a number"):
+    with pytest.raises(InputError, match=r"intri.yml/extri.yml: camera 1: K_1 contains a value that is not a number"):
         read_calibration(tmp_path)
     assert time.monotonic() - start < 1
 
 
-def test_yaml_tags_run_no_code(tmp_path: Path) -> None:
+def test_yaml_tags_do_not_run_code(tmp_path: Path) -> None:
     (tmp_path / "intri.yml").write_text('K_1: !!python/object/apply:os.system ["touch touched"]\n')
     (tmp_path / "extri.yml").write_text("a: 1\n")
     with pytest.raises(InputError):
@@ -141,7 +139,7 @@ def test_yaml_tags_run_no_code(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2**20, 2**40, 2**63, 2**64 - 1])
-def test_binary_counts_are_believed_only_as_far_as_the_file_goes(count: int, tmp_path: Path) -> None:
+def test_binary_counts_beyond_the_end_of_the_file_are_refused(count: int, tmp_path: Path) -> None:
     WRITERS["colmap-binary"](tmp_path, make_rig())
     model = tmp_path / "sparse" / "0"
     for name, place in (("cameras.bin", 0), ("images.bin", 0), ("images.bin", 8 + 64 + len("cam01.png") + 1)):
@@ -155,7 +153,7 @@ def test_binary_counts_are_believed_only_as_far_as_the_file_goes(count: int, tmp
 
 
 @pytest.mark.parametrize("name", ["cameras.bin", "images.bin"])
-def test_binary_files_cut_off_anywhere_are_incomplete(name: str, tmp_path: Path) -> None:
+def test_truncated_binary_files_are_refused(name: str, tmp_path: Path) -> None:
     WRITERS["colmap-binary"](tmp_path, make_rig())
     path = tmp_path / "sparse" / "0" / name
     original = path.read_bytes()
@@ -165,7 +163,7 @@ def test_binary_files_cut_off_anywhere_are_incomplete(name: str, tmp_path: Path)
             read_calibration(tmp_path)
 
 
-def test_colmap_models_that_are_not_supported_are_named(tmp_path: Path) -> None:
+def test_unsupported_colmap_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "images.txt").write_text("")
     (tmp_path / "cameras.txt").write_text("1 THIN_PRISM_FISHEYE 64 48 50 50 32 24 0 0 0 0 0 0 0 0\n")
     with pytest.raises(InputError, match=r"cameras.txt: the camera model THIN_PRISM_FISHEYE is not supported"):
@@ -175,7 +173,7 @@ def test_colmap_models_that_are_not_supported_are_named(tmp_path: Path) -> None:
         read_calibration(tmp_path)
 
 
-def test_a_colmap_image_without_its_lens_is_named(tmp_path: Path) -> None:
+def test_a_colmap_image_without_its_camera_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cameras.txt").write_text("1 PINHOLE 64 48 50 50 32 24\n")
     (tmp_path / "images.txt").write_text("1 1 0 0 0 0 0 0 2 cam05/0.png\n\n")
     with pytest.raises(InputError, match=r"camera cam05: image cam05/0.png uses camera number 2, which is missing"):
@@ -191,8 +189,8 @@ def edit_json(path: Path, edit: Callable[[Any], object]) -> Path:
 
 BAD_OUTPUT: dict[str, tuple[Callable[[Any], object], str]] = {
     "focal": (lambda v: v["intrinsics"][0].__setitem__(0, -5.0), "camera cam02: the focal length is -5 px"),
-    "scaled": (lambda v: v["world_to_camera"][0].__setitem__(0, 9.0), "camera cam02: rotation is not a rotation"),
-    "last row": (lambda v: v["world_to_camera"][3].__setitem__(0, 1.0), "camera cam02: the pose's last row"),
+    "scaled": (lambda v: v["world_to_camera"][0].__setitem__(0, 9.0), "camera cam02: the rotation is not a rotation"),
+    "last row": (lambda v: v["world_to_camera"][3].__setitem__(0, 1.0), "camera cam02: the last row of the pose"),
     "shape": (lambda v: v["intrinsics"].pop(), "camera cam02: intrinsics.*: List should have at least 3 items"),
     "text": (lambda v: v["intrinsics"][1].__setitem__(1, "x"), "camera cam02: intrinsics.*: Input should be a valid"),
     "missing": (lambda v: v.pop("world_to_camera"), "camera cam02: world_to_camera: Field required"),
@@ -204,7 +202,7 @@ BAD_OUTPUT: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_OUTPUT)
-def test_a_bad_camera_is_named_with_its_key(name: str, tmp_path: Path) -> None:
+def test_an_invalid_camera_is_refused_with_its_key(name: str, tmp_path: Path) -> None:
     edit, message = BAD_OUTPUT[name]
     path = WRITERS["output"](tmp_path, make_rig())
     edit_json(path, lambda content: edit(content["views"]["cam02"]))
@@ -214,27 +212,27 @@ def test_a_bad_camera_is_named_with_its_key(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_json_constants_are_refused_with_their_line(value: str, tmp_path: Path) -> None:
+def test_json_constants_are_refused_with_line_number(value: str, tmp_path: Path) -> None:
     text = json.dumps(output_content(make_rig()), indent=1).replace('"scale"', f'"more": {value},\n "scale"')
     line = text[: text.index(value)].count("\n") + 1
     (tmp_path / "cameras.json").write_text(text)
-    with pytest.raises(InputError, match=f"cameras.json': line {line}: {value} is not a number of JSON"):
+    with pytest.raises(InputError, match=f"cameras.json': line {line}: {value} is not a JSON number"):
         read_calibration(tmp_path / "cameras.json")
 
 
-def test_json_errors_name_the_line(tmp_path: Path) -> None:
+def test_json_errors_contain_the_line_number(tmp_path: Path) -> None:
     (tmp_path / "transforms.json").write_text('{\n "frames": [\n  {,\n')
     with pytest.raises(InputError, match=r"'transforms.json': line 3: Expecting property name"):
         read_calibration(tmp_path)
 
 
-def test_toml_errors_name_the_line(tmp_path: Path) -> None:
+def test_toml_errors_contain_the_line_number(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("[cam]\nsize = [1\n")
-    with pytest.raises(InputError, match=r"'x.toml': .*(line 3|end of document)"):
+    with pytest.raises(InputError, match=r"'x.toml': line 3: Unclosed array"):
         read_calibration(tmp_path)
 
 
-def test_duplicate_names_are_refused(tmp_path: Path) -> None:
+def test_repeated_camera_names_and_keys_are_refused(tmp_path: Path) -> None:
     toml = WRITERS["toml"](tmp_path, make_rig())
     toml.write_text(toml.read_text().replace('name = "cam03"', 'name = "cam01"'))
     with pytest.raises(InputError, match=r"^Calib.toml: camera cam01: the name appears twice"):
@@ -244,7 +242,7 @@ def test_duplicate_names_are_refused(tmp_path: Path) -> None:
         read_calibration(tmp_path / "cameras.json")
 
 
-def test_no_cameras_are_an_error(tmp_path: Path) -> None:
+def test_files_without_cameras_are_refused(tmp_path: Path) -> None:
     for name, text in (
         ("cameras.json", '{"views": {}}'),
         ("c.qca.txt", "<calibration/>"),
@@ -252,7 +250,7 @@ def test_no_cameras_are_an_error(tmp_path: Path) -> None:
         ("transforms.json", '{"frames": []}'),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(InputError, match=rf"{name}.*(no camera|no table|at least 1 item)"):
+        with pytest.raises(InputError, match=rf"{name}.*(no camera|at least 1 item)"):
             read_calibration(tmp_path / name)
 
 
@@ -264,12 +262,12 @@ def test_no_cameras_are_an_error(tmp_path: Path) -> None:
         ('skew="0.0"', 'skew="x"', r"camera cam01: skew of <intrinsic> is not a number \('x'\)"),
         ("focalLengthU", "focal", "camera cam01: focalLengthU of <intrinsic> is missing"),
         ('left="16"', 'left="1e99"', "camera cam01: fov_video spans"),
-        ('radialDistortion1="-0.21"', 'radialDistortion1="nan"', "camera cam01: distortion coefficients"),
+        ('radialDistortion1="-0.21"', 'radialDistortion1="nan"', "camera cam01: the distortion coefficients"),
         ("<calibration>", "<calibrations>", "not well-formed XML"),
         ("encoding='ASCII'", "encoding='nonsense'", "its text encoding is unknown|not well-formed"),
     ],
 )
-def test_damaged_qualisys_files_say_where(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_damaged_qualisys_files_are_refused_with_the_place(old: str, new: str, message: str, tmp_path: Path) -> None:
     path = WRITERS["qualisys"](tmp_path, make_rig())
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(InputError, match=message):
@@ -281,16 +279,16 @@ def test_damaged_qualisys_files_say_where(old: str, new: str, message: str, tmp_
     [
         ("K_cam01", "Q_cam01", r"intri.yml/extri.yml: camera cam01: K_cam01 is missing in intri.yml"),
         ("T_cam01", "Q_cam01", r"camera cam01: T_cam01 is missing in extri.yml"),
-        ("rows: 3", "rows: 300000000000", r"numbers for 3e\+11 x"),
-        ("rows: 3", "rows: 1.5", r"numbers for 1.5 x"),
-        ("data: [ ", "data: [ .Nan, ", r"camera cam01: \S+ has \d+ numbers for \d x \d"),
-        ("data: [ 611.25, ", "data: [ .Nan, ", "camera cam01: the intrinsics hold a number that is not finite"),
+        ("rows: 3", "rows: 300000000000", r"numbers for 3e\+11x"),
+        ("rows: 3", "rows: 1.5", r"numbers for 1.5x"),
+        ("data: [ ", "data: [ .Nan, ", r"camera cam01: \S+ has \d+ numbers for \dx\d"),
+        ("data: [ 611.25, ", "data: [ .Nan, ", "camera cam01: the intrinsics contain a non-finite number"),
         ("data: [", "data: {", r"intri.yml': line \d+: "),
         ("- cam02", "- cam01", r"calibration.*camera cam01: the name appears twice"),
         ("- cam02", "- cam99", r"camera cam99: T_cam99 is missing"),
     ],
 )
-def test_damaged_yaml_files_say_where(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_damaged_yaml_files_are_refused_with_the_place(old: str, new: str, message: str, tmp_path: Path) -> None:
     folder = tmp_path / "calibration"
     folder.mkdir()
     WRITERS["yaml"](folder, make_rig())
@@ -300,7 +298,7 @@ def test_damaged_yaml_files_say_where(old: str, new: str, message: str, tmp_path
         read_calibration(folder)
 
 
-def test_a_lone_intri_file_asks_for_its_partner(tmp_path: Path) -> None:
+def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path) -> None:
     WRITERS["yaml"](tmp_path, make_rig())
     (tmp_path / "extri.yml").unlink()
     with pytest.raises(InputError, match=r"extri.yml is missing \(intri.yml and extri.yml belong together\)"):
@@ -312,10 +310,10 @@ def test_a_lone_intri_file_asks_for_its_partner(tmp_path: Path) -> None:
     [
         (lambda c: c.update(camera_model="EQUIRECTANGULAR"), "camera cam01: the camera model EQUIRECTANGULAR is not"),
         (lambda c: c["frames"][0].update(k4=0.5), "camera cam01: k4 of the OPENCV model"),
-        (lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].pop("fl_y"), "camera cam01: there is neither fl_x"),
+        (lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].pop("fl_y"), "camera cam01: it has neither fl_x"),
         (
             lambda c: [c["frames"][0].pop(key) for key in ("w", "cx")],
-            "camera cam01: there is neither cx, cy nor w, h",
+            "camera cam01: it has neither cx, cy nor w, h",
         ),
         (lambda c: c["frames"][2].update(transform_matrix=[[1]]), "camera ./images/cam03.png: transform_matrix"),
         (lambda c: c["frames"][1].update(file_path="images/cam01.png"), "camera cam01: two images have this name"),
@@ -326,7 +324,9 @@ def test_a_lone_intri_file_asks_for_its_partner(tmp_path: Path) -> None:
         (lambda c: c["frames"][0].update(w=10**9), "camera cam01: w: Input should be less than or equal to 1000000"),
     ],
 )
-def test_damaged_transforms_say_where(edit: Callable[[Any], object], message: str, tmp_path: Path) -> None:
+def test_damaged_transforms_are_refused_with_the_place(
+    edit: Callable[[Any], object], message: str, tmp_path: Path
+) -> None:
     path = edit_json(WRITERS["nerfstudio"](tmp_path, make_rig()), edit)
     with pytest.raises(InputError, match=f"^transforms.json: {message}"):
         read_calibration(path)

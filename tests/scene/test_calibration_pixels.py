@@ -1,4 +1,4 @@
-"""One rig in every format gives the same pixels, sizes, names and unit; independent libraries agree."""
+"""One rig in every format has the same pixels, sizes, names and unit; independent libraries agree."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ METRIC_FORMATS = ("qualisys", "toml", "truth", "output")
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_one_rig_gives_the_same_pixels_in_every_format(name: str, tmp_path: Path) -> None:
+def test_one_rig_has_the_same_pixels_in_every_format(name: str, tmp_path: Path) -> None:
     rig = make_rig()
     calibration = read_calibration(WRITERS[name](tmp_path, rig))
     assert calibration.names == ("cam01", "cam02", "cam03")
@@ -38,7 +38,7 @@ def test_one_rig_gives_the_same_pixels_in_every_format(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", FISHEYE_FORMATS)
-def test_one_fisheye_rig_gives_the_same_pixels_in_every_format(name: str, tmp_path: Path) -> None:
+def test_one_fisheye_rig_has_the_same_pixels_in_every_format(name: str, tmp_path: Path) -> None:
     rig = make_rig(fisheye=True)
     calibration = read_calibration(WRITERS[name](tmp_path, rig))
     for true, camera in zip(rig, calibration.cameras, strict=True):
@@ -61,7 +61,7 @@ def test_a_unit_makes_arbitrary_formats_metric(tmp_path: Path) -> None:
     assert read_calibration(write_yaml(tmp_path, make_rig()), "m").scale is Scale.METRIC
 
 
-def test_cameras_a_kilometre_apart_are_suspected_to_be_in_millimetres(tmp_path: Path) -> None:
+def test_implausible_camera_distances_are_reported(tmp_path: Path) -> None:
     rig = make_rig()
     centers = [-camera.rotation.T @ camera.translation for camera in rig]
     distance = max(np.linalg.norm(a - b) for a in centers for b in centers) * 1000
@@ -84,7 +84,7 @@ def test_a_unit_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["qualisys", "toml", "nerfstudio", "truth", "output"])
-def test_content_decides_where_the_name_says_nothing(name: str, tmp_path: Path) -> None:
+def test_files_with_other_names_are_recognized_by_content(name: str, tmp_path: Path) -> None:
     path = WRITERS[name](tmp_path, make_rig())
     for other in ("calibration", "other.json" if path.suffix == ".json" else "other.dat"):
         renamed = tmp_path / other
@@ -93,19 +93,19 @@ def test_content_decides_where_the_name_says_nothing(name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_folder_may_be_given_instead_of_its_file(name: str, tmp_path: Path) -> None:
+def test_a_calibration_is_found_in_its_folder(name: str, tmp_path: Path) -> None:
     WRITERS[name](tmp_path, make_rig())
     assert read_calibration(tmp_path).names == ("cam01", "cam02", "cam03")
 
 
 @pytest.mark.parametrize("name", ["intri.yml", "extri.yml"])
-def test_either_yaml_file_may_be_given(name: str, tmp_path: Path) -> None:
+def test_either_yaml_file_is_accepted(name: str, tmp_path: Path) -> None:
     write_yaml(tmp_path, make_rig(), sizes=False)
     calibration = read_calibration(tmp_path / name)
     assert [camera.image_size for camera in calibration.cameras] == [None, None, None]
 
 
-def test_opencv_reads_back_what_we_read(tmp_path: Path) -> None:
+def test_opencv_reads_the_same_poses(tmp_path: Path) -> None:
     write_yaml(tmp_path, make_rig())
     storage = cv2.FileStorage(str(tmp_path / "extri.yml"), cv2.FILE_STORAGE_READ)
     for camera in read_calibration(tmp_path).cameras:
@@ -156,11 +156,11 @@ def test_pycolmap_agrees_on_every_camera_model(binary: bool, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["qualisys", "yaml", "nerfstudio", "nerfstudio-applied", "truth", "output"])
-def test_a_reflected_camera_is_named(name: str, tmp_path: Path) -> None:
+def test_a_reflected_camera_is_refused(name: str, tmp_path: Path) -> None:
     rig = make_rig()
     rig[1].rotation[0] *= -1
     with pytest.raises(
-        InputError, match=r"\S: camera cam02: rotation is not a rotation matrix \(det -1.00\)"
+        InputError, match=r"\S: camera cam02: the rotation is not a rotation matrix \(det -1.00\)"
     ) as caught:
         read_calibration(WRITERS[name](tmp_path, rig))
     assert caught.value.exit_code == 3

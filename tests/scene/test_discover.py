@@ -1,4 +1,4 @@
-"""Which entries of a folder are views, in which order, and what is said about the rest."""
+"""Views of a scene folder, their order, and notices about ignored entries."""
 
 from pathlib import Path
 
@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from page4d.errors import InputError, UsageError
 from page4d.scene.discover import discover, select_views
 from page4d.scene.files import natural_key
-from page4d.scene.open import SceneOptions, open_scene
+from page4d.scene.open import open_scene
 from page4d.scene.records import Level
+from page4d.settings import SceneOptions
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -24,42 +25,51 @@ def names(folder: Path) -> list[str]:
     return [candidate.name for candidate in discover(folder).candidates]
 
 
-def said(folder: Path) -> dict[str, Level]:
+def ignored(folder: Path) -> dict[str, Level]:
     return {notice.text: notice.level for notice in discover(folder).ignored}
 
 
-def test_views_stand_in_natural_order(tmp_path: Path) -> None:
+def test_views_are_in_natural_order(tmp_path: Path) -> None:
     touch(tmp_path, "cam10.mp4", "cam2.MP4", "cam1.mov", "Cam3.mkv", "cam4/0.png", "a b.webm", "ü.avi")
     assert names(tmp_path) == ["a b", "cam1", "cam2", "Cam3", "cam4", "cam10", "ü"]
 
 
-def test_the_rest_is_ignored_with_a_reason(tmp_path: Path) -> None:
+def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
     touch(tmp_path, "cam1.mp4", ".cam2.mp4", "notes.txt", "Calib.toml", "x.qca.txt", "transforms.json", "sync.json")
-    touch(tmp_path, "masks/cam1/0.png", "truth/0.png", "sparse/0/cameras.bin", "empty/readme.md", "c.mp4/x.txt")
+    touch(
+        tmp_path,
+        "cameras.txt",
+        "masks/cam1/0.png",
+        "truth/0.png",
+        "sparse/0/cameras.bin",
+        "empty/readme.md",
+        "c.mp4/x.txt",
+    )
     assert names(tmp_path) == ["cam1"]
-    found = said(tmp_path)
+    found = ignored(tmp_path)
     assert found["ignored .cam2.mp4: hidden"] is Level.INFO
     assert found["ignored notes.txt: not a video"] is Level.INFO
     assert found["ignored masks: masks, read with --masks"] is Level.INFO
     assert found["ignored empty: a folder without images"] is Level.INFO
     assert found["ignored c.mp4: a folder without images"] is Level.WARNING
-    hint = f"looks like a calibration; pass --calibration '{tmp_path / 'Calib.toml'}' to use it"
-    assert found[f"ignored Calib.toml: {hint}"] is Level.WARNING
+    reason = f"possibly a calibration; pass --calibration '{tmp_path / 'Calib.toml'}' to use it"
+    assert found[f"ignored Calib.toml: {reason}"] is Level.WARNING
+    assert any(text.startswith("ignored cameras.txt: possibly a calibration") for text in found)
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
 
 
-def test_of_two_sync_files_one_is_used_and_named(tmp_path: Path) -> None:
+def test_one_of_two_sync_files_is_used_and_reported(tmp_path: Path) -> None:
     touch(tmp_path, "cam1.mp4", "sync.json", "sync.toml")
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
-    assert "ignored sync.toml: sync.json is used" in said(tmp_path)
+    assert "ignored sync.toml: sync.json is used" in ignored(tmp_path)
 
 
-def test_names_that_meet_keep_their_suffix(tmp_path: Path) -> None:
+def test_repeated_names_keep_their_suffix(tmp_path: Path) -> None:
     touch(tmp_path, "cam1.mp4", "cam1.mov", "cam2.mp4", "cam3/0.png", "cam3.mp4")
     assert names(tmp_path) == ["cam1.mov", "cam1.mp4", "cam2", "cam3", "cam3.mp4"]
 
 
-def test_views_are_chosen_by_number_or_name(tmp_path: Path) -> None:
+def test_views_are_selected_by_number_or_name(tmp_path: Path) -> None:
     touch(tmp_path, *(f"cam{n}.mp4" for n in range(1, 5)))
     candidates = discover(tmp_path).candidates
     first, notices = select_views(candidates, 2, tmp_path)
@@ -68,34 +78,52 @@ def test_views_are_chosen_by_number_or_name(tmp_path: Path) -> None:
     assert select_views(candidates, 4, tmp_path)[1] == ()
     named, _ = select_views(candidates, ("cam3", "cam1"), tmp_path)
     assert [view.name for view in named] == ["cam3", "cam1"]
-    with pytest.raises(UsageError, match="--views names 'cam9', the videos are cam1, cam2, cam3, cam4"):
+    with pytest.raises(UsageError, match="no view is called 'cam9', the views are cam1, cam2, cam3, cam4"):
         select_views(candidates, ("cam9",), tmp_path)
-    with pytest.raises(UsageError, match="names a view twice"):
+    with pytest.raises(UsageError, match="--views contains a view twice"):
         select_views(candidates, ("cam1", "cam1"), tmp_path)
     with pytest.raises(InputError, match="has 4 videos"):
         select_views(candidates, 5, tmp_path)
 
 
 @pytest.mark.parametrize("views", [0, -1, ()])
-def test_no_views_at_all_are_refused(views: int | tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="--views must be positive"):
+def test_an_empty_selection_of_views_is_refused(views: int | tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="scene options: views"):
         SceneOptions(views=views)
 
 
-def test_folders_without_videos_say_what_was_looked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("fps", 0.0),
+        ("fps", float("nan")),
+        ("fps", float("inf")),
+        ("image_fps", -1.0),
+        ("stride", 0),
+        ("max_frames", 0),
+        ("depth_levels", 0.0),
+        ("max_megapixels", float("nan")),
+    ],
+)
+def test_values_out_of_range_are_refused(field: str, value: float) -> None:
+    with pytest.raises(UsageError, match=f"scene options: {field} is {value}"):
+        SceneOptions(**{field: value})
+
+
+def test_folders_without_videos_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no videos in"):
         discover(tmp_path)
     write_images(tmp_path, {f"{n}.png": frame for n, frame in enumerate(counter_clip(range(3)))})
     with pytest.raises(InputError) as caught:
         discover(tmp_path)
-    assert "it holds 3 images" in caught.value.hint
+    assert "it contains 3 images" in caught.value.hint
     with pytest.raises(UsageError, match="does not exist"):
         discover(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="is a file"):
         discover(tmp_path / "0.png")
 
 
-def test_the_same_recording_twice_is_said(tmp_path: Path) -> None:
+def test_copies_of_a_recording_are_reported(tmp_path: Path) -> None:
     path = write_counter_clip(tmp_path / "a.mp4", 3)
     (tmp_path / "b.mp4").write_bytes(path.read_bytes())
     write_counter_clip(tmp_path / "c.mp4", 4)
@@ -104,7 +132,7 @@ def test_the_same_recording_twice_is_said(tmp_path: Path) -> None:
     assert not any("c.mp4" in text for text in texts)
 
 
-def test_a_video_and_an_image_folder_make_one_scene(tmp_path: Path) -> None:
+def test_videos_and_image_folders_are_combined(tmp_path: Path) -> None:
     write_counter_clip(tmp_path / "a.mp4", 12)
     write_images(tmp_path / "b", {f"{n + 40:03}.png": frame for n, frame in enumerate(counter_clip(range(12)))})
     scene = open_scene(tmp_path, image_fps=30)
@@ -112,7 +140,7 @@ def test_a_video_and_an_image_folder_make_one_scene(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=8), unique=True))
-def test_natural_order_is_total(texts: list[str]) -> None:
+def test_natural_order_is_a_total_order(texts: list[str]) -> None:
     ordered = sorted(texts, key=natural_key)
     backwards = texts[::-1]
     assert sorted(backwards, key=natural_key) == ordered

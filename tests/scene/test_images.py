@@ -1,4 +1,4 @@
-"""Image folders: numbers are times, bits are kept, pictures stand upright, damage is named."""
+"""Image folders: timing by frame number, bit depth, orientation and damage."""
 
 import struct
 import zlib
@@ -19,7 +19,7 @@ from page4d.scene.records import Scene
 
 
 def numbered(folder: Path, numbers: dict[str, int] | list[int], pattern: str = "{:04}.png") -> Path:
-    """Write pictures that show their own number."""
+    """Write images that encode their number."""
     named = numbers if isinstance(numbers, dict) else {pattern.format(number): number for number in numbers}
     return write_images(folder, {name: counter_image(number) for name, number in named.items()})
 
@@ -42,7 +42,7 @@ def texts(scene: Scene) -> str:
     return "\n".join(notice.text for notice in scene.notices)
 
 
-def test_a_missing_image_leaves_a_gap_and_shifts_nothing(tmp_path: Path) -> None:
+def test_a_missing_image_leaves_a_gap(tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(20)))
     numbered(tmp_path / "b", [n for n in range(20) if n not in (6, 7, 13)])
     scene = open_scene(tmp_path, image_fps=25)
@@ -55,7 +55,7 @@ def test_a_missing_image_leaves_a_gap_and_shifts_nothing(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("step", [1, 2, 10])
-def test_folders_that_begin_at_different_numbers_meet_by_number(step: int, tmp_path: Path) -> None:
+def test_folders_that_begin_at_different_numbers_are_aligned_by_number(step: int, tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(100, 100 + 20 * step, step)))
     numbered(tmp_path / "b", list(range(100 + 5 * step, 100 + 25 * step, step)))
     scene = open_scene(tmp_path, image_fps=10)
@@ -65,7 +65,7 @@ def test_folders_that_begin_at_different_numbers_meet_by_number(step: int, tmp_p
     np.testing.assert_allclose(scene.times, 0.5 + np.arange(15) / 10)
 
 
-def test_a_sparser_view_pairs_with_the_same_numbers(tmp_path: Path) -> None:
+def test_views_of_different_rate_are_paired_by_number(tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(20)))
     numbered(tmp_path / "b", list(range(0, 20, 2)))
     found = counts(open_scene(tmp_path, image_fps=30))
@@ -80,17 +80,17 @@ def test_a_sparser_view_pairs_with_the_same_numbers(tmp_path: Path) -> None:
         {f"{n}.{suffix}": n for n, suffix in zip([1, 1, 2, 3], ["png", "bmp", "png", "png"], strict=True)},
     ],
 )
-def test_names_that_do_not_count_frames_are_counted_and_said(names: dict[str, int], tmp_path: Path) -> None:
+def test_images_without_frame_numbers_are_counted_and_reported(names: dict[str, int], tmp_path: Path) -> None:
     for view in "ab":
         numbered(tmp_path / view, names)
     scene = open_scene(tmp_path, image_fps=30)
     assert scene.synchronisation == "same start"
-    assert "a/, b/: the file names do not number the frames; images are counted" in texts(scene)
+    assert "a/, b/: file names without frame numbers; images are counted" in texts(scene)
     np.testing.assert_allclose(scene.times, np.arange(len(names)) / 30)
     assert [view.indices for view in scene.views] == [tuple(range(len(names)))] * 2
 
 
-def test_order_is_natural_and_hidden_files_are_left_out(tmp_path: Path) -> None:
+def test_images_are_in_natural_order_without_hidden_files(tmp_path: Path) -> None:
     numbered(tmp_path / "a", [8, 9, 10, 11, 100], "f{}.png")
     (tmp_path / "a" / "._f8.png").write_bytes(b"resource fork")
     (tmp_path / "a" / "Thumbs.db").write_bytes(b"x")
@@ -99,9 +99,9 @@ def test_order_is_natural_and_hidden_files_are_left_out(tmp_path: Path) -> None:
     assert source.numbers == (8, 9, 10, 11, 100)
 
 
-def test_the_rate_of_images_is_asked_for(tmp_path: Path) -> None:
+def test_an_assumed_image_rate_is_reported(tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(4)))
-    assert "a/: images carry no time; assuming 30 fps (--image-fps)" in texts(open_scene(tmp_path))
+    assert "a/: images have no time stamps; assuming 30 fps (--image-fps)" in texts(open_scene(tmp_path))
     assert "assuming" not in texts(open_scene(tmp_path, image_fps=30))
 
 
@@ -119,7 +119,7 @@ def test_sixteen_bits_are_kept(suffix: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA"])
 @pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_every_kind_of_picture_becomes_rgb(mode: str, suffix: str, tmp_path: Path) -> None:
+def test_every_image_mode_is_converted_to_rgb(mode: str, suffix: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     image = Image.fromarray(counter_image(0b101100111000)).convert(mode)
     image.save(tmp_path / "a" / f"0.{suffix}")
@@ -152,7 +152,7 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
     assert read_counter(found / 255) == 0b100000010011
 
 
-def test_sizes_that_differ_are_refused(tmp_path: Path) -> None:
+def test_images_of_different_size_are_refused(tmp_path: Path) -> None:
     write_images(tmp_path / "a", {f"{n}.png": frame for n, frame in enumerate(counter_clip(range(5)))})
     write_images(tmp_path / "a", {"2.png": counter_image(2, (24, 32))})
     with pytest.raises(InputError, match=r"a/2\.png is 32x24, the others 64x48"):
@@ -185,25 +185,25 @@ def broken(kind: str, suffix: str, path: Path) -> None:
         ("deep scrambled", "png"),
     ],
 )
-def test_a_damaged_image_is_named_and_never_shown(kind: str, suffix: str, tmp_path: Path) -> None:
+def test_damaged_images_are_refused(kind: str, suffix: str, tmp_path: Path) -> None:
     for view in "ab":
         write_images(tmp_path / view, {f"{n}.{suffix}": frame for n, frame in enumerate(counter_clip(range(3)))})
     broken(kind, suffix, tmp_path / "b" / f"1.{suffix}")
-    with pytest.raises(InputError, match=rf"b/1\.{suffix} is (damaged|not an image that can be read)"):
+    with pytest.raises(InputError, match=rf"b/1\.{suffix} is (damaged|not a readable image)"):
         counts(open_scene(tmp_path))
 
 
-def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+def test_files_that_are_not_images_are_refused(tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(3)))
     (tmp_path / "a" / "0001.png").write_text("<html>")
-    with pytest.raises(InputError, match=r"a/0001\.png is not an image that can be read"):
+    with pytest.raises(InputError, match=r"a/0001\.png is not a readable image"):
         open_scene(tmp_path)
     (tmp_path / "a" / "0001.png").write_text("")
     with pytest.raises(InputError, match=r"0001\.png is empty"):
         open_scene(tmp_path)
 
 
-def test_a_small_file_that_unpacks_to_gigapixels_is_refused_from_its_header(tmp_path: Path) -> None:
+def test_a_decompression_bomb_is_refused_by_its_header(tmp_path: Path) -> None:
     def chunk(name: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 

@@ -1,4 +1,4 @@
-"""Images reach a network with exactly the pixels that the loaders of the public networks make of them."""
+"""Network input of the published preprocessing equals that of the public loaders, pixel by pixel."""
 
 import hashlib
 import json
@@ -12,7 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
-from page4d.geometry.preprocess import Preprocess, place_views
+from page4d.choices import Preprocess
+from page4d.geometry.preprocess import place_views
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameBatch, Scene
@@ -42,7 +43,7 @@ def scene_of(pictures: dict[str, Tensor], folder: Path) -> Scene:
 
 
 def levels(batch: FrameBatch) -> Tensor:
-    """The images as bytes [V, 3, H, W]; every value is one of 256 levels over 255, to the last bit."""
+    """Return the images as bytes [V, 3, H, W]; asserts that every value is exactly a multiple of 1/255."""
     images = batch.images[0, 0]
     bytes_ = (images * 255).round().to(torch.uint8)
     assert torch.equal(bytes_.float() / 255, images)
@@ -50,7 +51,7 @@ def levels(batch: FrameBatch) -> Tensor:
 
 
 @pytest.mark.parametrize("name", list(HASHES))
-def test_pixels_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
+def test_pixel_hashes_equal_the_reference(name: str, tmp_path: Path) -> None:
     inputs = load_file(GOLDEN / "preprocess_inputs.safetensors")
     way, _, picture = name.partition("/")
     names = [picture] if picture else ["land", "rgba"]
@@ -59,10 +60,10 @@ def test_pixels_are_the_recorded_ones(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["vggt_crop", "vggt_pad", "vggt_mixed", "pi3"])
-def test_pixels_are_all_the_recorded_ones(way: str, tmp_path: Path) -> None:
+def test_all_pixels_equal_the_reference(way: str, tmp_path: Path) -> None:
     path = SHARED / f"preprocess_{way}.safetensors"
     if not path.exists():
-        pytest.skip(f"{path} is not there")
+        pytest.skip(f"{path} is missing")
     tensors = load_file(path)
     for number, (name, expected) in enumerate(tensors.items()):
         kind, _, rest = name.partition("/")
@@ -75,7 +76,7 @@ def test_pixels_are_all_the_recorded_ones(way: str, tmp_path: Path) -> None:
         assert torch.equal(ours[0] if picture else ours, expected), name
 
 
-def test_padding_is_white_and_not_valid(tmp_path: Path) -> None:
+def test_padding_is_white_and_invalid(tmp_path: Path) -> None:
     picture = torch.full((40, 80, 3), 40, dtype=torch.uint8)
     batch = read(scene_of({"a": picture}, tmp_path), Preprocess.VGGT_PAD)
     outside = ~batch.valid[0, 0, 0]
@@ -84,8 +85,8 @@ def test_padding_is_white_and_not_valid(tmp_path: Path) -> None:
     assert outside.sum() == 518 * (518 - 252)
 
 
-def test_what_is_cut_away_is_the_same_in_image_mask_and_depth(tmp_path: Path) -> None:
-    """A band of rows that is bright, marked and near, of a view of which only the middle is kept."""
+def test_image_mask_and_depth_are_cropped_equally(tmp_path: Path) -> None:
+    """A band of rows is bright, masked and near, in a view that is cropped to its middle."""
     rig, band = tmp_path / "rig", slice(30, 35)
     for folder, kind in ((rig, np.uint8), (tmp_path / "m", np.uint8), (tmp_path / "d", np.uint16)):
         pixels = np.zeros((96, 56), kind)
@@ -107,7 +108,7 @@ def test_what_is_cut_away_is_the_same_in_image_mask_and_depth(tmp_path: Path) ->
     assert bool(batch.valid.all())
 
 
-def test_only_the_vggt_loader_lets_white_through(tmp_path: Path) -> None:
+def test_only_vggt_preprocessing_blends_alpha_with_white(tmp_path: Path) -> None:
     picture = np.zeros((56, 56, 4), np.uint8)
     picture[:28, :, 3] = 255  # the upper half is black, the lower one transparent
     scene = scene_of({"a": torch.from_numpy(picture)}, tmp_path)
@@ -117,7 +118,7 @@ def test_only_the_vggt_loader_lets_white_through(tmp_path: Path) -> None:
         assert float(image[-100, 100]) == expected
 
 
-def test_videos_and_deep_images_are_resampled_by_the_same_filter(tmp_path: Path) -> None:
+def test_videos_and_sixteen_bit_images_are_resampled_by_the_same_filter(tmp_path: Path) -> None:
     ramp = np.linspace(0, 255, 64).round().astype(np.uint8)
     picture = np.repeat(np.broadcast_to(ramp, (48, 64))[..., None], 3, axis=2)
     expected = np.asarray(Image.fromarray(picture).resize((518, 392), Image.Resampling.BICUBIC)) / 255

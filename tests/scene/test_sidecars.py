@@ -1,4 +1,4 @@
-"""Masks and measured depth beside the videos: paired with the right frames, read without a change."""
+"""Masks and measured depth: paired with the correct frames and read exactly."""
 
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from clip_writers import (
     write_video,
 )
 
+from page4d.choices import MaskMeaning
 from page4d.errors import InputError, UsageError
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch, MaskMeaning, Scene
+from page4d.scene.records import FrameBatch, Scene
 
 
 def read(scene: Scene, long_side: int = 64) -> FrameBatch:
@@ -43,7 +44,7 @@ def rig(tmp_path: Path) -> Path:
 
 
 def write_masks(folder: Path, kind: str, scale: float = 1.0) -> Path:
-    """Write masks that spell the frame's number, as numbered images or as a video."""
+    """Write masks that encode the frame number, as numbered images or as a video."""
     height, width = round(48 * scale), round(64 * scale)
     frames = counter_clip(range(12), (height, width))
     for name in ("a", "b"):
@@ -57,7 +58,7 @@ def write_masks(folder: Path, kind: str, scale: float = 1.0) -> Path:
 
 @pytest.mark.parametrize("kind", ["images", "video"])
 @pytest.mark.parametrize("scale", [1.0, 0.5, 2.0])
-def test_masks_belong_to_the_frames_of_their_view(kind: str, scale: float, rig: Path, tmp_path: Path) -> None:
+def test_masks_are_paired_with_the_frames_of_their_view(kind: str, scale: float, rig: Path, tmp_path: Path) -> None:
     masks = write_masks(tmp_path / "m", kind, scale)
     batch = read(open_scene(rig, masks=masks))
     assert batch.dynamic is not None
@@ -68,14 +69,14 @@ def test_masks_belong_to_the_frames_of_their_view(kind: str, scale: float, rig: 
 
 
 @pytest.mark.parametrize("meaning", [MaskMeaning.IGNORE, MaskMeaning.KEEP])
-def test_masks_take_pixels_out(meaning: MaskMeaning, rig: Path, tmp_path: Path) -> None:
+def test_masks_exclude_pixels(meaning: MaskMeaning, rig: Path, tmp_path: Path) -> None:
     batch = read(open_scene(rig, masks=write_masks(tmp_path / "m", "images"), mask_meaning=meaning))
     assert batch.dynamic is None
     marked = torch.from_numpy(np.stack([counter_image(n)[..., 0] > 0 for n in range(3, 12)]))
     assert torch.equal(batch.valid[0, :, 0], marked if meaning is MaskMeaning.KEEP else ~marked)
 
 
-def test_one_marked_pixel_spoils_a_small_one(rig: Path, tmp_path: Path) -> None:
+def test_one_marked_pixel_excludes_its_network_pixel(rig: Path, tmp_path: Path) -> None:
     mask = np.zeros((48, 64), np.uint8)
     mask[20, 30] = 255
     for name in "ab":
@@ -88,7 +89,7 @@ def test_one_marked_pixel_spoils_a_small_one(rig: Path, tmp_path: Path) -> None:
     assert not kept.any()
 
 
-def test_a_view_without_masks_is_said_and_counts_as_unknown(rig: Path, tmp_path: Path) -> None:
+def test_a_view_without_masks_is_reported_and_has_unknown_motion(rig: Path, tmp_path: Path) -> None:
     write_images(tmp_path / "m" / "b", {f"{n}.png": np.full((48, 64), 255, np.uint8) for n in range(12)})
     scene = open_scene(rig, masks=tmp_path / "m")
     assert "no masks for a" in [notice.text for notice in scene.notices]
@@ -113,14 +114,14 @@ def test_measured_depth_is_exact(rig: Path, tmp_path: Path) -> None:
     assert small is not None
     height, width = small.shape[-2:]
     fits = np.zeros((height, width), dtype=bool)
-    for side in (-1e-6, 1e-6):  # where a centre lies between two measurements, either is nearest
+    for side in (-1e-6, 1e-6):  # a centre between two measurements may take either
         rows = ((np.arange(height) + 0.5) * 48 / height).astype(int)
         columns = ((np.arange(width) + 0.5) * 64 / width + side).astype(int)
         fits |= small[0, 0, 1].numpy() == (depth[0][rows][:, columns] / 4000).astype(np.float32)
     assert fits.all()
 
 
-def test_depth_of_another_scale_lies_over_the_same_picture(rig: Path, tmp_path: Path) -> None:
+def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_path: Path) -> None:
     depth = np.repeat(np.repeat(np.arange(24 * 32, dtype=np.uint16).reshape(24, 32), 2, axis=0), 2, axis=1)
     for name in "ab":
         write_images(tmp_path / "d" / name, {f"{n:04}.png": depth[::2, ::2] for n in range(12)})
@@ -129,7 +130,7 @@ def test_depth_of_another_scale_lies_over_the_same_picture(rig: Path, tmp_path: 
     np.testing.assert_array_equal(batch.depth[0, 0, 0].numpy(), depth.astype(np.float32))
 
 
-def test_images_pair_with_images_by_name(tmp_path: Path) -> None:
+def test_masks_of_image_folders_are_paired_by_name(tmp_path: Path) -> None:
     for name in "ab":
         write_images(tmp_path / "rig" / name, {f"{n:03}.png": counter_image(n) for n in range(20, 32)})
         masks = {f"{n:03}.png": counter_image(n)[..., 0] for n in range(40)}
@@ -138,11 +139,11 @@ def test_images_pair_with_images_by_name(tmp_path: Path) -> None:
     assert batch.dynamic is not None
     assert mask_numbers(batch.dynamic[0, :, 1]) == list(range(22, 29))
     (tmp_path / "m" / "b" / "025.png").unlink()
-    with pytest.raises(InputError, match="masks of b: none for 1 of 12 frames, first 025"):
+    with pytest.raises(InputError, match="masks of b: missing for 1 of 12 frames, first 025"):
         open_scene(tmp_path / "rig", masks=tmp_path / "m", image_fps=30)
 
 
-def test_what_does_not_fit_is_refused(rig: Path, tmp_path: Path) -> None:
+def test_sidecars_that_do_not_match_their_view_are_refused(rig: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         open_scene(rig, masks=tmp_path / "nowhere")
     (tmp_path / "m").mkdir()
@@ -153,11 +154,11 @@ def test_what_does_not_fit_is_refused(rig: Path, tmp_path: Path) -> None:
         open_scene(rig, masks=tmp_path / "m")
     (tmp_path / "m" / "a.mp4").unlink()
     write_images(tmp_path / "m" / "a", {f"{n}.png": np.zeros((48, 48), np.uint8) for n in range(12)})
-    with pytest.raises(InputError, match="masks of a are 48x48, its frames 64x48: not the same picture"):
+    with pytest.raises(InputError, match="masks of a are 48x48, its frames 64x48: aspect ratios differ"):
         open_scene(rig, masks=tmp_path / "m")
 
 
-def test_gray_depth_of_more_than_sixteen_bits_is_refused(rig: Path, tmp_path: Path) -> None:
+def test_depth_of_more_than_sixteen_bits_is_refused(rig: Path, tmp_path: Path) -> None:
     (tmp_path / "d" / "a").mkdir(parents=True)
     for n in range(12):
         cv2.imwrite(str(tmp_path / "d" / "a" / f"{n}.tif"), np.ones((48, 64), np.float32))

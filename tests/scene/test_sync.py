@@ -1,4 +1,4 @@
-"""Views of any rate, offset and clock come out aligned, whatever tells how they belong together."""
+"""Views of any rate, offset and clock are aligned, with every synchronization method."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from page4d.errors import InputError, Page4DError, UsageError
 from page4d.scene import video
-from page4d.scene.audio import correlate_sound
+from page4d.scene.audio import correlate_audio
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameBatch, Scene
@@ -31,11 +31,11 @@ from page4d.scene.sync import read_sync_file, timecode_seconds
 
 TICK = Fraction(1, 90000)
 ROUNDING = 1e-4
-"""Seconds: MP4 and TS round time stamps to less."""
+"""Upper bound in seconds on the rounding of time stamps in MP4 and TS."""
 
 
 class Rig:
-    """A folder of clips with burned-in counters, and the true time of every count on the common clock."""
+    """A folder of clips with encoded frame numbers, and the true time of every frame on the common clock."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class Rig:
         self._clocks: dict[str, tuple[float, float]] = {}
 
     def add(self, file: str, own_times: Any, clock: tuple[float, float] = (0.0, 1.0), **settings: Any) -> None:
-        """Write a clip whose frames are taken at `own_times`; its clock runs as (offset, rate) say."""
+        """Write a clip with frames at `own_times` of a clock with (offset, rate)."""
         (self.folder / file).parent.mkdir(exist_ok=True, parents=True)
         turned = settings.pop("turned", 0)
         size = settings.pop("size", (48, 64))
@@ -66,7 +66,7 @@ class Rig:
         return open_scene(self.folder, **options)
 
     def check(self, scene: Scene, batches: list[FrameBatch]) -> Any:
-        """Compare the time of every frame that was delivered with the instant it stands for; return the counters."""
+        """Compare the true time of every returned frame with its instant; return the counters."""
         counts = np.concatenate([read_batch(batch) for batch in batches])
         times = np.concatenate([batch.times.numpy() for batch in batches])
         for view, name in enumerate(scene.view_names):
@@ -80,7 +80,7 @@ def steady(rate: Fraction | float, duration_s: float) -> list[Fraction]:
 
 
 def read_batch(batch: FrameBatch) -> Any:
-    """Read the counters [T, V] off the pictures, padding left out."""
+    """Decode the counters [T, V] from the images without padding."""
     counts = []
     for instant in batch.images[0]:
         pictures = [
@@ -92,7 +92,7 @@ def read_batch(batch: FrameBatch) -> Any:
 
 
 def read_all(scene: Scene, chunk: int = 1000, overlap: int = 0, long_side: int = 56) -> list[FrameBatch]:
-    """Read a scene in chunks and return what each adds."""
+    """Read a scene in chunks and return the instants that each adds."""
     batches = []
     with open_batches(scene, long_side=long_side, multiple=14) as reader:
         for start in range(0, scene.num_times, chunk):
@@ -113,22 +113,22 @@ def _from(batch: FrameBatch, start: int) -> FrameBatch:
 
 
 def mixed_rig(folder: Path, duration_s: float = 1.6) -> Rig:
-    """Five rates, offsets and drifting clocks, a variable rate, a rotated phone, B-frames, several containers."""
+    """Write clips of five rates with offsets, drifting clocks, a variable rate, rotation and B-frames."""
     rig = Rig(folder)
     b_frames = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0"}
     random = np.random.default_rng(4)
-    wavering = np.cumsum(np.r_[0, random.uniform(0.026, 0.041, 45)])
+    irregular = np.cumsum(np.r_[0, random.uniform(0.026, 0.041, 45)])
     rig.add("cam24.mp4", steady(24, duration_s), (0.0, 1.0), rate=24)
     rig.add("cam25.mkv", steady(25, duration_s), (-0.113, 1.001), rate=25, options=b_frames)
     rig.add("cam29.mp4", steady(NTSC, duration_s), (0.217, 0.9995), rate=NTSC, options=b_frames)
     rig.add("cam30.ts", steady(30, duration_s), (0.051, 1.0), rate=30, options=b_frames)
     rig.add("cam60.mov", steady(60, duration_s), (0.302, 1.002), rate=60)
-    rig.add("phone.mp4", wavering, (0.08, 1.0), turned=90, size=(64, 48))
+    rig.add("phone.mp4", irregular, (0.08, 1.0), turned=90, size=(64, 48))
     rig.add("upside.mp4", steady(30, duration_s), (0.1234, 1.0), turned=180)
     return rig
 
 
-def test_all_rates_and_clocks_come_out_within_half_a_frame(tmp_path: Path) -> None:
+def test_all_rates_and_clocks_are_aligned_within_half_a_frame(tmp_path: Path) -> None:
     rig = mixed_rig(tmp_path)
     scene = rig.open()
     assert scene.synchronisation == "file sync.json"
@@ -154,7 +154,7 @@ def test_all_rates_and_clocks_come_out_within_half_a_frame(tmp_path: Path) -> No
         {"views": 3},
     ],
 )
-def test_every_selection_stays_aligned(options: dict[str, Any], tmp_path: Path) -> None:
+def test_every_selection_is_aligned(options: dict[str, Any], tmp_path: Path) -> None:
     rig = mixed_rig(tmp_path, 1.0)
     scene = rig.open(**options)
     rig.check(scene, read_all(scene))
@@ -162,7 +162,7 @@ def test_every_selection_stays_aligned(options: dict[str, Any], tmp_path: Path) 
         np.testing.assert_allclose(np.diff(scene.times), 1 / options["fps"])
 
 
-def test_cameras_that_start_together_show_the_same_counter(tmp_path: Path) -> None:
+def test_views_with_a_common_start_have_equal_frame_numbers(tmp_path: Path) -> None:
     for name in ("a.mp4", "b.mkv", "c.ts", "d.avi", "e.h264", "f.webm"):
         codec = {"codec": "libvpx-vp9", "options": {"cpu-used": "8", "b": "2000000"}} if name.startswith("f") else {}
         write_counter_clip(tmp_path / name, 20, **codec)
@@ -192,7 +192,7 @@ def test_chunks_with_overlap_decode_every_frame_once(
     assert converted == sum(len(set(view.indices)) for view in scene.views)
 
 
-def test_a_jump_far_ahead_stays_aligned(tmp_path: Path) -> None:
+def test_frames_after_seeking_are_aligned(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     sparse = {"preset": "fast", "x264-params": "keyint=90:min-keyint=90:bframes=3:scenecut=0:open-gop=1"}
     rig.add("a.mp4", steady(25, 14), rate=25, options=sparse)
@@ -204,7 +204,7 @@ def test_a_jump_far_ahead_stays_aligned(tmp_path: Path) -> None:
     rig.check(scene, read_all(scene))
 
 
-def test_views_of_different_length_share_their_common_span(tmp_path: Path) -> None:
+def test_views_of_different_length_are_cut_to_the_common_span(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.add("long.mp4", steady(30, 2))
     rig.add("late.mp4", steady(30, 1), (0.4, 1.0))
@@ -218,7 +218,7 @@ def test_views_of_different_length_share_their_common_span(tmp_path: Path) -> No
     assert "common span 0.40-1.07 s (21 frames); late starts last, short ends first" in texts
 
 
-def test_frames_that_one_view_dropped_are_left_out_of_all_and_counted(tmp_path: Path) -> None:
+def test_instants_of_dropped_frames_are_left_out_and_counted(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     times = steady(30, 1)
     rig.add("a.mp4", times)
@@ -228,10 +228,10 @@ def test_frames_that_one_view_dropped_are_left_out_of_all_and_counted(tmp_path: 
     assert counts[:, 0].tolist() == [count for count in range(30) if count not in (4, 5, 17)]
     assert counts[:, 1].tolist() == list(range(27))
     texts = [notice.text for notice in scene.notices]
-    assert "3 instants left out: b has no frame within half a period (first at 0.133 s)" in texts
+    assert "3 instants left out: b has no frame within half a frame period (first at 0.133 s)" in texts
 
 
-def test_doubled_frames_shift_nothing(tmp_path: Path) -> None:
+def test_duplicated_frames_do_not_shift_the_alignment(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     times = steady(30, 1)
     rig.add("a.mp4", times)
@@ -241,7 +241,7 @@ def test_doubled_frames_shift_nothing(tmp_path: Path) -> None:
     assert len(set(counts[:, 1])) == 30
 
 
-def test_one_frame_beside_a_video(tmp_path: Path) -> None:
+def test_a_video_of_one_frame_gives_one_instant(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.add("a.mp4", steady(30, 1))
     write_counter_clip(tmp_path / "b.mp4", 1)
@@ -276,7 +276,7 @@ def test_offsets_without_a_common_span_are_refused(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("measured", [1.0, 1 + 2e-4, 1 - 2e-4])
-def test_time_codes_count_as_smpte_says(code: str, fps: float, seconds: float, measured: float) -> None:
+def test_time_codes_are_counted_as_in_smpte_st_12_1(code: str, fps: float, seconds: float, measured: float) -> None:
     assert timecode_seconds(code, fps * measured) == pytest.approx(seconds, abs=1e-6)
 
 
@@ -287,13 +287,13 @@ def test_drop_frame_codes_follow_the_wall_clock() -> None:
 
 
 @pytest.mark.parametrize("code", ["", "1:00:00:00", "01:00:00", "aa:bb:cc:dd", "01:00:00:00:00"])
-def test_what_is_no_time_code_is_refused(code: str) -> None:
+def test_malformed_time_codes_are_refused(code: str) -> None:
     with pytest.raises(InputError, match="is not a time code"):
         timecode_seconds(code, 25)
 
 
 @pytest.mark.parametrize("suffix", ["mov", "mp4", "mxf"])
-def test_embedded_time_codes_align(suffix: str, tmp_path: Path) -> None:
+def test_views_are_aligned_by_embedded_time_codes(suffix: str, tmp_path: Path) -> None:
     codec = {"codec": "mpeg2video", "options": {"b": "2000000"}} if suffix == "mxf" else {}
     for name, code in (("a", "10:00:00:05"), ("b", "10:00:00:12"), ("c", "10:00:00:00")):
         write_counter_clip(tmp_path / f"{name}.{suffix}", 25, rate=25, metadata={"timecode": code}, **codec)
@@ -306,7 +306,7 @@ def test_embedded_time_codes_align(suffix: str, tmp_path: Path) -> None:
         assert (np.diff(counts, axis=0) == 1).all()
 
 
-def test_time_codes_of_drop_frame_footage_survive_rounded_time_stamps_and_gaps(tmp_path: Path) -> None:
+def test_drop_frame_time_codes_tolerate_rounded_time_stamps_and_gaps(tmp_path: Path) -> None:
     write_counter_clip(tmp_path / "a.mkv", 40, rate=NTSC, metadata={"timecode": "14:37:12;20"})
     ticks = [count * 3003 for count in range(40) if count not in (7, 8, 9, 21)]
     write_counter_clip(
@@ -316,7 +316,7 @@ def test_time_codes_of_drop_frame_footage_survive_rounded_time_stamps_and_gaps(t
     assert scene.views[1].clock.offset_s == pytest.approx(7 * 1001 / 30000, abs=1e-6)
 
 
-def test_time_codes_need_every_view(tmp_path: Path) -> None:
+def test_time_codes_are_required_in_every_view(tmp_path: Path) -> None:
     write_counter_clip(tmp_path / "a.mov", 9, metadata={"timecode": "10:00:00:05"})
     write_counter_clip(tmp_path / "b.mov", 9)
     assert open_scene(tmp_path).synchronisation == "same start"
@@ -325,7 +325,7 @@ def test_time_codes_need_every_view(tmp_path: Path) -> None:
 
 
 def noise(seconds: float, rate: int = 48000, seed: int = 0) -> Any:
-    """Sound with bursts, as claps and speech have."""
+    """Return noise with bursts, like claps and speech."""
     random = np.random.default_rng(seed)
     count = round(seconds * rate)
     loudness = np.interp(np.arange(count), np.linspace(0, count, 60), random.uniform(0.05, 0.5, 60) ** 2)
@@ -336,22 +336,22 @@ def noise(seconds: float, rate: int = 48000, seed: int = 0) -> Any:
     ("suffix", "sound_codec"), [("mp4", "aac"), ("mov", "pcm_s16le"), ("mkv", "aac"), ("mkv", "flac"), ("ts", "mp2")]
 )
 @pytest.mark.parametrize(("shift_s", "late_s"), [(0.5, 0.0), (-0.7, 0.0), (0.3456, 0.25)])
-def test_sound_gives_the_shift_to_a_millisecond(
+def test_audio_gives_the_offset_within_a_millisecond(
     suffix: str, sound_codec: str, shift_s: float, late_s: float, tmp_path: Path
 ) -> None:
-    """The second camera starts `shift_s` after the first; its microphone another `late_s` after its pictures."""
+    """The second camera starts `shift_s` after the first, its audio track `late_s` after its video track."""
     event, rate = noise(6), 48000
     first, second = (round((1 + start) * rate) for start in (0, shift_s + late_s))
     for name, start, late in (("a", first, 0.0), ("b", second, late_s)):
-        heard = event[start : start + 3 * rate] + 0.01 * np.random.default_rng(start).standard_normal(3 * rate)
+        audio = event[start : start + 3 * rate] + 0.01 * np.random.default_rng(start).standard_normal(3 * rate)
         path = tmp_path / f"{name}.{suffix}"
-        write_counter_clip(path, 60, sound=heard, sound_start_s=late, sound_codec=sound_codec)
+        write_counter_clip(path, 60, sound=audio, sound_start_s=late, sound_codec=sound_codec)
     scene = open_scene(tmp_path, sync="audio")
     offset = scene.views[1].clock.offset_s - scene.views[0].clock.offset_s
     assert offset == pytest.approx(shift_s, abs=1e-3)
 
 
-def test_sound_of_different_rates_and_another_event_is_told_apart(tmp_path: Path) -> None:
+def test_audio_of_another_sample_rate_matches_and_of_another_event_does_not(tmp_path: Path) -> None:
     write_counter_clip(tmp_path / "a.mp4", 60, sound=noise(3))
     resampled = np.interp(np.arange(0, 3, 1 / 44100), np.arange(0, 3, 1 / 48000), noise(3))
     write_counter_clip(tmp_path / "b.mp4", 60, sound=resampled[4410:], sound_rate=44100)
@@ -370,23 +370,23 @@ def test_a_hum_alone_is_refused(suffix: str, sound_codec: str, loudness: float, 
         hum = sum(0.2 / order * np.sin(2 * np.pi * 50 * order * (time + 0.00713 * seed)) for order in (1, 2, 3, 4))
         hiss = loudness * np.random.default_rng(seed).standard_normal(len(time))
         write_counter_clip(tmp_path / f"{name}.{suffix}", 60, sound=hum + hiss, sound_codec=sound_codec)
-    with pytest.raises(InputError, match=r"does not match|matches at several shifts"):
+    with pytest.raises(InputError, match=r"does not match|matches at several offsets"):
         open_scene(tmp_path, sync="audio")
 
 
-def test_a_loud_hum_does_not_hide_the_event(tmp_path: Path) -> None:
+def test_audio_is_matched_despite_a_loud_hum(tmp_path: Path) -> None:
     time = np.arange(0, 3, 1 / 48000)
     for shift, name in ((0.0, "a"), (0.4, "b")):
         start = round(shift * 48000)
-        heard = 0.02 * noise(4)[start : start + len(time)] + 0.5 * np.sin(2 * np.pi * 50 * time)
-        write_counter_clip(tmp_path / f"{name}.mov", 60, sound=heard, sound_codec="pcm_s16le")
-    lag = correlate_sound(tmp_path / "a.mov", tmp_path / "b.mov")
-    assert lag.seconds == pytest.approx(0.4, abs=1e-3)
-    assert lag.score > 15
-    assert lag.rival < 0.5
+        audio = 0.02 * noise(4)[start : start + len(time)] + 0.5 * np.sin(2 * np.pi * 50 * time)
+        write_counter_clip(tmp_path / f"{name}.mov", 60, sound=audio, sound_codec="pcm_s16le")
+    offset = correlate_audio(tmp_path / "a.mov", tmp_path / "b.mov")
+    assert offset.seconds == pytest.approx(0.4, abs=1e-3)
+    assert offset.score > 15
+    assert offset.second_peak < 0.5
 
 
-def test_silence_and_videos_without_sound_are_refused(tmp_path: Path) -> None:
+def test_silence_and_videos_without_audio_are_refused(tmp_path: Path) -> None:
     for name in "ab":
         write_counter_clip(tmp_path / f"{name}.mp4", 9, sound=np.zeros(20000))
     with pytest.raises(InputError, match="does not match"):
@@ -418,30 +418,31 @@ def test_a_sync_file_is_read(file: str, text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("s.json", '{"cam01":\n {"offset_s": 1,}}', "s.json line 2: "),
-        ("s.json", '{"cam01":\n\n {"offset_s": NaN}}', "s.json line 3: NaN is not a number"),
-        ("s.json", '{"cam01": {"offset_s": -Infinity}}', "s.json line 1: -Infinity is not a number"),
+        ("s.json", '{"cam01":\n {"offset_s": 1,}}', "s.json: line 2: "),
+        ("s.json", '{"cam01":\n\n {"offset_s": NaN}}', "s.json: line 3: NaN is not a JSON number"),
+        ("s.json", '{"cam01": {"offset_s": -Infinity}}', "s.json: line 1: -Infinity is not a JSON number"),
         ("s.json", '{"cam01": {"offset_s": 1e999}}', "view 'cam01': offset_s: "),
         ("s.json", '{"cam01": {"offset_s": "1"}}', "view 'cam01': offset_s: "),
         ("s.json", '{"cam01": {"offset_s": true}}', "view 'cam01': offset_s: "),
         ("s.json", '{"cam01": {"offset_s": ' + "9" * 400 + "}}", "cam01"),
-        ("s.json", '{"cam01": {"offset_s": ' + "9" * 5000 + "}}", "s.json"),
+        ("s.json", '{"cam01": {"offset_s": ' + "9" * 5000 + "}}", "s.json: a number has too many digits"),
         ("s.json", '{"cam01": {"offset": 1}}', "view 'cam01': offset: "),
         ("s.json", '{"cam01": {"rate": 0}}', "view 'cam01': rate: "),
         ("s.json", '{"cam01": {"rate": -1}}', "view 'cam01': rate: "),
         ("s.json", '{"cam01": 0.25}', "view 'cam01': entry: "),
-        ("s.json", '{"views": {"cam9": {}}}', "s.json names 'cam9', videos are cam01, cam02"),
+        ("s.json", '{"views": {"cam9": {}}}', "s.json: no view is called 'cam9', the views are cam01, cam02"),
         ("s.json", '{"views": [1]}', "'views' is not a table"),
-        ("s.json", "[]", "s.json line 1: not a table of views"),
-        ("s.json", "", "s.json line 1: "),
-        ("s.json", "[" * 100000, "s.json"),
-        ("s.toml", "[cam01]\noffset_s = \n", "s.toml line 2: "),
+        ("s.json", "[]", "s.json: line 1: not a table of views"),
+        ("s.json", "", "s.json: line 1: "),
+        ("s.json", "[" * 100000, "s.json: it is nested too deeply"),
+        ("s.json", '{"cam01": {}, "cam01": {}}', "s.json: key 'cam01' appears twice"),
+        ("s.toml", "[cam01]\noffset_s = \n", "s.toml: line 2: "),
         ("s.toml", "[cam01]\noffset_s = nan\n", "view 'cam01': offset_s: "),
         ("s.toml", "[cam01]\noffset_s = inf\n", "view 'cam01': offset_s: "),
-        ("s.toml", "[cam01", "s.toml line 1: "),
+        ("s.toml", "[cam01", "s.toml: line 1: "),
     ],
 )
-def test_a_wrong_sync_file_says_where(file: str, text: str, message: str, tmp_path: Path) -> None:
+def test_invalid_sync_files_are_refused_with_the_place(file: str, text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / file).write_text(text, encoding="utf-8")
     with pytest.raises(UsageError) as caught:
         read_sync_file(tmp_path / file, NAMES)
@@ -449,7 +450,7 @@ def test_a_wrong_sync_file_says_where(file: str, text: str, message: str, tmp_pa
     assert file in caught.value.message
 
 
-def test_a_sync_file_that_is_no_text_or_not_there(tmp_path: Path) -> None:
+def test_binary_and_missing_sync_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "s.json").write_bytes(b"\xff\xfe\x00x")
     with pytest.raises(UsageError, match=r"s\.json is not a text file"):
         read_sync_file(tmp_path / "s.json", NAMES)
@@ -468,19 +469,21 @@ def test_any_sync_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFacto
             read_sync_file(folder / name, NAMES)
 
 
-def test_views_that_a_sync_file_leaves_out_are_named(tmp_path: Path) -> None:
+def test_views_without_entry_in_the_sync_file_are_reported(tmp_path: Path) -> None:
     for name in "abc":
         write_counter_clip(tmp_path / f"{name}.mp4", 12)
     write_sync(tmp_path, {"b": (0.1, 1.0)})
     scene = open_scene(tmp_path)
-    assert "sync.json does not name a, c: offset 0, rate 1 used" in [notice.text for notice in scene.notices]
+    assert "sync.json has no entry for a, c: offset 0 s and rate 1 are used" in [
+        notice.text for notice in scene.notices
+    ]
     assert [view.indices[0] for view in scene.views] == [3, 0, 3]
-    # A file may name views that are not used this time.
+    # The file may contain unused views.
     assert open_scene(tmp_path, views=("a", "c")).num_times == 12
     assert open_scene(tmp_path, sync="none").num_times == 12
 
 
-def test_numbered_image_folders_beside_a_sync_file(tmp_path: Path) -> None:
+def test_a_sync_file_applies_to_numbered_image_folders(tmp_path: Path) -> None:
     for name in "ab":
         write_images(tmp_path / name, {f"{n:03}.png": frame for n, frame in enumerate(counter_clip(range(20)))})
     write_sync(tmp_path, {"b": (0.2, 1.0)})

@@ -1,4 +1,4 @@
-"""Instants and pairs of frames: what the arithmetic promises for any rates, offsets and gaps."""
+"""Instants and frame pairs: properties for any rates, offsets and gaps."""
 
 import numpy as np
 import pytest
@@ -15,12 +15,12 @@ SLACK = 1.02
 
 @st.composite
 def clips(draw: st.DrawFn) -> NDArray[np.float64]:
-    """Frame times of one view: a rate, an offset, wavering or rounded time stamps, missing frames."""
+    """Draw frame times of one view: rate, offset, irregular or rounded time stamps, missing frames."""
     rate, count = draw(RATES), draw(st.integers(1, 90))
     seed = draw(st.integers(0, 2**32 - 1))
-    waver, missing = draw(st.sampled_from([0.0, 0.0, 0.2])), draw(st.sampled_from([0.0, 0.0, 0.1]))
+    jitter, missing = draw(st.sampled_from([0.0, 0.0, 0.2])), draw(st.sampled_from([0.0, 0.0, 0.1]))
     random = np.random.default_rng(seed)
-    times = np.arange(count) / rate + random.uniform(-waver, waver, count) / rate
+    times = np.arange(count) / rate + random.uniform(-jitter, jitter, count) / rate
     times = times[(random.random(count) >= missing) | (np.arange(count) == 0)]
     if draw(st.booleans()):
         times = np.round(times, 3)
@@ -39,7 +39,7 @@ def check(timeline: Timeline, views: list[NDArray[np.float64]]) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(clips(), min_size=1, max_size=4), st.none() | RATES)
-def test_every_view_gives_its_nearest_frame_and_none_is_out_of_reach(
+def test_every_view_is_paired_with_its_nearest_frame_within_the_tolerance(
     views: list[NDArray[np.float64]], fps: float | None
 ) -> None:
     names = [f"cam{count}" for count in range(len(views))]
@@ -51,13 +51,13 @@ def test_every_view_gives_its_nearest_frame_and_none_is_out_of_reach(
     for times, indices in zip(views, timeline.indices, strict=True):
         usual = np.median(np.diff(times)) if len(times) > 1 else 1 / 25
         for instant, index in zip(timeline.times, indices, strict=True):
-            # Never further than half of the longest gap that is not a dropped frame.
+            # At most half of the longest period that is not due to a dropped frame.
             assert abs(times[index] - instant) <= 1.5 * usual / 2 * SLACK + 1e-9
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(RATES, st.floats(-0.5, 0.5), st.integers(30, 90)), min_size=1, max_size=5), st.booleans())
-def test_steady_views_pair_within_half_a_period_and_lose_no_instant(
+def test_constant_rates_are_paired_within_half_a_period_without_loss(
     views: list[tuple[float, float, int]], milliseconds: bool
 ) -> None:
     exact = [offset + np.arange(count) / rate for rate, offset, count in views]
@@ -75,7 +75,7 @@ def test_steady_views_pair_within_half_a_period_and_lose_no_instant(
     check(timeline, shown)
     for (rate, _, _), times, indices in zip(views, exact, timeline.indices, strict=True):
         assert np.abs(times[list(indices)] - timeline.times).max() <= 0.5 / rate * SLACK + rounding
-    # Of views that are equally slow either may set the instants, and their ends may hold one more or less.
+    # Either of two equally slow views may determine the instants, which may differ by one at the ends.
     assert len(timeline.times) >= inside.sum() - 1
     assert not any("left out" in notice.text for notice in timeline.notices)
 
@@ -84,7 +84,7 @@ def test_steady_views_pair_within_half_a_period_and_lose_no_instant(
 @given(
     st.none() | st.integers(-50, 50), st.none() | st.integers(-50, 50), st.integers(1, 7), st.none() | st.just(24.0)
 )
-def test_frames_and_stride_cut_as_a_slice_does(
+def test_frames_and_stride_select_like_a_slice(
     start: int | None, stop: int | None, stride: int, fps: float | None
 ) -> None:
     views = [np.arange(40) / 30, 0.01 + np.arange(40) / 30]
@@ -99,7 +99,7 @@ def test_frames_and_stride_cut_as_a_slice_does(
     assert cut.indices == tuple(indices[slice(start, stop, stride)] for indices in whole.indices)
 
 
-def test_a_dropped_frame_leaves_its_instant_out_and_is_counted() -> None:
+def test_instants_of_dropped_frames_are_left_out_and_counted() -> None:
     steady = np.arange(30) / 30
     gappy = np.delete(steady, [7, 8, 20])
     for fps in (None, 30):
@@ -108,24 +108,24 @@ def test_a_dropped_frame_leaves_its_instant_out_and_is_counted() -> None:
         assert timeline.indices[0] == tuple(np.flatnonzero(~np.isin(np.arange(30), [7, 8, 20])))
         assert timeline.indices[1] == tuple(range(27))
         assert [notice.text for notice in timeline.notices] == [
-            "3 instants left out: b has no frame within half a period (first at 0.233 s)"
+            "3 instants left out: b has no frame within half a frame period (first at 0.233 s)"
         ]
 
 
-def test_the_rhythm_of_a_clip_is_described() -> None:
+def test_timing_counts_dropped_and_duplicated_frames() -> None:
     steady = timing(np.arange(31) / 30)
     assert (round(steady.fps, 6), steady.num_frames, steady.dropped, steady.duplicated) == (30, 31, 0, 0)
     assert steady.duration_s == pytest.approx(31 / 30)
     assert timing(np.delete(np.arange(31) / 30, [4, 5, 9])).dropped == 3
     assert timing(np.sort(np.r_[np.arange(31) / 30, 10 / 30 + 0.001])).duplicated == 1
-    wavering = timing(np.cumsum(np.where(np.arange(40) % 3, 1 / 30, 1 / 20)))
-    assert wavering.is_variable
-    assert wavering.dropped == 0
+    irregular = timing(np.cumsum(np.where(np.arange(40) % 3, 1 / 30, 1 / 20)))
+    assert irregular.is_variable
+    assert irregular.dropped == 0
     assert timing(np.zeros(1)).fps == 0
 
 
 @pytest.mark.parametrize("fps", [24, 25, 30000 / 1001, 30, 50, 60000 / 1001, 60, 120])
-def test_whole_milliseconds_do_not_bend_the_rate(fps: float) -> None:
+def test_whole_milliseconds_do_not_bias_the_rate(fps: float) -> None:
     rounded = timing(np.round(np.arange(240) / fps, 3))
     assert rounded.fps == pytest.approx(fps, rel=5e-4)
     assert not rounded.is_variable
@@ -133,36 +133,38 @@ def test_whole_milliseconds_do_not_bend_the_rate(fps: float) -> None:
     assert not [notice for notice in build_timeline(["mp4", "mkv"], views).notices if "others" in notice.text]
 
 
-def test_views_that_share_no_time_are_refused() -> None:
+def test_views_without_common_instant_are_refused() -> None:
     with pytest.raises(InputError, match="do not overlap in time"):
         build_timeline(["a", "b"], [np.arange(30) / 30, 2 + np.arange(30) / 30])
-    with pytest.raises(InputError, match="at no instant do all views have a frame"):
+    with pytest.raises(InputError, match="there is no instant at which every view has a frame"):
         build_timeline(["a", "b"], [np.array([0.0, 0.04, 3, 3.04, 3.08]), np.array([1.0, 1.04, 1.08, 1.12])])
 
 
-def test_the_common_span_is_told() -> None:
+def test_the_common_span_is_reported() -> None:
     timeline = build_timeline(["a", "b"], [np.arange(60) / 30, 0.5 + np.arange(30) / 30])
     assert (len(timeline.times), timeline.times[0], timeline.times[-1]) == (30, 0.5, pytest.approx(44 / 30))
     assert timeline.notices[0].text == "common span 0.50-1.47 s (30 frames); b starts last, b ends first"
 
 
-def test_one_frame_is_enough() -> None:
+def test_a_single_frame_gives_one_instant() -> None:
     timeline = build_timeline(["a", "b"], [np.zeros(1), np.arange(9) / 30])
     assert timeline.indices == ((0,), (0,))
-    assert [notice.text for notice in timeline.notices if "motion" in notice.text] == ["1 frame: no motion"]
+    assert [notice.text for notice in timeline.notices if "motion" in notice.text] == [
+        "1 instant: motion cannot be estimated"
+    ]
 
 
-def test_different_rates_are_told_once() -> None:
+def test_different_rates_are_reported_once() -> None:
     timeline = build_timeline(["slow", "fast"], [np.arange(30) / 30, np.arange(60) / 60])
     assert timeline.notices[0].text == "slow is 30 fps, others 60; pairing by time, every 2nd frame"
     assert timeline.indices[1] == tuple(range(0, 60, 2))
     repeated = build_timeline(["slow", "fast"], [np.arange(30) / 30, np.arange(60) / 60], fps=60)
-    assert repeated.notices[0].text == "--fps 60 is above the rate of slow: their frames repeat"
+    assert repeated.notices[0].text == "--fps 60 exceeds the frame rate of slow: frames are repeated"
     assert len(repeated.times) == 59
 
 
 @pytest.mark.parametrize("fps", [1e9, 1e300])
-def test_a_rate_that_no_one_means_is_refused_before_it_takes_memory(fps: float) -> None:
+def test_an_excessive_rate_is_refused_before_allocation(fps: float) -> None:
     with pytest.raises(UsageError, match="the limit is 100,000"):
         build_timeline(["a"], [np.arange(30) / 30], fps=fps)
 
@@ -178,7 +180,7 @@ def test_the_number_of_frames_is_limited() -> None:
     st.lists(st.integers(0, 1000), min_size=1, max_size=40, unique=True),
     st.lists(st.integers(-10, 1010), max_size=20),
 )
-def test_the_nearest_frame_is_found_and_ties_go_to_the_earlier(given_times: list[int], wanted: list[int]) -> None:
+def test_the_nearest_frame_is_found_and_in_a_tie_the_earlier(given_times: list[int], wanted: list[int]) -> None:
     times = np.sort(np.array(given_times, dtype=np.float64))
     found = nearest_frames(times, np.array(wanted, dtype=np.float64))
     assert found.tolist() == [int(np.abs(times - instant).argmin()) for instant in wanted]

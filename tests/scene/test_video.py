@@ -1,4 +1,4 @@
-"""Videos: every frame at its own time stamp, in its own colours, upright, once, whatever the container."""
+"""Videos: time stamps, colours, orientation and damage in every container."""
 
 import struct
 from fractions import Fraction
@@ -27,7 +27,8 @@ from clip_writers import (
 
 from page4d.errors import InputError
 from page4d.scene import video
-from page4d.scene.video import VideoSource, probe_video
+from page4d.scene.video import VideoSource
+from page4d.scene.video_probe import probe_video
 
 B_FRAMES = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0:keyint=10:min-keyint=10:scenecut=0"}
 OPEN_GOP = {"preset": "fast", "x264-params": B_FRAMES["x264-params"] + ":open-gop=1"}
@@ -77,7 +78,7 @@ def counters(source: VideoSource, indices: Any = None) -> list[int]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_container_gives_every_frame_at_its_time(name: str, tmp_path: Path) -> None:
+def test_every_frame_is_decoded_at_its_time_in_every_container(name: str, tmp_path: Path) -> None:
     source = probe(write_counter_clip(tmp_path / name, 24, **KINDS[name]))
     rate = float(KINDS[name].get("rate", 30))
     # Matroska, WebM, FLV and ASF keep whole milliseconds.
@@ -89,11 +90,11 @@ def test_every_container_gives_every_frame_at_its_time(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("name", "settings"), [("a.h264", {"options": B_FRAMES}), ("a.hevc", {"codec": "libx265"})])
-def test_a_raw_stream_is_counted_and_says_so(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_frames_of_raw_streams_are_counted_and_reported(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     source = probe(write_counter_clip(tmp_path / name, 24, rate=NTSC, **settings))
     assert counters(source) == list(range(24))
     assert counters(source, [5, 20]) == [5, 20]
-    np.testing.assert_allclose(source.frame_times, np.arange(24) / float(NTSC))  # the stream names its rate
+    np.testing.assert_allclose(source.frame_times, np.arange(24) / float(NTSC))  # the rate is declared in the stream
     assert not source.is_timed
     assert [notice.text for notice in source.notices] == ["a: no time stamps; assuming 29.97 fps"]
 
@@ -106,7 +107,7 @@ def test_a_variable_rate_keeps_its_time_stamps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 63000])
-def test_time_counts_from_the_first_frame(start: int, tmp_path: Path) -> None:
+def test_times_start_at_the_first_frame(start: int, tmp_path: Path) -> None:
     ticks = [start + 3000 * count for count in range(12)]
     for name in ("a.ts", "a.mp4", "a.mkv"):
         source = probe(write_counter_clip(tmp_path / name, 12, ticks=ticks, time_base=Fraction(1, 90000)))
@@ -115,7 +116,7 @@ def test_time_counts_from_the_first_frame(start: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [B_FRAMES, OPEN_GOP])
-def test_an_edit_list_shows_what_players_show(options: dict[str, str], tmp_path: Path) -> None:
+def test_edit_lists_are_applied(options: dict[str, str], tmp_path: Path) -> None:
     path = write_counter_clip(tmp_path / "trimmed.mp4", 50, options=options)
     cut_by_edit_list(path, first=25, count=12, rate=30, delay=2)
     source = probe(path)
@@ -126,7 +127,7 @@ def test_an_edit_list_shows_what_players_show(options: dict[str, str], tmp_path:
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mov"])
-def test_a_copy_that_starts_between_key_frames_begins_at_its_cut(suffix: str, tmp_path: Path) -> None:
+def test_a_copy_cut_between_key_frames_starts_at_the_cut(suffix: str, tmp_path: Path) -> None:
     whole = write_counter_clip(tmp_path / "whole.mp4", 50, options=B_FRAMES)
     cut = tmp_path / f"cut.{suffix}"
     with av.open(str(whole)) as given, av.open(str(cut), "w") as taken:
@@ -144,7 +145,7 @@ def test_a_copy_that_starts_between_key_frames_begins_at_its_cut(suffix: str, tm
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
 @pytest.mark.parametrize("gop", ["one key frame", "closed", "open"])
-def test_jumps_land_on_the_frame_asked_for(
+def test_seeking_returns_the_requested_frame(
     name: str, gop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = "keyint=1000:min-keyint=1000" if gop == "one key frame" else "keyint=12:min-keyint=12"
@@ -161,12 +162,12 @@ def test_jumps_land_on_the_frame_asked_for(
             yield item
 
     monkeypatch.setattr(video, "decode_stream", counted)
-    for after_s, most in ((0.2, 150 if gop == "one key frame" else 200), (3.0, 150)):
+    for after_s, max_decoded in ((0.2, 150 if gop == "one key frame" else 200), (3.0, 150)):
         monkeypatch.setattr(video, "_SEEK_AFTER_S", after_s)
         for indices in ([0, 100, 149], [95, 97, 120, 131], range(0, 150, 7), [149], range(1, 150, 31)):
             decoded = 0
             assert counters(source, indices) == list(indices)
-            assert decoded <= most
+            assert decoded <= max_decoded
     if gop != "one key frame":
         monkeypatch.setattr(video, "_SEEK_AFTER_S", 3.0)
         decoded = 0
@@ -174,7 +175,7 @@ def test_jumps_land_on_the_frame_asked_for(
         assert decoded < 40
 
 
-def test_indices_beyond_the_end_of_a_shortened_file_are_an_error(tmp_path: Path) -> None:
+def test_indices_beyond_the_end_of_a_truncated_file_are_refused(tmp_path: Path) -> None:
     path = write_counter_clip(tmp_path / "a.mkv", 30, options=B_FRAMES)
     source = probe(path)
     content = path.read_bytes()
@@ -183,27 +184,27 @@ def test_indices_beyond_the_end_of_a_shortened_file_are_an_error(tmp_path: Path)
         counters(source)
 
 
-def test_a_faststart_file_that_breaks_off_is_refused_or_cut(tmp_path: Path) -> None:
+def test_a_truncated_faststart_file_is_refused_or_shortened(tmp_path: Path) -> None:
     path = write_counter_clip(
         tmp_path / "a.mp4", 40, options=B_FRAMES, muxer_options={"movflags": "faststart"}, size=(96, 128)
     )
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 4 // 5])
-    with pytest.raises(InputError, match=r"a.mp4 breaks off after frame \d+ of 40"):
+    with pytest.raises(InputError, match=r"a.mp4 ends early, after frame \d+ of 40"):
         probe(path)
     source = probe_video(path, max_megapixels=64, allow_damaged=True)
     found = counters(source)
     assert 0 < len(found) < 40
     np.testing.assert_allclose(source.frame_times, (np.array(found) - found[0]) / 30, atol=1e-6)
-    assert "good frames are used" in source.notices[-1].text
+    assert "intact frames are used" in source.notices[-1].text
 
 
 @pytest.mark.parametrize("name", ["b-frames.avi", "mpeg4.avi"])
-def test_an_avi_that_breaks_off_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_truncated_avi_is_refused(name: str, tmp_path: Path) -> None:
     path = write_counter_clip(tmp_path / name, 60, size=(96, 128), **KINDS[name])
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 3])
-    with pytest.raises(InputError, match="breaks off after frame"):
+    with pytest.raises(InputError, match="ends early, after frame"):
         probe(path)
 
 
@@ -226,7 +227,7 @@ def test_rotation_is_applied_as_opencv_does(degrees: int, size: tuple[int, int],
     assert source.notices[-1].text == f"phone: rotated {degrees} degrees clockwise"
 
 
-def test_the_decoder_resizes_upright_frames(tmp_path: Path) -> None:
+def test_rotated_frames_are_resized(tmp_path: Path) -> None:
     path = write_video(tmp_path / "phone.mp4", [ramp((96, 128))] * 2)
     set_rotation(path, 90)
     small = pictures(probe(path), size=(64, 48))[0].astype(int)
@@ -237,7 +238,7 @@ def test_the_decoder_resizes_upright_frames(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("aspect", [Fraction(4, 3), Fraction(8, 9)])
 @pytest.mark.parametrize("turned", [False, True])
-def test_pixels_that_are_not_square_become_square(aspect: Fraction, turned: bool, tmp_path: Path) -> None:
+def test_non_square_pixels_are_resampled_to_square(aspect: Fraction, turned: bool, tmp_path: Path) -> None:
     path = write_video(tmp_path / "wide.mp4", [ramp((48, 72))] * 2, pixel_aspect=aspect)
     if turned:
         set_rotation(path, 90)
@@ -251,7 +252,7 @@ def test_pixels_that_are_not_square_become_square(aspect: Fraction, turned: bool
 
 
 @pytest.mark.parametrize("size", [(47, 63), (48, 63), (47, 64), (35, 50)])
-def test_odd_sizes_are_whole(size: tuple[int, int], tmp_path: Path) -> None:
+def test_odd_sizes_are_decoded_completely(size: tuple[int, int], tmp_path: Path) -> None:
     source = probe(write_video(tmp_path / "odd.mkv", [ramp(size)] * 2, codec="ffv1", pixel_format="yuv420p"))
     assert source.size == size
     for pixels in pictures(source):
@@ -266,17 +267,19 @@ COLORS = [(255, 255, 255), (0, 0, 0), (128, 128, 128), (200, 40, 40), (40, 180, 
 @pytest.mark.parametrize("color_range", [LIMITED, FULL])
 @pytest.mark.parametrize("sampling", ["yuv444p", "yuv420p"])
 @pytest.mark.parametrize("height", [48, 720])
-def test_tagged_colours_come_back(matrix: int, color_range: int, sampling: str, height: int, tmp_path: Path) -> None:
+def test_tagged_colours_are_decoded(
+    matrix: int, color_range: int, sampling: str, height: int, tmp_path: Path
+) -> None:
     check_colors(tmp_path, (matrix, color_range), sampling, height, tagged=True)
 
 
 @pytest.mark.parametrize(("matrix", "height"), [(BT601, 480), (BT709, 720)])
-def test_untagged_colours_are_taken_as_players_take_them(matrix: int, height: int, tmp_path: Path) -> None:
+def test_untagged_colours_are_decoded_as_bt601_or_bt709_by_height(matrix: int, height: int, tmp_path: Path) -> None:
     check_colors(tmp_path, (matrix, LIMITED), "yuv420p", height, tagged=False)
 
 
 def check_colors(folder: Path, tags: tuple[int, int], sampling: str, height: int, *, tagged: bool) -> None:
-    """Compare the middles of stripes with their colours, at the size of the video and at half of it."""
+    """Compare the middles of stripes with their colours, at full and at half size."""
     size = (height, 16 * len(COLORS))
     path = write_video(
         folder / "a.mp4",
@@ -294,13 +297,13 @@ def check_colors(folder: Path, tags: tuple[int, int], sampling: str, height: int
         assert np.abs(error).max() <= 3
 
 
-def test_ten_bits_survive(tmp_path: Path) -> None:
+def test_ten_bit_videos_keep_their_precision(tmp_path: Path) -> None:
     width = 256
     luma = np.repeat(np.linspace(64, 940, width).astype(np.uint16)[None], 16, axis=0)
     planes = np.concatenate([luma.ravel(), np.full(2 * 8 * width // 2, 512, dtype=np.uint16)])
     path = tmp_path / "deep.mkv"
     with av.open(str(path), "w") as container:
-        # with B-frames to wait for, x265 gives a lone frame a decoding time from memory it never set
+        # with B-frames, x265 writes an uninitialized decoding time for a single frame
         options = {"x265-params": "log-level=none:lossless=1:bframes=0", "preset": "ultrafast"}
         stream: Any = container.add_stream("libx265", rate=30, options=options)
         stream.width, stream.height, stream.pix_fmt = width, 16, "yuv420p10le"
@@ -319,7 +322,7 @@ def test_ten_bits_survive(tmp_path: Path) -> None:
     assert np.abs(pixels[8, :, 1].astype(float) - expected).max() < 256  # one level of 8 bits
 
 
-def test_sixteen_bits_of_gray_are_exact(tmp_path: Path) -> None:
+def test_sixteen_bit_gray_is_exact(tmp_path: Path) -> None:
     gray = (np.arange(48 * 64, dtype=np.uint16) * 21).reshape(48, 64)
     path = write_video(tmp_path / "depth.mkv", [gray], codec="ffv1", pixel_format="gray16le", given_as="gray16le")
     pixels = pictures(probe(path))[0]
@@ -327,7 +330,7 @@ def test_sixteen_bits_of_gray_are_exact(tmp_path: Path) -> None:
     assert np.abs(pixels[..., 0].astype(int) - gray).max() <= 1
 
 
-def test_alpha_is_ignored_with_a_word(tmp_path: Path) -> None:
+def test_alpha_is_ignored_with_a_notice(tmp_path: Path) -> None:
     path = write_counter_clip(tmp_path / "a.mov", 3, codec="prores_ks", pixel_format="yuva444p10le")
     source = probe(path)
     assert [notice.text for notice in source.notices] == ["a: alpha ignored"]
@@ -335,13 +338,13 @@ def test_alpha_is_ignored_with_a_word(tmp_path: Path) -> None:
     assert pictures(source)[0].dtype == np.uint16
 
 
-def test_one_frame_is_a_video(tmp_path: Path) -> None:
+def test_a_video_of_one_frame_is_read(tmp_path: Path) -> None:
     source = probe(write_counter_clip(tmp_path / "a.mp4", 1))
     assert source.frame_times.tolist() == [0]
     assert counters(source) == [0]
 
 
-def test_repeated_indices_decode_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_indices_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = probe(write_counter_clip(tmp_path / "a.mp4", 10))
     converted = 0
     original = video._to_rgb
@@ -356,7 +359,7 @@ def test_repeated_indices_decode_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert converted == 2
 
 
-def test_a_change_of_size_is_an_error_with_its_time(tmp_path: Path) -> None:
+def test_a_change_of_size_is_refused(tmp_path: Path) -> None:
     small, large = (write_counter_clip(tmp_path / f"{h}.h264", 5, size=(h, 64)) for h in (48, 96))
     path = tmp_path / "a.h264"
     path.write_bytes(small.read_bytes() + large.read_bytes())
@@ -365,7 +368,7 @@ def test_a_change_of_size_is_an_error_with_its_time(tmp_path: Path) -> None:
 
 
 def avi_with_drops(path: Path, numbers: list[int | None]) -> Path:
-    """Write a motion-JPEG AVI; None is an empty chunk, which is how capture programs write a dropped frame."""
+    """Write a motion-JPEG AVI; None is an empty chunk, as capture programs write for dropped frames."""
     chunks = [b"" if n is None else cv2.imencode(".jpg", counter_clip([n])[0])[1].tobytes() for n in numbers]
 
     def chunk(name: bytes, content: bytes) -> bytes:
@@ -390,7 +393,7 @@ def avi_with_drops(path: Path, numbers: list[int | None]) -> Path:
     return path
 
 
-def test_frames_that_an_avi_left_out_shift_nothing(tmp_path: Path) -> None:
+def test_empty_avi_chunks_do_not_shift_frames(tmp_path: Path) -> None:
     path = avi_with_drops(tmp_path / "capture.avi", [0, 1, None, 3, None, None, 6, 7, 8])
     for allow_damaged in (False, True):
         source = probe_video(path, max_megapixels=64, allow_damaged=allow_damaged)
@@ -399,7 +402,7 @@ def test_frames_that_an_avi_left_out_shift_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(source.frame_times, np.array([0, 1, 3, 6, 7, 8]) / 30)
 
 
-def test_packets_copied_between_containers_stay_in_place(tmp_path: Path) -> None:
+def test_frames_copied_between_containers_keep_their_order(tmp_path: Path) -> None:
     given = write_counter_clip(tmp_path / "a.mp4", 24, options=OPEN_GOP)
     for name in ("b.mkv", "b.ts", "b.mov"):
         source = probe(copy_video(given, tmp_path / name))

@@ -1,17 +1,18 @@
-"""Worlds and cameras for the tests of the renderer, small and in double precision."""
+"""Small worlds and cameras in double precision for the tests of the renderer."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from page4d.choices import SceneFamily, Subject
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.synthetic.blueprint import build_world
-from page4d.synthetic.camera_rigs import SceneFamily, Shot, Subject, build_rig, sample_shot
-from page4d.synthetic.furnish import sample_plan
+from page4d.synthetic.camera_rigs import RigSpec, build_rig, sample_rig
+from page4d.synthetic.furnish import sample_world
 from page4d.synthetic.render import Rendered, render
 from page4d.synthetic.world import Shape, World
+from page4d.synthetic.world_spec import build_world
 
 SIZE = (24, 32)
 EXACT = 1e-9
@@ -19,7 +20,7 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class Setting:
-    """What a test films: a few scenes of each kind are enough, because every seed draws other shapes."""
+    """Scene of a test: seed, rig family, subject and surroundings."""
 
     seed: int
     family: SceneFamily = SceneFamily.ARC
@@ -27,16 +28,16 @@ class Setting:
     outdoors: bool = False
 
     @property
-    def shot(self) -> Shot:
+    def rig(self) -> RigSpec:
         views = 1 if self.family is SceneFamily.SINGLE else 3
-        return sample_shot(self.seed, self.family, views, None, 0.5, self.subject)
+        return sample_rig(self.seed, self.family, views, None, 0.5, self.subject)
 
     @property
     def world(self) -> World:
-        return build_world([sample_plan(self.seed, self.shot, float(self.outdoors))])
+        return build_world([sample_world(self.seed, self.rig, float(self.outdoors))])
 
     def cameras(self, times: Tensor, size: tuple[int, int] = SIZE) -> Cameras:
-        return build_rig([self.shot]).cameras(times, size)
+        return build_rig([self.rig]).cameras(times, size)
 
 
 ROOM = Setting(3, SceneFamily.RING)
@@ -55,14 +56,14 @@ def filmed(setting: Setting, times: Tensor = TIMES, **options: object) -> tuple[
 
 
 def distance_to_surface(world: World, points: Tensor, objects: Tensor, time: Tensor) -> Tensor:
-    """Measure by implicit equations how far world points are from the surface of objects, negative inside."""
+    """Return the signed distance (or a lower bound) of world points from objects by implicit equations."""
     poses = world.object_to_world(time.reshape(1, 1))[0, 0]
     local = transform_points(invert_rigid(poses)[objects], points)
     return distance_from_origin(world.shape[0][objects], world.half_size[0][objects], local)
 
 
 def distance_from_origin(shape: Tensor, half: Tensor, local: Tensor) -> Tensor:
-    """Measure the same for points in the objects' own frames."""
+    """Return the same for points in the objects' frames."""
     box = (local.abs() - half).amax(-1)
     ball = ((local / half).norm(dim=-1) - 1) * half.amin(-1)
     spine = torch.zeros_like(local)

@@ -8,12 +8,12 @@ import pytest
 import torch
 from scenes import distance_to_surface
 
+from page4d.choices import SceneFamily
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.pixels import fit_views
-from page4d.predictions import join_times
+from page4d.geometry.time_axis import join_times
 from page4d.scene.records import FrameSource, Scene
-from page4d.synthetic.camera_rigs import SceneFamily
 from page4d.synthetic.capture import SyntheticCapture
 
 
@@ -27,7 +27,7 @@ def truth(capture):
     return capture.predictions()
 
 
-def test_the_scene_obeys_its_protocols(capture):
+def test_the_scene_implements_the_protocols_of_scenes_and_sources(capture):
     scene = capture.scene()
     assert isinstance(scene, Scene)
     assert (scene.num_views, scene.num_times, scene.scale) == (3, 4, Scale.METRIC)
@@ -47,7 +47,7 @@ def test_the_scene_obeys_its_protocols(capture):
         assert not np.array_equal(frames[0], frames[1])
 
 
-def test_frames_are_the_images_of_the_predictions(capture, truth):
+def test_frames_equal_the_images_of_the_predictions(capture, truth):
     for index, view in enumerate(capture.scene().views):
         with view.source.open() as reader:
             frames = np.stack(list(reader.read(range(4))))
@@ -78,7 +78,7 @@ def test_predictions_are_complete_metric_and_certain(truth):
         assert (transform.left, transform.top, transform.canvas_size) == (0, 0, (48, 64))
 
 
-def test_predictions_of_a_range_are_a_cut_of_all(capture, truth):
+def test_predictions_of_ranges_join_to_those_of_the_capture(capture, truth):
     parts = [capture.predictions(0, 1), capture.predictions(1, 4)]
     joined = join_times(parts)
     for name in ("times", "images", "depth", "dynamic"):
@@ -87,7 +87,7 @@ def test_predictions_of_a_range_are_a_cut_of_all(capture, truth):
 
 
 def test_points_of_all_views_and_instants_lie_in_the_room(capture, truth):
-    """The world is the one that the docstring promises: metres, y down, floor at 0."""
+    """The world frame is the documented one: metres, y down, floor at 0."""
     points = truth.world_points()
     assert float(points[..., 1].max()) == pytest.approx(0.0, abs=1e-4)
     center = capture.world.motion.center[0, 0].float()
@@ -114,7 +114,7 @@ def test_a_network_size_is_rendered_exactly_at_its_own_pixels(capture):
 
 
 def test_views_may_differ_in_size():
-    """Upright and smaller images in one rig: cameras, frames and the network's canvas agree for each."""
+    """With upright and smaller images in one rig, cameras, frames and network canvas agree for each view."""
     mixed = SyntheticCapture(seed=2, num_views=5, num_times=2, image_size=(24, 32), mixed_sizes=True, supersample=2)
     assert mixed.view_sizes[0] == (24, 32)
     assert {(24, 32), (32, 24)} < set(mixed.view_sizes)
@@ -152,21 +152,21 @@ def test_outdoors_the_sky_is_not_valid():
     assert torch.equal(truth.valid, ~sky)
 
 
-def test_cameras_that_differ_change_frames_but_not_truth(capture):
+def test_photometric_variation_changes_frames_but_not_depth(capture):
     varied = dataclasses.replace(capture, photometric=True)
     assert torch.equal(varied.rendered(1, 1).depth, capture.rendered(1, 1).depth)
     assert not np.array_equal(varied.frame(1, 1), capture.frame(1, 1))
     assert np.array_equal(varied.frame(1, 1), varied.frame(1, 1))
 
 
-def test_a_rolling_shutter_bends_what_moving_cameras_see():
+def test_a_rolling_shutter_distorts_images_of_moving_cameras():
     still = SyntheticCapture(seed=1, num_views=1, num_times=2, image_size=(24, 32), moving_cameras=True)
     rolled = dataclasses.replace(still, readout_s=0.3)
     assert not torch.equal(still.rendered(1, 0).objects, rolled.rendered(1, 0).objects)
     assert torch.equal(still.cameras.world_to_camera, rolled.cameras.world_to_camera)
 
 
-def test_moving_cameras_have_a_pose_an_instant():
+def test_moving_cameras_have_one_pose_per_instant():
     capture = SyntheticCapture(seed=2, num_views=2, num_times=3, image_size=(24, 32), moving_cameras=True)
     truth = capture.predictions()
     for index, view in enumerate(capture.scene().views):
@@ -181,7 +181,7 @@ def test_portrait_frames_are_possible():
     assert truth.images.shape == (1, 1, 1, 3, 40, 24)
 
 
-def test_the_seed_decides_every_pixel(capture):
+def test_the_seed_determines_every_pixel(capture):
     same = SyntheticCapture(seed=0, num_views=3, num_times=4, image_size=(48, 64))
     other = SyntheticCapture(seed=1, num_views=3, num_times=4, image_size=(48, 64))
     assert capture.frame(1, 2).tobytes() == same.frame(1, 2).tobytes()
@@ -197,12 +197,12 @@ def test_more_frames_continue_the_same_capture(capture):
     "wrong",
     [{"num_views": 0}, {"num_times": 0}, {"fps": 0.0}, {"image_size": (0, 4)}, {"seed": -1}, {"readout_s": -0.1}],
 )
-def test_captures_of_nothing_are_refused(wrong):
+def test_parameters_out_of_range_are_refused(wrong):
     with pytest.raises(UsageError, match="synthetic capture"):
         SyntheticCapture(**wrong)
 
 
-def test_a_single_camera_is_one():
+def test_a_single_camera_rig_has_one_view():
     assert SyntheticCapture(family=SceneFamily.SINGLE, num_views=1).view_names == ("cam01",)
     with pytest.raises(UsageError, match="4 views of the family 'single'"):
         SyntheticCapture(family=SceneFamily.SINGLE)

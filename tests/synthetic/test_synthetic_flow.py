@@ -1,4 +1,4 @@
-"""Flow carries the points of one image exactly onto those of another, and knows what is hidden."""
+"""Flow maps points of one image exactly to another, with correct visibility."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def seen(request):
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-def test_a_visible_point_is_what_the_target_sees_at_its_pixel(seen, source, target):
+def test_a_visible_point_is_the_closest_hit_at_its_target_pixel(seen, source, target):
     world, cameras, rendered = seen
     flow = followed(seen, source, target)
     height, width = SIZE
@@ -48,11 +48,11 @@ def test_a_visible_point_is_what_the_target_sees_at_its_pixel(seen, source, targ
     assert float((nearer[visible].abs() < EXACT).double().mean()) > 0.98
     same = found.objects[0, 0, :, 0, 0] == rendered.objects[:, *source][candidates]
     assert float(same[visible].double().mean()) > 0.98
-    # What is not visible has something nearer before it, and never anything further away.
+    # A point that is not visible is occluded by a nearer surface.
     assert float(nearer[~visible].min()) > -EXACT if bool((~visible).any()) else True
 
 
-def test_what_stands_still_has_no_scene_flow_and_only_that(seen):
+def test_scene_flow_is_zero_on_static_objects_only(seen):
     flow, (_, _, rendered) = followed(seen, (0, 0), (1, 1)), seen
     way = flow.scene.norm(dim=-1)
     assert float(way[~rendered.dynamic[:, 0, 0]].max()) < EXACT
@@ -61,7 +61,7 @@ def test_what_stands_still_has_no_scene_flow_and_only_that(seen):
         assert float(way[moving].median()) > 1e-4
 
 
-def test_an_image_flows_nowhere_to_itself(seen):
+def test_the_flow_of_an_image_to_itself_is_zero(seen):
     flow, (_, _, rendered) = followed(seen, (1, 0), (1, 0)), seen
     assert float(flow.optical.abs().max()) < 1e-8
     assert torch.equal(flow.visible, rendered.depth[:, 1, 0] > 0)

@@ -1,4 +1,4 @@
-"""The renderer: depth, objects and moving pixels are exact, colours belong to points, fast paths change nothing."""
+"""Renderer: depth, objects and motion masks are exact, textures follow objects, culling and batching are lossless."""
 
 import dataclasses
 from itertools import pairwise
@@ -9,13 +9,13 @@ from scenes import EXACT, GARDEN, ROOM, SETTINGS, SIZE, TABLE, TIMES, distance_t
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import unproject, world_points
-from page4d.synthetic.blueprint import build_world
 from page4d.synthetic.camera_rigs import build_rig
-from page4d.synthetic.furnish import sample_plan
-from page4d.synthetic.rays import Bundles, Pairs, blocked, nearest, reachable, split
+from page4d.synthetic.furnish import sample_world
+from page4d.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
 from page4d.synthetic.render import render
 from page4d.synthetic.rolling import render_rolling
-from page4d.synthetic.world import Instants, Lights, Shape, World
+from page4d.synthetic.world import Lights, Shape, Snapshots, World
+from page4d.synthetic.world_spec import build_world
 
 
 def kind(setting):
@@ -39,15 +39,15 @@ def test_every_pixel_unprojects_onto_the_analytic_surface(seen):
 
 
 def test_no_surface_lies_before_the_one_that_is_seen(seen):
-    """March along each ray and test each object's inside: the slow twin of the closed forms."""
+    """March along each ray and test the inside of each object: the slow twin of the closed forms."""
     world, cameras, rendered = seen
     known = (rendered.depth[0, 0] > 0).flatten()
-    things = range(1, world.shape.shape[1])
+    objects = range(1, world.shape.shape[1])
     steps = torch.linspace(0.02, 0.995, 25, dtype=torch.float64)
     points = torch.stack([world_points(rendered.depth * step, cameras)[0, 0].flatten(0, -2) for step in steps])
     points = points[:, known][:, ::17]
-    for thing in things:
-        numbers = torch.full(points.shape[:-1], thing)
+    for index in objects:
+        numbers = torch.full(points.shape[:-1], index)
         assert float(distance_to_surface(world, points, numbers, TIMES[:, 0]).min()) > -EXACT
 
 
@@ -61,34 +61,34 @@ def test_the_sky_has_no_depth_and_does_not_move():
     assert bool((light[:, 2] >= 0.9 * light[:, 0]).all())
 
 
-def every_pair(world: Instants, bundles: Bundles) -> Pairs:
-    count = world.shape.shape[1]
-    bundle = torch.arange(len(bundles.instant)).repeat_interleave(count)
-    thing = torch.arange(count).repeat(len(bundles.instant))
-    return Pairs(bundle=bundle, thing=thing, item=bundles.instant[bundle] * count + thing)
+def every_pair(snapshots: Snapshots, packets: RayPackets) -> Candidates:
+    count = snapshots.shape.shape[1]
+    packet = torch.arange(len(packets.instant)).repeat_interleave(count)
+    index = torch.arange(count).repeat(len(packets.instant))
+    return Candidates(packet=packet, object_index=index, instance=packets.instant[packet] * count + index)
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=kind)
-def test_what_bundles_cannot_reach_is_left_out_without_loss(setting):
+def test_culling_leaves_hits_and_occlusion_unchanged(setting):
     times = TIMES[:, :1]
     world, cameras = setting.world, setting.cameras(times)
-    frozen = Instants.of(world, times, torch.float64)
+    snapshots = Snapshots.of(world, times, torch.float64)
     center = cameras.centers[0, 0, 0]
     generator = torch.Generator().manual_seed(setting.seed)
     spread = 0.4 * center.norm() * torch.randn(3, 40, 1, generator=generator, dtype=torch.float64)
     middle = torch.nn.functional.normalize(spread - center[:, None, None], dim=0)
     direction = middle + 0.2 * torch.rand(3, 40, 16, generator=generator, dtype=torch.float64)
     instant = torch.zeros(40, dtype=torch.int64)
-    bundles = Bundles(instant=instant, origin=center[:, None].expand(3, 40), direction=6 * direction)
-    pairs, all_pairs = reachable(frozen, bundles), every_pair(frozen, bundles)
-    assert len(pairs.bundle) < 0.5 * len(all_pairs.bundle)
-    for fast, slow in zip(nearest(frozen, bundles, pairs), nearest(frozen, bundles, all_pairs), strict=True):
-        assert torch.equal(fast, slow)
-    before = reachable(frozen, bundles, 1.0)
-    parts, part_pairs = split(frozen, bundles, before, 4, 1.0)
-    dark = blocked(frozen, bundles, all_pairs, 1.0)
-    assert torch.equal(blocked(frozen, bundles, before, 1.0), dark)
-    assert torch.equal(blocked(frozen, parts, part_pairs, 1.0).reshape(dark.shape), dark)
+    packets = RayPackets(instant=instant, origin=center[:, None].expand(3, 40), direction=6 * direction)
+    candidates, all_candidates = cull(snapshots, packets), every_pair(snapshots, packets)
+    assert len(candidates.packet) < 0.5 * len(all_candidates.packet)
+    fast, slow = (closest_hit(snapshots, packets, some) for some in (candidates, all_candidates))
+    assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
+    before = cull(snapshots, packets, 1.0)
+    parts, part_candidates = split(snapshots, packets, before, 4, 1.0)
+    dark = occluded(snapshots, packets, all_candidates, 1.0)
+    assert torch.equal(occluded(snapshots, packets, before, 1.0), dark)
+    assert torch.equal(occluded(snapshots, parts, part_candidates, 1.0).reshape(dark.shape), dark)
     assert 0.01 < float(dark.double().mean()) < 0.99
 
 
@@ -114,7 +114,7 @@ def test_z_depth_times_the_pixel_ray_is_the_point(seen):
     assert torch.equal(unproject(rendered.depth, cameras.intrinsics)[..., 2], rendered.depth)
 
 
-def test_supersampling_changes_colours_at_edges_only():
+def test_supersampling_changes_colours_mostly_at_edges():
     _, _, coarse = filmed(TABLE)
     _, _, fine = filmed(TABLE, supersample=3)
     assert torch.equal(coarse.depth, fine.depth)
@@ -131,7 +131,7 @@ def test_supersampling_changes_colours_at_edges_only():
 
 
 def darkened(world: World) -> World:
-    """Put out the lamp: what is left of the light changes slowly over a surface."""
+    """Switch off the lamp: ambient and fill light vary slowly over a surface."""
     return dataclasses.replace(world, lights=Lights(**(vars(world.lights) | {"color": 0 * world.lights.color})))
 
 
@@ -146,8 +146,8 @@ def test_a_shadow_falls_where_something_stands_before_the_lamp(setting):
     steps = reach * torch.linspace(0.001, 1, 300, dtype=torch.float64)[:, None, None]
     path = floor + steps * (lamp - floor)
     margins = [
-        distance_to_surface(world, path, torch.full(path.shape[:2], thing), times[:, 0]).amin(0)
-        for thing in range(1, world.shape.shape[1])
+        distance_to_surface(world, path, torch.full(path.shape[:2], index), times[:, 0]).amin(0)
+        for index in range(1, world.shape.shape[1])
     ]
     dark = render(darkened(world), cameras, times, dtype=torch.float64)
     gain = (lit.light - dark.light).movedim(3, -1)[chosen][::5].amax(-1)
@@ -156,41 +156,41 @@ def test_a_shadow_falls_where_something_stands_before_the_lamp(setting):
     assert int(shadowed.sum()) > 3
     assert int(free.sum()) > 3
     assert float(gain[shadowed].max()) < 1e-9
-    # Far away outdoors, and between steps, something thin may shade what this path found free.
+    # Between the steps of this path, a thin object may still cast a shadow.
     assert float((gain[free] > 0).double().mean()) > 0.95
 
 
-def test_objects_take_their_texture_along():
-    """A surface point found at one instant has the same colour at another, where the pose says it is."""
+def test_textures_move_with_their_objects():
+    """The mean colour of a moving object is the same at both instants without lamp and fill light."""
     world, cameras, _ = filmed(ROOM)
     world = dataclasses.replace(
         world,
         lights=Lights(**(vars(world.lights) | {n: 0 * getattr(world.lights, n) for n in ("color", "fill")})),
     )
     poses = world.object_to_world(TIMES)
-    fresh = render(world, cameras, TIMES, dtype=torch.float64)
-    first = [int(i) for i in fresh.objects[0, 0].unique() if bool(world.moving[0, i])]
-    assert first
-    assert (poses[0, 0, first] - poses[0, 1, first]).abs().amax() > 1e-3
-    for thing in first:
-        light = [fresh.light[0, t].movedim(1, -1)[fresh.objects[0, t] == thing] for t in (0, 1)]
+    rendered = render(world, cameras, TIMES, dtype=torch.float64)
+    moving = [int(i) for i in rendered.objects[0, 0].unique() if bool(world.moving[0, i])]
+    assert moving
+    assert (poses[0, 0, moving] - poses[0, 1, moving]).abs().amax() > 1e-3
+    for index in moving:
+        light = [rendered.light[0, t].movedim(1, -1)[rendered.objects[0, t] == index] for t in (0, 1)]
         if min(len(part) for part in light) > 30:
             assert float((light[0].mean(0) - light[1].mean(0)).abs().max()) < 0.05
 
 
-def test_batched_is_one_by_one():
-    """Three worlds, two instants and three views in one call are the worlds one after the other."""
+def test_batched_rendering_equals_rendering_one_by_one():
+    """Three worlds, two instants and three views in one call equal three separate calls."""
     settings = (ROOM, TABLE, GARDEN)
     times = TIMES.repeat(3, 1) + torch.arange(3)[:, None]
-    shots = [setting.shot for setting in settings]
-    plans = [sample_plan(s.seed, s.shot, float(s.outdoors)) for s in settings]
-    cameras = build_rig(shots).cameras(times, SIZE)
+    rigs = [setting.rig for setting in settings]
+    specs = [sample_world(s.seed, s.rig, float(s.outdoors)) for s in settings]
+    cameras = build_rig(rigs).cameras(times, SIZE)
     options = {"dtype": torch.float64, "supersample": 2}
-    together = render(build_world(plans), cameras, times, **options)
+    together = render(build_world(specs), cameras, times, **options)
     assert together.light.shape == (3, 2, 3, 3, *SIZE)
-    for index, plan in enumerate(plans):
+    for index, spec in enumerate(specs):
         one = slice(index, index + 1)
-        alone = render(build_world([plan]), cameras[one], times[one], **options)
+        alone = render(build_world([spec]), cameras[one], times[one], **options)
         assert float((alone.depth - together.depth[one]).abs().max()) < EXACT
         assert torch.equal(alone.dynamic, together.dynamic[one])
         assert float((alone.light - together.light[one]).abs().max()) < 1e-6
@@ -198,7 +198,7 @@ def test_batched_is_one_by_one():
 
 @pytest.mark.parametrize("size", [(1, 70), (9, 13), (30, 6)])
 def test_any_image_size_is_cut_into_tiles_and_joined_again(size):
-    """A smaller image is a cut of a larger one with the same intrinsics."""
+    """A smaller image is a crop of a larger one with the same intrinsics."""
     times = TIMES[:, :1]
     world, cameras = TABLE.world, TABLE.cameras(times, (32, 72))
     whole = render(world, cameras, times, dtype=torch.float64)
@@ -208,7 +208,7 @@ def test_any_image_size_is_cut_into_tiles_and_joined_again(size):
 
 
 def test_rows_of_a_rolling_shutter_are_taken_at_their_own_instants():
-    rig, world, readout = build_rig([GARDEN.shot]), GARDEN.world, 0.2
+    rig, world, readout = build_rig([GARDEN.rig]), GARDEN.world, 0.2
     assert not rig.is_static
     rolled = render_rolling(world, rig, TIMES, SIZE, readout)
     for row in (0, 13, SIZE[0] - 1):
@@ -222,7 +222,7 @@ def test_rows_of_a_rolling_shutter_are_taken_at_their_own_instants():
     assert not torch.equal(still.objects, rolled.objects)
 
 
-def test_worlds_cameras_and_times_must_belong_together():
+def test_mismatched_worlds_cameras_and_times_are_refused():
     world, cameras = ROOM.world, ROOM.cameras(TIMES)
     with pytest.raises(ShapeError, match=r"1 worlds at times \(1, 3\)"):
         render(world, cameras, torch.zeros(1, 3))

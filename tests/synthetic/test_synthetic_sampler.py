@@ -1,4 +1,4 @@
-"""The sampler: truth for training is a pure function of seeds and request, and the images are worth looking at."""
+"""Sampler: ground truth is a pure function of seeds and request; images are well exposed and textured."""
 
 import dataclasses
 
@@ -16,9 +16,9 @@ from page4d.synthetic.appearance import (
     tone_curve,
 )
 from page4d.synthetic.render import render
-from page4d.synthetic.sampler import SceneFamily, ShotRequest, sample, sample_truth
+from page4d.synthetic.sampler import SceneFamily, SceneRequest, sample, sample_truth
 
-SMALL = ShotRequest(num_times=2, num_views=2, image_size=(24, 32))
+SMALL = SceneRequest(num_times=2, num_views=2, image_size=(24, 32))
 
 
 @pytest.mark.parametrize("family", list(SceneFamily))
@@ -52,7 +52,7 @@ def test_truth_is_complete():
 
 
 def test_depth_of_one_view_agrees_with_that_of_another():
-    """Most points that land inside another image are seen there, at the depth that this view says."""
+    """Most points that project into the other image are visible there, at the projected depth."""
     made = sample([4, 5], dataclasses.replace(SMALL, image_size=(48, 64), spacing_deg=(8, 8), outdoor_probability=0))
     truth, flow = made.truth, made.flow((0, 0), (0, 1))
     points = world_points(truth.depth, truth.cameras)[:, 0, 0]
@@ -67,7 +67,7 @@ def test_depth_of_one_view_agrees_with_that_of_another():
     assert float(((ratio - 1).abs() < 0.03).double().mean()) > 0.8
 
 
-def test_outdoors_there_is_sky_and_indoors_there_is_none():
+def test_outdoor_images_have_sky_and_indoor_images_have_none():
     far = dataclasses.replace(SMALL, family=SceneFamily.RING, outdoor_probability=1.0)
     near = dataclasses.replace(far, outdoor_probability=0.0)
     outside, inside = sample_truth(range(4), far), sample_truth(range(4), near)
@@ -101,8 +101,8 @@ def test_photometric_variation_changes_images_only():
     assert float((plain.images - varied.images).abs().mean()) > 0.01
 
 
-def test_nothing_is_computed_anywhere_but_where_the_worlds_are():
-    """With another default device, whatever a function makes there cannot meet the rest."""
+def test_everything_is_computed_on_the_device_of_the_worlds():
+    """With a different default device, a tensor created there fails to mix with the others."""
     made = sample([2, 6], dataclasses.replace(SMALL, family=SceneFamily.RING, outdoor_probability=0.5))
     look = sample_appearance([2, 6], 2)
     with torch.device("meta"):
@@ -113,11 +113,19 @@ def test_nothing_is_computed_anywhere_but_where_the_worlds_are():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"num_times": 0}, {"num_views": 0}, {"image_size": (0, 8)}, {"step_s": (0.0, 1.0)}]
+    "wrong",
+    [
+        {"num_times": 0},
+        {"num_views": 0},
+        {"image_size": (0, 8)},
+        {"step_s": (0.0, 1.0)},
+        {"step_s": (1.0, 0.5)},
+        {"outdoor_probability": 2.0},
+    ],
 )
-def test_requests_for_nothing_are_refused(wrong):
-    with pytest.raises(UsageError, match="a request for"):
-        ShotRequest(**wrong)
+def test_requests_out_of_range_are_refused(wrong):
+    with pytest.raises(UsageError, match="scene request: "):
+        SceneRequest(**wrong)
 
 
 LIGHT = torch.rand(1, 2, 2, 3, 20, 28, generator=torch.Generator().manual_seed(0))
@@ -135,7 +143,7 @@ def test_plain_cameras_only_apply_the_tone_curve():
     assert float(tone_curve(torch.tensor(0.18))) == pytest.approx(0.46, abs=0.03)
 
 
-def test_each_trait_of_a_camera_does_what_it_says():
+def test_each_photometric_parameter_has_its_effect():
     flat = torch.full_like(LIGHT, 0.3)
     level = float(tone_curve(torch.tensor(0.3)))
     assert float(develop(flat, changed(exposure=2.0), [0]).mean()) > level + 0.1
@@ -159,7 +167,7 @@ def test_each_trait_of_a_camera_does_what_it_says():
     assert float((develop(LIGHT, changed(blocks=1e-5), [0]) - sharp).abs().max()) < 1e-3
 
 
-def test_noise_belongs_to_a_frame_and_not_to_its_batch():
+def test_noise_depends_on_the_frame_and_not_on_its_batch():
     noisy = changed(read_noise=0.02, shot_noise=0.01)
     flat = torch.full_like(LIGHT, 0.3)
     images = develop(flat, noisy, [7])
@@ -171,7 +179,7 @@ def test_noise_belongs_to_a_frame_and_not_to_its_batch():
     assert float((develop(flat, noisy, [8]) - images).abs().mean()) > 0.01
 
 
-def test_cameras_of_a_seed_are_drawn_once_and_differ():
+def test_photometric_parameters_depend_on_the_seed_only_and_vary():
     first, second = sample_appearance([1, 2], 3), sample_appearance([2], 3)
     assert torch.equal(first.exposure[1], second.exposure[0])
     many = sample_appearance(range(60), 2)

@@ -1,4 +1,4 @@
-"""Worlds and rigs: a seed names one, motions are rigid and connected, cameras are free and see their subject."""
+"""Worlds and rigs: reproducible from seeds, rigid and connected motion, cameras with a free view of their subject."""
 
 import dataclasses
 import math
@@ -7,26 +7,27 @@ import pytest
 import torch
 from scenes import SIZE, distance_from_origin
 
+from page4d.choices import SceneFamily, Subject
 from page4d.errors import UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.rotation import rotation_angle, rotation_defect
-from page4d.synthetic.blueprint import Person, build_world
-from page4d.synthetic.camera_rigs import SPACING_DEG, SceneFamily, Shot, Subject, build_rig, sample_shot
+from page4d.synthetic.camera_rigs import SPACING_DEG, RigSpec, build_rig, sample_rig
 from page4d.synthetic.figure import Figures, Joint, Part
-from page4d.synthetic.furnish import sample_plan
-from page4d.synthetic.movers import circling_box, flying, rolling_ball, turning
-from page4d.synthetic.people import Doing, sample_person
-from page4d.synthetic.rng import Dice
-from page4d.synthetic.texture import lattice_values, noise
+from page4d.synthetic.furnish import sample_world
+from page4d.synthetic.movers import circling_box, flying, rolling_ball, spinning
+from page4d.synthetic.people import Activity, sample_person
+from page4d.synthetic.rng import Rng
+from page4d.synthetic.texture import lattice_hash, noise
 from page4d.synthetic.world import Shape, World
+from page4d.synthetic.world_spec import Person, build_world
 
 TIMES = torch.linspace(0, 9, 10, dtype=torch.float64)[None]
 
 
-def made(seed: int, family: SceneFamily = SceneFamily.ARC, outdoors: bool = False) -> tuple[Shot, World]:
-    shot = sample_shot(seed, family, 1 if family is SceneFamily.SINGLE else 4, moving_probability=0.7)
-    return shot, build_world([sample_plan(seed, shot, float(outdoors))])
+def made(seed: int, family: SceneFamily = SceneFamily.ARC, outdoors: bool = False) -> tuple[RigSpec, World]:
+    rig = sample_rig(seed, family, 1 if family is SceneFamily.SINGLE else 4, moving_probability=0.7)
+    return rig, build_world([sample_world(seed, rig, float(outdoors))])
 
 
 def tensors(world: World) -> list[torch.Tensor]:
@@ -35,7 +36,7 @@ def tensors(world: World) -> list[torch.Tensor]:
     return seen
 
 
-def test_a_seed_names_one_world():
+def test_a_seed_determines_the_world():
     for first, second in zip(tensors(made(5)[1]), tensors(made(5)[1]), strict=True):
         assert torch.equal(first, second)
     assert not torch.equal(made(5)[1].texture.palette[:, :6], made(6)[1].texture.palette[:, :6])
@@ -43,11 +44,11 @@ def test_a_seed_names_one_world():
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", list(SceneFamily))
-def test_cameras_are_free_at_every_instant(seed, family):
-    """No camera is inside a thing, below the ground or outside its room, wherever it and the things move."""
+def test_cameras_collide_with_nothing_at_any_instant(seed, family):
+    """No camera is ever inside an object, below the ground or outside its room."""
     outdoors = seed == 2
-    shot, world = made(seed, family, outdoors)
-    cameras = build_rig([shot]).cameras(TIMES, SIZE)
+    rig, world = made(seed, family, outdoors)
+    cameras = build_rig([rig]).cameras(TIMES, SIZE)
     to_object = invert_rigid(world.object_to_world(TIMES))[0, :, :, None]
     local = transform_points(to_object, cameras.centers[0, :, None])
     gap = distance_from_origin(world.shape[0][:, None], world.half_size[0][:, None], local)
@@ -57,10 +58,10 @@ def test_cameras_are_free_at_every_instant(seed, family):
 @pytest.mark.parametrize("family", list(SceneFamily))
 def test_the_subject_is_in_every_image(family):
     for seed in range(20):
-        shot = sample_shot(seed, family, 1 if family is SceneFamily.SINGLE else 5)
+        rig = sample_rig(seed, family, 1 if family is SceneFamily.SINGLE else 5)
         for size in ((48, 64), (64, 48)):
-            cameras = build_rig([shot]).cameras(TIMES[:, ::4], size)
-            middle = torch.tensor(shot.stage.middle, dtype=torch.float64).expand(*cameras.centers.shape)
+            cameras = build_rig([rig]).cameras(TIMES[:, ::4], size)
+            middle = torch.tensor(rig.volume.center, dtype=torch.float64).expand(*cameras.centers.shape)
             pixels, depth = project(transform_points(cameras.world_to_camera, middle), cameras.intrinsics)
             assert float(depth.min()) > 0.3
             share = pixels / torch.tensor([size[1], size[0]])
@@ -69,13 +70,13 @@ def test_the_subject_is_in_every_image(family):
 
 
 @pytest.mark.parametrize("family", [SceneFamily.ARC, SceneFamily.RING, SceneFamily.HANDHELD])
-def test_neighbours_stand_as_far_apart_as_the_family_says(family):
+def test_the_spacing_of_cameras_is_that_of_the_family(family):
     low, high = SPACING_DEG[family]
     apart = []
     for seed in range(40):
         for given in (None, (12.0, 12.0)):
-            shot = sample_shot(seed, family, 3, given, moving_probability=0.0)
-            azimuth = [math.atan2(camera.center[2], camera.center[0]) for camera in shot.cameras]
+            rig = sample_rig(seed, family, 3, given, moving_probability=0.0)
+            azimuth = [math.atan2(camera.center[2], camera.center[0]) for camera in rig.cameras]
             gaps = [math.degrees((b - a) % math.tau) for a, b in zip(azimuth, azimuth[1:], strict=False)]
             if given:
                 assert gaps == pytest.approx([12.0, 12.0], abs=3)
@@ -85,8 +86,8 @@ def test_neighbours_stand_as_far_apart_as_the_family_says(family):
     assert low + 0.65 * (high - low) < max(apart) < 1.3 * high
 
 
-def test_fields_of_view_heights_and_rolls_are_those_of_the_recipe():
-    cameras = [camera for seed in range(100) for camera in sample_shot(seed, SceneFamily.RING, 3).cameras]
+def test_fields_of_view_heights_and_rolls_are_in_the_documented_ranges():
+    cameras = [camera for seed in range(100) for camera in sample_rig(seed, SceneFamily.RING, 3).cameras]
     fields = [2 * math.degrees(math.atan(0.5 / camera.focal)) for camera in cameras]
     assert 40 <= min(fields) < 45 < 80 < max(fields) <= 85
     assert all(0.3 < -camera.center[1] <= 3.0 for camera in cameras)
@@ -101,12 +102,12 @@ def test_fields_of_view_heights_and_rolls_are_those_of_the_recipe():
 
 def test_impossible_rigs_are_refused():
     with pytest.raises(UsageError, match="0 views"):
-        sample_shot(0, SceneFamily.ARC, 0)
+        sample_rig(0, SceneFamily.ARC, 0)
     with pytest.raises(UsageError, match="2 views of the family single"):
-        sample_shot(0, SceneFamily.SINGLE, 2)
+        sample_rig(0, SceneFamily.SINGLE, 2)
     with pytest.raises(UsageError, match="3 views 130 to 130 degrees apart"):
-        sample_shot(0, SceneFamily.ARC, 3, (130.0, 130.0))
-    assert len(sample_shot(0, SceneFamily.RING, 8).cameras) == 8
+        sample_rig(0, SceneFamily.ARC, 3, (130.0, 130.0))
+    assert len(sample_rig(0, SceneFamily.RING, 8).cameras) == 8
 
 
 def test_poses_are_rigid_and_only_what_moves_changes():
@@ -120,9 +121,9 @@ def test_poses_are_rigid_and_only_what_moves_changes():
         assert 3 < int(world.moving[0][present].sum()) < int(present.sum())
 
 
-@pytest.mark.parametrize("doing", list(Doing))
-def test_people_hold_together_and_stand_on_the_floor(doing):
-    person = sample_person(Dice(4, doing.name), doing, (0.4, -0.2), 0.6, 1.0)
+@pytest.mark.parametrize("activity", list(Activity))
+def test_people_hold_together_and_stand_on_the_floor(activity):
+    person = sample_person(Rng(4, activity.name), activity, (0.4, -0.2), 0.6, 1.0)
     figures = figures_of(person)
     poses = figures.part_to_world(TIMES)[0, :, 0]
     half = figures.half_sizes[0, 0]
@@ -152,23 +153,23 @@ def test_people_hold_together_and_stand_on_the_floor(doing):
     assert float(poses[:, Part.HEAD, 1, 3].max()) < -0.6 * height
     moved = (poses - poses[:1]).abs().amax(dim=(0, 2, 3)) > 1e-9
     assert torch.equal(moved, figures.moving[0, 0])
-    if doing is Doing.WALKING:
+    if activity is Activity.WALKING:
         assert float((poses[1:, Part.PELVIS] - poses[:-1, Part.PELVIS])[..., 3].norm(dim=-1).min()) > 1e-3
         assert (
             float((poses[:, Part.PELVIS, :3, 3] - torch.tensor([0.4, 0, -0.2]))[:, [0, 2]].norm(dim=-1).max()) < 0.61
         )
-    if doing is Doing.STANDING:
+    if activity is Activity.STANDING:
         assert not bool(moved.any())
 
 
 def figures_of(person: Person) -> Figures:
-    shot, _ = made(0)
-    return build_world([sample_plan(0, shot)._replace(people=(person,))]).figures
+    rig, _ = made(0)
+    return build_world([sample_world(0, rig)._replace(people=(person,))]).figures
 
 
-def test_walkers_look_where_they_go():
+def test_walking_figures_face_their_direction_of_motion():
     for sign in (1.0, -1.0):
-        person = sample_person(Dice(1, "walker"), Doing.WALKING, (0.0, 0.0), 0.6, 0.0)
+        person = sample_person(Rng(1, "walker"), Activity.WALKING, (0.0, 0.0), 0.6, 0.0)
         figures = figures_of(person._replace(turn_rate=sign))
         poses = figures.part_to_world(torch.tensor([[0.0, 1e-4]], dtype=torch.float64))[0, :, 0, Part.PELVIS]
         step = (poses[1] - poses[0])[[0, 2], 3]
@@ -176,8 +177,8 @@ def test_walkers_look_where_they_go():
         assert float((step / step.norm()) @ ahead) > 0.999
 
 
-def test_joints_move_the_parts_beyond_them_only():
-    person = sample_person(Dice(0, "still"), Doing.STANDING, (0.0, 0.0), 0.0, 0.0)
+def test_joints_move_only_the_parts_beyond_them():
+    person = sample_person(Rng(0, "still"), Activity.STANDING, (0.0, 0.0), 0.0, 0.0)
     still = figures_of(person)
     for joint, moved in (
         (Joint.LEFT_ELBOW, {Part.LEFT_FOREARM}),
@@ -191,17 +192,17 @@ def test_joints_move_the_parts_beyond_them_only():
         assert set(swings.moving[0, 0].nonzero()[:, 0].tolist()) == {int(part) for part in moved}
 
 
-@pytest.mark.parametrize("make", ["rolling", "circling", "flying", "turning"])
-def test_things_move_as_they_say(make):
-    dice = Dice(3, make)
-    thing = {
-        "rolling": lambda: rolling_ball(dice, 0.2, 0.8),
-        "circling": lambda: circling_box(dice, 0.2, 0.8),
-        "flying": lambda: flying(dice, 0.15, 0.3, 1.2),
-        "turning": lambda: turning(dice, circling_box(dice, 0.2, 0.2)),
+@pytest.mark.parametrize("make", ["rolling", "circling", "flying", "spinning"])
+def test_moving_objects_stay_within_reach_and_roll_without_slipping(make):
+    rng = Rng(3, make)
+    item = {
+        "rolling": lambda: rolling_ball(rng, 0.2, 0.8),
+        "circling": lambda: circling_box(rng, 0.2, 0.8),
+        "flying": lambda: flying(rng, 0.15, 0.3, 1.2),
+        "spinning": lambda: spinning(rng, circling_box(rng, 0.2, 0.2)),
     }[make]()
-    shot, _ = made(0)
-    world = build_world([sample_plan(0, shot)._replace(things=(thing,), people=())])
+    rig, _ = made(0)
+    world = build_world([sample_world(0, rig)._replace(objects=(item,), people=())])
     assert world.moving[0].tolist() == [False, True]
     poses = world.object_to_world(torch.linspace(0, 12, 400, dtype=torch.float64)[None])[0, :, 1]
     reach = poses[:, [0, 2], 3].norm(dim=-1).max()
@@ -212,20 +213,20 @@ def test_things_move_as_they_say(make):
         assert float(rotation_angle(first[:3, :3], second[:3, :3])) * 0.2 == pytest.approx(path, rel=1e-4)
         contact = first[:3, 3] + torch.tensor([0.0, 0.2, 0.0], dtype=torch.float64)
         assert float((transform_points(second @ invert_rigid(first), contact) - contact).norm()) < 0.15 * path
-    elif make == "turning":
+    elif make == "spinning":
         assert float(reach) < 1e-9
 
 
-def test_families_show_people_and_tables_and_a_subject_can_be_chosen():
-    tables = [bool(sample_shot(seed, SceneFamily.ARC, 2).stage.table_height) for seed in range(40)]
+def test_both_subjects_are_drawn_unless_one_is_given():
+    tables = [bool(sample_rig(seed, SceneFamily.ARC, 2).volume.table_height) for seed in range(40)]
     assert 8 < sum(tables) < 32
     for subject in Subject:
-        shots = [sample_shot(seed, SceneFamily.ARC, 2, subject=subject) for seed in range(5)]
-        assert all(bool(shot.stage.table_height) == (subject is Subject.TABLE) for shot in shots)
-        assert all((shot.stage.radius < 0.5) == (subject is Subject.TABLE) for shot in shots)
+        rigs = [sample_rig(seed, SceneFamily.ARC, 2, subject=subject) for seed in range(5)]
+        assert all(bool(rig.volume.table_height) == (subject is Subject.TABLE) for rig in rigs)
+        assert all((rig.volume.radius < 0.5) == (subject is Subject.TABLE) for rig in rigs)
 
 
-def test_noise_is_even_periodic_and_continuous():
+def test_noise_is_centred_periodic_and_continuous():
     random = torch.Generator().manual_seed(0)
     points = torch.rand(3, 20000, generator=random, dtype=torch.float64) * 6 - 3
     values = noise(points)
@@ -239,22 +240,22 @@ def test_noise_is_even_periodic_and_continuous():
     assert float(((near - values) ** 2).mean()) < 1.0 * float(values.var())
 
 
-def test_hashes_are_even_and_their_own_for_each_seed():
+def test_hashes_are_uniform_and_uncorrelated_between_seeds():
     x, y, z = torch.meshgrid(*[torch.arange(-15.0, 15.0)] * 3, indexing="ij")
-    values = [lattice_values(x, y, z, torch.full_like(x, seed)) for seed in (0, 1)]
+    values = [lattice_hash(x, y, z, torch.full_like(x, seed)) for seed in (0, 1)]
     assert float(values[0].mean()) == pytest.approx(0.5, abs=0.01)
     assert float(values[0].std()) == pytest.approx(12**-0.5, abs=0.01)
     assert abs(float(torch.corrcoef(torch.stack([v.flatten() for v in values]))[0, 1])) < 0.03
 
 
-def test_dice_draw_what_they_promise():
-    dice = Dice(1, "test")
-    normal = torch.tensor([dice.normal() for _ in range(4000)])
+def test_the_generator_draws_from_the_documented_distributions():
+    rng = Rng(1, "test")
+    normal = torch.tensor([rng.normal() for _ in range(4000)])
     assert float(normal.mean()) == pytest.approx(0, abs=0.06)
     assert float(normal.std()) == pytest.approx(1, abs=0.05)
-    directions = torch.tensor([dice.direction() for _ in range(2000)])
+    directions = torch.tensor([rng.direction() for _ in range(2000)])
     assert float((directions.norm(dim=-1) - 1).abs().max()) < 1e-5
     assert float(directions.mean(0).abs().max()) < 0.06
-    assert {dice.pick("abc") for _ in range(50)} == set("abc")
-    assert Dice(1, "test").between(0, 1) != Dice(1, "other").between(0, 1)
-    assert 2 <= min(dice.log_between(2, 8) for _ in range(100)) < 2.5
+    assert {rng.choice("abc") for _ in range(50)} == set("abc")
+    assert Rng(1, "test").uniform(0, 1) != Rng(1, "other").uniform(0, 1)
+    assert 2 <= min(rng.log_uniform(2, 8) for _ in range(100)) < 2.5

@@ -1,4 +1,4 @@
-"""Written captures, read back with PyAV and OpenCV: frames, times, depth, masks and cameras are the rendered ones."""
+"""Written captures, read back with PyAV and OpenCV: frames, times, depth, masks and cameras are as rendered."""
 
 import json
 import math
@@ -8,9 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
+from page4d.choices import SceneFamily, Subject
 from page4d.errors import OutputError, UsageError
 from page4d.scene.open import open_scene
-from page4d.synthetic.camera_rigs import SceneFamily, Subject
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 
@@ -33,7 +33,7 @@ def files_of(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_the_folder_holds_the_promised_files(folder):
+def test_the_folder_contains_the_documented_files(folder):
     stems = [
         f"truth/{kind}/{name}/{i:06d}.png"
         for kind in ("depth", "dynamic")
@@ -57,7 +57,7 @@ def test_videos_hold_every_frame_at_its_time(capture, folder, view):
         assert 10 * math.log10(255**2 / np.mean(error**2)) > 30
 
 
-def test_opencv_reads_the_same_colours(capture, folder):
+def test_opencv_reads_the_rendered_colours(capture, folder):
     video = cv2.VideoCapture(str(folder / "cam02.mp4"))
     assert int(video.get(cv2.CAP_PROP_FRAME_COUNT)) == 5
     assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(12)
@@ -112,7 +112,7 @@ def test_the_same_capture_gives_the_same_bytes_and_another_seed_others(tmp_path)
     assert all(first[name] != other[name] for name in first)
 
 
-def test_moving_cameras_are_listed_frame_by_frame(tmp_path):
+def test_moving_cameras_are_written_frame_by_frame(tmp_path):
     capture = SyntheticCapture(num_views=1, num_times=3, image_size=(32, 32), moving_cameras=True, spacing_deg=15.0)
     write_capture(capture, tmp_path / "out", quality_crf=30)
     table = json.loads((tmp_path / "out/truth/cameras.json").read_text())
@@ -130,7 +130,7 @@ def test_moving_cameras_are_listed_frame_by_frame(tmp_path):
         {"family": SceneFamily.SINGLE, "num_views": 1, "subject": Subject.TABLE},
     ],
 )
-def test_written_captures_are_read_back_as_the_scenes_they_are(options, tmp_path):
+def test_written_captures_are_read_back_as_equal_scenes(options, tmp_path):
     capture = SyntheticCapture(**({"num_views": 2, "num_times": 2, "image_size": (32, 48)} | options))
     write_capture(capture, tmp_path / "out")
     scene = open_scene(tmp_path / "out", calibration=tmp_path / "out/truth/cameras.json")
@@ -158,12 +158,12 @@ def test_written_captures_are_read_back_as_the_scenes_they_are(options, tmp_path
     )
 
 
-def test_a_folder_with_anything_in_it_is_refused(capture, tmp_path):
+def test_a_folder_that_is_not_empty_is_refused(capture, tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"holds 1 entries, 'notes\.txt' first"):
+    with pytest.raises(OutputError, match=r"contains 1 entries, 'notes\.txt' first"):
         write_capture(capture, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(OutputError, match="cannot be made"):
+    with pytest.raises(OutputError, match="cannot be created"):
         write_capture(capture, tmp_path / "notes.txt" / "inside")
 
 
@@ -175,7 +175,7 @@ def test_a_folder_with_anything_in_it_is_refused(capture, tmp_path):
         ({}, 0, "every 0th frame"),
     ],
 )
-def test_videos_that_cannot_be_are_refused_before_anything_is_written(tmp_path, wrong, stride, message):
+def test_impossible_videos_are_refused_before_anything_is_written(tmp_path, wrong, stride, message):
     with pytest.raises(UsageError, match=message):
         write_capture(SyntheticCapture(**wrong), tmp_path / "out", truth_stride=stride)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Losses: the truth costs nothing, errors do, and only what is known counts."""
+"""Losses: zero for the truth, positive for errors, restricted to known pixels."""
 
 from dataclasses import fields, replace
 
@@ -17,7 +17,7 @@ from page4d.models.inputs.matching import Likelihoods, Matches
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
 from page4d.synthetic.capture import SyntheticCapture
-from page4d.training.supervised.losses import LossConfig, losses, mask_loss, weighed_by_confidence
+from page4d.training.supervised.losses import LossConfig, confidence_weighted, losses, mask_loss
 from page4d.training.supervised.matching_losses import centered
 from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
 from page4d.training.supervised.true_matches import bilinear_weights, true_correspondences
@@ -48,7 +48,7 @@ def targets(truth: GroundTruth) -> Targets:
 
 
 def perfect(truth: GroundTruth) -> NetworkOutput:
-    """Return what a network would have to say."""
+    """Return the output of a network without errors."""
     targets = targets_of(truth)
     true = true_correspondences(targets, PATCH, KINDS)
     rays = patch_directions(targets.cameras.intrinsics, GRID, PATCH).unflatten(-2, GRID)
@@ -75,7 +75,7 @@ def perfect(truth: GroundTruth) -> NetworkOutput:
     )
 
 
-def test_the_truth_costs_nothing(truth: GroundTruth) -> None:
+def test_losses_of_the_truth_are_zero(truth: GroundTruth) -> None:
     parts = losses(perfect(truth), truth, CONFIG)
     assert set(parts) == {field.name for field in fields(LossConfig)} - {
         "refinement",
@@ -84,46 +84,48 @@ def test_the_truth_costs_nothing(truth: GroundTruth) -> None:
         "unit",
     } | {"total"}
     for name, value in parts.items():
-        if name not in ("match_probability", "mask", "total"):  # positions between patches and edges cost entropy
+        if name not in ("match_probability", "mask", "total"):  # entropy of positions between patches and of edges
             assert value.abs() < 1e-5, name
 
 
 ERRORS = {
-    "rotation": lambda said: turned(said, 0.1),
-    "translation": lambda said: posed(said, slice(0, 3), 0.1),
-    "focal": lambda said: posed(said, slice(7, 9), 0.1),
-    "depth": lambda said: replace(said, depth=said.depth * 1.2),
-    "gradient": lambda said: replace(said, depth=said.depth * torch.linspace(1, 1.5, 64)),
-    "points": lambda said: replace(said, points=said.points + 0.1),
-    "rays": lambda said: replace(said, rays=functional.normalize(said.rays + torch.tensor([0.1, 0, 0]), dim=-1)),
-    "match_probability": lambda said: likely(said, cell=said.matches.likelihoods.cell.roll(1, dims=-1)),
-    "match_position": lambda said: matched(said, expected=said.matches.expected + 0.1),
-    "reprojection": lambda said: replace(said, depth=said.depth * 1.2),
-    "mask": lambda said: replace(said, dynamic_logit=said.dynamic_logit + 2),
-    "motion": lambda said: replace(said, motion_logit=said.motion_logit * 0.1),
+    "rotation": lambda output: turned(output, 0.1),
+    "translation": lambda output: posed(output, slice(0, 3), 0.1),
+    "focal": lambda output: posed(output, slice(7, 9), 0.1),
+    "depth": lambda output: replace(output, depth=output.depth * 1.2),
+    "gradient": lambda output: replace(output, depth=output.depth * torch.linspace(1, 1.5, 64)),
+    "points": lambda output: replace(output, points=output.points + 0.1),
+    "rays": lambda output: replace(
+        output, rays=functional.normalize(output.rays + torch.tensor([0.1, 0, 0]), dim=-1)
+    ),
+    "match_probability": lambda output: likely(output, cell=output.matches.likelihoods.cell.roll(1, dims=-1)),
+    "match_position": lambda output: matched(output, expected=output.matches.expected + 0.1),
+    "reprojection": lambda output: replace(output, depth=output.depth * 1.2),
+    "mask": lambda output: replace(output, dynamic_logit=output.dynamic_logit + 2),
+    "motion": lambda output: replace(output, motion_logit=output.motion_logit * 0.1),
 }
 
 
-def turned(said: NetworkOutput, angle: float) -> NetworkOutput:
-    quaternion = functional.normalize(said.pose_encoding[..., 3:7] + angle * torch.tensor([1.0, 0, 0, 0]), dim=-1)
-    return posed(said, slice(3, 7), quaternion - said.pose_encoding[..., 3:7])
+def turned(output: NetworkOutput, angle: float) -> NetworkOutput:
+    quaternion = functional.normalize(output.pose_encoding[..., 3:7] + angle * torch.tensor([1.0, 0, 0, 0]), dim=-1)
+    return posed(output, slice(3, 7), quaternion - output.pose_encoding[..., 3:7])
 
 
-def posed(said: NetworkOutput, where: slice, change: Tensor | float) -> NetworkOutput:
-    pose = said.pose_encoding.clone()
+def posed(output: NetworkOutput, where: slice, change: Tensor | float) -> NetworkOutput:
+    pose = output.pose_encoding.clone()
     pose[..., where] += change
-    return replace(said, pose_encoding=pose, pose_encoding_iterations=(pose,))
+    return replace(output, pose_encoding=pose, pose_encoding_iterations=(pose,))
 
 
-def matched(said: NetworkOutput, **change: Tensor) -> NetworkOutput:
-    return replace(said, matches=replace(said.matches, **change))
+def matched(output: NetworkOutput, **change: Tensor) -> NetworkOutput:
+    return replace(output, matches=replace(output.matches, **change))
 
 
-def likely(said: NetworkOutput, **change: Tensor) -> NetworkOutput:
-    return matched(said, likelihoods=replace(said.matches.likelihoods, **change))
+def likely(output: NetworkOutput, **change: Tensor) -> NetworkOutput:
+    return matched(output, likelihoods=replace(output.matches.likelihoods, **change))
 
 
-def test_what_is_hidden_should_be_found_nowhere(truth: GroundTruth) -> None:
+def test_matches_of_hidden_patches_increase_the_loss(truth: GroundTruth) -> None:
     right = perfect(truth)
     before = losses(right, truth, CONFIG)["match_probability"]
     everywhere = likely(right, unseen=torch.full_like(right.matches.likelihoods.unseen, -3.0))
@@ -131,7 +133,7 @@ def test_what_is_hidden_should_be_found_nowhere(truth: GroundTruth) -> None:
 
 
 @pytest.mark.parametrize("name", list(ERRORS))
-def test_every_error_costs(name: str, truth: GroundTruth) -> None:
+def test_every_error_increases_its_loss(name: str, truth: GroundTruth) -> None:
     right = perfect(truth)
     before, after = losses(right, truth, CONFIG)[name], losses(ERRORS[name](right), truth, CONFIG)[name]
     assert after > before + 1e-3
@@ -143,14 +145,14 @@ def test_the_total_is_the_weighted_sum(truth: GroundTruth) -> None:
     torch.testing.assert_close(parts["total"], expected)
 
 
-def test_the_sign_of_a_quaternion_does_not_matter(truth: GroundTruth) -> None:
+def test_the_sign_of_a_quaternion_is_ignored(truth: GroundTruth) -> None:
     right = perfect(truth)
     pose = right.pose_encoding.clone()
     pose[..., 3:7] *= -1
     assert losses(replace(right, pose_encoding_iterations=(pose,)), truth, CONFIG)["rotation"] < 1e-6
 
 
-def test_later_iterations_of_the_camera_head_weigh_more(truth: GroundTruth) -> None:
+def test_later_iterations_of_the_camera_head_have_larger_weights(truth: GroundTruth) -> None:
     right = perfect(truth)
     wrong = posed(right, slice(0, 3), 0.5).pose_encoding
     early, late = (
@@ -160,26 +162,26 @@ def test_later_iterations_of_the_camera_head_weigh_more(truth: GroundTruth) -> N
     torch.testing.assert_close(early, late * CONFIG.refinement)
 
 
-def test_what_is_not_known_costs_nothing(truth: GroundTruth) -> None:
+def test_unknown_pixels_are_ignored(truth: GroundTruth) -> None:
     right = perfect(truth)
     hole = torch.zeros_like(truth.valid)
     hole[..., 10:20, 30:40] = True
     holed = replace(truth, depth=truth.depth.masked_fill(hole, 0))
     seen = perfect(holed)
-    spoilt = replace(
+    corrupted = replace(
         seen,
         depth=seen.depth.masked_fill(hole, 7.0),
         points=seen.points.masked_fill(hole[..., None], 7.0),
         depth_confidence=right.depth_confidence.masked_fill(hole, 50.0),
         points_confidence=right.points_confidence.masked_fill(hole, 50.0),
     )
-    parts = losses(spoilt, holed, CONFIG)
+    parts = losses(corrupted, holed, CONFIG)
     assert parts["depth"].abs() < 1e-5
     assert parts["points"].abs() < 1e-5
     assert parts["gradient"].abs() < 1e-5
 
 
-def test_neither_the_world_nor_the_unit_of_the_truth_matters(truth: GroundTruth, targets: Targets) -> None:
+def test_targets_are_invariant_to_the_world_and_unit_of_the_truth(truth: GroundTruth, targets: Targets) -> None:
     move = rigid(
         matrix_from_rotation_vector(torch.tensor([0.3, 1.0, -0.4], dtype=torch.float64)),
         torch.tensor([4.0, -1.0, 2.0], dtype=torch.float64),
@@ -193,7 +195,7 @@ def test_neither_the_world_nor_the_unit_of_the_truth_matters(truth: GroundTruth,
     torch.testing.assert_close(known.mean(), torch.tensor(1.0))
 
 
-def test_ground_far_away_does_not_move_the_typical_depth(truth: GroundTruth) -> None:
+def test_the_typical_depth_is_robust_to_distant_ground(truth: GroundTruth) -> None:
     near = targets_of(truth, SceneUnit.TYPICAL_DEPTH)
     torch.testing.assert_close(near.depth[near.known].log().mean(), torch.tensor(0.0), rtol=0, atol=1e-5)
     depth = truth.depth.clone()
@@ -213,7 +215,7 @@ def test_points_reproject_to_their_pixels(truth: GroundTruth, targets: Targets) 
     assert truth.depth.min() > 0
 
 
-def test_a_patch_corresponds_to_itself_in_its_own_image(targets: Targets) -> None:
+def test_a_patch_corresponds_to_itself_in_the_same_image(targets: Targets) -> None:
     true = true_correspondences(targets, PATCH, (MatchTarget.FIRST_VIEW, MatchTarget.FIRST_TIME))
     rows, columns = torch.meshgrid(torch.arange(GRID[0]), torch.arange(GRID[1]), indexing="ij")
     middles = torch.stack([columns, rows], dim=-1).flatten(0, 1) + 0.5
@@ -222,7 +224,7 @@ def test_a_patch_corresponds_to_itself_in_its_own_image(targets: Targets) -> Non
     assert true.seen[0, 0, :, 1].float().mean() > 0.6
 
 
-def test_what_moves_has_no_correspondence_in_time(targets: Targets) -> None:
+def test_moving_patches_have_no_correspondence_in_time(targets: Targets) -> None:
     true = true_correspondences(targets, PATCH, (MatchTarget.NEXT_VIEW, MatchTarget.NEXT_TIME))
     moving = targets.dynamic[..., PATCH // 2 :: PATCH, PATCH // 2 :: PATCH].flatten(3)
     assert moving.any()
@@ -230,8 +232,8 @@ def test_what_moves_has_no_correspondence_in_time(targets: Targets) -> None:
     assert true.seen[:, :, :, 0][moving].any()
 
 
-def test_hidden_points_are_not_seen() -> None:
-    """A wall at 2, and in front of the second camera a screen at 1 that hides all of it."""
+def test_occluded_points_are_hidden() -> None:
+    """A wall at depth 2, occluded in the second camera by a screen at depth 1."""
     depth = torch.full((1, 1, 2, 16, 16), 2.0)
     depth[:, :, 1] = 1.0
     intrinsics = torch.tensor([[16.0, 0, 8], [0, 16, 8], [0, 0, 1]]).expand(1, 1, 2, 3, 3)
@@ -251,7 +253,7 @@ def test_hidden_points_are_not_seen() -> None:
     assert not true.hidden[:, :, :, 1].any()
 
 
-def test_weights_of_patches_give_back_the_position() -> None:
+def test_bilinear_weights_interpolate_the_position() -> None:
     torch.manual_seed(0)
     position = 0.5 + torch.rand(50, 2) * torch.tensor([7.0, 5.0])
     weights = bilinear_weights(position, GRID)
@@ -261,33 +263,33 @@ def test_weights_of_patches_give_back_the_position() -> None:
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(50))
 
 
-def test_confidence_is_best_at_its_reward_over_the_error() -> None:
+def test_the_optimal_confidence_is_the_reward_over_the_error() -> None:
     error = torch.tensor([0.05, 0.1])
     raw = torch.zeros(2, requires_grad=True)
     descent = torch.optim.Adam([raw], lr=0.05)
     for _ in range(400):
         descent.zero_grad()
-        weighed_by_confidence(error, 1 + raw.exp(), torch.ones(2, dtype=torch.bool), 0.2).backward()
+        confidence_weighted(error, 1 + raw.exp(), torch.ones(2, dtype=torch.bool), 0.2).backward()
         descent.step()
     torch.testing.assert_close(1 + raw.exp().detach(), 0.2 / error, rtol=0.02, atol=0)
 
 
-def test_a_mask_is_worth_more_the_more_it_overlaps() -> None:
+def test_the_mask_loss_falls_with_the_overlap() -> None:
     dynamic = torch.zeros(1, 2, 1, 32, 32, dtype=torch.bool)
     dynamic[..., 8:24, 8:16] = True
     valid = torch.ones_like(dynamic)
     share = functional.avg_pool2d(dynamic.float().flatten(0, 2)[:, None], 8).reshape(1, 2, 1, 4, 4)
-    said = [8 * (2 * moving - 1) for moving in (share, share.roll(1, dims=-1), 1 - share)]
-    costs = [mask_loss(logit, dynamic, valid, 3.0) for logit in said]
+    logits = [8 * (2 * moving - 1) for moving in (share, share.roll(1, dims=-1), 1 - share)]
+    costs = [mask_loss(logit, dynamic, valid, 3.0) for logit in logits]
     assert costs[0] < 0.01 < costs[1] < costs[2]
     nothing = mask_loss(torch.full_like(share, -8.0), torch.zeros_like(dynamic), valid, 3.0)
     assert nothing < 0.01
 
 
-def test_every_prediction_is_taught(truth: GroundTruth) -> None:
+def test_every_prediction_has_a_gradient(truth: GroundTruth) -> None:
     right = perfect(truth)
     torch.manual_seed(0)
-    taught = {
+    outputs = {
         name: (value + 0.05 * torch.rand_like(value)).requires_grad_()
         for name, value in vars(right).items()
         if isinstance(value, Tensor)
@@ -300,21 +302,21 @@ def test_every_prediction_is_taught(truth: GroundTruth) -> None:
         ),
         expected=(right.matches.expected + 0.05).requires_grad_(),
     )
-    said = replace(right, **taught, matches=matches, pose_encoding_iterations=(taught["pose_encoding"],))
-    losses(said, truth, CONFIG)["total"].backward()
+    output = replace(right, **outputs, matches=matches, pose_encoding_iterations=(outputs["pose_encoding"],))
+    losses(output, truth, CONFIG)["total"].backward()
     of_matches = {
         "cells": matches.likelihoods.cell,
         "unseen": matches.likelihoods.unseen,
         "expected": matches.expected,
     }
-    for name, value in (taught | of_matches).items():
+    for name, value in (outputs | of_matches).items():
         assert value.grad is not None, name
         assert value.grad.isfinite().all(), name
         assert value.grad.any(), name
 
 
 @pytest.mark.parametrize("change", [{"depth": -1.0}, {"refinement": 1.5}])
-def test_weights_that_make_no_sense_are_refused(change: dict) -> None:
+def test_weights_out_of_range_are_refused(change: dict) -> None:
     with pytest.raises(UsageError) as caught:
         LossConfig(**change)
     assert caught.value.hint

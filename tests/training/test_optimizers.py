@@ -1,4 +1,4 @@
-"""What moves the weights: Muon's orthogonal steps, which parameters decay, the moving average."""
+"""Optimizers: orthogonal updates of Muon, weight decay of parameter groups, gradient clipping, and the EMA."""
 
 import re
 
@@ -8,10 +8,15 @@ from torch import nn
 
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
-from page4d.training.engine.ema import WeightAverage
+from page4d.training.engine.ema import EMA
 from page4d.training.engine.muon import Muon, orthogonalize
-from page4d.training.engine.optimizers import build_optimizers, gradient_norm, set_rate
-from page4d.training.supervised.config import OptimizerConfig, OptimizerKind
+from page4d.training.engine.optimizers import (
+    OptimizerConfig,
+    OptimizerKind,
+    build_optimizers,
+    clip_gradients,
+    set_rate,
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +26,7 @@ def network() -> nn.Module:
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (6, 20), (20, 6)])
-def test_muon_makes_matrices_orthogonal(shape):
+def test_muon_orthogonalizes_matrices(shape):
     matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
     found = orthogonalize(matrix)
     values = torch.linalg.svdvals(found)
@@ -31,7 +36,7 @@ def test_muon_makes_matrices_orthogonal(shape):
     assert torch.nn.functional.cosine_similarity(found.flatten(), (u @ vh).flatten(), dim=0) > 0.97
 
 
-def test_muon_lowers_a_loss_that_decays_without_gradients():
+def test_muon_minimizes_a_squared_error():
     torch.manual_seed(0)
     weight, goal = nn.Parameter(torch.randn(6, 4)), torch.randn(6, 4)
     optimizer = Muon([weight], lr=0.05)
@@ -44,39 +49,41 @@ def test_muon_lowers_a_loss_that_decays_without_gradients():
 
 
 @pytest.mark.parametrize("kind", OptimizerKind)
-def test_every_parameter_moves_with_one_optimizer_and_only_matrices_decay(network, kind):
+def test_every_parameter_has_one_optimizer_and_only_matrices_have_weight_decay(network, kind):
     optimizers = build_optimizers(network, OptimizerConfig(kind=kind))
     assert len(optimizers) == (2 if kind is OptimizerKind.MUON else 1)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    moved = [id(value) for group in groups for value in group["params"]]
-    assert sorted(moved) == sorted(id(value) for value in network.parameters())
+    optimized = [id(value) for group in groups for value in group["params"]]
+    assert sorted(optimized) == sorted(id(value) for value in network.parameters())
     decay = {id(value): group["weight_decay"] for group in groups for value in group["params"]}
     layers = [
         module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d | nn.ConvTranspose2d)
     ]
     assert all(decay[id(layer.weight)] > 0 for layer in layers if len(layer.weight) > 1)
-    still = [name for name, _ in network.named_parameters() if re.search(r"bias|norm|token|pos_embed|lambda", name)]
-    assert still
-    assert not any(decay[id(network.get_parameter(name))] for name in still)
+    undecayed = [
+        name for name, _ in network.named_parameters() if re.search(r"bias|norm|token|pos_embed|lambda", name)
+    ]
+    assert undecayed
+    assert not any(decay[id(network.get_parameter(name))] for name in undecayed)
 
 
-def test_a_rate_scales_every_step_size(network):
+def test_a_rate_scales_every_learning_rate(network):
     optimizers = build_optimizers(network, OptimizerConfig(kind=OptimizerKind.MUON))
     set_rate(optimizers, 0.25)
     assert {group["lr"] for optimizer in optimizers for group in optimizer.param_groups} == {0.00025, 0.005}
 
 
-def test_gradients_are_clipped_to_a_norm_and_theirs_is_told():
+def test_gradients_are_clipped_and_their_norm_is_returned():
     layer = nn.Linear(3, 1, bias=False)
     layer.weight.grad = torch.tensor([[3.0, 0.0, 4.0]])
-    assert gradient_norm(layer, 1.0) == pytest.approx(5.0)
+    assert clip_gradients(layer, 1.0) == pytest.approx(5.0)
     assert layer.weight.grad.norm() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_the_average_follows_the_weights_faster_while_it_is_young():
+def test_the_ema_decay_warms_up():
     layer = nn.Linear(2, 2, bias=False)
     nn.init.zeros_(layer.weight)
-    average = WeightAverage(layer, 0.999)
+    average = EMA(layer, 0.999)
     nn.init.ones_(layer.weight)
     average.update(layer, 0)
     assert torch.allclose(average.network.weight, torch.tensor(0.9))

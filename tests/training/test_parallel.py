@@ -1,4 +1,4 @@
-"""Two processes train one network."""
+"""Data-parallel training in two processes."""
 
 import os
 import socket
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from training_runs import TINY, checkpoint_of, train_tiny
-from training_team import KeepingRun
+from training_team import StoringTraining
 
-from page4d.training.engine.distributed import Team
+from page4d.training.engine.distributed import ProcessGroup
 from page4d.training.engine.run_folder import RunFolder
 from page4d.training.supervised import train as training
 
@@ -20,9 +20,9 @@ STEPS = 3
 
 
 @pytest.fixture(scope="module")
-def team(tmp_path_factory) -> Path:
-    """The folder of a run of two processes that talk through gloo; this one is the first."""
-    out = tmp_path_factory.mktemp("team") / "run"
+def parallel(tmp_path_factory) -> Path:
+    """Folder of a run of two processes, connected by gloo; this process has rank 0."""
+    out = tmp_path_factory.mktemp("parallel") / "run"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -32,39 +32,39 @@ def team(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (place | {"RANK": "0"}).items():
             patch.setenv(name, value)
-        patch.setattr(training, "Run", KeepingRun)
+        patch.setattr(training, "SupervisedTraining", StoringTraining)
         train_tiny(out, 2 * STEPS)
     error = second.communicate(timeout=100)[1]
     assert second.returncode == 0, error
     return out
 
 
-def test_both_processes_end_with_the_same_weights(team):
-    first, second = (torch.load(team.parent / f"rank{rank}.pt") for rank in "01")
+def test_both_processes_end_with_the_same_weights(parallel):
+    first, second = (torch.load(parallel.parent / f"rank{rank}.pt") for rank in "01")
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_two_processes_learn_what_one_learns_from_both_their_batches(team, tmp_path):
+def test_two_processes_equal_one_that_accumulates_both_batches(parallel, tmp_path):
     train_tiny(tmp_path / "alone", 2 * STEPS, config=replace(TINY, accumulation=2))
-    alone, together = checkpoint_of(tmp_path / "alone"), checkpoint_of(team)
+    alone, together = checkpoint_of(tmp_path / "alone"), checkpoint_of(parallel)
     assert together.position.samples == alone.position.samples == 2 * STEPS
     assert together.position.step == alone.position.step == STEPS
-    fresh = torch.cat([value.flatten() for value in start().values()])
+    initial = torch.cat([value.flatten() for value in initial_weights().values()])
     ends = [torch.cat([value.flatten() for value in end.network.values()]) for end in (alone, together)]
-    learned = (ends[0] - fresh).norm()
-    assert (ends[1] - ends[0]).norm() < 1e-3 * learned
+    change = (ends[0] - initial).norm()
+    assert (ends[1] - ends[0]).norm() < 1e-3 * change
 
 
-def test_only_the_first_process_writes(team):
-    assert {path.name for path in team.parent.iterdir()} == {"run", "rank0.pt", "rank1.pt"}
-    assert RunFolder(team).weights.is_file()
+def test_only_the_main_process_writes(parallel):
+    assert {path.name for path in parallel.parent.iterdir()} == {"run", "rank0.pt", "rank1.pt"}
+    assert RunFolder(parallel).weights.is_file()
 
 
-def test_batches_are_shared_without_gaps():
-    assert [list(Team(rank, 3).batches(6)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+def test_batches_are_partitioned_among_processes():
+    assert [list(ProcessGroup(rank, 3).batches(6)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
-def start() -> dict[str, torch.Tensor]:
+def initial_weights() -> dict[str, torch.Tensor]:
     from page4d.training.supervised.training_state import begin
 
     return begin(TINY, torch.device("cpu")).network.state_dict()

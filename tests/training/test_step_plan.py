@@ -1,4 +1,4 @@
-"""What every step does follows from the configuration, the seed and the position, and from nothing else."""
+"""Steps are functions of the configuration, the seed and the position: curriculum, samples and learning rate."""
 
 from dataclasses import replace
 
@@ -6,23 +6,26 @@ import pytest
 from training_runs import TINY
 
 from page4d.errors import UsageError
-from page4d.training.engine.step_plan import Budget, Position, StepPlan, advance, after, is_finished, plan_step
-from page4d.training.supervised.config import HintConfig, Shot, Stage
-from page4d.training.supervised.seeds import held_out_seed, training_seed
+from page4d.training.engine.step_plan import Budget, Position, after, is_finished
+from page4d.training.supervised.config import ConditioningProbabilities, CurriculumStage, SampleShape
+from page4d.training.supervised.curriculum import CurriculumStep, advance, plan_step
+from page4d.training.validation.held_out import held_out_seed, training_seed
 
 STAGES = (
-    Stage(sizes=((28, 42),), shots=(Shot(times=1, views=2),), images_per_batch=8),
-    Stage(start=0.5, sizes=((42, 28), (28, 28)), shots=(Shot(times=2, views=2),), images_per_batch=8),
+    CurriculumStage(sizes=((28, 42),), shots=(SampleShape(times=1, views=2),), images_per_batch=8),
+    CurriculumStage(
+        start=0.5, sizes=((42, 28), (28, 28)), shots=(SampleShape(times=2, views=2),), images_per_batch=8
+    ),
 )
 STAGED = replace(TINY, stages=STAGES, decay_fraction=0.25, optimizer=replace(TINY.optimizer, warmup_steps=4))
 
 
-def plans(config, budget: Budget, *, speed: float = 0.0, seconds_a_step: float = 0.0):
-    """Run through a whole plan, with a clock that ticks evenly."""
-    found: list[StepPlan] = []
+def plans(config, budget: Budget, *, speed: float = 0.0, seconds_per_step: float = 0.0):
+    """Return all steps and the final position, with a uniform clock."""
+    found: list[CurriculumStep] = []
     position = Position()
     while True:
-        clock = {"seconds": position.seconds + seconds_a_step, "samples_per_second": speed}
+        clock = {"seconds": position.seconds + seconds_per_step, "samples_per_second": speed}
         position = advance(replace(position, **clock), config, budget)
         if is_finished(position, budget):
             return found, position
@@ -43,24 +46,28 @@ class TestSeeds:
         assert training_seed(0, 0) != training_seed(1, 0)
 
     @pytest.mark.parametrize("index", [-1, 2**31])
-    def test_a_seed_beyond_the_range_is_refused(self, index):
+    def test_a_seed_out_of_range_is_refused(self, index):
         with pytest.raises(ValueError, match="held-out"):
             held_out_seed(index)
 
 
 class TestSchedule:
-    def test_the_rate_warms_up_stays_and_falls_to_the_end(self):
+    def test_the_rate_warms_up_stays_constant_and_decays(self):
         found, _ = plans(STAGED, Budget(samples=80))
         rates = {plan.first_sample: plan.rate for plan in found}
         assert [plan.rate for plan in found[:5]] == [0.25, 0.5, 0.75, 1.0, 1.0]
         assert rates[56] == 1.0
         assert [rates[sample] for sample in (60, 70, 78)] == pytest.approx([1.0, 0.5, 0.1])
 
-    def test_the_rate_falls_to_what_is_asked(self):
+    def test_the_rate_decays_to_the_final_rate(self):
         found, _ = plans(replace(STAGED, final_rate=0.5), Budget(samples=80))
         assert found[-1].rate == pytest.approx(1 - 0.5 * 18 / 20)
 
-    def test_a_run_without_decay_stays_at_its_height(self):
+    def test_the_rate_is_constant_before_a_decay_that_is_planned_ahead(self):
+        planned = Position(step=9, samples=50, decay_start=60, decay_samples=20)
+        assert plan_step(STAGED, planned).rate == 1.0
+
+    def test_a_run_without_decay_keeps_the_peak_rate(self):
         found, position = plans(replace(STAGED, decay_fraction=0), Budget(samples=80))
         assert found[-1].rate == 1.0
         assert position.decay_start is None
@@ -71,13 +78,13 @@ class TestSchedule:
         assert {(plan.stage, plan.request.num_times) for plan in found} == {(0, 1), (1, 2)}
         assert min(plan.first_sample for plan in found if plan.stage == 1) == 40
 
-    def test_samples_follow_each_other_and_fill_the_images_of_a_batch(self):
+    def test_samples_are_consecutive_and_fill_the_batches(self):
         found, _ = plans(STAGED, Budget(samples=80))
         assert [sample for plan in found for sample in plan.samples(0)] == list(range(80))
         assert {plan.batch_size * plan.request.num_times * plan.request.num_views for plan in found} == {8}
 
-    def test_a_clock_decides_once_and_is_then_forgotten(self):
-        by_clock, ended = plans(STAGED, Budget(seconds=10), speed=4.0, seconds_a_step=1.0)
+    def test_a_run_by_the_clock_is_replayed_in_samples(self):
+        by_clock, ended = plans(STAGED, Budget(seconds=10), speed=4.0, seconds_per_step=1.0)
         assert ended.stage_starts == (0, 16)
         assert (ended.decay_start, ended.decay_samples) == (22, 8)
         assert by_clock[-1].first_sample + by_clock[-1].num_samples == 30
@@ -87,7 +94,7 @@ class TestSchedule:
         replayed, _ = plans(replace(STAGED, stages=stages, decay_start_sample=22), Budget(samples=30))
         assert [replace(plan, stage=0) for plan in replayed] == [replace(plan, stage=0) for plan in by_clock]
 
-    def test_a_decay_by_the_clock_waits_until_the_speed_is_known(self):
+    def test_a_decay_by_the_clock_begins_once_the_speed_is_known(self):
         config = replace(STAGED, decay_fraction=1.0)
         waiting = advance(Position(samples=40, first_sample=40), config, Budget(seconds=100))
         assert waiting.decay_start is None
@@ -109,14 +116,14 @@ class TestSchedule:
         assert shared == alone
         assert [sample for batch in range(4) for sample in alone.samples(batch)] == list(range(12, 28))
 
-    def test_hints_are_given_as_often_as_asked(self):
-        config = replace(STAGED, hints=HintConfig(intrinsics=0.25, cameras=0.5))
+    def test_conditioning_has_the_configured_probabilities(self):
+        config = replace(STAGED, hints=ConditioningProbabilities(intrinsics=0.25, cameras=0.5))
         drawn = [plan_step(config, Position(step=step)) for step in range(800)]
-        assert sum(plan.tells_poses for plan in drawn) / 800 == pytest.approx(0.5, abs=0.06)
-        assert sum(plan.tells_intrinsics for plan in drawn) / 800 == pytest.approx(0.75, abs=0.06)
-        assert not any(plan.tells_masks for plan in drawn)
+        assert sum(plan.poses_known for plan in drawn) / 800 == pytest.approx(0.5, abs=0.06)
+        assert sum(plan.intrinsics_known for plan in drawn) / 800 == pytest.approx(0.75, abs=0.06)
+        assert not any(plan.masks_known for plan in drawn)
 
-    def test_a_single_camera_is_never_asked_for_two_views(self):
+    def test_the_family_of_single_cameras_has_one_view(self):
         drawn = [plan_step(TINY, Position(step=step)).request for step in range(60)]
         assert {(request.family.name, request.num_views) for request in drawn} == {
             ("arc", 2),

@@ -1,4 +1,4 @@
-"""What a run writes about itself: lines that survive kills and going back, and a picture of them."""
+"""Metrics files that survive kills and resuming, and their chart."""
 
 import json
 
@@ -7,10 +7,11 @@ import pytest
 from PIL import Image
 
 from page4d.errors import InputError
-from page4d.plotting.canvas import VIEW_COLORS
+from page4d.plotting.colors import VIEW_COLORS
 from page4d.training.engine.logs import MetricsFile, read_metrics
 from page4d.training.supervised.curve import draw_curve
-from page4d.training.validation.validation import MEAN, NETWORK
+from page4d.training.validation.baselines import MEAN
+from page4d.training.validation.validation import NETWORK
 
 
 @pytest.fixture
@@ -25,13 +26,13 @@ def write(path, steps, start: int) -> None:
     log.close()
 
 
-def test_going_back_drops_the_lines_after_the_position(path):
+def test_resuming_drops_the_lines_after_the_position(path):
     write(path, range(1, 6), 0)
     write(path, (4, 5), 3)
     assert [line["step"] for line in read_metrics(path)] == [1, 2, 3, 4, 5]
 
 
-def test_a_line_that_a_kill_cut_short_is_left_out(path):
+def test_an_incomplete_last_line_is_dropped(path):
     write(path, (1, 2), 0)
     path.write_text(path.read_text() + '{"kind": "step", "st')
     assert [line["step"] for line in read_metrics(path)] == [1, 2]
@@ -39,20 +40,20 @@ def test_a_line_that_a_kill_cut_short_is_left_out(path):
     assert [line["step"] for line in read_metrics(path)] == [1, 2, 3]
 
 
-def test_numbers_that_are_not_finite_are_null(path):
+def test_non_finite_numbers_are_null(path):
     log = MetricsFile(path, 0)
     log.write("step", {"step": 1, "losses": {"total": float("nan"), "depth": float("inf")}})
     log.close()
     assert read_metrics(path)[0]["losses"] == {"total": None, "depth": None}
 
 
-def test_a_file_of_something_else_is_refused(path):
+def test_a_file_without_json_is_refused(path):
     path.write_text("step 1\nstep 2\n")
     with pytest.raises(InputError, match=r"metrics\.jsonl"):
         read_metrics(path)
 
 
-def test_the_picture_shows_losses_figures_and_what_is_to_be_beaten(tmp_path):
+def test_the_chart_shows_losses_metrics_and_baselines(tmp_path):
     figures = {"abs_rel": 0.2, "rotation_deg": 20.0, "direction_deg": None, "focal": 0.1, "mask_iou": None}
     metrics = [{"kind": "baselines", "step": 0, "figures": {"arc": {MEAN: figures}}}]
     for step in range(1, 9):
@@ -63,8 +64,9 @@ def test_the_picture_shows_losses_figures_and_what_is_to_be_beaten(tmp_path):
         )
     draw_curve(json.loads(json.dumps(metrics)), tmp_path / "curve.png")
     pixels = np.asarray(Image.open(tmp_path / "curve.png"))
-    loss, depth = pixels[:240, :400], pixels[:240, 400:800]
+    loss, depth, rotation = (pixels[:280, column * 430 : (column + 1) * 430] for column in range(3))
     assert (loss == VIEW_COLORS[1]).all(-1).sum() > 200
     assert (depth == VIEW_COLORS[0]).all(-1).sum() > 200
+    assert (rotation == VIEW_COLORS[0]).all(-1).sum() > 200
     draw_curve([], tmp_path / "empty.png")
     assert Image.open(tmp_path / "empty.png").size == Image.open(tmp_path / "curve.png").size

@@ -1,4 +1,4 @@
-"""A run learns, stops, resumes bit for bit, survives bad steps, branches, and says what made its weights."""
+"""Training runs: steps, bitwise resuming, branches, released weights, and failures."""
 
 import json
 from dataclasses import replace
@@ -24,26 +24,26 @@ from page4d.models.ood import OODLimits
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 from page4d.training.engine.logs import read_metrics
+from page4d.training.engine.optimizers import OptimizerConfig, OptimizerKind
 from page4d.training.engine.run_folder import RunFolder
-from page4d.training.engine.step_plan import BatchRequest, Budget, Position, plan_step
+from page4d.training.engine.step_plan import Budget, Position
 from page4d.training.supervised import step as steps
 from page4d.training.supervised.captures import CaptureSource
 from page4d.training.supervised.config import (
-    HintConfig,
-    Learner,
-    OptimizerConfig,
-    OptimizerKind,
-    Shot,
+    ConditioningProbabilities,
+    SampleShape,
     SourceConfig,
     TrainConfig,
+    TrainedPart,
 )
+from page4d.training.supervised.curriculum import BatchRequest, plan_step
 from page4d.training.supervised.sources import SyntheticSource
 from page4d.training.supervised.train import TrainRequest, train
-from page4d.training.supervised.training_state import RunState, begin, begin_from_weights, resume
-from page4d.training.validation.validation import NETWORK, network_guessers
+from page4d.training.supervised.training_state import TrainingState, begin, begin_from_weights, resume
+from page4d.training.validation.validation import NETWORK, network_predictors
 from page4d.training.validation.validation_metrics import evaluate
 from page4d.weights.loading import load_network
-from tests.models.demo_like import DEMO_LIKE
+from tests.models.small_networks import DEMO_LIKE
 
 CPU = torch.device("cpu")
 
@@ -56,15 +56,15 @@ def whole(tmp_path_factory):
     return out
 
 
-def teaching(learner: Learner) -> TrainConfig:
-    """Return a run of a network with every part there is, of which one learns."""
-    stage = replace(TINY.stages[0], learner=learner, sizes=((32, 40),), shots=(Shot(times=2, views=2),))
+def training_only(part: TrainedPart) -> TrainConfig:
+    """Return a run that trains one part of a network with all parts."""
+    stage = replace(TINY.stages[0], learner=part, sizes=((32, 40),), shots=(SampleShape(times=2, views=2),))
     optimizer = replace(TINY.optimizer, warmup_steps=0, learning_rate=0.01)
     evaluation = replace(TINY.evaluation, image_size=(32, 40))
     return replace(TINY, model=DEMO_LIKE, stages=(stage,), optimizer=optimizer, evaluation=evaluation)
 
 
-def at(state: RunState, name: str) -> Tensor:
+def parameter(state: TrainingState, name: str) -> Tensor:
     return dict(state.network.named_parameters())[name]
 
 
@@ -86,7 +86,7 @@ class TestSteps:
         ]
         assert losses[-1] < 0.95 * losses[0]
 
-    def test_blocks_that_compute_twice_have_the_same_gradients(self):
+    def test_recomputed_activations_have_the_same_gradients(self):
         plan, truths = one_batch()
         moved = []
         for state in (begin(TINY, CPU), begin(replace(TINY, checkpoint_blocks=True), CPU)):
@@ -95,7 +95,7 @@ class TestSteps:
             moved.append(state.network.state_dict())
         assert all(torch.equal(moved[0][name], moved[1][name]) for name in moved[0])
 
-    def test_two_batches_of_a_step_count_as_their_mean(self):
+    def test_accumulated_losses_are_averaged(self):
         config = replace(TINY, accumulation=2)
         plan, truths = one_batch(config)
         found = steps.take_step(begin(config, CPU).network, begin(config, CPU), plan, truths, torch.float32)
@@ -106,7 +106,7 @@ class TestSteps:
         ]
         assert found.losses["total"] == pytest.approx(sum(single) / 2, rel=1e-5)
 
-    def test_bf16_learns_too(self):
+    def test_steps_in_bf16_lower_the_loss(self):
         state = begin(TINY, CPU)
         plan, truths = one_batch()
         losses = [
@@ -115,9 +115,9 @@ class TestSteps:
         assert losses[-1] < losses[0]
         assert {value.dtype for value in state.network.parameters()} == {torch.float32}
 
-    def test_a_stage_for_matches_teaches_the_encoder_and_leaves_the_rest(self):
+    def test_a_matching_stage_trains_encoder_and_matching_only(self):
         network = replace(NETWORKS["mv-tiny"], matches=MatchConfig(dim=8, hidden=8))
-        stage = replace(TINY.stages[0], learner=Learner.MATCHES, shots=(Shot(times=1, views=2),))
+        stage = replace(TINY.stages[0], learner=TrainedPart.MATCHES, shots=(SampleShape(times=1, views=2),))
         config = replace(TINY, model=network, stages=(stage,), optimizer=replace(TINY.optimizer, warmup_steps=0))
         state = begin(config, CPU)
         before = {name: value.clone() for name, value in state.network.named_parameters()}
@@ -132,33 +132,35 @@ class TestSteps:
         }
         assert moved == {"encoder", "matching"}
 
-    def test_a_stage_for_matches_teaches_everything_where_there_are_none(self):
-        config = replace(TINY, stages=(replace(TINY.stages[0], learner=Learner.MATCHES),))
+    def test_a_matching_stage_trains_all_of_a_network_without_matching(self):
+        config = replace(TINY, stages=(replace(TINY.stages[0], learner=TrainedPart.MATCHES),))
         state = begin(config, CPU)
         plan, truths = one_batch(config)
         assert "depth" in steps.take_step(state.network, state, plan, truths, torch.float32).losses
 
-    def test_a_stage_for_motion_teaches_that_alone(self):
-        config = teaching(Learner.MOTION)
+    def test_a_motion_stage_trains_the_motion_head_only(self):
+        config = training_only(TrainedPart.MOTION)
         state = begin(config, CPU)
         before = {name: value.clone() for name, value in state.network.named_parameters()}
         plan, truths = one_batch(config)
         found = [steps.take_step(state.network, state, plan, truths, torch.float32).losses for _ in range(8)]
         assert set(found[0]) == {"motion", "total"}
         assert found[-1]["total"] < 0.95 * found[0]["total"]
-        moved = {name.split(".")[0] for name, value in before.items() if not torch.equal(value, at(state, name))}
+        moved = {
+            name.split(".")[0] for name, value in before.items() if not torch.equal(value, parameter(state, name))
+        }
         assert moved == {"motion_head"}
         assert all(value.requires_grad for value in state.network.parameters())
 
-    def test_a_stage_for_a_part_that_is_not_there_is_refused(self):
-        with pytest.raises(UsageError, match="teaches motion, which this network has not"):
-            begin(replace(teaching(Learner.MOTION), model=replace(DEMO_LIKE, motion_head=None)), CPU)
-        with pytest.raises(UsageError, match="where motion is taught"):
-            replace(teaching(Learner.MOTION), hints=HintConfig(masks=0.1))
-        with pytest.raises(UsageError, match="motion in shots of one instant"):
-            replace(TINY.stages[0], learner=Learner.MOTION)
+    def test_a_stage_for_a_missing_part_is_refused(self):
+        with pytest.raises(UsageError, match="trains motion, which this network does not have"):
+            begin(replace(training_only(TrainedPart.MOTION), model=replace(DEMO_LIKE, motion_head=None)), CPU)
+        with pytest.raises(UsageError, match="where motion is trained"):
+            replace(training_only(TrainedPart.MOTION), hints=ConditioningProbabilities(masks=0.1))
+        with pytest.raises(UsageError, match="motion in samples of one instant"):
+            replace(TINY.stages[0], learner=TrainedPart.MOTION)
 
-    def test_the_network_gets_the_conditioning_of_the_plan(self):
+    def test_the_network_is_conditioned_as_planned(self):
         given = []
 
         def forward(_: Tensor, masks: Tensor | None, *, conditioning):
@@ -168,27 +170,28 @@ class TestSteps:
 
         _, (truth,) = one_batch()
         for hints in (
-            HintConfig(intrinsics=0, cameras=0),
-            HintConfig(intrinsics=1, cameras=0),
-            HintConfig(intrinsics=0, cameras=1, masks=1),
+            ConditioningProbabilities(intrinsics=0, cameras=0),
+            ConditioningProbabilities(intrinsics=1, cameras=0),
+            ConditioningProbabilities(intrinsics=0, cameras=1, masks=1),
         ):
             steps.predict(forward, truth, plan_step(replace(TINY, hints=hints), Position()), torch.float32)
         assert given == [(False, False, False), (False, True, False), (True, True, True)]
 
 
 class TestResuming:
-    def test_a_run_that_was_stopped_equals_one_that_was_not(self, whole, tmp_path):
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(self, workers, whole, tmp_path):
         out = tmp_path / "stopped"
         with pytest.raises(InterruptedRunError) as raised:
-            train_tiny(out, 6, stop=stop_after(2))
+            train_tiny(out, 6, stop=stop_after(2 if workers == 0 else 3), workers=workers)
         assert raised.value.exit_code == 130
         assert checkpoint_of(out).position.step == 2
-        train_tiny(out, 6, config=None, resume=True)
+        train_tiny(out, 6, config=None, resume=True, workers=0)
         assert_equal_runs(whole, out)
         assert RunFolder(out).weights.read_bytes() == RunFolder(whole).weights.read_bytes()
 
-    def test_a_run_that_was_killed_equals_one_that_was_not(self, whole, tmp_path, monkeypatch):
-        """The file of the last save is all that is left of it, also where it died while the rate was falling."""
+    def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(self, whole, tmp_path, monkeypatch):
+        """The run is killed during the learning rate decay and resumes from its last checkpoint."""
         out = tmp_path / "killed"
         config = replace(TINY, save_every_seconds=1e-9)
         take, taken = steps.take_step, iter(range(100))
@@ -206,7 +209,7 @@ class TestResuming:
         train_tiny(out, 6, config=None, resume=True)
         assert_equal_runs(whole, out)
 
-    def test_a_finished_run_goes_on_from_before_its_rate_fell(self, whole, tmp_path):
+    def test_a_finished_run_with_more_samples_continues_from_before_the_decay(self, whole, tmp_path):
         train_tiny(tmp_path, 3)
         with pytest.raises(UsageError, match="finished"):
             train_tiny(tmp_path, 3, config=None, resume=True)
@@ -215,7 +218,15 @@ class TestResuming:
         lines = read_metrics(RunFolder(tmp_path).metrics)
         assert [line["step"] for line in lines if line["kind"] == "step"] == [*range(1, 7)]
 
-    def test_a_branch_falls_at_once_and_leaves_its_origin_alone(self, whole, tmp_path):
+    def test_a_run_stopped_before_its_decay_resumes_with_more_samples(self, tmp_path):
+        with pytest.raises(InterruptedRunError):
+            train_tiny(tmp_path / "stopped", 6, stop=stop_after(3))
+        assert checkpoint_of(tmp_path / "stopped").position.samples == 3  # the decay would begin here
+        train_tiny(tmp_path / "stopped", 8, config=None, resume=True)
+        train_tiny(tmp_path / "whole", 8)
+        assert_equal_runs(tmp_path / "whole", tmp_path / "stopped")
+
+    def test_a_branch_decays_at_once_and_leaves_its_origin_unchanged(self, whole, tmp_path):
         before = RunFolder(whole).checkpoint.read_bytes()
         train_tiny(tmp_path / "branch", 2, config=None, branch=whole, decay_only=True, half=True)
         found = checkpoint_of(tmp_path / "branch")
@@ -229,7 +240,7 @@ class TestResuming:
         sizes = [RunFolder(folder).weights.stat().st_size for folder in (whole, tmp_path / "branch")]
         assert sizes[1] < 0.6 * sizes[0]  # it was written as fp16
 
-    def test_another_configuration_changes_what_is_learned_from_there_on(self, whole):
+    def test_a_run_resumes_with_another_configuration(self, whole):
         checkpoint = checkpoint_of(whole)
         faster = replace(TINY, optimizer=replace(TINY.optimizer, learning_rate=0.5, weight_decay=0.1))
         (optimizer,) = resume(checkpoint, CPU, faster).optimizers
@@ -242,12 +253,12 @@ class TestResuming:
             resume(checkpoint, CPU, replace(TINY, optimizer=OptimizerConfig(kind="muon")))
 
     @pytest.mark.parametrize("content", [b"PK\x03\x04 nothing", b"nothing"])
-    def test_a_damaged_checkpoint_is_said(self, content, tmp_path):
+    def test_a_damaged_checkpoint_is_reported(self, content, tmp_path):
         RunFolder(tmp_path).checkpoint.write_bytes(content)
         with pytest.raises(InputError, match="damaged"):
             train_tiny(tmp_path, 6, config=None, resume=True)
 
-    def test_the_older_checkpoint_stays_if_the_new_one_cannot_be_written(self, whole, tmp_path, monkeypatch):
+    def test_the_older_checkpoint_remains_if_the_new_one_cannot_be_written(self, whole, tmp_path, monkeypatch):
         path = tmp_path / "checkpoint.pt"
         path.write_bytes(b"older")
 
@@ -264,21 +275,21 @@ class TestResuming:
 
 
 class TestWeights:
-    def test_weights_say_what_made_them_and_come_again_by_it(self, whole, tmp_path):
+    def test_weights_are_reproduced_from_their_metadata(self, whole, tmp_path):
         loaded = load_network(RunFolder(whole).weights)
-        about = loaded.info.metadata
-        assert (about["samples"], about["licence"]) == ("6", "Apache-2.0")
-        assert json.loads(about["curve"])["held_out"][-1][0] == 6
-        assert OODLimits.from_json(about["domain"]).limits.keys() == {"doubt", "depth_gap"}  # what mv-tiny can say
-        again = TrainConfig.from_json(about["training"])
-        assert "--until-samples 6 " in about["command"]
+        metadata = loaded.info.metadata
+        assert (metadata["samples"], metadata["licence"]) == ("6", "Apache-2.0")
+        assert json.loads(metadata["curve"])["held_out"][-1][0] == 6
+        assert OODLimits.from_json(metadata["domain"]).limits.keys() == {"doubt", "depth_gap"}  # those of mv-tiny
+        again = TrainConfig.from_json(metadata["training"])
+        assert "--until-samples 6 " in metadata["command"]
         train_tiny(tmp_path, 6, config=again)
         assert RunFolder(tmp_path).weights.read_bytes() == RunFolder(whole).weights.read_bytes()
 
-    def test_a_fine_tune_on_one_capture_lowers_its_error(self, whole, tmp_path):
+    def test_fine_tuning_on_a_capture_lowers_its_error(self, whole, tmp_path):
         folder = tmp_path / "room"
         write_capture(SyntheticCapture(seed=3, num_views=2, num_times=2, image_size=(48, 64), spacing_deg=12), folder)
-        stage = replace(TINY.stages[0], shots=(Shot(times=1, views=2),))
+        stage = replace(TINY.stages[0], shots=(SampleShape(times=1, views=2),))
         optimizer = replace(TINY.optimizer, learning_rate=5e-3, average_decay=0.5)
         config = replace(TINY, stages=(stage,), sources=(SourceConfig(path=str(folder)),), optimizer=optimizer)
         train_tiny(tmp_path / "tuned", 20, config=config, weights=RunFolder(whole).weights)
@@ -286,44 +297,44 @@ class TestWeights:
         truths = [CaptureSource(folder, 99).read(range(4), request, CPU)]
 
         def error(path) -> float:
-            guesser = network_guessers(load_network(path).network, torch.float32)[NETWORK]
-            return evaluate(guesser, truths)["abs_rel"]
+            predictor = network_predictors(load_network(path).network, torch.float32)[NETWORK]
+            return evaluate(predictor, truths)["abs_rel"]
 
         assert error(RunFolder(tmp_path / "tuned").weights) < 0.8 * error(RunFolder(whole).weights)
         assert "sha256" in checkpoint_of(tmp_path / "tuned").history["from"]
         assert "domain" not in load_network(RunFolder(tmp_path / "tuned").weights).info.metadata
 
-    def test_parts_that_weights_lack_are_added_and_taught(self, tmp_path):
+    def test_a_motion_head_is_added_to_weights_and_trained(self, tmp_path):
         plain = replace(DEMO_LIKE, motion_head=None)
-        train_tiny(tmp_path / "plain", 1, config=replace(teaching(Learner.ALL), model=plain))
+        train_tiny(tmp_path / "plain", 1, config=replace(training_only(TrainedPart.ALL), model=plain))
         origin = RunFolder(tmp_path / "plain").weights
-        train_tiny(tmp_path / "more", 2, config=teaching(Learner.MOTION), weights=origin)
+        train_tiny(tmp_path / "more", 2, config=training_only(TrainedPart.MOTION), weights=origin)
         before, after = (load_network(RunFolder(tmp_path / name).weights).network for name in ("plain", "more"))
         assert after.config == DEMO_LIKE
         kept = after.state_dict()
         assert all(torch.equal(value, kept[name]) for name, value in before.state_dict().items())
         assert "with a fresh motion_head" in checkpoint_of(tmp_path / "more").history["from"]
 
-    def test_weights_of_another_network_stay_what_they_are(self, whole):
+    def test_weights_of_another_network_keep_their_configuration(self, whole):
         state = begin_from_weights(
             replace(TINY, model=replace(DEMO_LIKE, mlp_ratio=2.0)), RunFolder(whole).weights, CPU
         )
         assert state.network.config == NETWORKS["mv-tiny"]
 
 
-class TestBadLuck:
-    def test_a_step_without_a_finite_gradient_changes_nothing_and_is_said(self, tmp_path, monkeypatch):
-        spoil(monkeypatch, {2})
+class TestFailures:
+    def test_a_step_without_a_finite_gradient_is_skipped_and_reported(self, tmp_path, monkeypatch):
+        corrupt(monkeypatch, {2})
         observer = Recorder()
         train(TrainRequest(out=tmp_path, config=TINY, budget=Budget(samples=5), device="cpu"), observer, never)
-        assert observer.messages == ["step 2: the gradient is not finite, nothing was changed"]
+        assert observer.messages == ["step 2: the gradient is not finite, the weights are unchanged"]
         assert [report.skipped for report in observer.steps] == [0, 0, 1, 1, 1]
         assert all(value.isfinite().all() for value in checkpoint_of(tmp_path).network.values())
         lines = [line for line in read_metrics(RunFolder(tmp_path).metrics) if line["kind"] == "step"]
         assert lines[2]["losses"]["total"] is None
 
-    def test_too_many_of_them_end_the_run(self, tmp_path, monkeypatch):
-        spoil(monkeypatch, set(range(100)))
+    def test_too_many_consecutive_skipped_steps_end_the_run(self, tmp_path, monkeypatch):
+        corrupt(monkeypatch, set(range(100)))
         config = replace(TINY, optimizer=replace(TINY.optimizer, max_skipped=3))
         with pytest.raises(UsageError, match="3 steps in a row"):
             train_tiny(tmp_path, 9, config=config)
@@ -338,33 +349,33 @@ class TestBadLuck:
             {"weights": "x", "resume": True},
         ],
     )
-    def test_requests_that_contradict_themselves_are_refused(self, tmp_path, more):
+    def test_contradictory_requests_are_refused(self, tmp_path, more):
         with pytest.raises(UsageError):
             TrainRequest(**{"out": tmp_path, "config": TINY, "budget": Budget(samples=1)} | more)
 
-    def test_a_folder_with_a_run_is_not_begun_again(self, whole):
+    def test_a_folder_with_a_run_is_refused(self, whole):
         with pytest.raises(UsageError, match="holds a run already"):
             train_tiny(whole, 8)
 
-    def test_a_network_that_does_not_exist_is_named(self, tmp_path):
+    def test_an_unknown_network_is_refused(self, tmp_path):
         with pytest.raises(UsageError, match="mv-huge"):
             train_tiny(tmp_path, 8, config=replace(TINY, model="mv-huge"))
 
 
-def spoil(monkeypatch, bad: set[int]) -> None:
+def corrupt(monkeypatch, bad: set[int]) -> None:
     """Make the loss of some steps infinite."""
     whole, number = steps.losses, iter(range(1000))
 
-    def spoiled(*arguments, **named):
+    def corrupted(*arguments, **named):
         parts = whole(*arguments, **named)
         if next(number) in bad:
             parts["total"] = parts["total"] * float("inf")
         return parts
 
-    monkeypatch.setattr(steps, "losses", spoiled)
+    monkeypatch.setattr(steps, "losses", corrupted)
 
 
-def test_memory_that_does_not_suffice_is_said_with_advice(tmp_path, monkeypatch):
+def test_exhausted_memory_is_reported_with_advice(tmp_path, monkeypatch):
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
@@ -375,14 +386,13 @@ def test_memory_that_does_not_suffice_is_said_with_advice(tmp_path, monkeypatch)
     assert "images_per_batch" in raised.value.hint
 
 
-def test_numbers_too_small_to_matter_are_zero_while_a_run_lasts_and_only_then(tmp_path):
-    """A CPU takes some 40 times as long for them, and gradients are full of them."""
+def test_denormals_are_flushed_to_zero_during_a_run_only(tmp_path):
     smallest = []
 
-    def look() -> None:
+    def measure() -> None:
         smallest.append(float(torch.tensor(1e-39) * 1.0))
 
-    train_tiny(tmp_path, 2, stop=look)
-    look()
+    train_tiny(tmp_path, 2, stop=measure)
+    measure()
     assert set(smallest[:-1]) == {0.0}
     assert smallest[-1] > 0.0

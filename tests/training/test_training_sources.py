@@ -1,5 +1,13 @@
-"""Samples: the same for the same number, from the renderer and from folders; in order, whoever renders them."""
+"""Samples follow from their numbers, from the renderer and from folders, and arrive in order from workers."""
 
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,10 +19,11 @@ from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import transform_points
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
-from page4d.training.engine.step_plan import BatchRequest, Position, after, plan_step
+from page4d.training.engine.step_plan import Position, after
 from page4d.training.supervised.captures import CaptureSource
 from page4d.training.supervised.config import ALL_FAMILIES
-from page4d.training.supervised.feed import open_feed
+from page4d.training.supervised.curriculum import BatchRequest, CurriculumStep, plan_step
+from page4d.training.supervised.feed import feed_batches
 from page4d.training.supervised.sources import SyntheticSource
 
 CPU = torch.device("cpu")
@@ -36,7 +45,7 @@ def request(num_times: int = 2, num_views: int = 2, size: tuple[int, int] = (24,
     return BatchRequest(family=ALL_FAMILIES[0], num_times=num_times, num_views=num_views, image_size=size)
 
 
-def test_a_number_gives_the_same_synthetic_sample_in_any_batch():
+def test_a_synthetic_sample_is_independent_of_its_batch():
     source = SyntheticSource(5)
     both, one = source.read([8, 9], request(1), CPU), source.read([9], request(1), CPU)
     torch.testing.assert_close(both.depth[1:], one.depth)
@@ -46,10 +55,10 @@ def test_a_number_gives_the_same_synthetic_sample_in_any_batch():
 
 
 @pytest.mark.parametrize("folder", ["synthesized", "tabletop"])
-def test_windows_of_a_capture_are_true(folder, capture):
-    """Depth carried from the first view into the others agrees with theirs, through cameras at network pixels."""
+def test_windows_of_a_capture_are_consistent(folder, capture):
+    """Depth of the first view, projected into the others, agrees with theirs."""
     if folder == "tabletop" and not TABLETOP.is_dir():
-        pytest.skip("the real capture ../shared/scenes/tabletop is not here")
+        pytest.skip("needs the capture ../shared/scenes/tabletop")
     path = capture if folder == "synthesized" else TABLETOP
     truth = CaptureSource(path, 0).read(range(6), request(2, 3, (48, 56)), CPU)
     assert truth.images.shape == (6, 2, 3, 3, 48, 56)
@@ -66,7 +75,7 @@ def test_windows_of_a_capture_are_true(folder, capture):
     assert error.median() < 0.05
 
 
-def test_windows_are_drawn_by_number_and_differ(capture):
+def test_windows_follow_from_the_sample_number_and_differ(capture):
     source = CaptureSource(capture, 0)
     truth = source.read(range(12), request(), CPU)
     assert torch.equal(truth.images, CaptureSource(capture, 0).read(range(12), request(), CPU).images)
@@ -75,12 +84,12 @@ def test_windows_are_drawn_by_number_and_differ(capture):
     assert len({tuple(pose.flatten().tolist()) for pose in truth.cameras.world_to_camera[:, 0, 0]}) == 3
 
 
-def test_a_capture_with_less_than_is_asked_for_gives_what_it_has(capture):
+def test_a_small_capture_provides_all_its_instants_and_views(capture):
     assert CaptureSource(capture, 0).read([0], request(9, 9), CPU).images.shape[:3] == (1, 4, 3)
 
 
 def test_a_folder_without_truth_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no truth"):
+    with pytest.raises(InputError, match="no ground truth"):
         CaptureSource(tmp_path, 0)
 
 
@@ -91,24 +100,53 @@ def test_a_capture_without_depth_is_refused(capture, tmp_path):
         CaptureSource(tmp_path, 0)
 
 
-def test_a_worker_renders_the_same_steps_in_the_same_order():
-    def read(workers: int):
-        position, left = Position(), iter(range(3))
+def some_steps() -> Iterator[CurriculumStep]:
+    position = Position()
+    for _ in range(3):
+        step = plan_step(TINY, position)
+        position = after(position, step)
+        yield step
 
-        def next_plan():
-            nonlocal position
-            if next(left, None) is None:
-                return None
-            plan = plan_step(TINY, position)
-            position = after(position, plan)
-            return plan
 
-        with open_feed([SyntheticSource(0)], next_plan, range(1), CPU, workers) as feed:
-            return [(plan, truths[0]) for plan, truths in feed]
-
-    for (plan, truth), (other_plan, other) in zip(read(0), read(1), strict=True):
-        assert plan == other_plan
+def test_workers_render_the_same_steps_in_order_and_end_with_the_feed():
+    batches = {workers: [] for workers in (0, 2)}
+    for workers, found in batches.items():
+        with closing(feed_batches([SyntheticSource(0)], some_steps(), range(1), CPU, workers)) as feed:
+            found += [(step, truths[0]) for step, truths in feed]
+    for (step, truth), (other_step, other) in zip(batches[0], batches[2], strict=True):
+        assert step == other_step
         assert truth.images.shape[-2:] == SIZE
         assert torch.equal(truth.depth > 0, other.depth > 0)
         torch.testing.assert_close(truth.images, other.images)
         torch.testing.assert_close(truth.cameras.world_to_camera, other.cameras.world_to_camera, rtol=0, atol=0)
+    assert not multiprocessing.active_children()
+
+
+class Unreadable:
+    """A source whose files are damaged."""
+
+    def read(self, *_: object) -> None:
+        raise InputError("'video.mp4' is damaged", "pass --allow-damaged")
+
+
+def test_an_error_in_a_worker_keeps_its_hint():
+    feed = feed_batches([Unreadable()], some_steps(), range(1), CPU, 1)
+    with closing(feed), pytest.raises(InputError, match="is damaged") as raised:
+        next(feed)
+    assert raised.value.hint == "pass --allow-damaged"
+    assert not multiprocessing.active_children()
+
+
+def test_workers_ignore_interrupts_and_end_with_their_parent():
+    parent = subprocess.Popen([sys.executable, Path(__file__).with_name("fed_parent.py")], stdout=subprocess.PIPE)
+    workers = [int(number) for number in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    for worker in workers:
+        os.kill(worker, signal.SIGINT)
+    assert parent.stdout.readline() == b"more steps\n"
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 60
+    while alive := [worker for worker in workers if Path(f"/proc/{worker}").exists()]:
+        assert time.monotonic() < until, alive
+        time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Held-out figures and baselines are right where the answer is known."""
+"""Validation metrics and baselines on scenes with known results."""
 
 import math
 from dataclasses import replace
@@ -6,13 +6,21 @@ from dataclasses import replace
 import pytest
 import torch
 
+from page4d.choices import SceneFamily
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.ground_truth import GroundTruth
-from page4d.synthetic.sampler import SceneFamily
-from page4d.training.validation.baselines import constant, mean_scene, sideways
-from page4d.training.validation.validation import MEAN, HeldOutRequest, baselines, held_out_truths, judge
-from page4d.training.validation.validation_metrics import FIGURES, Guess, counted_pairs, evaluate, measure, summarize
+from page4d.training.validation.baselines import MEAN, baselines, constant, mean_scene, sideways
+from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
+from page4d.training.validation.validation import evaluate_all
+from page4d.training.validation.validation_metrics import (
+    METRICS,
+    ScenePrediction,
+    counted_pairs,
+    evaluate,
+    measure,
+    summarize,
+)
 
 SIZE = (4, 6)
 
@@ -39,12 +47,12 @@ def truth(
     )
 
 
-def figures(guess: Guess, of: GroundTruth):
-    return summarize(measure(guess, of))
+def metrics(prediction: ScenePrediction, of: GroundTruth):
+    return summarize(measure(prediction, of))
 
 
-def oracle(of: GroundTruth) -> Guess:
-    return Guess(
+def oracle(of: GroundTruth) -> ScenePrediction:
+    return ScenePrediction(
         depth=3 * of.depth,
         confidence=torch.ones_like(of.depth),
         world_to_camera=of.cameras.world_to_camera,
@@ -53,21 +61,21 @@ def oracle(of: GroundTruth) -> Guess:
     )
 
 
-def test_the_truth_at_another_scale_is_perfect():
-    found = figures(oracle(truth()), truth())
-    assert set(found) == set(FIGURES)
+def test_the_truth_at_another_scale_has_no_error():
+    found = metrics(oracle(truth()), truth())
+    assert set(found) == set(METRICS)
     assert found["abs_rel"] == pytest.approx(0, abs=1e-6)
     assert found["rotation_deg"] == pytest.approx(0, abs=1e-3)
     assert found["direction_deg"] == pytest.approx(0, abs=1e-3)
     assert (found["delta"], found["rra_15"], found["rta_15"], found["focal"], found["mask_iou"]) == (1, 1, 1, 0, 1)
 
 
-def test_silence_has_no_figures():
-    assert set(figures(Guess(), truth()).values()) == {None}
+def test_silence_has_no_metrics():
+    assert set(metrics(ScenePrediction(), truth()).values()) == {None}
 
 
-def test_constant_depth_and_identity_are_as_wrong_as_the_scene_is_turned():
-    found = figures(constant(truth()), truth())
+def test_errors_of_constant_depth_and_identity_are_those_of_the_scene():
+    found = metrics(constant(truth()), truth())
     assert found["rotation_deg"] == pytest.approx(20, abs=1e-3)
     assert found["direction_deg"] == 180
     assert found["mask_iou"] == pytest.approx(1 / 6)
@@ -76,16 +84,16 @@ def test_constant_depth_and_identity_are_as_wrong_as_the_scene_is_turned():
     assert found["delta"] <= 0.5
 
 
-def test_the_mean_scene_of_one_scene_is_that_scene():
+def test_the_mean_of_equal_scenes_is_that_scene():
     mean = mean_scene([truth(), truth(scenes=3)])
-    found = figures(mean(truth()), truth())
+    found = metrics(mean(truth()), truth())
     assert found["abs_rel"] == pytest.approx(0, abs=1e-6)
     assert found["rotation_deg"] == pytest.approx(0, abs=1e-3)
     assert found["direction_deg"] == pytest.approx(0, abs=1e-3)
     assert found["focal"] == pytest.approx(0, abs=1e-6)
 
 
-def test_the_mean_scene_is_a_mean_of_logarithms_and_of_rotations():
+def test_the_mean_scene_averages_log_depth_and_rotations():
     deeper = truth(turn_deg=40)
     mean = mean_scene([truth(), replace(deeper, depth=deeper.depth * 5)])
     assert torch.allclose(mean.log_depth[0, 0, 0].exp() * 3, truth().depth[0, 0, 0, 0].double())
@@ -94,30 +102,30 @@ def test_the_mean_scene_is_a_mean_of_logarithms_and_of_rotations():
     assert mean.world_to_camera[0, 1, 0, 3] == pytest.approx(-(2 / 3 + 2 / 15) / 2)
 
 
-def test_pixels_that_are_never_known_do_not_count():
+def test_pixels_without_known_depth_are_ignored():
     holes = truth()
     depth = holes.depth.clone()
     depth[..., :2] = 0
     wrong = 3 * holes.depth
     wrong[..., :2] = 77
-    assert figures(Guess(depth=wrong), replace(holes, depth=depth))["abs_rel"] == pytest.approx(0, abs=1e-6)
+    assert metrics(ScenePrediction(depth=wrong), replace(holes, depth=depth))["abs_rel"] == pytest.approx(0, abs=1e-6)
     assert mean_scene([replace(holes, depth=depth)]).log_depth[..., 0].abs().max() == 0
 
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_sideways_is_right_for_cameras_side_by_side_whatever_the_side(sign):
-    beside = truth(turn_deg=0, shift=(sign * 2.0, 0, 0))
-    assert figures(sideways(beside), beside)["direction_deg"] == pytest.approx(0, abs=1e-3)
-    above = truth(turn_deg=0, shift=(sign * 2.0, 2.0, 0))
-    assert figures(sideways(above), above)["direction_deg"] == pytest.approx(45, abs=1e-3)
+def test_sideways_predicts_the_direction_between_cameras_side_by_side(sign):
+    level = truth(turn_deg=0, shift=(sign * 2.0, 0, 0))
+    assert metrics(sideways(level), level)["direction_deg"] == pytest.approx(0, abs=1e-3)
+    diagonal = truth(turn_deg=0, shift=(sign * 2.0, 2.0, 0))
+    assert metrics(sideways(diagonal), diagonal)["direction_deg"] == pytest.approx(45, abs=1e-3)
 
 
-def test_pairs_of_one_view_count_only_where_there_is_no_other():
+def test_pairs_of_one_view_count_for_single_views_only():
     assert counted_pairs(2, 2).tolist() == [True, False, True, True, False, True]
     assert counted_pairs(3, 1).all()
 
 
-def test_a_camera_that_stands_still_has_no_pairs():
+def test_a_static_camera_has_no_pairs():
     still = truth()
     cameras = Cameras(
         world_to_camera=still.cameras.world_to_camera[:, :, :1],
@@ -132,23 +140,23 @@ def test_a_camera_that_stands_still_has_no_pairs():
         cameras=cameras,
         times=still.times,
     )
-    assert figures(constant(single), single)["rotation_deg"] is None
+    assert metrics(constant(single), single)["rotation_deg"] is None
 
 
-def test_confidence_that_orders_the_errors_is_told_from_one_that_misleads():
+def test_ordering_is_1_for_perfect_confidence_and_negative_for_inverted_confidence():
     of = truth()
-    said = of.depth.clone()
-    said[..., 0, :] *= 1.5
-    doubt = (said / of.depth - 1).abs()
-    assert figures(Guess(depth=said, confidence=-doubt), of)["ordering"] == pytest.approx(1, abs=1e-2)
-    assert figures(Guess(depth=said, confidence=doubt), of)["ordering"] < 0
+    depth = of.depth.clone()
+    depth[..., 0, :] *= 1.5
+    error = (depth / of.depth - 1).abs()
+    assert metrics(ScenePrediction(depth=depth, confidence=-error), of)["ordering"] == pytest.approx(1, abs=1e-2)
+    assert metrics(ScenePrediction(depth=depth, confidence=error), of)["ordering"] < 0
 
 
-def test_held_out_scenes_are_the_same_every_time_and_baselines_stand_beside():
-    request = HeldOutRequest(scenes=2, times=1, views=2, image_size=(16, 24))
-    first, second = (list(held_out_truths(request, SceneFamily.ARC, torch.device("cpu"))) for _ in range(2))
+def test_held_out_scenes_are_reproducible_and_evaluated_with_baselines():
+    scenes = HeldOutScenes(scenes=2, times=1, views=2, image_size=(16, 24))
+    first, second = (list(held_out_truths(scenes, SceneFamily.ARC, torch.device("cpu"))) for _ in range(2))
     assert torch.equal(first[0].images, second[0].images)
     assert first[0].images.shape == (2, 1, 2, 3, 16, 24)
-    rows = judge({"oracle": oracle, **baselines(request, SceneFamily.ARC, torch.device("cpu"))}, first)
+    rows = evaluate_all({"oracle": oracle, **baselines(scenes, SceneFamily.ARC, torch.device("cpu"))}, first)
     assert rows["oracle"]["abs_rel"] < 1e-5 < rows[MEAN]["abs_rel"]
     assert evaluate(oracle, first) == rows["oracle"]

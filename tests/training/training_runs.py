@@ -1,4 +1,4 @@
-"""The smallest training runs there are."""
+"""Minimal training runs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,12 +7,19 @@ from typing import Any
 
 import torch
 
-from page4d.synthetic.sampler import SceneFamily
+from page4d.choices import SceneFamily
+from page4d.training.engine.optimizers import OptimizerConfig
 from page4d.training.engine.progress import SilentObserver, StepReport
 from page4d.training.engine.run_folder import RunFolder
 from page4d.training.engine.step_plan import Budget
-from page4d.training.supervised.checkpoint import Checkpoint, read_checkpoint
-from page4d.training.supervised.config import EvaluationConfig, Family, OptimizerConfig, Shot, Stage, TrainConfig
+from page4d.training.supervised.checkpoint import TrainCheckpoint, read_checkpoint
+from page4d.training.supervised.config import (
+    CurriculumStage,
+    EvaluationConfig,
+    FamilyConfig,
+    SampleShape,
+    TrainConfig,
+)
 from page4d.training.supervised.train import TrainOutcome, TrainRequest, train
 
 SIZE = (28, 42)
@@ -20,10 +27,10 @@ SIZE = (28, 42)
 TINY = TrainConfig(
     model="mv-tiny",
     stages=(
-        Stage(
+        CurriculumStage(
             sizes=(SIZE,),
-            shots=(Shot(times=1, views=2), Shot(times=2, views=1)),
-            families=(Family(name=SceneFamily.ARC), Family(name=SceneFamily.SINGLE)),
+            shots=(SampleShape(times=1, views=2), SampleShape(times=2, views=1)),
+            families=(FamilyConfig(name=SceneFamily.ARC), FamilyConfig(name=SceneFamily.SINGLE)),
             images_per_batch=2,
         ),
     ),
@@ -35,7 +42,7 @@ TINY = TrainConfig(
     decay_fraction=0.5,
     log_every_steps=1,
 )
-"""One sample a step."""
+"""One sample per step."""
 
 
 def never() -> None:
@@ -50,18 +57,18 @@ def train_tiny(
     return train(request, SilentObserver(), stop)
 
 
-def checkpoint_of(out: Path) -> Checkpoint:
+def checkpoint_of(out: Path) -> TrainCheckpoint:
     return read_checkpoint(RunFolder(out).checkpoint)
 
 
 def stop_after(calls: int) -> Callable[[], int | None]:
-    """Stop as a signal would, when asked for the nth time; it is asked once a step and later."""
-    asked = iter(range(10**6))
-    return lambda: 2 if next(asked) >= calls else None
+    """Request a stop at the nth poll; there is at least one poll per step."""
+    polls = iter(range(10**6))
+    return lambda: 2 if next(polls) >= calls else None
 
 
 def assert_equal_runs(first: Path, second: Path) -> None:
-    """Compare everything that a run has learned, bit for bit."""
+    """Compare network, EMA, optimizers and position of two runs, bit for bit."""
     one, two = checkpoint_of(first), checkpoint_of(second)
     for part in ("network", "average"):
         for name, value in getattr(one, part).items():
@@ -76,7 +83,7 @@ def assert_equal_runs(first: Path, second: Path) -> None:
 
 
 class Recorder(SilentObserver):
-    """Keeps what it is shown."""
+    """Records reports and messages."""
 
     def __init__(self) -> None:
         self.steps: list[StepReport] = []

@@ -1,6 +1,6 @@
-"""The second process of a team: trains the smallest run, and keeps the weights that it ended with.
+"""The second of two processes that train the minimal run; it stores its final weights.
 
-python training_team.py FOLDER SAMPLES, in the environment that torchrun gives.
+python training_team.py FOLDER SAMPLES, in the environment of torchrun.
 """
 
 import os
@@ -11,20 +11,19 @@ import torch
 from training_runs import train_tiny
 
 from page4d.training.supervised import train as training
-from page4d.training.supervised.run import Run
+from page4d.training.supervised.run import SupervisedTraining
 
 
-class KeepingRun(Run):
-    """Leaves its weights in the folder above the run's, whatever its rank."""
+class StoringTraining(SupervisedTraining):
+    """Stores the final weights of every rank in the parent folder of the run."""
 
-    def train(self) -> bool:
-        finished = super().train()
+    def train(self) -> None:
+        super().train()
         path = self._context.folder.path.parent / f"rank{os.environ['RANK']}.pt"
         torch.save(self.state.network.state_dict(), path)
-        return finished
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    training.Run = KeepingRun
+    training.SupervisedTraining = StoringTraining
     train_tiny(Path(sys.argv[1]), int(sys.argv[2]))

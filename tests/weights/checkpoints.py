@@ -1,4 +1,4 @@
-"""Tiny checkpoints of the public networks, in every form in which they come, and the names of the real ones."""
+"""Tiny checkpoints of the published networks in every file format, and the tensor names of the real ones."""
 
 import json
 import re
@@ -20,7 +20,7 @@ SHARED = Path(__file__).parents[3] / "shared" / "golden"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights under the names of their authors, with recorded images and outputs."""
+    """Weights under their original names, with recorded images and outputs."""
 
     name: str
     settings: Settings
@@ -49,9 +49,9 @@ class Checkpoint:
         (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
         return folder
 
-    def save_pickle(self, folder: Path, *, zipped: bool = True, **beside: object) -> Path:
+    def save_pickle(self, folder: Path, *, zipped: bool = True, **others: object) -> Path:
         path = folder / f"{self.name}.pt"
-        held = {"model": self.weights, **beside} if beside else self.weights
+        held = {"model": self.weights, **others} if others else self.weights
         torch.save(held, path, _use_new_zipfile_serialization=zipped)
         return path
 
@@ -68,7 +68,7 @@ def checkpoint(name: str) -> Checkpoint:
 
 @cache
 def page4d_and_pi3() -> tuple[Checkpoint, Checkpoint]:
-    """A pair of one size for the recipe three-stage: VGGT's tensors with a random mask head are PAGE-4D's."""
+    """A pair of one size for the recipe three-stage: VGGT's tensors with a random mask head serve as PAGE-4D."""
     given = checkpoint("vggt_c")
     generator = torch.Generator().manual_seed(0)
     shapes = {"0.weight": (32, 1, 3, 3), "0.bias": (32,), "2.weight": (256, 32, 1, 1), "2.bias": (256,)}
@@ -84,9 +84,9 @@ def page4d_and_pi3() -> tuple[Checkpoint, Checkpoint]:
 
 @cache
 def manifest(name: str) -> dict[str, TensorSpec]:
-    """Names and shapes of a public checkpoint: vggt, page4d, page4d_notrack or pi3.
+    """Names and shapes of a published checkpoint: vggt, page4d, page4d_notrack or pi3.
 
-    In the file `blocks.0-23.bias` is 24 names.
+    In the file, `blocks.0-23.bias` stands for 24 names.
     """
     short = json.loads((INSIDE / "manifests.json").read_text())
     shapes = short["pi3"] if name == "pi3" else dict(short["vggt"])
@@ -106,5 +106,5 @@ def manifest(name: str) -> dict[str, TensorSpec]:
 
 
 def close(ours: Tensor, reference: Tensor) -> bool:
-    """The criterion of the fixtures."""
+    """Compare within the tolerance of the recordings."""
     return bool(((ours - reference).abs() <= 1e-4 + 1e-4 * reference.abs()).all())

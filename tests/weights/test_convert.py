@@ -1,4 +1,4 @@
-"""A converted checkpoint computes what its authors' code computes, whatever form it came in."""
+"""Converted checkpoints reproduce the outputs of the original code, from every file format."""
 
 import argparse
 import hashlib
@@ -12,11 +12,11 @@ from checkpoints import Checkpoint, checkpoint, close, page4d_and_pi3
 from safetensors import safe_open
 from safetensors.torch import save
 
+from page4d.choices import Recipe, Target
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.weights import load_network
 from page4d.weights.accounting import Tag
 from page4d.weights.convert import ConvertSettings, check_output, plan_conversion, report_document, write_conversion
-from page4d.weights.recipes import Recipe, Target
 from page4d.weights.stream import TensorSpec, write_tensors
 
 
@@ -27,7 +27,7 @@ def converted(source: Path, given: Checkpoint, out: Path, **settings: object):
 
 
 def outputs(network: torch.nn.Module, images: torch.Tensor, axis: int = 2):
-    """Run on images [B, S, 3, H, W] whose frames are instants (axis 2) or views (axis 1)."""
+    """Predict from images [B, S, 3, H, W] that are instants (axis 2) or views (axis 1)."""
     with torch.no_grad():
         return network(images.unsqueeze(axis))
 
@@ -40,7 +40,7 @@ def assert_golden(out, given: Checkpoint, axis: int, prefix: str = "output/") ->
 
 
 @pytest.mark.parametrize("form", ["safetensors", "shards", "folder", "pickle", "legacy pickle", "training pickle"])
-def test_every_form_gives_the_golden_outputs_of_vggt(form: str, tmp_path: Path) -> None:
+def test_every_file_format_gives_the_golden_outputs_of_vggt(form: str, tmp_path: Path) -> None:
     given = checkpoint("vggt_c")
     if form == "safetensors":
         source = given.save(tmp_path)
@@ -69,14 +69,14 @@ def test_every_form_gives_the_golden_outputs_of_vggt(form: str, tmp_path: Path) 
     ],
 )
 def test_page4d_with_and_without_its_mask(name: str, mask: bool, target: Target, prefix: str, tmp_path: Path) -> None:
-    """In the view x time network the mask acts by lambda, which starts at 0."""
+    """In the view x time network the mask acts through lambda, which starts at 0."""
     given = checkpoint(name)
     source = given.save_pickle(tmp_path, epoch=1)
     loaded = converted(source, given, tmp_path / "out.safetensors", mask=mask, target=target)
     assert_golden(outputs(loaded.network, given.images, 1), given, 1, prefix)
 
 
-def test_three_stage_runs_and_holds_what_the_account_says(tmp_path: Path) -> None:
+def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -> None:
     upper, lower = page4d_and_pi3()
     settings = ConvertSettings(configs=lower.configs | upper.configs)
     conversion = plan_conversion([upper.save(tmp_path), lower.save(tmp_path)], settings)
@@ -98,7 +98,7 @@ def test_three_stage_runs_and_holds_what_the_account_says(tmp_path: Path) -> Non
     assert "VGGT" in loaded.info.licence
 
 
-def test_the_file_says_where_it_comes_from_and_repeats_to_the_byte(tmp_path: Path) -> None:
+def test_the_file_records_its_provenance_and_is_reproducible_to_the_byte(tmp_path: Path) -> None:
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     out = tmp_path / "a.safetensors"
@@ -127,7 +127,7 @@ def test_half_precision_halves_the_file(dtype: torch.dtype, bound: float, tmp_pa
     assert float(((kept - reference).abs() / reference.abs().clamp(min=1e-3)).max()) < bound
 
 
-def test_the_report_has_a_row_a_tensor(tmp_path: Path) -> None:
+def test_the_report_has_one_row_per_tensor(tmp_path: Path) -> None:
     given = checkpoint("vggt_c")
     conversion = plan_conversion([given.save(tmp_path)], ConvertSettings(configs=given.configs))
     document = json.loads(json.dumps(report_document(conversion)))
@@ -140,7 +140,9 @@ def test_the_report_has_a_row_a_tensor(tmp_path: Path) -> None:
     ("value", "dtype", "message"),
     [(1e6, torch.float16, "reaches 1e\\+06, which torch.float16"), (float("nan"), torch.float32, "not finite")],
 )
-def test_values_that_do_not_fit_leave_no_file(value: float, dtype: torch.dtype, message: str, tmp_path: Path) -> None:
+def test_values_out_of_range_are_refused_and_leave_no_file(
+    value: float, dtype: torch.dtype, message: str, tmp_path: Path
+) -> None:
     given = checkpoint("vggt_c")
     weights = dict(given.weights)
     weights["camera_head.trunk_norm.bias"] = torch.full_like(weights["camera_head.trunk_norm.bias"], value)
@@ -150,7 +152,7 @@ def test_values_that_do_not_fit_leave_no_file(value: float, dtype: torch.dtype, 
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_another_normalisation_is_refused(tmp_path: Path) -> None:
+def test_another_image_normalization_is_refused(tmp_path: Path) -> None:
     given = checkpoint("pi3_c")
     weights = dict(given.weights, image_mean=given.weights["image_mean"] + 0.1)
     source = replace(given, weights=weights).save(tmp_path)
@@ -159,7 +161,7 @@ def test_another_normalisation_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_sources_and_recipes_that_do_not_belong_together(tmp_path: Path) -> None:
+def test_sources_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     again = given.save_pickle(tmp_path)
@@ -170,7 +172,7 @@ def test_sources_and_recipes_that_do_not_belong_together(tmp_path: Path) -> None
         plan_conversion([source], replace(settings, recipe=Recipe.PI3))
     other = checkpoint("pi3_c")
     both = replace(settings, configs=given.configs | other.configs)
-    with pytest.raises(UsageError, match="no recipe makes a network of VGGT and Pi3"):
+    with pytest.raises(UsageError, match="no recipe combines VGGT and Pi3"):
         plan_conversion([source, other.save(tmp_path)], both)
     with pytest.raises(WeightsError, match="holds weights of VGGT, recipe three-stage takes Pi3 and PAGE-4D"):
         plan_conversion([source, tmp_path / "pi3_c.safetensors"], replace(both, recipe=Recipe.THREE_STAGE))
@@ -182,11 +184,11 @@ def test_sources_and_recipes_that_do_not_belong_together(tmp_path: Path) -> None
         )
 
 
-def test_an_output_is_never_in_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     conversion = plan_conversion([source], ConvertSettings(configs=given.configs))
-    with pytest.raises(OutputError, match="is there already"):
+    with pytest.raises(OutputError, match="already exists"):
         check_output(source)
     with pytest.raises(UsageError, match="is one of the sources"):
         check_output(source, conversion, overwrite=True)
@@ -199,11 +201,11 @@ def test_an_output_is_never_in_the_way(tmp_path: Path, monkeypatch: pytest.Monke
         check_output(tmp_path / "x.safetensors", conversion)
 
 
-def test_streamed_bytes_are_those_of_the_safetensors_package(tmp_path: Path) -> None:
+def test_streamed_bytes_equal_those_of_the_safetensors_package(tmp_path: Path) -> None:
     tensors = {"b": torch.rand(3, 2), "a": torch.rand(()), "é": torch.arange(5), "empty": torch.zeros(0, 3)}
     specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
-    path, heard = tmp_path / "x", []
+    path, sizes = tmp_path / "x", []
     with path.open("wb") as file:
-        write_tensors(file, specs, tensors.__getitem__, {"k": '{"v"} é'}, heard.append)
+        write_tensors(file, specs, tensors.__getitem__, {"k": '{"v"} é'}, sizes.append)
     assert path.read_bytes() == save(tensors, {"k": '{"v"} é'})
-    assert sum(heard) == 24 + 4 + 40
+    assert sum(sizes) == 24 + 4 + 40

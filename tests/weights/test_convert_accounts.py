@@ -1,4 +1,4 @@
-"""Every tensor of the public checkpoints, at real size, has a place in the network or a rule that drops it."""
+"""Every tensor of the published checkpoints, at full size, fills a network tensor or is dropped by a rule."""
 
 import json
 import re
@@ -7,14 +7,17 @@ import pytest
 import torch
 from checkpoints import INSIDE, SHARED, manifest
 
+from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
 from page4d.models.schedule import TIME_VIEW
-from page4d.weights.accounting import Account, Tag, part_of
-from page4d.weights.convert import account_for, network_shapes
-from page4d.weights.families import Family, read_network
+from page4d.weights.accounting import Account, SourceStage, Tag, build_account, part_of
+from page4d.weights.architectures import read_network
+from page4d.weights.convert import account_for, tensor_shapes
+from page4d.weights.families import Family, recognize
+from page4d.weights.keymap import Rule
 from page4d.weights.published import PUBLISHED, read_settings
-from page4d.weights.recipes import FAMILIES, Blueprint, Recipe, Target, draw_blueprint
+from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, network_blueprint
 from page4d.weights.stream import TensorSpec
 from page4d.weights.view_time import ViewTimeOptions
 
@@ -23,7 +26,7 @@ _SHAPES: dict = {}
 
 
 def ckpt150() -> dict[str, TensorSpec]:
-    """PAGE-4D with the mask head of its older variant, as network.md describes it."""
+    """PAGE-4D with the mask head of its older variant."""
     specs = dict(manifest("page4d"))
     start = "aggregator.spatial_mask_head."
     for name in [name for name in specs if name.startswith(start)]:
@@ -42,17 +45,17 @@ def account(
     *sources: dict[str, TensorSpec],
     options: ViewTimeOptions | None = None,
 ) -> tuple[Blueprint, Account]:
-    found = [read_network(source, "x", {}) for source in sources]
+    found = [read_network(recognize(source, "x"), source, "x", {}) for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
-    blueprint = draw_blueprint(recipe, target, {each.family: each for each in found}, specs, mask, options)
+    blueprint = network_blueprint(recipe, target, {each.family: each for each in found}, mask, options)
     if blueprint.config not in _SHAPES:
-        _SHAPES[blueprint.config] = network_shapes(blueprint.config)
+        _SHAPES[blueprint.config] = tensor_shapes(blueprint.config)
     shapes = _SHAPES[blueprint.config]
-    drawn = account_for(blueprint, [specs[family] for family in FAMILIES[recipe]], shapes)
-    assert {name: row.shape for name, row in drawn.targets().items()} == shapes
-    assert len(drawn.rows) == len(shapes) + drawn.count(Tag.DROPPED)
-    assert drawn.num_used() + drawn.count(Tag.DROPPED) == sum(len(source) for source in sources)
-    return blueprint, drawn
+    filled = account_for(blueprint, [specs[family] for family in RECIPE_SOURCES[recipe]], shapes)
+    assert {name: row.shape for name, row in filled.targets().items()} == shapes
+    assert len(filled.rows) == len(shapes) + filled.count(Tag.DROPPED)
+    assert filled.num_used() + filled.count(Tag.DROPPED) == sum(len(source) for source in sources)
+    return blueprint, filled
 
 
 CASES = [
@@ -69,11 +72,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("recipe", "target", "mask", "source", "new", "dropped"), CASES)
-def test_a_public_checkpoint_fills_the_network(recipe, target, mask, source, new, dropped) -> None:
+def test_a_published_checkpoint_fills_the_network(recipe, target, mask, source, new, dropped) -> None:
     specs = manifest(source)
-    blueprint, drawn = account(recipe, target, mask, specs)
-    assert (drawn.count(Tag.NEW), drawn.count(Tag.DROPPED), drawn.count(Tag.DERIVED)) == (new, dropped, 0)
-    assert drawn.count(Tag.COPIED) == len(specs) - dropped
+    blueprint, filled = account(recipe, target, mask, specs)
+    assert (filled.count(Tag.NEW), filled.count(Tag.DROPPED), filled.count(Tag.DERIVED)) == (new, dropped, 0)
+    assert filled.count(Tag.COPIED) == len(specs) - dropped
     if target is OWN:
         preset = {"page4d": "page4d-mask" if mask else "page4d"}.get(recipe, recipe)
         assert blueprint.config == PRESETS[preset]
@@ -82,33 +85,35 @@ def test_a_public_checkpoint_fills_the_network(recipe, target, mask, source, new
 
 
 def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
-    blueprint, drawn = account(Recipe.THREE_STAGE, MV, None, manifest("pi3"), manifest("page4d"))
-    used = drawn.count(Tag.COPIED, "Pi3") + drawn.count(Tag.DERIVED, "Pi3")
-    assert (used, drawn.count(Tag.DROPPED, "Pi3")) == (992, 218)
-    assert drawn.count(Tag.DERIVED) == 1
-    assert drawn.count(Tag.COPIED, "PAGE-4D") == 108 + 108 + 6 + 1 + 69 + 62 + 62
+    blueprint, filled = account(Recipe.THREE_STAGE, MV, None, manifest("pi3"), manifest("page4d"))
+    used = filled.count(Tag.COPIED, "Pi3") + filled.count(Tag.DERIVED, "Pi3")
+    assert (used, filled.count(Tag.DROPPED, "Pi3")) == (992, 218)
+    assert filled.count(Tag.DERIVED) == 1
+    assert filled.count(Tag.COPIED, "PAGE-4D") == 108 + 108 + 6 + 1 + 69 + 62 + 62
     origins = {}
-    for target, row in drawn.targets().items():
+    for target, row in filled.targets().items():
         if match := re.match(r"aggregator\.blocks\.(time|view)\.(\d+)\.", target):
             origins.setdefault(int(match[2]), set()).add(row.origin)
     assert origins == {layer: {"Pi3" if layer < 18 else "PAGE-4D"} for layer in range(24)}
-    assert {row.origin for name, row in drawn.targets().items() if name.startswith("encoder.")} == {"Pi3"}
-    assert drawn.targets()["aggregator.blocks.view.17.norm1.weight"].source == "decoder.35.norm1.weight"
-    assert drawn.targets()["aggregator.dynamic.alpha"].rule == "alpha: starts at 0", "the head is not of these layers"
+    assert {row.origin for name, row in filled.targets().items() if name.startswith("encoder.")} == {"Pi3"}
+    assert filled.targets()["aggregator.blocks.view.17.norm1.weight"].source == "decoder.35.norm1.weight"
+    assert filled.targets()["aggregator.dynamic.alpha"].rule == "alpha: starts at 0", (
+        "the mask head was not trained on these layers"
+    )
     assert blueprint.config.norm_eps == (1e-6,) * 18 + (1e-5,) * 6
     assert (blueprint.config.encoder.norm_eps, blueprint.config.qk_norm_eps) == (1e-6, 1e-5)
     assert [notice for notice in blueprint.notices if "fine-tune" not in notice] == []
 
 
 @pytest.mark.parametrize("recipe", [Recipe.VGGT, Recipe.THREE_STAGE])
-def test_blocks_that_no_checkpoint_has_are_copies_at_real_size_too(recipe: Recipe) -> None:
+def test_blocks_without_a_source_are_copies_of_trunk_blocks(recipe: Recipe) -> None:
     options = ViewTimeOptions(own_blocks=True, sparse=SparseStrategy.MEMORY, time_encoding=TimeEncoding.ALIBI)
     sources = [manifest("vggt")] if recipe is Recipe.VGGT else [manifest("pi3"), manifest("page4d_notrack")]
-    blueprint, drawn = account(recipe, MV, None, *sources, options=options)
+    blueprint, filled = account(recipe, MV, None, *sources, options=options)
     assert blueprint.config.sparse.layers == (22, 23)
-    assert drawn.count(Tag.DERIVED) == 2 * 2 * 5 * 18 + 2 * 18 + (recipe is Recipe.THREE_STAGE)
-    assert drawn.count(Tag.NEW) == (12 if recipe is Recipe.VGGT else 6) + 1 + 2 + 2 + 1
-    rows = drawn.targets()
+    assert filled.count(Tag.DERIVED) == 2 * 2 * 5 * 18 + 2 * 18 + (recipe is Recipe.THREE_STAGE)
+    assert filled.count(Tag.NEW) == (12 if recipe is Recipe.VGGT else 6) + 1 + 2 + 2 + 1
+    rows = filled.targets()
     sparse = rows["aggregator.sparse.layers.22.block.attn.qkv.weight"].source
     own = rows["aggregator.stream_blocks.geometry.view.4.attn.qkv.weight"].source
     if recipe is Recipe.VGGT:
@@ -117,32 +122,32 @@ def test_blocks_that_no_checkpoint_has_are_copies_at_real_size_too(recipe: Recip
         assert (sparse, own) == ("decoder.35.attn.qkv.weight", "decoder.25.attn.qkv.weight")
 
 
-def test_three_stage_without_a_mask_head_starts_a_new_one() -> None:
-    blueprint, drawn = account(Recipe.THREE_STAGE, MV, False, manifest("pi3"), manifest("page4d"))
-    assert (blueprint.config.mask.head, drawn.count(Tag.NEW)) == (MaskHeadKind.CONV, 12)
-    assert drawn.targets()["aggregator.dynamic.alpha"].rule == "alpha, beta: starts at 1"
+def test_three_stage_without_a_mask_initializes_a_new_mask_head() -> None:
+    blueprint, filled = account(Recipe.THREE_STAGE, MV, False, manifest("pi3"), manifest("page4d"))
+    assert (blueprint.config.mask.head, filled.count(Tag.NEW)) == (MaskHeadKind.CONV, 12)
+    assert filled.targets()["aggregator.dynamic.alpha"].rule == "alpha, beta: starts at 1"
 
 
-def test_the_older_mask_head_enters_the_view_time_network_only() -> None:
-    blueprint, drawn = account(Recipe.PAGE4D, MV, True, ckpt150())
+def test_the_older_mask_head_fits_the_view_time_network_only() -> None:
+    blueprint, filled = account(Recipe.PAGE4D, MV, True, ckpt150())
     assert blueprint.config.mask.head is MaskHeadKind.CKPT150
     assert blueprint.config.mask.layers == (8, 9, 10, 11, 12)
-    assert drawn.count(Tag.NEW) == 6
+    assert filled.count(Tag.NEW) == 6
     with pytest.raises(WeightsError, match="older variant"):
         account(Recipe.PAGE4D, OWN, True, ckpt150())
 
 
-def test_the_released_mask_head_works_where_it_was_trained() -> None:
+def test_the_released_mask_head_acts_from_the_layer_of_its_training() -> None:
     blueprint, _ = account(Recipe.PAGE4D, MV, True, manifest("page4d"))
     assert blueprint.config.mask.head is MaskHeadKind.RELEASE
     assert blueprint.config.mask.layers == (10, 11, 12, 13, 14)
 
 
-def test_page4d_must_be_told_about_its_mask() -> None:
-    with pytest.raises(UsageError, match="does not say whether it runs with its mask") as caught:
+def test_page4d_requires_the_mask_option() -> None:
+    with pytest.raises(UsageError, match="does not record whether it runs with its mask") as caught:
         account(Recipe.PAGE4D, OWN, None, manifest("page4d"))
     assert "--mask on" in caught.value.hint
-    with pytest.raises(UsageError, match="--mask is of PAGE-4D"):
+    with pytest.raises(UsageError, match="--mask applies to PAGE-4D"):
         account(Recipe.VGGT, OWN, True, manifest("vggt"))
 
 
@@ -164,7 +169,7 @@ NAME = "aggregator.frame_blocks.3.norm1.weight"
             {"spec": None, "new_name": "aggregator.frame_blocks.3.normal.weight"},
             r"normal.weight' \[1024\] of VGGT would become .*does not exist; no source tensor becomes 'aggreg.*norm1",
         ),
-        ({"spec": None, "new_name": "surprise"}, r"no rule names 'surprise' \[1024\] of VGGT"),
+        ({"spec": None, "new_name": "surprise"}, r"no rule matches 'surprise' \[1024\] of VGGT"),
         ({"spec": None}, r"no source tensor becomes 'aggregator.blocks.frame.3.norm1.weight' \[1024\]"),
         (
             {"spec": TensorSpec(shape=(7,), dtype=torch.float32)},
@@ -173,14 +178,14 @@ NAME = "aggregator.frame_blocks.3.norm1.weight"
         ({"spec": TensorSpec(shape=(1024,), dtype=torch.int64)}, rf"'{NAME}' of VGGT has type torch.int64"),
     ],
 )
-def test_what_does_not_add_up_is_named(change: dict, message: str) -> None:
+def test_a_tensor_that_does_not_fit_is_named(change: dict, message: str) -> None:
     with pytest.raises(WeightsError, match=message) as caught:
         account(Recipe.VGGT, OWN, None, changed(manifest("vggt"), NAME, **change))
     assert caught.value.exit_code == 4
 
 
 @pytest.mark.parametrize("name", ["vggt", "page4d", "page4d_notrack", "pi3"])
-def test_the_manifests_here_are_the_recorded_ones(name: str) -> None:
+def test_the_manifests_equal_the_recorded_ones(name: str) -> None:
     path = SHARED / f"manifest_{name}.json"
     if not path.exists():
         pytest.skip(f"{path} is not there")
@@ -188,7 +193,7 @@ def test_the_manifests_here_are_the_recorded_ones(name: str) -> None:
     assert {key: (spec.shape, str(spec.dtype)[6:]) for key, spec in manifest(name).items()} == recorded
 
 
-def test_published_configurations_are_those_of_the_reference() -> None:
+def test_published_settings_equal_the_reference_configurations() -> None:
     for name, settings in PUBLISHED.items():
         assert read_settings(INSIDE / f"config_full_{name}.json") == settings
 
@@ -203,7 +208,7 @@ def test_published_configurations_are_those_of_the_reference() -> None:
         ('{"model": "other"}', "model"),
     ],
 )
-def test_a_configuration_that_is_none_is_refused(text: str, message: str, tmp_path) -> None:
+def test_an_invalid_configuration_is_refused(text: str, message: str, tmp_path) -> None:
     path = tmp_path / "c.json"
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
@@ -212,7 +217,7 @@ def test_a_configuration_that_is_none_is_refused(text: str, message: str, tmp_pa
         read_settings(tmp_path / "nowhere.json")
 
 
-def test_options_that_the_networks_do_not_have_are_refused(tmp_path) -> None:
+def test_unsupported_settings_are_refused(tmp_path) -> None:
     document = json.loads((INSIDE / "config_full_vggt.json").read_text())
     document["encoder"]["interpolate_offset"] = 0.1
     path = tmp_path / "c.json"
@@ -221,25 +226,32 @@ def test_options_that_the_networks_do_not_have_are_refused(tmp_path) -> None:
         read_settings(path)
 
 
-def test_other_sizes_need_a_configuration() -> None:
+def test_sizes_that_are_not_published_need_a_configuration() -> None:
     specs = {name: spec for name, spec in manifest("vggt").items() if ".frame_blocks.23." not in name}
     with pytest.raises(UsageError, match="has depth 23 where the published VGGT has 24") as caught:
-        read_network(specs, "x", {})
+        read_network(Family.VGGT, specs, "x", {})
     assert "--config" in caught.value.hint
-    with pytest.raises(WeightsError, match="has depth 23 where its --config says 24"):
-        read_network(specs, "x", {"vggt": PUBLISHED["vggt"]})
+    with pytest.raises(WeightsError, match="has depth 23 where its --config has 24"):
+        read_network(Family.VGGT, specs, "x", {"vggt": PUBLISHED["vggt"]})
 
 
-def test_foreign_tensors_are_of_no_network() -> None:
+def test_unknown_tensors_are_refused() -> None:
     spec = TensorSpec(shape=(1,), dtype=torch.float32)
-    with pytest.raises(WeightsError, match="of no network that page4d knows"):
-        read_network({"layer1.0.conv1.weight": spec}, "x", {})
-    with pytest.raises(WeightsError, match="is a network of page4d already"):
-        read_network({"aggregator.blocks.time.0.norm1.weight": spec}, "x", {})
-    assert read_network(manifest("pi3"), "x", {}).family is Family.PI3
+    with pytest.raises(WeightsError, match="holds no known network or encoder"):
+        recognize({"layer1.0.conv1.weight": spec}, "x")
+    with pytest.raises(WeightsError, match="is already a page4d network"):
+        recognize({"aggregator.blocks.time.0.norm1.weight": spec}, "x")
+    assert recognize(manifest("pi3"), "x") is Family.PI3
 
 
-def test_parts_have_short_names() -> None:
+def test_a_tensor_name_gives_its_part_of_the_network() -> None:
     assert part_of("aggregator.blocks.time.3.norm1.weight") == "aggregator.blocks.time"
     assert part_of("aggregator.special.camera_token") == "aggregator.special"
     assert part_of("camera_head.trunk.0.norm1.bias") == "camera_head"
+
+
+def test_two_source_tensors_for_one_target_are_refused() -> None:
+    spec = TensorSpec(shape=(1,), dtype=torch.float32)
+    stage = SourceStage(origin="x", exemptions=(), keys=(Rule(pattern="a|b", target="c"),))
+    with pytest.raises(WeightsError, match="'a' and 'b' would both become 'c'"):
+        build_account([(stage, {"a": spec, "b": spec})], {"c": (1,)}, {}, {})

@@ -1,4 +1,4 @@
-"""`page4d.load`: a file alone gives a network that is ready to predict, in the arithmetic that was asked for."""
+"""`page4d.load`: networks from weights files, on a device and at a precision."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from checkpoints import Checkpoint, checkpoint, close, page4d_and_pi3
 from torch import nn
 
 import page4d
+from page4d.choices import Target
 from page4d.errors import CapabilityError, UsageError, WeightsError
 from page4d.layers.block import Block
 from page4d.models import PRESETS, build_network
@@ -17,7 +18,6 @@ from page4d.weights import load_network, save_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.loading import HalfPrecisionNetwork
 from page4d.weights.placement import choose_device
-from page4d.weights.recipes import Target
 
 
 def converted(given: Checkpoint, folder: Path, **settings: object) -> Path:
@@ -31,7 +31,7 @@ def converted(given: Checkpoint, folder: Path, **settings: object) -> Path:
 @pytest.mark.parametrize("target", list(Target))
 @pytest.mark.parametrize("name", ["vggt_c", "vggt_a", "vggt_b", "page4d_c"])
 def test_golden_outputs_of_vggt(name: str, target: Target, tmp_path: Path) -> None:
-    """Images enter as views of one instant, or as instants of one view; PAGE-4D without its mask is VGGT."""
+    """With images as views of one instant or as instants of one view; PAGE-4D without its mask is VGGT."""
     given = page4d_and_pi3()[0] if name == "page4d_c" else checkpoint(name)
     mask = False if name == "page4d_c" else None
     network = page4d.load(converted(given, tmp_path, target=target, mask=mask), "cpu")
@@ -68,7 +68,7 @@ def test_golden_outputs_of_pi3(name: str, target: Target, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["vggt_c", "pi3_c"])
-def test_a_plain_set_of_images_enters_as_instants_or_as_views(name: str, tmp_path: Path) -> None:
+def test_a_set_of_images_may_be_instants_or_views(name: str, tmp_path: Path) -> None:
     images = torch.rand(2, 3, 3, 28, 42)
     networks = [page4d.load(converted(checkpoint(name), tmp_path, target=target), "cpu") for target in Target]
     outputs = [network(images.unsqueeze(axis)) for network in networks for axis in (1, 2)]
@@ -81,8 +81,8 @@ def test_a_plain_set_of_images_enters_as_instants_or_as_views(name: str, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of the smallest network with every part, none of them closed."""
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of the smallest network with every part, none of its gates at 0."""
     tiny = PRESETS["mv-tiny"]
     torch.manual_seed(0)
     network = build_network(
@@ -96,20 +96,18 @@ def lively(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    path = tmp_path_factory.mktemp("lively") / "x.safetensors"
+    path = tmp_path_factory.mktemp("opened") / "x.safetensors"
     save_network(network, path, {"licence": "CC0-1.0", "description": "a test"})
     return path
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
-def test_half_precision_is_automatic_casting_with_smaller_weights(
-    name: str, dtype: torch.dtype, lively: Path
-) -> None:
-    images, told = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
-    whole, half = load_network(lively).network, page4d.load(lively, "cpu", name)
+def test_half_precision_equals_autocast_with_smaller_weights(name: str, dtype: torch.dtype, opened: Path) -> None:
+    images, mask = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
+    whole, half = load_network(opened).network, page4d.load(opened, "cpu", name)
     with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
-        expected = whole(images, told)
-    out = half(images, told)
+        expected = whole(images, mask)
+    out = half(images, mask)
     assert torch.equal(out.pose_encoding, expected.pose_encoding)
     assert torch.equal(out.depth, expected.depth)
     assert torch.equal(out.points, expected.points)
@@ -117,7 +115,7 @@ def test_half_precision_is_automatic_casting_with_smaller_weights(
     assert {value.dtype for value in (out.pose_encoding, out.depth, out.points)} == {torch.float32}
     assert out.world_to_camera.dtype is torch.float64
     with torch.no_grad():
-        assert not torch.equal(out.depth, whole(images, told).depth)
+        assert not torch.equal(out.depth, whole(images, mask).depth)
 
 
 def test_views_of_different_sizes_are_predicted_in_half_precision_as_well() -> None:
@@ -127,17 +125,17 @@ def test_views_of_different_sizes_are_predicted_in_half_precision_as_well() -> N
     half.load_state_dict(whole.state_dict())
     views = [torch.rand(1, 2, 3, *size) for size in ((28, 42), (42, 28))]
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        expected = whole.forward_mixed(views)
+        expected = whole(views)
     with torch.no_grad():
-        found = half.forward_mixed(views)
+        found = half(views)
     for one, other in zip(found.views, expected.views, strict=True):
         assert one.depth.dtype is torch.float32
         assert torch.equal(one.depth, other.depth)
         assert torch.equal(one.pose_encoding, other.pose_encoding)
 
 
-def test_only_linear_layers_of_blocks_of_encoder_and_trunk_are_kept_in_half_precision(lively: Path) -> None:
-    network = page4d.load(lively, "cpu", "bf16")
+def test_only_linear_layers_of_encoder_and_trunk_blocks_are_stored_in_half_precision(opened: Path) -> None:
+    network = page4d.load(opened, "cpu", "bf16")
     inside = {
         parameter
         for part in (network.encoder, network.aggregator)
@@ -155,13 +153,13 @@ def test_only_linear_layers_of_blocks_of_encoder_and_trunk_are_kept_in_half_prec
     assert not network.training
 
 
-def test_auto_is_float32_on_a_cpu(lively: Path) -> None:
-    network = page4d.load(lively, torch.device("cpu"))
+def test_auto_is_float32_on_a_cpu(opened: Path) -> None:
+    network = page4d.load(opened, torch.device("cpu"))
     assert {value.dtype for value in network.state_dict().values()} == {torch.float32}
 
 
 def test_half_files_load_in_any_precision(tmp_path: Path) -> None:
-    """A file in bf16 holds what the linear layers of a network in bf16 are anyway."""
+    """A bf16 file equals the linear layers of a bf16 network."""
     given = checkpoint("vggt_c")
     out = converted(given, tmp_path, dtype=torch.bfloat16)
     images = given.images[:, None]
@@ -185,13 +183,13 @@ def test_half_files_load_in_any_precision(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_device_that_is_not_there(device: str, kind: type, message: str, lively: Path) -> None:
+def test_an_unavailable_device_is_refused(device: str, kind: type, message: str, opened: Path) -> None:
     with pytest.raises(kind, match=message) as caught:
-        page4d.load(lively, device)
+        page4d.load(opened, device)
     assert caught.value.hint
 
 
-def test_a_device_beyond_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_index_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert str(choose_device("auto")) == "cuda"
@@ -200,12 +198,12 @@ def test_a_device_beyond_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_device("cuda:2")
 
 
-def test_a_precision_that_there_is_not(lively: Path) -> None:
+def test_an_unknown_precision_is_refused(opened: Path) -> None:
     with pytest.raises(UsageError, match="no precision is called 'int8'") as caught:
-        page4d.load(lively, "cpu", "int8")
+        page4d.load(opened, "cpu", "int8")
     assert caught.value.hint == "choose from auto, fp32, bf16, fp16"
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="do not exist"):
         page4d.load(str(tmp_path / "x.safetensors"))

@@ -1,4 +1,4 @@
-"""A saved network comes back as it was, and every wrong file says what it is."""
+"""Saved networks round-trip, and invalid files are reported."""
 
 import hashlib
 import json
@@ -47,9 +47,9 @@ def test_round_trip_is_exact(network: ViewTimeNetwork, saved: Path) -> None:
     before, after = network.state_dict(), loaded.network.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
-    images, told = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
+    images, mask = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
     with torch.no_grad():
-        ours, theirs = network.eval()(images, told), loaded.network(images, told)
+        ours, theirs = network.eval()(images, mask), loaded.network(images, mask)
     assert torch.equal(ours.depth, theirs.depth)
     assert torch.equal(ours.pose_encoding, theirs.pose_encoding)
     assert not loaded.network.training
@@ -65,7 +65,7 @@ def test_variants_round_trip(name: str, tmp_path: Path) -> None:
     assert load_network(path).config == config
 
 
-def test_the_file_says_what_it_is(saved: Path) -> None:
+def test_the_file_records_its_provenance(saved: Path) -> None:
     info = load_network(saved).info
     assert describe_weights(saved) == (PRESETS["mv-tiny"], info)
     assert info.path == saved
@@ -88,13 +88,13 @@ def test_half_precision_loads_as_float32(network: ViewTimeNetwork, saved: Path) 
         torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-6)
 
 
-def test_nothing_is_left_behind_and_an_older_file_is_replaced(network: ViewTimeNetwork, tmp_path: Path) -> None:
+def test_saving_replaces_an_older_file_and_leaves_no_temporary_one(network: ViewTimeNetwork, tmp_path: Path) -> None:
     path = tmp_path / "tiny.safetensors"
     path.write_bytes(b"older")
     reader = path.open("rb")
     save_network(network, path, METADATA)
     with reader:
-        assert reader.read() == b"older"  # whoever has the older file open keeps it whole
+        assert reader.read() == b"older"  # open readers keep the older file
     assert [file.name for file in tmp_path.iterdir()] == ["tiny.safetensors"]
     umask = os.umask(0)
     os.umask(umask)
@@ -117,7 +117,7 @@ def test_a_failed_save_keeps_the_older_file(
     assert [file.name for file in tmp_path.iterdir()] == ["tiny.safetensors"]
 
 
-def test_an_unwritable_place_is_named(network: ViewTimeNetwork, tmp_path: Path) -> None:
+def test_an_unwritable_path_is_named(network: ViewTimeNetwork, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"cannot write '.*nowhere/x.safetensors'") as caught:
         save_network(network, tmp_path / "nowhere" / "x.safetensors", METADATA)
     assert caught.value.exit_code == 5
@@ -147,7 +147,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("case", list(FOREIGN))
-def test_foreign_files_are_recognised(tmp_path: Path, case: str) -> None:
+def test_files_of_other_types_are_recognized(tmp_path: Path, case: str) -> None:
     name, content, message = FOREIGN[case]
     path = tmp_path / name
     path.write_bytes(content)
@@ -157,7 +157,7 @@ def test_foreign_files_are_recognised(tmp_path: Path, case: str) -> None:
     assert caught.value.exit_code == 4
 
 
-def test_a_real_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
+def test_a_pytorch_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     torch.save({"a": torch.ones(2)}, path)
     with pytest.raises(WeightsError, match="may contain code, and was not loaded") as caught:
@@ -165,7 +165,7 @@ def test_a_real_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
     assert "convert" in caught.value.hint
 
 
-def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="do not exist"):
         load_network(tmp_path / "x.safetensors")
     with pytest.raises(WeightsError, match="are not a file"):
@@ -173,14 +173,14 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [6, 100, 0.5, 0.999])
-def test_a_truncated_file(saved: Path, kept: float) -> None:
+def test_a_truncated_file_is_reported_as_damaged(saved: Path, kept: float) -> None:
     content = saved.read_bytes()
     saved.write_bytes(content[: int(kept if kept > 1 else kept * len(content))])
     with pytest.raises(WeightsError, match=r"is damaged \(incomplete\)"):
         load_network(saved)
 
 
-def test_tensors_without_a_description(tmp_path: Path) -> None:
+def test_tensors_without_a_description_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(2)}, path, metadata={"format": "pt"})
     with pytest.raises(WeightsError, match="holds tensors but no page4d network"):
@@ -199,7 +199,7 @@ def test_tensors_without_a_description(tmp_path: Path) -> None:
         (json.dumps({"version": 1, "config": 3, "metadata": METADATA}), "network configuration"),
     ],
 )
-def test_a_damaged_description(tmp_path: Path, entry: str, message: str) -> None:
+def test_a_damaged_description_is_reported(tmp_path: Path, entry: str, message: str) -> None:
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(2)}, path, metadata={"page4d": entry})
     with pytest.raises(WeightsError, match=message):

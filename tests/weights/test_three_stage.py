@@ -1,4 +1,4 @@
-"""Three stages: encoder and first layers compute as in Pi3, last layers and heads as in PAGE-4D."""
+"""Recipe three-stage: encoder and first layers compute as in Pi3, last layers and heads as in PAGE-4D."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -9,6 +9,7 @@ import torch
 from checkpoints import Checkpoint, page4d_and_pi3
 from torch import Tensor
 
+from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.layers.block import Block
 from page4d.layers.rope import RotaryTables, rotary_tables
@@ -16,9 +17,10 @@ from page4d.models import ViewTimeNetwork
 from page4d.models.config import SparseStrategy
 from page4d.models.tokens import token_positions
 from page4d.weights import load_network
+from page4d.weights.architectures import read_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.families import Family, read_network
-from page4d.weights.recipes import Recipe, Target, draw_blueprint
+from page4d.weights.families import Family
+from page4d.weights.recipes import network_blueprint
 from page4d.weights.stream import TensorSpec
 from page4d.weights.view_time import ViewTimeOptions
 
@@ -44,7 +46,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> tuple[ViewTimeNetwork,
 
 
 def faint_tokens(count: int) -> Tensor:
-    """Tokens of so little variance that the constant in a norm's root shows."""
+    """Tokens whose variance is so small that the epsilon of the norms matters."""
     torch.manual_seed(0)
     return 0.01 * torch.randn(1, count, NUM_SPECIAL + GRID[0] * GRID[1], WIDTH)
 
@@ -60,19 +62,19 @@ def block(network: ViewTimeNetwork, step: str, layer: int) -> Block:
 
 @pytest.mark.parametrize(("ours", "theirs"), [("time", "frame"), ("view", "global")])
 @pytest.mark.parametrize("layer", range(4))
-def test_every_block_is_the_function_that_it_was(layer: int, ours: str, theirs: str, networks: tuple) -> None:
+def test_every_block_computes_as_in_its_source(layer: int, ours: str, theirs: str, networks: tuple) -> None:
     three, *origins = networks
     eps, other = (1e-6, 1e-5) if layer < NUM_PI3 else (1e-5, 1e-6)
     found, expected = block(three, ours, layer), block(origins[layer >= NUM_PI3], theirs, layer)
     tokens, rope = faint_tokens(1)[0], tables(three)
     assert (found.norm1.eps, found.norm2.eps, found.attn.q_norm.eps, found.attn.k_norm.eps) == (eps, eps, 1e-5, 1e-5)
     assert torch.equal(found(tokens, rope), expected(tokens, rope))
-    blunt = deepcopy(found)
-    blunt.norm1.eps = blunt.norm2.eps = other
-    assert (blunt(tokens, rope) - expected(tokens, rope)).abs().max() > 1e-4, "another constant would show"
+    changed = deepcopy(found)
+    changed.norm1.eps = changed.norm2.eps = other
+    assert (changed(tokens, rope) - expected(tokens, rope)).abs().max() > 1e-4, "the test resolves the epsilon"
 
 
-def test_a_sparse_block_keeps_the_constant_of_pi3(tmp_path: Path) -> None:
+def test_a_sparse_block_keeps_the_norm_epsilon_of_pi3(tmp_path: Path) -> None:
     upper, lower = page4d_and_pi3()
     options = ViewTimeOptions(sparse=SparseStrategy.LANDMARK, sparse_layers=(3,))
     three, pi3 = network_of(tmp_path, upper, lower, view_time=options), network_of(tmp_path, lower)
@@ -82,7 +84,7 @@ def test_a_sparse_block_keeps_the_constant_of_pi3(tmp_path: Path) -> None:
     assert torch.equal(found(tokens, tables(three)), expected(tokens, tables(three)))
 
 
-def test_the_lower_trunk_is_pi3s_on_the_same_tokens(networks: tuple) -> None:
+def test_the_lower_trunk_computes_as_in_pi3(networks: tuple) -> None:
     three, pi3, _ = networks
     tokens = faint_tokens(3)[:, None]
     last = NUM_PI3 - 1
@@ -91,7 +93,7 @@ def test_the_lower_trunk_is_pi3s_on_the_same_tokens(networks: tuple) -> None:
     assert (found - expected).abs().max() <= 1e-6
 
 
-def test_the_encoder_is_pi3s(networks: tuple) -> None:
+def test_the_encoder_computes_as_in_pi3(networks: tuple) -> None:
     three, pi3, page4d = networks
     images = torch.rand(2, 3, 28, 42)
     assert {module.eps for module in three.encoder.modules() if hasattr(module, "eps")} == {1e-6}
@@ -99,7 +101,7 @@ def test_the_encoder_is_pi3s(networks: tuple) -> None:
     assert not torch.equal(three.encoder(images).tokens, page4d.encoder(images).tokens)
 
 
-def test_the_heads_are_page4ds(networks: tuple) -> None:
+def test_the_heads_compute_as_in_page4d(networks: tuple) -> None:
     three, _, page4d = networks
     tokens = torch.randn(1, 3, 2 * WIDTH)
     assert torch.equal(three.camera_head(tokens)[-1], page4d.camera_head(tokens)[-1])
@@ -108,7 +110,7 @@ def test_the_heads_are_page4ds(networks: tuple) -> None:
     assert torch.equal(three.point_head(levels, GRID)[0], page4d.point_head(levels, GRID)[0])
 
 
-def test_a_wrong_pair_is_named(tmp_path: Path) -> None:
+def test_unsupported_targets_and_missing_sources_are_refused(tmp_path: Path) -> None:
     upper, lower = page4d_and_pi3()
     paths = [upper.save(tmp_path), lower.save(tmp_path)]
     configs = upper.configs | lower.configs
@@ -127,16 +129,16 @@ def test_a_wrong_pair_is_named(tmp_path: Path) -> None:
         ({"depth": 4}, "Pi3 has 5 registers and 4 layers, PAGE-4D 4 and 4"),
     ],
 )
-def test_a_pair_of_other_sizes_is_named(change: dict, message: str) -> None:
+def test_sources_of_different_sizes_are_refused(change: dict, message: str) -> None:
     upper, lower = page4d_and_pi3()
-    specs, found = {}, {}
+    found = {}
     for family, given in ((Family.PI3, lower), (Family.PAGE4D, upper)):
-        specs[family] = {
+        specs = {
             name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in given.weights.items()
         }
-        found[family] = read_network(specs[family], given.name, given.configs)
-    other = replace(found[Family.PI3].network, **change)
-    found[Family.PI3] = replace(found[Family.PI3], network=other)
+        found[family] = read_network(family, specs, given.name, given.configs)
+    other = replace(found[Family.PI3].config, **change)
+    found[Family.PI3] = replace(found[Family.PI3], config=other)
     with pytest.raises(WeightsError, match=message) as caught:
-        draw_blueprint(Recipe.THREE_STAGE, Target.PAGE4D_MV, found, specs)
+        network_blueprint(Recipe.THREE_STAGE, Target.PAGE4D_MV, found)
     assert caught.value.hint

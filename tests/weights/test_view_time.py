@@ -1,4 +1,4 @@
-"""What the view x time network has beyond a checkpoint starts closed, is accounted for, and acts once opened."""
+"""Parts that a checkpoint lacks are neutral at their initial values, accounted for, and act once opened."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -9,13 +9,13 @@ from checkpoints import checkpoint, close, page4d_and_pi3
 from torch import Tensor
 
 import page4d
+from page4d.choices import Recipe, Target, TimeWeights
 from page4d.errors import UsageError
 from page4d.models import Conditioning, NetworkOutput, ViewTimeNetwork
 from page4d.models.config import EpipolarConfig, FullAttention, SparseStrategy, Streams, TimeEncoding
 from page4d.weights.accounting import Tag
-from page4d.weights.convert import Conversion, ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.recipes import Recipe, Target
-from page4d.weights.view_time import TimeWeights, ViewTimeOptions
+from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
+from page4d.weights.view_time import ViewTimeOptions
 
 EVERYTHING = {
     "streams": Streams.DUAL,
@@ -27,7 +27,7 @@ EVERYTHING = {
 
 
 class Converted(NamedTuple):
-    conversion: Conversion
+    conversion: PlannedConversion
     path: Path
     network: ViewTimeNetwork
 
@@ -40,7 +40,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def convert(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
-    """Convert sources with options, once each, into a file of its own."""
+    """Convert sources with options to a file, once per combination."""
     known = {given.name: given.configs for given in (checkpoint("vggt_c"), *page4d_and_pi3())}
     done: dict[str, Converted] = {}
 
@@ -69,8 +69,8 @@ def capture() -> tuple[Tensor, Tensor, Conditioning]:
 
 
 def predict(network: ViewTimeNetwork) -> NetworkOutput:
-    images, told, conditioning = capture()
-    return network(images, told, conditioning=conditioning)
+    images, mask, conditioning = capture()
+    return network(images, mask, conditioning=conditioning)
 
 
 def same(one: NetworkOutput, other: NetworkOutput) -> bool:
@@ -117,13 +117,13 @@ def test_open_parts_act(options: dict, convert) -> None:
     assert not same(predict(convert("vggt_c", **options).network), predict(convert("vggt_c").network))
 
 
-def test_keypoints_weigh_once_their_number_is_set(convert) -> None:
+def test_keypoints_act_once_lambda_kpt_is_set(convert) -> None:
     opened = {"sparse": SparseStrategy.DILATED, "scalars": {"sparse_gate": 1.0}}
     more = {**opened, "scalars": {"sparse_gate": 1.0, "lambda_kpt": 3.0}}
     assert not same(predict(convert("vggt_c", **opened).network), predict(convert("vggt_c", **more).network))
 
 
-def test_set_numbers_are_in_the_file_and_in_the_account(convert) -> None:
+def test_initial_values_are_in_the_file_and_in_the_account(convert) -> None:
     scalars = {"alpha": 0.5, "lambda_pose": 2.0, "sparse_gate": 0.25, "time_gate": 0.125}
     conversion, _, network = convert("vggt_c", **EVERYTHING, scalars=scalars)
     assert network.config.epipolar == EpipolarConfig(layers=network.config.mask.layers)
@@ -142,11 +142,11 @@ def test_set_numbers_are_in_the_file_and_in_the_account(convert) -> None:
         "lambda_kpt: starts at 0": 1,
         "sparse_gate: starts at 0.25": 2,
         "time_gate: starts at 0.125": 1,
-        "dynamic mask head: untrained, its last layer 0": 6,
+        "dynamic mask head: untrained, last layer 0": 6,
     }
 
 
-def test_blocks_of_streams_are_those_of_the_trunk(convert) -> None:
+def test_stream_blocks_are_copies_of_trunk_blocks(convert) -> None:
     conversion, _, network = convert("vggt_c", streams=Streams.DUAL, own_blocks=True)
     blocks = network.aggregator.blocks
     (layer,) = network.config.mask.layers
@@ -163,7 +163,7 @@ def test_blocks_of_streams_are_those_of_the_trunk(convert) -> None:
     ("names", "layers", "copied"),
     [(("vggt_c",), (2, 3), (2, 3)), (("page4d_c", "pi3_c"), (1, 3), (1, 1)), (("pi3_c",), (0, 1), (1, 1))],
 )
-def test_sparse_blocks_are_the_last_of_pi3_or_those_of_their_layer(
+def test_sparse_blocks_are_copies_of_the_last_pi3_block_or_of_their_layer(
     names: tuple, layers: tuple, copied: tuple, convert
 ) -> None:
     conversion, _, network = convert(*names, sparse=SparseStrategy.LANDMARK, sparse_layers=layers)
@@ -176,7 +176,7 @@ def test_sparse_blocks_are_the_last_of_pi3_or_those_of_their_layer(
         assert row.rule == f"sparse block: copy of layer {origin} across views"
 
 
-def test_memory_is_random_and_repeats(convert, tmp_path: Path) -> None:
+def test_memory_tokens_are_random_and_reproducible(convert, tmp_path: Path) -> None:
     conversion, path, network = convert("vggt_c", sparse=SparseStrategy.MEMORY)
     torch.rand(3)
     write_conversion(conversion, tmp_path / "again.safetensors")
@@ -190,7 +190,7 @@ def test_memory_is_random_and_repeats(convert, tmp_path: Path) -> None:
 
 @pytest.fixture
 def vggt(sources: dict[str, Path], tmp_path: Path) -> ViewTimeNetwork:
-    """The checkpoint in the network of its authors."""
+    """The checkpoint in the published network."""
     conversion = plan_conversion([sources["vggt_c"]], ConvertSettings(configs=checkpoint("vggt_c").configs))
     write_conversion(conversion, tmp_path / "own.safetensors")
     return page4d.load(tmp_path / "own.safetensors", "cpu")
@@ -207,7 +207,7 @@ def test_weights_of_global_attention_along_time_are_exact_for_one_instant_or_vie
         assert close(out.points, expected.points)
 
 
-def test_one_view_needs_full_attention_to_be_vggt(convert, vggt: ViewTimeNetwork) -> None:
+def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewTimeNetwork) -> None:
     images = torch.rand(1, 3, 1, 3, 28, 42)
     for mode, exact in ((FullAttention.ONE_VIEW, True), (FullAttention.NEVER, False)):
         assert close(convert("vggt_c", full_attention=mode).network(images).points, vggt(images).points) == exact
@@ -217,39 +217,39 @@ def test_one_view_needs_full_attention_to_be_vggt(convert, vggt: ViewTimeNetwork
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"time_weights": TimeWeights.GLOBAL, "time_encoding": TimeEncoding.ROPE}, "--time-encoding acts in"),
-        ({"time_weights": TimeWeights.GLOBAL, "epipolar": True}, "--epipolar acts in"),
+        ({"time_weights": TimeWeights.GLOBAL, "time_encoding": TimeEncoding.ROPE}, "--time-encoding needs attention"),
+        ({"time_weights": TimeWeights.GLOBAL, "epipolar": True}, "--epipolar needs attention"),
         ({"sparse_layers": (2,)}, "--sparse-layers without --sparse"),
         ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (4,)}, r"a layer outside 0\.\.3"),
         ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (0,)}, "sparse attention in layer 0, mask from 1"),
-        ({"scalars": {"gamma": 1.0}}, "--set gamma: no such number"),
-        ({"scalars": {"sparse_gate": 1.0}}, "--set sparse_gate: this network has none"),
-        ({"scalars": {"time_gate": 1.0}}, "--set time_gate: this network has none"),
+        ({"scalars": {"gamma": 1.0}}, "--set gamma: unknown scalar"),
+        ({"scalars": {"sparse_gate": 1.0}}, "--set sparse_gate: this network does not have"),
+        ({"scalars": {"time_gate": 1.0}}, "--set time_gate: this network does not have"),
         ({"scalars": {"lambda_geo": -5.0}}, "--set lambda_geo=-5"),
         ({"scalars": {"alpha": float("nan")}}, "--set alpha=nan"),
         ({"sparse": SparseStrategy.DILATED, "scalars": {"lambda_kpt": 7.0}}, "--set lambda_kpt=7"),
     ],
     ids=str,
 )
-def test_contradictions_are_refused(options: dict, message: str, convert) -> None:
+def test_contradictory_options_are_refused(options: dict, message: str, convert) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         convert("vggt_c", **options)
     assert caught.value.hint
 
 
-def test_pi3_has_one_state(convert) -> None:
+def test_pi3_has_a_single_stream(convert) -> None:
     assert convert("pi3_c").network.config.mask.streams is Streams.SINGLE
-    with pytest.raises(UsageError, match="--streams: the heads of Pi3 read one state"):
+    with pytest.raises(UsageError, match="--streams dual: the heads of Pi3 read a single stream"):
         convert("pi3_c", streams=Streams.DUAL)
 
 
-def test_the_checkpoints_own_network_has_none_of_it(sources: dict[str, Path]) -> None:
+def test_options_of_the_view_time_network_are_refused_for_the_published_one(sources: dict[str, Path]) -> None:
     settings = ConvertSettings(configs=checkpoint("vggt_c").configs, view_time=ViewTimeOptions(epipolar=True))
     with pytest.raises(UsageError, match="options of the view x time network"):
         plan_conversion([sources["vggt_c"]], settings)
 
 
-def test_three_stage_takes_everything_at_once(convert) -> None:
+def test_three_stage_supports_all_options_at_once(convert) -> None:
     conversion, _, network = convert("page4d_c", "pi3_c", **EVERYTHING)
     assert conversion.recipe is Recipe.THREE_STAGE
     assert network.config.norm_eps == (1e-6, 1e-6, 1e-5, 1e-5)

@@ -1,1 +1,1 @@
-"""Pictures of an evaluation: error maps, errors over time, cameras from above and the sparsification curve."""
+"""Plots of an evaluation: error maps, errors over time, cameras from above and sparsification curves."""

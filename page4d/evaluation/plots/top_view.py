@@ -1,4 +1,4 @@
-"""The true and the predicted world from above, one over the other, with their cameras."""
+"""Top view of the true and the aligned predicted point cloud with the trajectories of all cameras."""
 
 from dataclasses import dataclass
 
@@ -8,156 +8,131 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from page4d.conventions import Scale
-from page4d.export.preview.splat import Orthographic, looking_along, splat
-from page4d.plotting.canvas import (
+from page4d.export.preview.splat import (
+    SUPERSAMPLING,
+    Orthographic,
+    bulk,
+    centers_of,
+    enlarged_splat,
+    looking_along,
+)
+from page4d.plotting.canvas import blank, draw_key, draw_scale_bar, drawable, font, shortened
+from page4d.plotting.colors import (
     BACKGROUND,
     FAINT,
+    FRAME,
     INK,
-    VIEW_COLORS,
-    blank,
-    drawable,
-    font,
-    round_length,
-    short_unit,
-    shortened,
+    PREDICTED_POINTS,
+    TRUE_POINTS,
+    Color,
+    view_color,
 )
 
 _PANEL = (900, 720)
 _HEADING = 66
 _MARGIN = 16
 _BORDER_PX = 44
-_SUPERSAMPLING = 2
-_TRUE_COLOR, _PREDICTED_COLOR = (150, 162, 178), (228, 140, 70)
-_FAR = 3.0
-_BULK_REACH = 2.2
-_SYMBOL = 0.07
-_MOST_POINTS = 200_000
+_OUTLIER_DISTANCE = 3.0
+"""Predicted cameras farther away than this multiple of the scene's extent do not affect the zoom."""
+
+_SYMBOL_SIZE = 0.07
+_MAX_POINTS = 200_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanCamera:
-    """One view's true cameras over time, and the predicted ones in the true world."""
+class Trajectory:
+    """True cameras of one view over time, and the predicted ones aligned to the true world."""
 
     name: str
     true: Float[np.ndarray, "T 4 4"]
     predicted: Float[np.ndarray, "T 4 4"]
 
 
-def draw_plan(
+def draw_top_view(
     true_points: Float[np.ndarray, "N 3"],
     predicted_points: Float[np.ndarray, "M 3"],
-    cameras: list[PlanCamera],
+    cameras: list[Trajectory],
     scale: Scale,
     title: str,
 ) -> NDArray[np.uint8]:
     """Draw both clouds and all cameras, seen along the true cameras' mean downward axis. Returns RGB [H, W, 3]."""
-    camera, size = _framing(true_points, cameras)
-    points, colors = _mixed(true_points, predicted_points)
-    picture = Image.fromarray(splat(camera, points, colors, 1, _SUPERSAMPLING))
-    fine = picture.resize((_PANEL[0] * _SUPERSAMPLING, _PANEL[1] * _SUPERSAMPLING), Image.Resampling.LANCZOS)
-    pen = ImageDraw.Draw(fine)
+    camera = _framing(true_points, cameras)
+    enlarged = enlarged_splat(camera, *_colored_points(true_points, predicted_points), radius_px=1)
+    pen = ImageDraw.Draw(enlarged)
     for index, view in enumerate(cameras):
-        color = VIEW_COLORS[index % len(VIEW_COLORS)]
-        for poses, paint, width in ((view.true, INK, 2), (view.predicted, color, 3)):
-            _draw_track(pen, camera, poses, paint, width * _SUPERSAMPLING, size)
-    panel = fine.resize(_PANEL, Image.Resampling.BOX)
-    _draw_labels(ImageDraw.Draw(panel), camera, cameras, scale)
-    framed, pen = blank(_PANEL[0] + 2 * _MARGIN, _PANEL[1] + _HEADING + _MARGIN)
+        for poses, color, width in ((view.true, INK, 6), (view.predicted, view_color(index), 2)):
+            _draw_trajectory(pen, camera, poses, color, width * SUPERSAMPLING)
+    panel = enlarged.resize(_PANEL, Image.Resampling.BOX)
+    _draw_names(ImageDraw.Draw(panel), camera, cameras)
+    draw_scale_bar(panel, camera.pixels_per_unit, scale)
+    picture, pen = blank(_PANEL[0] + 2 * _MARGIN, _PANEL[1] + _HEADING + _MARGIN)
     pen.text((_MARGIN, 20), title, fill=INK, font=font(17), anchor="lm")
-    x = float(_MARGIN)
-    share = _share_inside(camera, predicted_points)
-    inside = "" if share > 0.99 else f", {100 * share:.0f} % of them here"
-    for paint, text in ((_TRUE_COLOR, "true points"), (_PREDICTED_COLOR, f"predicted points{inside}")):
-        pen.rectangle((x, 40, x + 13, 53), fill=paint)
-        pen.text((x + 20, 46), text, fill=INK, font=font(13), anchor="lm")
-        x += 34 + font(13).getlength(text)
-    note = "cameras: true ones dark, predicted ones in the colour of their view"
-    pen.text((x + 4, 46), note, fill=FAINT, font=font(13), anchor="lm")
-    framed.paste(panel, (_MARGIN, _HEADING))
-    pen.rectangle((_MARGIN - 1, _HEADING - 1, _MARGIN + _PANEL[0], _HEADING + _PANEL[1]), outline=(205, 205, 200))
-    return np.asarray(framed)
+    inside = _share_inside(camera, predicted_points)
+    cropped = "" if inside > 0.99 else f" ({100 * inside:.0f} % of them in this view)"
+    x = draw_key(pen, (_MARGIN, 40), TRUE_POINTS, "true points", 13) + 14
+    x = draw_key(pen, (x, 40), PREDICTED_POINTS, f"predicted points{cropped}", 13) + 18
+    note = "cameras: true in black, predicted in the colour of their view"
+    pen.text((x, 46), note, fill=FAINT, font=font(13), anchor="lm")
+    picture.paste(panel, (_MARGIN, _HEADING))
+    pen.rectangle((_MARGIN - 1, _HEADING - 1, _MARGIN + _PANEL[0], _HEADING + _PANEL[1]), outline=FRAME)
+    return np.asarray(picture)
 
 
-def _framing(points: NDArray[np.float64], cameras: list[PlanCamera]) -> tuple[Orthographic, float]:
-    """Return a camera from above that shows the true world and predicted cameras near it, and a size for symbols."""
+def _framing(points: NDArray[np.float64], cameras: list[Trajectory]) -> Orthographic:
+    """Return a camera from above that shows the true world and the predicted cameras near it."""
     true = np.concatenate([view.true for view in cameras])
-    centers = _centers(true)
     down = true[:, 1, :3].mean(axis=0)
     down = down if np.linalg.norm(down) > 0.1 else true[0, 1, :3]
     ahead = true[0, 2, :3] - (true[0, 2, :3] @ down) * down / (down @ down)
     ahead = ahead if np.linalg.norm(ahead) > 0.1 else -true[0, 1, :3]
-    axes = looking_along(down, ahead)
-    world = np.concatenate([centers, _bulk(points)])
+    world = np.concatenate([centers_of(true), bulk(points)])
     middle, extent = (world.min(axis=0) + world.max(axis=0)) / 2, float(np.ptp(world, axis=0).max()) or 1.0
-    guessed = _centers(np.concatenate([view.predicted for view in cameras]))
-    near = guessed[np.linalg.norm(guessed - middle, axis=1) < _FAR * extent]
-    flat = (np.concatenate([world, near]) - middle) @ axes[:2].T
-    low, high = flat.min(axis=0), flat.max(axis=0)
-    span = np.maximum(high - low, 1e-9 * extent)
-    zoom = float(((np.array(_PANEL) - 2 * _BORDER_PX) / span).min())
-    center = middle + axes[:2].T @ ((low + high) / 2)
-    return Orthographic(axes=axes, center=center, size=_PANEL, pixels_per_unit=zoom), _SYMBOL * min(_PANEL) / zoom
-
-
-def _bulk(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the points within a few median distances of the middle: a far background must not shrink the rest."""
-    distance = np.linalg.norm(points - np.median(points, axis=0), axis=1) if len(points) else np.zeros(0)
-    bulk: NDArray[np.float64] = points[distance <= _BULK_REACH * np.median(distance)] if len(points) else points
-    return bulk
+    predicted = centers_of(np.concatenate([view.predicted for view in cameras]))
+    near = predicted[np.linalg.norm(predicted - middle, axis=1) < _OUTLIER_DISTANCE * extent]
+    return Orthographic.fitted(looking_along(down, ahead), np.concatenate([world, near]), _PANEL, _BORDER_PX)
 
 
 def _share_inside(camera: Orthographic, points: NDArray[np.float64]) -> float:
-    """Return the share of points that the picture shows; 1 of none."""
-    seen = camera.to_canvas(points)[:, :2]
-    return float(((seen >= 0) & (seen < np.array(_PANEL))).all(axis=1).mean()) if len(points) else 1.0
+    """Return the share of points within the panel; 1 without points."""
+    projected = camera.to_canvas(points)[:, :2]
+    return float(((projected >= 0) & (projected < np.array(_PANEL))).all(axis=1).mean()) if len(points) else 1.0
 
 
-def _mixed(
+def _colored_points(
     true: NDArray[np.float64], predicted: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
-    """Put both clouds into one, as many points of each as fit."""
+    """Join both clouds, each thinned to at most `_MAX_POINTS`, with their colours."""
     parts, colors = [], []
-    for cloud, color in ((true, _TRUE_COLOR), (predicted, _PREDICTED_COLOR)):
-        kept = cloud[:: max(-(-len(cloud) // _MOST_POINTS), 1)]
+    for cloud, color in ((true, TRUE_POINTS), (predicted, PREDICTED_POINTS)):
+        kept = cloud[:: max(-(-len(cloud) // _MAX_POINTS), 1)]
         parts.append(kept)
         colors.append(np.tile(np.array(color, dtype=np.uint8), (len(kept), 1)))
     return np.concatenate(parts), np.concatenate(colors)
 
 
-def _centers(world_to_camera: NDArray[np.float64]) -> NDArray[np.float64]:
-    centers: NDArray[np.float64] = -np.einsum("nji,nj->ni", world_to_camera[:, :3, :3], world_to_camera[:, :3, 3])
-    return centers
-
-
-def _draw_track(
-    pen: ImageDraw.ImageDraw,
-    camera: Orthographic,
-    poses: NDArray[np.float64],
-    color: tuple[int, int, int],
-    width: int,
-    size: float,
+def _draw_trajectory(
+    pen: ImageDraw.ImageDraw, camera: Orthographic, poses: NDArray[np.float64], color: Color, width: int
 ) -> None:
-    """Draw where a camera goes, and at its first instant the triangle that it looks into."""
-    places = camera.to_canvas(_centers(poses))[:, :2] * _SUPERSAMPLING
-    path = [(float(x), float(y)) for x, y in places]
+    """Draw the path of a camera, and its field of view at the first instant as a triangle."""
+    path = _pixels(camera, centers_of(poses))
     if len(path) > 1:
         pen.line(path, fill=color, width=width)
+    size = _SYMBOL_SIZE * min(_PANEL) / camera.pixels_per_unit
     corners = size * np.array([[0.0, 0.0, 0.0], [-0.36, 0.0, 1.0], [0.36, 0.0, 1.0]])
-    seen = camera.to_canvas((corners - poses[0, :3, 3]) @ poses[0, :3, :3])[:, :2] * _SUPERSAMPLING
-    outline = [(float(x), float(y)) for x, y in seen]
-    for paint, thick in (((255, 255, 255), width + 4), (color, width)):
-        pen.line([*outline, outline[0], outline[1]], fill=paint, width=thick, joint="curve")
-        pen.circle(outline[0], 2 * thick, fill=paint)
+    outline = _pixels(camera, (corners - poses[0, :3, 3]) @ poses[0, :3, :3])
+    pen.line([*outline, outline[0], outline[1]], fill=color, width=width, joint="curve")
+    pen.circle(outline[0], 6 + width / 2, fill=color)
 
 
-def _draw_labels(pen: ImageDraw.ImageDraw, camera: Orthographic, cameras: list[PlanCamera], scale: Scale) -> None:
+def _pixels(camera: Orthographic, points: NDArray[np.float64]) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in camera.to_canvas(points)[:, :2] * SUPERSAMPLING]
+
+
+def _draw_names(pen: ImageDraw.ImageDraw, camera: Orthographic, cameras: list[Trajectory]) -> None:
     for index, view in enumerate(cameras):
-        x, y, _ = camera.to_canvas(_centers(view.true[:1]))[0]
-        color, name = VIEW_COLORS[index % len(VIEW_COLORS)], shortened(drawable(view.name), 13, 140)
-        place = (float(np.clip(x, 30, _PANEL[0] - 30)), float(np.clip(y + 14, 12, _PANEL[1] - 12)))
-        pen.text(place, name, fill=color, font=font(13), anchor="mm", stroke_width=3, stroke_fill=BACKGROUND)
-    length = round_length(_PANEL[0] * 0.25 / camera.pixels_per_unit)
-    left, y, pixels = 20.0, _PANEL[1] - 18.0, length * camera.pixels_per_unit
-    pen.rounded_rectangle((left - 8, y - 30, left + max(pixels, 60) + 8, y + 10), radius=4, fill=BACKGROUND)
-    pen.line((left, y, left + pixels, y), fill=INK, width=3)
-    pen.text((left, y - 16), f"{length:g} {short_unit(scale)}", fill=INK, font=font(14), anchor="lm")
+        x, y, _ = camera.to_canvas(centers_of(view.true[:1]))[0]
+        name = shortened(drawable(view.name), 13, 140)
+        place = (float(np.clip(x, 30, _PANEL[0] - 30)), float(np.clip(y + 16, 12, _PANEL[1] - 12)))
+        pen.text(
+            place, name, fill=view_color(index), font=font(13), anchor="mm", stroke_width=3, stroke_fill=BACKGROUND
+        )

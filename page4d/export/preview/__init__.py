@@ -1,1 +1,1 @@
-"""Pictures of a result for people: a contact sheet of maps, and two sides of a point cloud with the cameras."""
+"""Preview pictures of an output: a contact sheet of maps, and two views of a point cloud with its cameras."""

@@ -1,10 +1,10 @@
 """The network configuration, stored as JSON inside the weights file."""
 
-from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 
+from page4d.choices import FullAttention, TimeEncoding
 from page4d.encoders.build import EncoderConfig
 from page4d.encoders.presets import ClassifierConfig
 from page4d.encoders.stem import StemConfig
@@ -17,27 +17,6 @@ from page4d.models.config.inputs import EpipolarConfig, MatchConfig
 from page4d.models.config.mask import MaskConfig, MaskRule, Streams
 from page4d.models.config.sparse import SparseConfig
 from page4d.models.schedule import TIME_VIEW, Schedule, Step
-
-
-class TimeEncoding(StrEnum):
-    """Encoding of the distance in time in attention across time."""
-
-    NONE = "none"
-    ALIBI = "alibi"
-    """A bias on the logits that falls with the distance in time."""
-
-    ROPE = "rope"
-    """Rotary embedding of the time."""
-
-
-class FullAttention(StrEnum):
-    """When all images attend to each other as if they were views of one instant."""
-
-    NEVER = "never"
-    ONE_VIEW = "one-view"
-    """For captures of a single view."""
-
-    ALWAYS = "always"
 
 
 @config_record("network")

@@ -1,1 +1,1 @@
-"""Heads: cameras, dense maps and what moves, from the tokens of a trunk."""
+"""Prediction heads: cameras, dense maps and motion masks from trunk tokens."""

@@ -1,4 +1,4 @@
-"""The iterative camera head: nine numbers a camera, refined from the camera tokens of all images together."""
+"""Iterative camera head: pose encodings from the camera tokens of all images."""
 
 import torch
 from jaxtyping import Float
@@ -11,12 +11,12 @@ from page4d.models.config import CameraHeadConfig
 
 POSE_DIM = 9
 _MODULATION_EPS = 1e-6
-_START = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
-"""What an untrained head says after its last iteration: no motion and fields of view of one radian."""
+_INITIAL_ENCODING = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+"""Output of an untrained head after the last iteration: identity pose and fields of view of 1 rad."""
 
 
 class CameraHead(nn.Module):
-    """Refine pose encodings by blocks that attend across images and are modulated by the encoding so far.
+    """Refine pose encodings iteratively by blocks that attend across images, modulated by the current encoding.
 
     Source: the camera head of Wang et al. (2025), VGGT; adaptive norms of Peebles & Xie (2023).
     """
@@ -41,16 +41,16 @@ class CameraHead(nn.Module):
         self.pose_branch = FeedForward(dim, dim // 2, POSE_DIM)
         initialise_linears(self)
         with torch.no_grad():
-            self.pose_branch.fc2.bias.copy_(torch.tensor(_START) / self.num_iterations)
+            self.pose_branch.fc2.bias.copy_(torch.tensor(_INITIAL_ENCODING) / self.num_iterations)
 
     def forward(self, camera_tokens: Float[Tensor, "B S C"]) -> tuple[Float[Tensor, "B S 9"], ...]:
-        """Return the encoding after every iteration, the last one being the result.
+        """Return the encoding after every iteration; the last one is the result.
 
-        Fields of view are clipped at 0 where they are reported; the unclipped ones are refined further.
+        Returned fields of view are clipped at 0; the iteration continues from unclipped ones.
         """
         tokens = self.token_norm(camera_tokens)
         pose = self.empty_pose.expand(*tokens.shape[:2], -1)
-        reported = []
+        encodings = []
         for iteration in range(self.num_iterations):
             shift, scale, gate = self.modulation(functional.silu(self.embed_pose(pose))).chunk(3, dim=-1)
             state = tokens + gate * (self.modulated_norm(tokens) * (1 + scale) + shift)
@@ -58,5 +58,5 @@ class CameraHead(nn.Module):
                 state = block(state)
             change = self.pose_branch(self.trunk_norm(state))
             pose = change if iteration == 0 else pose + change
-            reported.append(torch.cat([pose[..., :7], functional.relu(pose[..., 7:])], dim=-1))
-        return tuple(reported)
+            encodings.append(torch.cat([pose[..., :7], functional.relu(pose[..., 7:])], dim=-1))
+        return tuple(encodings)

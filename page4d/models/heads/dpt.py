@@ -1,4 +1,4 @@
-"""The dense prediction head: four layers of patch tokens fused from coarse to fine into maps of image size."""
+"""Dense prediction head (DPT): patch tokens of four layers, fused from coarse to fine into maps of image size."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -15,13 +15,13 @@ _POSITION_BASE = 100.0
 
 
 class DenseActivation(StrEnum):
-    """How the channels of a dense head become a value."""
+    """Activation of the value channels of a dense head."""
 
     EXPONENTIAL = "exp"
-    """Positive values on a logarithmic scale: depth."""
+    """exp(x), for positive values: depth."""
 
     INVERSE_LOG = "inv_log"
-    """Signed values, linear near 0 and exponential far away: points."""
+    """sign(x) * (exp(|x|) - 1), for signed values: points."""
 
 
 ACTIVATIONS: dict[DenseActivation, Callable[[Tensor], Tensor]] = {
@@ -31,14 +31,14 @@ ACTIVATIONS: dict[DenseActivation, Callable[[Tensor], Tensor]] = {
 
 
 def resize(features: Float[Tensor, "F C rows columns"], size: tuple[int, int]) -> Float[Tensor, "F C H W"]:
-    """Resample bilinearly with the corners of both grids on each other."""
+    """Resample bilinearly with aligned corners."""
     return functional.interpolate(features, size=size, mode="bilinear", align_corners=True)
 
 
 def add_positions(features: Float[Tensor, "F C rows columns"], aspect: float) -> Float[Tensor, "F C rows columns"]:
-    """Add a tenth of sines and cosines of image coordinates whose unit is the diagonal.
+    """Add sinusoidal position encodings of image coordinates in units of the diagonal, with weight 0.1.
 
-    `aspect` is width / height of the image. The first half of the channels tells the column, the second the row.
+    `aspect` is width / height of the image. The first half of the channels encodes the column, the second the row.
     """
     channels, rows, columns = features.shape[-3:]
     diagonal = (aspect**2 + 1) ** 0.5
@@ -65,14 +65,14 @@ class ResidualUnit(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Refine a map of features."""
+        """Refine a feature map."""
         rectified = functional.relu(features)
         refined: Tensor = rectified + self.conv2(functional.relu(self.conv1(rectified)))
         return refined
 
 
 class Fusion(nn.Module):
-    """Join the fused map so far with the next finer level and enlarge the result."""
+    """Add the next finer level to the fused map and upsample the result."""
 
     def __init__(self, channels: int, *, has_coarser: bool) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Fusion(nn.Module):
         self.out_conv = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, level: Tensor, coarser: Tensor | None, size: tuple[int, int]) -> Tensor:
-        """Fuse; the coarsest level has nothing to join."""
+        """Fuse one level with the coarser map; the coarsest level has none."""
         if self.skip_unit is not None and coarser is not None:
             level = coarser + self.skip_unit(level)
         fused: Tensor = self.out_conv(resize(self.unit(level), size))
@@ -89,7 +89,7 @@ class Fusion(nn.Module):
 
 
 class DPTHead(nn.Module):
-    """Turn patch tokens of four layers into a value of `value_dim` numbers and a confidence a pixel.
+    """Predict a value of `value_dim` channels and a confidence per pixel from the patch tokens of four layers.
 
     Source: Ranftl et al. (2021), DPT; changes of the public VGGT code (reference facts).
     """
@@ -124,7 +124,7 @@ class DPTHead(nn.Module):
     def fuse(
         self, levels: Sequence[Float[Tensor, "F P C"]], grid: tuple[int, int]
     ) -> Float[Tensor, "F D rows columns"]:
-        """Fuse the levels into one map, 8 times finer than the patch grid, or 4 times to be joined by a fine map."""
+        """Fuse the levels into one map, 8 times finer than the patch grid, or 4 times if a fine map follows."""
         aspect = grid[1] / grid[0]
         maps = []
         for tokens, project, scale, adapter in zip(levels, self.projects, self.resizes, self.adapters, strict=True):
@@ -145,7 +145,7 @@ class DPTHead(nn.Module):
         grid: tuple[int, int],
         fine: Float[Tensor, "F D H/2 W/2"] | None = None,
     ) -> tuple[Float[Tensor, "F H W D"], Float[Tensor, "F H W"]]:
-        """Return values and confidences (1 + exp, so at least 1) at image size."""
+        """Return values and confidences 1 + exp(x) at image size."""
         merged, aspect = self.fuse(levels, grid), grid[1] / grid[0]
         if self.fine is not None and fine is not None:
             merged = resize(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))

@@ -1,4 +1,4 @@
-"""The dynamic mask: log-odds that a patch moves, seen by a small head and told by an external mask."""
+"""Dynamic mask: log-odds that patches move, predicted by a small head and fused with an external mask."""
 
 import torch
 from jaxtyping import Float
@@ -10,14 +10,14 @@ from page4d.layers.feed_forward import FeedForward
 from page4d.models.config import MaskConfig, MaskFusion, MaskHeadKind
 
 _RELEASE_HIDDEN = 256
-_LEAST_DEVIATION = 1e-6
-_LEAST_TEMPERATURE = 1e-3
-_OPEN = 4.0
-"""Log-odds of an untrained gate: 0.98."""
+_MIN_DEVIATION = 1e-6
+_MIN_TEMPERATURE = 1e-3
+_GATE_LOGIT = 4.0
+"""Log-odds of an untrained gate, a probability of 0.98."""
 
 
 class ConvMaskHead(nn.Module):
-    """A depthwise and a full convolution, then one number a patch."""
+    """A depthwise and a full convolution, then one output per patch."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -41,9 +41,9 @@ class ConvMaskHead(nn.Module):
 
 
 class TemperedMaskHead(nn.Module):
-    """Two depthwise convolutions, one number a patch and a learned temperature.
+    """Two depthwise convolutions, one output per patch and a learned temperature.
 
-    `alpha_logit` belongs to the rule by which PAGE-4D used the mask; it is kept so that its weights load whole.
+    `alpha_logit` is a parameter of PAGE-4D's attention bias; it is unused here and kept so that its weights load.
 
     Source: the mask head of PAGE-4D's `checkpoint_150` (reference facts).
     """
@@ -66,14 +66,14 @@ class TemperedMaskHead(nn.Module):
         return self.head0[4]
 
     def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
-        """Return the log-odds that a patch moves: the head itself speaks of what is static."""
-        temperature = (functional.softplus(self.tau_logit) + 1e-6).clamp(min=_LEAST_TEMPERATURE)
+        """Return the log-odds that a patch moves; the layers predict those that it is static."""
+        temperature = (functional.softplus(self.tau_logit) + 1e-6).clamp(min=_MIN_TEMPERATURE)
         logit: Tensor = -self.head0(features) / temperature
         return logit
 
 
 class ReleaseMaskHead(nn.Module):
-    """A small network on features standardised over each image, plus their mean over channels.
+    """Convolutions on features standardised over each image, plus the mean of these over channels.
 
     Source: the mask head of the public PAGE-4D release (reference facts).
     """
@@ -94,11 +94,11 @@ class ReleaseMaskHead(nn.Module):
         return self.head0[4]
 
     def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
-        """Return the log-odds that a patch moves: the head itself speaks of what is static."""
+        """Return the log-odds that a patch moves; the layers predict those that it is static."""
         mean = features.mean(dim=(2, 3), keepdim=True)
         count = features.shape[2] * features.shape[3]
         variance = (features - mean).square().sum(dim=(2, 3), keepdim=True) / max(count - 1, 1)
-        standard = (features - mean) / variance.sqrt().clamp(min=_LEAST_DEVIATION)
+        standard = (features - mean) / variance.sqrt().clamp(min=_MIN_DEVIATION)
         logit: Tensor = -(self.head0(standard) + standard.mean(dim=1, keepdim=True))
         return logit
 
@@ -113,13 +113,13 @@ MASK_HEADS: dict[MaskHeadKind, type[ConvMaskHead | TemperedMaskHead | ReleaseMas
 def external_log_odds(
     mask: Float[Tensor, "B T V H W"], patch_size: int, floor: float
 ) -> Float[Tensor, "B T V rows columns"]:
-    """Pool a mask of probabilities over patches and turn it into log-odds, clipped to [floor, 1 - floor]."""
+    """Average mask probabilities over patches and convert them to log-odds, clipped to [floor, 1 - floor]."""
     pooled = functional.avg_pool2d(mask.flatten(0, 2)[:, None], patch_size)[:, 0]
     return torch.logit(torch.unflatten(pooled, 0, mask.shape[:3]), eps=floor)
 
 
 class DynamicMask(nn.Module):
-    """Fuse what the head sees with what an external mask says: log-odds alpha * seen + beta * told."""
+    """Fuse the head's prediction with an external mask: log-odds alpha * predicted + beta * external."""
 
     def __init__(self, config: MaskConfig, dim: int) -> None:
         super().__init__()
@@ -127,15 +127,15 @@ class DynamicMask(nn.Module):
         self.teaches_trunk = config.teaches_trunk
         self.gated = config.fusion is MaskFusion.GATED
         if self.gated:
-            self.alpha_gate, self.beta_gate = _open_gate(dim), _open_gate(dim)
+            self.alpha_gate, self.beta_gate = _new_gate(dim), _new_gate(dim)
         else:
             self.alpha = nn.Parameter(torch.ones(()))
             self.beta = nn.Parameter(torch.ones(()))
         for parameter in self.head.last.parameters():
             nn.init.zeros_(parameter)
 
-    def knows_nothing(self) -> bool:
-        """Whether the head is untrained: its last layer is exactly zero, as built."""
+    def is_untrained(self) -> bool:
+        """Whether the last layer of the head is zero, as initialised."""
         return not any(bool(parameter.any()) for parameter in self.head.last.parameters())
 
     def forward(
@@ -148,22 +148,22 @@ class DynamicMask(nn.Module):
         if not self.teaches_trunk:
             patches = patches.detach()
         features = torch.unflatten(patches.flatten(0, 2).transpose(1, 2), 2, grid)
-        seen = torch.unflatten(self.head(features)[:, 0], 0, patches.shape[:3])
+        predicted = torch.unflatten(self.head(features)[:, 0], 0, patches.shape[:3])
         alpha, beta = self._weights(patches)
-        fused: Tensor = alpha * seen.to(alpha.dtype)
+        fused: Tensor = alpha * predicted.to(alpha.dtype)
         return fused if external is None else fused + beta * external
 
     def _weights(self, patches: Float[Tensor, "B T V P C"]) -> tuple[Tensor, Tensor]:
-        """Return alpha and beta, single numbers or [B, T, V, 1, 1]."""
+        """Return alpha and beta, scalars or [B, T, V, 1, 1]."""
         if not self.gated:
             return self.alpha, self.beta
         image = patches.mean(dim=3)
         return self.alpha_gate(image).sigmoid()[..., None], self.beta_gate(image).sigmoid()[..., None]
 
 
-def _open_gate(dim: int) -> FeedForward:
-    """Build a gate that lets nearly everything through until it is trained."""
+def _new_gate(dim: int) -> FeedForward:
+    """Build a gate that is nearly open at initialisation."""
     gate = FeedForward(dim, dim // 4, 1)
     initialise_linears(gate)
-    nn.init.constant_(gate.fc2.bias, _OPEN)
+    nn.init.constant_(gate.fc2.bias, _GATE_LOGIT)
     return gate

@@ -1,4 +1,4 @@
-"""The frame head: local points, confidence and a pose, each decoded from the tokens of one image at a time."""
+"""Frame head: local points, confidence and pose, decoded from the tokens of each image separately."""
 
 from dataclasses import dataclass
 
@@ -15,13 +15,13 @@ from page4d.models.config import FrameHeadConfig
 from page4d.models.tokens import token_positions
 
 _NUM_RESIDUALS = 2
-_UPRIGHT = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
-"""What an untrained head says of every camera's rotation."""
+_IDENTITY = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+"""Rotation matrix, in row-major order, of an untrained head."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FramePredictions:
-    """What the frame head says of F images; points are in the frame of their camera, `camera_to_world` is float64."""
+    """Predictions for F images; points are in the camera frame, `camera_to_world` is float64."""
 
     local_points: Float[Tensor, "F H W 3"]
     confidence_logit: Float[Tensor, "F H W"]
@@ -29,7 +29,7 @@ class FramePredictions:
 
 
 class FrameDecoder(nn.Module):
-    """Blocks that look at one image, between a projection in and one out."""
+    """Attention blocks within one image, between an input and an output projection."""
 
     def __init__(self, config: FrameHeadConfig, in_dim: int, out_dim: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class FrameDecoder(nn.Module):
         self.project_out = nn.Linear(config.dim, out_dim)
 
     def forward(self, tokens: Float[Tensor, "F N C"], rope: RotaryTables) -> Float[Tensor, "F N D"]:
-        """Decode the tokens of every image by itself."""
+        """Decode the tokens of every image separately."""
         state = self.project_in(tokens)
         for block in self.blocks:
             state = block(state, rope)
@@ -65,7 +65,7 @@ class ResidualPerceptron(nn.Module):
 
 
 class PoseRegression(nn.Module):
-    """One pose an image, from the mean of its patches."""
+    """One pose per image, from the mean of its patches."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class PoseRegression(nn.Module):
         self.rotation = nn.Linear(dim, 9)
 
     def forward(self, patches: Float[Tensor, "F P D"]) -> Float[Tensor, "F 4 4"]:
-        """Return camera-to-world poses in float64, rotations nearest to nine numbers with rows of length 1."""
+        """Return camera-to-world poses in float64; predicted matrices are projected to the nearest rotations."""
         for residual in self.residuals:
             patches = residual(patches)
         pooled = self.perceptron(patches.mean(dim=1))
@@ -84,7 +84,7 @@ class PoseRegression(nn.Module):
 
 
 class FrameHead(nn.Module):
-    """Decode points, confidence and pose with weights of their own; nothing passes between images.
+    """Decode points, confidence and pose by separate decoders; images do not attend to each other.
 
     Source: the heads of Wang et al. (2025), Pi3, as in its public code (reference facts).
     """
@@ -105,10 +105,10 @@ class FrameHead(nn.Module):
         self.pose = PoseRegression(config.camera_dim)
         initialise_linears(self)
         with torch.no_grad():
-            self.pose.rotation.bias.copy_(torch.tensor(_UPRIGHT))
+            self.pose.rotation.bias.copy_(torch.tensor(_IDENTITY))
 
     def forward(self, tokens: Float[Tensor, "F N C"], grid: tuple[int, int]) -> FramePredictions:
-        """Decode the last layer's tokens, special ones included."""
+        """Decode the tokens of the last layer, including the special tokens."""
         rope = rotary_tables(
             token_positions(grid, self.num_special, tokens.device),
             self.config.dim // self.config.num_heads,
@@ -119,15 +119,15 @@ class FrameHead(nn.Module):
             decoder(tokens, rope)[:, self.num_special :]
             for decoder in (self.point_decoder, self.confidence_decoder, self.camera_decoder)
         )
-        raw = self._spread(self.point_out(point_features), grid)
+        raw = self._to_pixels(self.point_out(point_features), grid)
         plane, depth = raw[:, :2], raw[:, 2:].exp()
         return FramePredictions(
             local_points=torch.cat([plane * depth, depth], dim=1).permute(0, 2, 3, 1),
-            confidence_logit=self._spread(self.confidence_out(confidence_features), grid)[:, 0],
+            confidence_logit=self._to_pixels(self.confidence_out(confidence_features), grid)[:, 0],
             camera_to_world=self.pose(camera_features),
         )
 
-    def _spread(self, values: Float[Tensor, "F P D"], grid: tuple[int, int]) -> Float[Tensor, "F channels H W"]:
-        """Give every pixel of a patch its own of the patch's numbers."""
+    def _to_pixels(self, values: Float[Tensor, "F P D"], grid: tuple[int, int]) -> Float[Tensor, "F channels H W"]:
+        """Rearrange the channels of every patch to its pixels."""
         maps = torch.unflatten(values.transpose(1, 2), 2, grid)
         return functional.pixel_shuffle(maps, self.patch_size)

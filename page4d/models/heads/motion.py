@@ -1,4 +1,4 @@
-"""What moves, to the pixel: every image is compared with those of its view at the next and the previous instant."""
+"""Motion head: per-pixel motion from the differences between an image and its neighbours in time."""
 
 import torch
 from jaxtyping import Float
@@ -6,22 +6,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.layers.chunks import in_chunks
-from page4d.layers.convolution import ResidualConvolution, silent_convolution
+from page4d.layers.convolution import ResidualConvolution, zero_convolution
 from page4d.models.config import MotionHeadConfig
 from page4d.models.inputs.descriptors import FINE_STRIDE
 
 _SHIFTS = (-1, 1)
-"""To the next instant and to the previous one; the first follows the last."""
+"""Next and previous instant, cyclic."""
 
-_COLOURS = 3
+_COLOUR_CHANNELS = 3
 
 
 class MotionHead(nn.Module):
-    """Refine the mask of patches to pixels, from differences between an image and its neighbours in time.
+    """Refine the dynamic mask from patches to pixels.
 
-    What a camera that stands sees change moves, or is in another light; where a camera moves, everything changes, and
-    the tokens of patches say what of it to believe. The last layer starts at zero: an untrained head says what the
-    mask of patches says.
+    For a static camera, changes in time indicate motion or a change of light; for a moving camera everything changes,
+    and the patch tokens separate motion from parallax. The last layer starts at zero: an untrained head outputs the
+    upsampled patch mask.
     """
 
     def __init__(self, config: MotionHeadConfig, dim: int, *, teaches_trunk: bool = False) -> None:
@@ -31,9 +31,9 @@ class MotionHead(nn.Module):
         self.fine = nn.Conv2d(config.fine_dim, config.dim, kernel_size=1)
         self.norm = nn.LayerNorm(dim)
         self.tokens = nn.Linear(dim, config.dim)
-        self.differences = nn.Conv2d(2 * (config.compared + _COLOURS) + 1, config.dim, kernel_size=1)
+        self.differences = nn.Conv2d(2 * (config.compared + _COLOUR_CHANNELS) + 1, config.dim, kernel_size=1)
         self.blocks = nn.ModuleList(ResidualConvolution(config.dim, dilation) for dilation in config.dilations)
-        self.out = silent_convolution(config.dim, FINE_STRIDE**2)
+        self.out = zero_convolution(config.dim, FINE_STRIDE**2)
 
     def forward(
         self,
@@ -47,20 +47,21 @@ class MotionHead(nn.Module):
         if not self.teaches_trunk:
             fine, tokens, logit = fine.detach(), tokens.detach(), logit.detach()
         shape, grid, size = logit.shape[:3], (logit.shape[-2], logit.shape[-1]), (fine.shape[-2], fine.shape[-1])
-        # Encoder and trunk may have computed in half precision; the head does not.
-        maps, told, of_patches = fine.flatten(0, 2).to(images), tokens.flatten(0, 2), logit.flatten(0, 2)[:, None]
+        # Encoder and trunk may run in half precision; the head does not.
+        maps, of_patches = fine.flatten(0, 2).to(images), logit.flatten(0, 2)[:, None]
+        tokens = tokens.flatten(0, 2)
         described = self.describe(maps)
         colours = functional.avg_pool2d(images.flatten(0, 2), FINE_STRIDE)
         own = torch.cat([described, colours], dim=1)
-        others = [torch.unflatten(own, 0, shape).roll(shift, dims=1).flatten(0, 2) for shift in _SHIFTS]
+        neighbours = [torch.unflatten(own, 0, shape).roll(shift, dims=1).flatten(0, 2) for shift in _SHIFTS]
 
         def of_images(part: slice) -> Tensor:
-            apart = torch.stack([(own[part] - other[part]).abs() for other in others])
+            difference = torch.stack([(own[part] - other[part]).abs() for other in neighbours])
             patches = of_patches[part].to(own)
-            changes = [apart.mean(dim=0), apart.amax(dim=0), _resized(patches, size)]
-            known = self.tokens(self.norm(told[part].to(own))).transpose(1, 2)
+            changes = [difference.mean(dim=0), difference.amax(dim=0), _resized(patches, size)]
+            context = self.tokens(self.norm(tokens[part].to(own))).transpose(1, 2)
             features = self.differences(torch.cat(changes, dim=1)) + self.fine(maps[part])
-            features = features + _resized(torch.unflatten(known, 2, grid), size)
+            features = features + _resized(torch.unflatten(context, 2, grid), size)
             for block in self.blocks:
                 features = block(features)
             refined = functional.pixel_shuffle(self.out(functional.gelu(features)), FINE_STRIDE)

@@ -1,4 +1,4 @@
-"""Descriptors of what is seen where in an image, finer than its patches, to be compared between images."""
+"""Learned descriptors of patches and of their cells, for matching between images."""
 
 from typing import NamedTuple
 
@@ -10,23 +10,20 @@ from page4d.layers.block import initialise_linears
 from page4d.models.config import MatchConfig
 
 FINE_STRIDE = 2
-"""Pixels between neighbours of the fine map that encoders hand on."""
+"""Stride in pixels of the encoder's fine feature map."""
 
 
 class Descriptors(NamedTuple):
-    """Unit vectors of one image: one for each of its patches, and one for each of the cells that patches consist of.
-
-    Cells are in the order of rows of the image, as if they were patches of a finer grid.
-    """
+    """Unit vectors of the patches of an image and of the cells that patches consist of, in row-major order."""
 
     patches: Float[Tensor, "*images P D"]
     cells: Float[Tensor, "*images Q D"]
 
 
 class PatchDescriptors(nn.Module):
-    """Unfold every patch token into cells, add what a fine map knows of them and mix neighbours.
+    """Unfold every patch token into cells, add the fine feature map and mix neighbours by a convolution.
 
-    A patch is described by its cells together: it looks for its middle, where they meet.
+    The descriptor of a patch is a projection of all its cells; it stands for the patch center, where they meet.
     """
 
     def __init__(self, config: MatchConfig, dim: int, patch_size: int) -> None:
@@ -47,7 +44,7 @@ class PatchDescriptors(nn.Module):
         grid: tuple[int, int],
         fine: Float[Tensor, "*images F h w"] | None = None,
     ) -> Descriptors:
-        """Describe images of one size."""
+        """Compute the descriptors of images of one size."""
         leading, rows, columns, finer = tokens.shape[:-2], *grid, self.finer
         unfolded = self.unfold(tokens).reshape(-1, rows, columns, finer, finer, self.dim)
         cells = unfolded.permute(0, 5, 1, 3, 2, 4).reshape(-1, self.dim, rows * finer, columns * finer)

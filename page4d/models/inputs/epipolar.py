@@ -1,4 +1,4 @@
-"""The epipolar prior: attention between views is penalized off the epipolar line."""
+"""Epipolar prior: a penalty on attention between views off the epipolar line."""
 
 from dataclasses import dataclass, replace
 
@@ -10,14 +10,14 @@ from page4d.geometry.camera import pixel_grid
 from page4d.geometry.rotation import skew
 from page4d.models.config.inputs import EpipolarConfig
 
-_LEAST_BASELINE = 1e-6
-"""Views whose distance is less than this fraction of the largest one are in the same place."""
+_MIN_BASELINE = 1e-6
+"""In units of the largest baseline; shorter ones give no epipolar line."""
 
 
 def fundamental_matrices(
     world_to_camera: Float[Tensor, "*batch V 4 4"], intrinsics: Float[Tensor, "*batch V 3 3"]
 ) -> Float[Tensor, "*batch V V 3 3"]:
-    """Return for every pair (a, b) what turns a pixel of view a into its line in view b; 0 without a baseline.
+    """Return the fundamental matrices of view pairs (a, b), from pixels of a to lines in b; 0 without a baseline.
 
     Source: Hartley & Zisserman (2004), eq. 9.2.
     """
@@ -26,37 +26,37 @@ def fundamental_matrices(
     moved = (relative @ translation[..., :, None, :, None])[..., 0]
     baseline = translation[..., None, :, :] - moved
     length = baseline.norm(dim=-1)
-    apart = length > _LEAST_BASELINE * length.amax(dim=(-2, -1), keepdim=True)
+    apart = length > _MIN_BASELINE * length.amax(dim=(-2, -1), keepdim=True)
     inverse = torch.linalg.inv(intrinsics)
     matrix = inverse[..., None, :, :, :].transpose(-1, -2) @ skew(baseline) @ relative @ inverse[..., :, None, :, :]
     return torch.where(apart[..., None, None], matrix, torch.zeros_like(matrix))
 
 
 def line_distances(lines: Float[Tensor, "*batch 3"], pixels: Float[Tensor, "P 2"]) -> Float[Tensor, "*batch P"]:
-    """Return the distance of every pixel from every line, 0 from the line 0 that is none."""
-    above = lines[..., :2] @ pixels.transpose(0, 1) + lines[..., 2:]
-    steepness = lines[..., :2].norm(dim=-1, keepdim=True)
-    return torch.where(steepness > 0, above.abs() / steepness, 0.0)
+    """Return the distance of every pixel from every line, 0 where the line is zero."""
+    signed = lines[..., :2] @ pixels.transpose(0, 1) + lines[..., 2:]
+    length = lines[..., :2].norm(dim=-1, keepdim=True)
+    return torch.where(length > 0, signed.abs() / length, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpipolarBand:
-    """A bias of pairs of tokens of all views of an instant; G instants, V views of N tokens, specials first."""
+    """Attention bias between all tokens of an instant; G instants, V views of N tokens, special tokens first."""
 
     fundamental: Float[Tensor, "G V V 3 3"]
     centers: Float[Tensor, "P 2"]
-    """Of the patches, in pixels."""
+    """Patch centers in px."""
     num_special: int
     penalty: float
     band_px: float
 
     @property
     def num_instants(self) -> int:
-        """Number of groups of tokens."""
+        """Number of instants G."""
         return self.fundamental.shape[0]
 
     def rows(self, start: int, stop: int) -> Float[Tensor, "G M L"]:
-        """Return minus the penalty off the line; 0 on it, inside a view and for special tokens."""
+        """Return some rows of the bias: -penalty off the line; 0 on it, within a view and for special tokens."""
         num_groups, num_views = self.fundamental.shape[:2]
         length = self.num_special + len(self.centers)
         queries = torch.arange(start, stop, device=self.centers.device)
@@ -69,7 +69,7 @@ class EpipolarBand:
         return torch.nn.functional.pad(bias, (self.num_special, 0)).reshape(num_groups, stop - start, -1)
 
     def of_groups(self, chosen: slice) -> "EpipolarBand":
-        """Return the bands of some instants."""
+        """Return the bias of some instants."""
         return replace(self, fundamental=self.fundamental[chosen])
 
 
@@ -81,11 +81,11 @@ def epipolar_band(
     patch_size: int,
     num_special: int,
 ) -> EpipolarBand:
-    """Build the bias of the instants of a batch from cameras whose pixel centres are at 0.5, as everywhere here."""
-    # Float64 is exact enough for any unit, and autocast leaves it alone.
+    """Build the attention bias of all instants of a batch from their cameras."""
+    # Float64 is accurate in any unit, and exempt from autocast.
     poses, matrices = (part.flatten(0, 1).to(torch.float64) for part in (world_to_camera, intrinsics))
     fundamental = fundamental_matrices(poses, matrices)
-    # A patch is a pixel of a coarser image.
+    # Patch centers are the pixel centers of an image with one pixel per patch.
     cells = pixel_grid(*grid, dtype=fundamental.dtype, device=fundamental.device)
     return EpipolarBand(
         fundamental=fundamental,

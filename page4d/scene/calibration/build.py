@@ -1,4 +1,4 @@
-"""From the numbers of a file to a checked camera, the same for all formats."""
+"""Construction of calibrated cameras from the numbers of a file."""
 
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
@@ -14,8 +14,8 @@ from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector, nearest_rotation, rotation_defect
-from page4d.scene.calibration.files import blame
-from page4d.scene.calibration.record import LARGEST_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
+from page4d.scene.calibration.files import error_context
+from page4d.scene.calibration.record import MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
 
 Row3: TypeAlias = Annotated[list[float], Field(min_length=3, max_length=3)]
 Row4: TypeAlias = Annotated[list[float], Field(min_length=4, max_length=4)]
@@ -23,22 +23,22 @@ Matrix3: TypeAlias = Annotated[list[Row3], Field(min_length=3, max_length=3)]
 Matrix4: TypeAlias = Annotated[list[Row4], Field(min_length=4, max_length=4)]
 Matrix34: TypeAlias = Annotated[list[Row4], Field(min_length=3, max_length=4)]
 
-Side: TypeAlias = Annotated[int, Field(gt=0, le=LARGEST_SIDE_PX)]
+Side: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIDE_PX)]
 
 
 def pinhole(
     focal_x: float, focal_y: float, center_x: float, center_y: float, skew: float = 0.0
 ) -> Float[Tensor, "3 3"]:
-    """Build intrinsics from five numbers."""
+    """Build an intrinsic matrix."""
     rows = [[focal_x, skew, center_x], [0.0, focal_y, center_y], [0.0, 0.0, 1.0]]
     return torch.tensor(rows, dtype=torch.float64)
 
 
 def brown_conrady(coefficients: Sequence[float]) -> Distortion | None:
-    """Build Brown-Conrady distortion from 0 to 14 numbers in OpenCV's order; None where all are zero.
+    """Build Brown-Conrady distortion from 0 to 14 coefficients in OpenCV's order; None if all are zero.
 
     Raises:
-        InputError: for the thin-prism and tilt terms (numbers 9 to 14), which page4d does not have.
+        InputError: for non-zero thin-prism or tilt terms (coefficients 9 to 14), which are not supported.
     """
     values = tuple(float(value) for value in coefficients)
     if any(values[8:]) or len(values) > 14:
@@ -47,29 +47,29 @@ def brown_conrady(coefficients: Sequence[float]) -> Distortion | None:
             "calibrate with at most 8 coefficients (k1 k2 p1 p2 k3 k4 k5 k6)",
         )
     values = values[:8]
-    wanted = next(count for count in (4, 5, 8) if len(values) <= count)
-    distortion = Distortion(model=LensModel.BROWN_CONRADY, coefficients=values + (0.0,) * (wanted - len(values)))
+    padded = next(count for count in (4, 5, 8) if len(values) <= count)
+    distortion = Distortion(model=LensModel.BROWN_CONRADY, coefficients=values + (0.0,) * (padded - len(values)))
     return None if distortion.is_identity else distortion
 
 
 def fisheye(coefficients: Sequence[float]) -> Distortion:
-    """Build fisheye distortion from up to four numbers; missing ones are zero."""
+    """Build fisheye distortion from up to four coefficients, padded with zeros."""
     values = tuple(float(value) for value in coefficients)
     return Distortion(model=LensModel.FISHEYE, coefficients=values + (0.0,) * (4 - len(values)))
 
 
 def rotation_from_vector(vector: Sequence[float]) -> Float[Tensor, "3 3"]:
-    """Turn a file's rotation vector (Rodrigues) into a matrix."""
+    """Convert a rotation vector (Rodrigues) to a matrix."""
     return matrix_from_rotation_vector(torch.tensor(list(vector), dtype=torch.float64))
 
 
 def is_rotation(matrix: Float[Tensor, "*F 3 3"]) -> bool:
-    """Return True if all matrices are rotations up to the rounding of a file."""
+    """Return True if all matrices are rotations within `ROTATION_TOLERANCE`."""
     return bool(torch.isfinite(matrix).all()) and bool((rotation_defect(matrix) <= ROTATION_TOLERANCE).all())
 
 
-def cleaned(world_to_camera: Float[Tensor, "*F 4 4"]) -> Float[Tensor, "*F 4 4"]:
-    """Replace rotations that a file rounded by the nearest true ones; leave what is no rotation as it is."""
+def orthonormalized(world_to_camera: Float[Tensor, "*F 4 4"]) -> Float[Tensor, "*F 4 4"]:
+    """Replace rounded rotations by the nearest exact ones; transforms with other matrices are returned unchanged."""
     rotation = world_to_camera[..., :3, :3]
     if not is_rotation(rotation):
         return world_to_camera
@@ -89,23 +89,23 @@ def make_camera(
     times: tuple[float, ...] | None = None,
     pixel_center: float = PIXEL_CENTER,
 ) -> CalibratedCamera:
-    """Build a camera from a file's matrices; `pixel_center` is the file's coordinate of the top-left pixel's centre.
+    """Build a camera from the matrices of a file whose top-left pixel centre is at `pixel_center`.
 
     Raises:
-        InputError: with the file (`label`) and the camera named.
+        InputError: with the file (`label`) and the name of the camera.
     """
-    with blame(label, name):
+    with error_context(label, name):
         return CalibratedCamera(
             name=name,
             image_size=image_size,
             intrinsics=move_pixel_center(intrinsics, pixel_center),
-            world_to_camera=cleaned(world_to_camera),
+            world_to_camera=orthonormalized(world_to_camera),
             distortion=distortion,
             frames=frames,
             times=times,
         )
 
 
-def pose(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float]) -> Float[Tensor, "*F 4 4"]:
-    """Build a world_to_camera from a rotation and a file's translation."""
+def pose_matrix(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float]) -> Float[Tensor, "*F 4 4"]:
+    """Build `world_to_camera` from its rotation and translation."""
     return rigid(rotation, torch.tensor(list(translation), dtype=torch.float64))

@@ -1,10 +1,10 @@
-"""Calibrations in nerfstudio's `transforms.json` (also Instant-NGP's and the synthetic NeRF scenes').
+"""nerfstudio `transforms.json`, also written by Instant-NGP and for the synthetic NeRF scenes.
 
-`transform_matrix` is camera-to-world with OpenGL's camera axes (x right, y up, z backwards). Where the file has an
-`applied_transform` (and `applied_scale`), the poses were moved by it after the reconstruction; both are undone, so
-that the world is the reconstruction's own: a COLMAP model and the transforms.json made of it give the same cameras.
+`transform_matrix` is camera-to-world with OpenGL camera axes (x right, y up, z backwards). `applied_transform` and
+`applied_scale`, which nerfstudio applies after the reconstruction, are inverted: a COLMAP model and the
+transforms.json exported from it give the same cameras.
 
-Source: nerfstudio documentation, "Data conventions"; formats.md section 2.
+Source: nerfstudio documentation, "Data conventions".
 """
 
 import math
@@ -25,27 +25,27 @@ from page4d.scene.calibration.build import (
     Matrix34,
     Side,
     brown_conrady,
-    cleaned,
     fisheye,
     is_rotation,
+    orthonormalized,
     pinhole,
 )
-from page4d.scene.calibration.files import blame, read_json, unreadable, validated
+from page4d.scene.calibration.files import error_context, read_json, unreadable, validated
 from page4d.scene.calibration.grouping import ImageCamera, group_images, join_images
-from page4d.scene.calibration.record import CORRECT_THE_FILE, Calibration
+from page4d.scene.calibration.record import CORRECTION_HINT, Calibration
 
-OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)
-MODELS = {
+_OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)
+_MODELS = {
     "PINHOLE": (), "SIMPLE_PINHOLE": (),
     "SIMPLE_RADIAL": ("k1",), "RADIAL": ("k1", "k2"),
     "OPENCV": ("k1", "k2", "p1", "p2", "k3"),
     "OPENCV_FISHEYE": ("k1", "k2", "k3", "k4"),
 }  # fmt: skip
-"""Camera models and the coefficients that they use, in the order of `Distortion`."""
+"""Distortion coefficients of each camera model, in the order of `Distortion`."""
 
 
-class _Lens(BaseModel):
-    """Keys that stand at the top of the file or in a frame, where they hold for this frame."""
+class _Intrinsics(BaseModel):
+    """Keys at the top level of the file, or in a frame, where they override the top level."""
 
     camera_model: str | None = None
     fl_x: float | None = None
@@ -79,69 +79,69 @@ class _Transforms(BaseModel):
 def read_nerfstudio(path: Path) -> Calibration:
     """Read a `transforms.json`; its scale is arbitrary.
 
-    Frames are joined into views by `group_images`. Frames that carry different `time`s and lie in one folder are
-    those of one moving camera.
+    `group_images` groups frames into views. Frames in one folder with different `time` values are those of one moving
+    camera.
 
     Raises:
-        InputError: if it is not such a file, or a camera in it cannot be used.
+        InputError: if the file is damaged or a camera is invalid.
     """
     content = read_json(path)
     if "frames" not in content:
-        raise unreadable(path, "it has no 'frames'")
+        raise unreadable(path, "it has no key 'frames'")
     transforms = validated(_Transforms, content, path.name)
-    shared = {key: value for key, value in content.items() if key in _Lens.model_fields}
+    shared = {key: value for key, value in content.items() if key in _Intrinsics.model_fields}
     frames = [validated(_Frame, frame, path.name, str(frame.get("file_path", index))) for index, frame in
               enumerate(transforms.frames)]  # fmt: skip
     times = {frame.time for frame in frames}
     names = group_images([frame.file_path for frame in frames], one_moving_camera=len(times) > 1)
-    undo = _applied(path.name, transforms)
+    undo = _inverse_applied_transform(path.name, transforms)
     images = []
     for raw, frame, name in zip(transforms.frames, frames, names, strict=True):
-        with blame(path.name, name.view):
-            lens = validated(_Lens, shared | raw, path.name, name.view)
+        with error_context(path.name, name.view):
+            intrinsics = validated(_Intrinsics, shared | raw, path.name, name.view)
             images.append(
                 ImageCamera(
                     view=name.view,
                     frame=name.frame,
-                    intrinsics=_intrinsics(lens),
+                    intrinsics=_intrinsic_matrix(intrinsics),
                     world_to_camera=_world_to_camera(frame, undo, transforms.applied_scale),
-                    image_size=None if lens.w is None or lens.h is None else (lens.h, lens.w),
-                    distortion=_distortion(lens),
+                    image_size=None if intrinsics.w is None or intrinsics.h is None else (intrinsics.h, intrinsics.w),
+                    distortion=_distortion(intrinsics),
                 )
             )
     cameras = join_images(path.name, images)
-    return Calibration(path=path, format="nerfstudio", scale=Scale.ARBITRARY, cameras=cameras)
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
 
 
-def _applied(label: str, transforms: _Transforms) -> Float[Tensor, "4 4"]:
+def _inverse_applied_transform(label: str, transforms: _Transforms) -> Float[Tensor, "4 4"]:
     """Return the inverse of `applied_transform`."""
     rows = transforms.applied_transform or torch.eye(4).tolist()
     matrix = torch.tensor(rows, dtype=torch.float64)
     if not is_rotation(matrix[:3, :3]):
-        raise InputError(f"{label}: applied_transform is not a rotation and a translation", CORRECT_THE_FILE)
-    return invert_rigid(cleaned(rigid(matrix[:3, :3], matrix[:3, 3])))
+        raise InputError(f"{label}: applied_transform is not a rotation and a translation", CORRECTION_HINT)
+    return invert_rigid(orthonormalized(rigid(matrix[:3, :3], matrix[:3, 3])))
 
 
 def _world_to_camera(frame: _Frame, undo: Float[Tensor, "4 4"], applied_scale: float) -> Float[Tensor, "4 4"]:
     given = torch.tensor(frame.transform_matrix, dtype=torch.float64)
     if len(given) == 4 and given[3].tolist() != [0, 0, 0, 1]:
-        raise InputError("the last row of transform_matrix is not 0 0 0 1", CORRECT_THE_FILE)
-    opencv = cleaned(
-        rigid(given[:3, :3], given[:3, 3] / applied_scale) * torch.tensor(OPENGL_AXES, dtype=given.dtype)
+        raise InputError("the last row of transform_matrix is not 0 0 0 1", CORRECTION_HINT)
+    opencv = orthonormalized(
+        rigid(given[:3, :3], given[:3, 3] / applied_scale) * torch.tensor(_OPENGL_AXES, dtype=given.dtype)
     )
     return invert_rigid(undo @ opencv)
 
 
-def _intrinsics(lens: _Lens) -> Float[Tensor, "3 3"]:
-    focal_x = lens.fl_x if lens.fl_x is not None else _focal(lens.w, lens.camera_angle_x)
-    focal_y = lens.fl_y if lens.fl_y is not None else _focal(lens.h, lens.camera_angle_y)
+def _intrinsic_matrix(given: _Intrinsics) -> Float[Tensor, "3 3"]:
+    focal_x = given.fl_x if given.fl_x is not None else _focal(given.w, given.camera_angle_x)
+    focal_y = given.fl_y if given.fl_y is not None else _focal(given.h, given.camera_angle_y)
     focal_x = focal_y if focal_x is None else focal_x
     if focal_x is None:
-        raise InputError("there is neither fl_x nor camera_angle_x with w", CORRECT_THE_FILE)
-    center_x = lens.cx if lens.cx is not None else _half(lens.w)
-    center_y = lens.cy if lens.cy is not None else _half(lens.h)
+        raise InputError("it has neither fl_x nor camera_angle_x with w", CORRECTION_HINT)
+    center_x = given.cx if given.cx is not None else _half(given.w)
+    center_y = given.cy if given.cy is not None else _half(given.h)
     if center_x is None or center_y is None:
-        raise InputError("there is neither cx, cy nor w, h", CORRECT_THE_FILE)
+        raise InputError("it has neither cx, cy nor w, h", CORRECTION_HINT)
     return pinhole(focal_x, focal_x if focal_y is None else focal_y, center_x, center_y)
 
 
@@ -150,23 +150,24 @@ def _half(side: int | None) -> float | None:
 
 
 def _focal(side: int | None, angle: float | None) -> float | None:
-    """Return the focal length of a field of view in radians."""
+    """Return the focal length in px of a field of view in radians."""
     if side is None or angle is None:
         return None
     if not 0 < angle < math.pi:
-        raise InputError(f"the field of view is {angle:g} rad", CORRECT_THE_FILE)
+        raise InputError(f"the field of view is {angle:g} rad", CORRECTION_HINT)
     return side / 2 / math.tan(angle / 2)
 
 
-def _distortion(lens: _Lens) -> Distortion | None:
-    model = "OPENCV" if lens.camera_model is None else lens.camera_model
-    if model not in MODELS:
+def _distortion(given: _Intrinsics) -> Distortion | None:
+    model = "OPENCV" if given.camera_model is None else given.camera_model
+    if model not in _MODELS:
         raise InputError(
-            f"the camera model {model[:40]} is not supported", f"undistort first; known: {', '.join(MODELS)}"
+            f"the camera model {model[:40]} is not supported",
+            f"undistort the images first; supported: {', '.join(_MODELS)}",
         )
-    values = [getattr(lens, key) for key in MODELS[model]]
+    values = [getattr(given, key) for key in _MODELS[model]]
     if model == "OPENCV_FISHEYE":
         return fisheye(values)
-    if model == "OPENCV" and lens.k4:
-        raise InputError("k4 of the OPENCV model (the eighth power of the radius) is not supported", CORRECT_THE_FILE)
+    if model == "OPENCV" and given.k4:
+        raise InputError("k4 of the OPENCV model (eighth power of the radius) is not supported", CORRECTION_HINT)
     return brown_conrady(values)

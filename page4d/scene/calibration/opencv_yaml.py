@@ -1,8 +1,7 @@
-"""Calibrations of EasyMocap and EasyVolcap: `intri.yml` and `extri.yml` in OpenCV's YAML dialect.
+"""OpenCV YAML as written by EasyMocap and EasyVolcap: `intri.yml` and `extri.yml`.
 
-The text is read by PyYAML with every scalar kept as a string: no tag runs code, no number is reinterpreted (YAML 1.1
-takes `010` for 8 and `1e-05` for text), and damaged files raise errors that can be told apart from ours.
-The files do not state their unit of length, so the scale is arbitrary unless the user says it.
+PyYAML reads every scalar as a string: tags cannot run code, and numbers are not reinterpreted (YAML 1.1 parses `010`
+as 8 and `1e-05` as text). The files declare no unit of length, so the scale is arbitrary.
 
 Source: EasyMocap documentation, "camera parameters"; OpenCV documentation, "XML/YAML/JSON file storages".
 """
@@ -17,44 +16,49 @@ from torch import Tensor
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError
 from page4d.geometry.rotation import rotation_angle
-from page4d.scene.calibration.build import brown_conrady, is_rotation, make_camera, pose, rotation_from_vector
-from page4d.scene.calibration.files import blame, check_exists, read_text, unreadable
-from page4d.scene.calibration.record import CORRECT_THE_FILE, CalibratedCamera, Calibration
+from page4d.scene.calibration.build import brown_conrady, is_rotation, make_camera, pose_matrix, rotation_from_vector
+from page4d.scene.calibration.files import check_exists, error_context, read_text, unreadable
+from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
-LARGEST_YAML_BYTES = 16 * 1024**2
-"""Real files have some kB; PyYAML reads about 1 MB in a second."""
+_MAX_YAML_BYTES = 16 * 1024**2
+"""Typical files have a few kB; PyYAML parses about 1 MB/s."""
 
-LARGEST_DISAGREEMENT_RAD = 1e-3
-"""How far `R_` and `Rot_` of one camera may differ: both are often written with a few digits."""
+_MAX_ROTATION_DIFFERENCE_RAD = 1e-3
+"""Accepted difference of `R_` and `Rot_` of a camera, which are often written with few digits."""
 
-ENDINGS = (".yml", ".yaml")
+_SUFFIXES = (".yml", ".yaml")
 
 
 @dataclass(frozen=True)
 class _Storage:
-    """The top level of one file."""
+    """The top-level mapping of a file."""
 
     name: str
     content: dict[str, object]
 
     def matrix(self, keys: tuple[str, ...]) -> Tensor | None:
-        """Return the first of the matrices that is there."""
+        """Return the matrix of the first key that exists, or None."""
         found = next((key for key in keys if key in self.content), None)
         return None if found is None else _matrix(self.content[found], found)
 
     def required(self, keys: tuple[str, ...]) -> Tensor:
-        """Return the first of the matrices that is there; raise InputError if none is."""
+        """Return the matrix of the first key that exists; raise InputError if none does."""
         matrix = self.matrix(keys)
         if matrix is None:
-            raise InputError(f"{' or '.join(keys)} is missing in {self.name}", CORRECT_THE_FILE)
+            raise InputError(f"{' or '.join(keys)} is missing in {self.name}", CORRECTION_HINT)
         return matrix
 
 
+def has_opencv_yaml(folder: Path) -> bool:
+    """Return True if a folder contains one of the two files."""
+    return any((folder / f"{stem}{suffix}").is_file() for stem in ("intri", "extri") for suffix in _SUFFIXES)
+
+
 def read_opencv_yaml(path: Path) -> Calibration:
-    """Read `intri.yml` and `extri.yml`; `path` is their folder or one of the two.
+    """Read `intri.yml` and `extri.yml`; `path` is their folder or one of the two files.
 
     Raises:
-        InputError: if one of the two is missing or damaged, or a camera in them cannot be used.
+        InputError: if a file is missing or damaged, or a camera is invalid.
     """
     check_exists(path)
     folder = path if path.is_dir() else path.parent
@@ -62,20 +66,20 @@ def read_opencv_yaml(path: Path) -> Calibration:
     label = f"{intrinsic.name}/{extrinsic.name}"
     names = _names(path, intrinsic, extrinsic)
     cameras = tuple(_camera(label, name, intrinsic, extrinsic) for name in names)
-    return Calibration(path=path, format="OpenCV YAML", scale=Scale.ARBITRARY, cameras=cameras)
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
 
 
 def _find(path: Path, folder: Path, stem: str) -> Path:
-    for ending in ENDINGS:
-        if (folder / f"{stem}{ending}").is_file():
-            return folder / f"{stem}{ending}"
+    for suffix in _SUFFIXES:
+        if (folder / f"{stem}{suffix}").is_file():
+            return folder / f"{stem}{suffix}"
     raise unreadable(path, f"{stem}.yml is missing (intri.yml and extri.yml belong together)")
 
 
 def _load(path: Path) -> _Storage:
-    text = read_text(path, LARGEST_YAML_BYTES)
+    text = read_text(path, _MAX_YAML_BYTES)
     if text.startswith("%YAML"):
-        # OpenCV 3 and 4 write "%YAML:1.0", which is no directive of YAML.
+        # OpenCV 3 and 4 write "%YAML:1.0", which is not a valid YAML directive.
         text = text.partition("\n")[2]
     try:
         loader = yaml.BaseLoader(text)
@@ -84,11 +88,13 @@ def _load(path: Path) -> _Storage:
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 2}: "
         raise unreadable(path, f"{line}{error.problem or 'not YAML'}") from None
     except yaml.YAMLError:
-        raise unreadable(path, "it holds characters that YAML forbids") from None
-    except (ValueError, RecursionError):
-        raise unreadable(path, "a number or a nesting in it is too long") from None
+        raise unreadable(path, "it contains characters that YAML forbids") from None
+    except RecursionError:
+        raise unreadable(path, "it is nested too deeply") from None
+    except ValueError:
+        raise unreadable(path, "a value is malformed") from None
     if not isinstance(content, dict):
-        raise unreadable(path, "it is not a table of named values")
+        raise unreadable(path, "it is not a mapping")
     return _Storage(path.name, {str(key): value for key, value in content.items()})
 
 
@@ -104,12 +110,12 @@ def _names(path: Path, intrinsic: _Storage, extrinsic: _Storage) -> list[str]:
 
 
 def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> CalibratedCamera:
-    with blame(label, name):
+    with error_context(label, name):
         lens = intrinsic.matrix((f"dist_{name}", f"D_{name}"))
         distortion = None if lens is None else brown_conrady(lens.flatten().tolist())
         translation = extrinsic.required((f"T_{name}",)).flatten().tolist()
         if len(translation) != 3:
-            raise InputError(f"T_{name} has {len(translation)} numbers, not 3", CORRECT_THE_FILE)
+            raise InputError(f"T_{name} has {len(translation)} numbers, expected 3", CORRECTION_HINT)
         rotation = _rotation(name, extrinsic)
         intrinsics = intrinsic.required((f"K_{name}",))
         image_size = _image_size(name, intrinsic)
@@ -117,7 +123,7 @@ def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> 
         label,
         name,
         intrinsics=intrinsics,
-        world_to_camera=pose(rotation, translation),
+        world_to_camera=pose_matrix(rotation, translation),
         image_size=image_size,
         distortion=distortion,
         pixel_center=INTEGER_PIXEL_CENTER,
@@ -125,21 +131,21 @@ def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> 
 
 
 def _rotation(name: str, extrinsic: _Storage) -> Tensor:
-    """Return `Rot_` (a matrix) or `R_` (a Rodrigues vector, sometimes a matrix); two of them must agree."""
+    """Return `Rot_` (a matrix) or `R_` (a Rodrigues vector, sometimes a matrix), which must agree if both exist."""
     found = []
     for key in (f"Rot_{name}", f"R_{name}"):
         value = extrinsic.matrix((key,))
         if value is None:
             continue
         if value.shape != (3, 3) and value.numel() != 3:
-            raise InputError(f"{key} has shape {tuple(value.shape)}, not (3, 3) or (3, 1)", CORRECT_THE_FILE)
+            raise InputError(f"{key} has shape {tuple(value.shape)}, expected (3, 3) or (3, 1)", CORRECTION_HINT)
         found.append(value if value.shape == (3, 3) else rotation_from_vector(value.flatten().tolist()))
     if not found:
-        raise InputError(f"R_{name} or Rot_{name} is missing in {extrinsic.name}", CORRECT_THE_FILE)
-    # What is no rotation has no angle: the camera's own check names it.
+        raise InputError(f"R_{name} or Rot_{name} is missing in {extrinsic.name}", CORRECTION_HINT)
+    # Invalid rotations are reported by the checks of CalibratedCamera.
     angle = float(rotation_angle(found[0], found[-1])) if is_rotation(found[0]) else 0.0
-    if angle > LARGEST_DISAGREEMENT_RAD:
-        raise InputError(f"R_{name} and Rot_{name} differ by {angle:.3g} rad", CORRECT_THE_FILE)
+    if angle > _MAX_ROTATION_DIFFERENCE_RAD:
+        raise InputError(f"R_{name} and Rot_{name} differ by {angle:.3g} rad", CORRECTION_HINT)
     return found[0]
 
 
@@ -149,29 +155,29 @@ def _image_size(name: str, intrinsic: _Storage) -> tuple[int, int] | None:
         return None
     height, width = (_float(side, f"{letter}_{name}") for letter, side in zip("HW", sides, strict=True))
     if not all(abs(side) < 1e9 and side == int(side) for side in (height, width)):
-        raise InputError(f"the image size is {width:g}x{height:g}", CORRECT_THE_FILE)
+        raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
     return int(height), int(width)
 
 
 def _matrix(value: object, key: str) -> Tensor:
-    """Build the matrix of an `!!opencv-matrix` node: rows, cols and the numbers row by row."""
+    """Build the matrix of an `!!opencv-matrix` node: rows, cols and row-major data."""
     if not isinstance(value, dict):
-        raise InputError(f"{key} is not a matrix", CORRECT_THE_FILE)
+        raise InputError(f"{key} is not a matrix", CORRECTION_HINT)
     data = value.get("data")
     if not isinstance(data, list):
-        raise InputError(f"{key} has no data", CORRECT_THE_FILE)
+        raise InputError(f"{key} has no data", CORRECTION_HINT)
     numbers = torch.tensor([_float(number, key) for number in data], dtype=torch.float64)
     rows, columns = (_float(value.get(side), f"{key}.{side}") for side in ("rows", "cols"))
     if not (0 < rows <= len(data) and 0 < columns <= len(data) and int(rows) * int(columns) == len(data)):
-        raise InputError(f"{key} has {len(data)} numbers for {rows:g} x {columns:g}", CORRECT_THE_FILE)
+        raise InputError(f"{key} has {len(data)} numbers for {rows:g}x{columns:g}", CORRECTION_HINT)
     return numbers.reshape(int(rows), int(columns))
 
 
 def _float(value: object, key: str) -> float:
     if not isinstance(value, str):
-        raise InputError(f"{key} holds something that is not a number", CORRECT_THE_FILE)
+        raise InputError(f"{key} contains a value that is not a number", CORRECTION_HINT)
     try:
         # OpenCV writes .Nan, .Inf and -.Inf, as YAML does.
         return float(value.replace(".Nan", "nan").replace(".Inf", "inf"))
     except ValueError:
-        raise InputError(f"{key} holds '{value[:20]}', which is not a number", CORRECT_THE_FILE) from None
+        raise InputError(f"{key} contains '{value[:20]}', which is not a number", CORRECTION_HINT) from None

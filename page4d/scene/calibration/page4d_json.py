@@ -1,7 +1,4 @@
-"""page4d's own `cameras.json`, in two layouts: the output of a run (`views`) and a plain ground truth (`cameras`).
-
-Source: formats.md section 1 (the output contract) and the truth files of the tabletop capture.
-"""
+"""`cameras.json` of page4d: the output of a run (`views`) or a plain ground truth (`cameras`)."""
 
 import re
 from pathlib import Path
@@ -16,13 +13,13 @@ from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.scene.calibration.build import Matrix3, Matrix4, Side, make_camera
-from page4d.scene.calibration.files import blame, read_json, unreadable, validated
-from page4d.scene.calibration.record import CORRECT_THE_FILE, CalibratedCamera, Calibration
+from page4d.scene.calibration.files import error_context, read_json, unreadable, validated
+from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
-PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
+_PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
 
-LARGEST_DRIFT = 1e-6
-"""Relative change of the intrinsics over time that counts as none."""
+_MAX_DRIFT = 1e-6
+"""Relative change over time up to which intrinsics are considered constant."""
 
 
 class _Distortion(BaseModel):
@@ -44,7 +41,7 @@ class _TruthCamera(BaseModel):
 class _Truth(BaseModel):
     cameras: dict[str, dict[str, object]]
     convention: str = ""
-    pixel_center: PixelCenter | None = None
+    pixel_center: _PixelCenter | None = None
     scale: Scale | None = None
     times: list[float] = []
 
@@ -58,39 +55,39 @@ class _OutputView(BaseModel):
 
 
 class _Conventions(BaseModel):
-    pixel_center: str | PixelCenter = PIXEL_CENTER
+    pixel_center: str | _PixelCenter = PIXEL_CENTER
 
 
 class _Output(BaseModel):
     views: dict[str, dict[str, object]]
     conventions: _Conventions = _Conventions()
-    pixel_center: PixelCenter | None = None
+    pixel_center: _PixelCenter | None = None
     scale: Scale = Scale.ARBITRARY
     times: list[float] = []
 
 
-def read_own(path: Path) -> Calibration:
-    """Read `cameras.json`: the output of a page4d run, or the plain layout of a ground truth.
+def read_page4d_json(path: Path) -> Calibration:
+    """Read `cameras.json`: the output of a page4d run, or a plain ground truth.
 
     Raises:
-        InputError: if it is neither, or a camera in it cannot be used.
+        InputError: if the file is neither or is damaged, or a camera is invalid.
     """
     content = read_json(path)
     if "views" in content:
         return _read_output(path, validated(_Output, content, path.name))
     if "cameras" in content:
         return _read_truth(path, validated(_Truth, content, path.name))
-    raise unreadable(path, "it has neither 'views' nor 'cameras'")
+    raise unreadable(path, "it has neither the key 'views' nor 'cameras'")
 
 
 def _read_truth(path: Path, truth: _Truth) -> Calibration:
     notices: tuple[str, ...] = ()
     center = truth.pixel_center
     if center is None:
-        center = _stated_center(truth.convention)
+        center = _declared_center(truth.convention)
     if center is None:
         center = PIXEL_CENTER
-        notices = (f"{path.name} does not say where a pixel's centre is; (0.5, 0.5) is assumed for the top-left one",)
+        notices = (f"{path.name} declares no pixel centre; (0.5, 0.5) is assumed for the top-left pixel",)
     metric = truth.scale is Scale.METRIC or (
         truth.scale is None and bool(re.search(r"\bmet(re|er)s\b", truth.convention))
     )
@@ -98,10 +95,10 @@ def _read_truth(path: Path, truth: _Truth) -> Calibration:
     for name, raw in truth.cameras.items():
         camera = validated(_TruthCamera, raw, path.name, name)
         poses = torch.tensor(camera.world_to_camera, dtype=torch.float64)
-        with blame(path.name, name):
+        with error_context(path.name, name):
             distortion = None if camera.distortion is None else camera.distortion.record()
             if poses.ndim == 3 and truth.times and len(truth.times) != len(poses):
-                raise InputError(f"{len(poses)} poses for {len(truth.times)} times", CORRECT_THE_FILE)
+                raise InputError(f"{len(poses)} poses for {len(truth.times)} times", CORRECTION_HINT)
         cameras.append(
             make_camera(
                 path.name,
@@ -116,7 +113,6 @@ def _read_truth(path: Path, truth: _Truth) -> Calibration:
         )
     return Calibration(
         path=path,
-        format="cameras.json",
         scale=Scale.METRIC if metric else Scale.ARBITRARY,
         cameras=tuple(cameras),
         file_unit="m" if metric else None,
@@ -124,8 +120,8 @@ def _read_truth(path: Path, truth: _Truth) -> Calibration:
     )
 
 
-def _stated_center(text: str) -> float | None:
-    """Return the coordinate of the top-left pixel's centre that a convention's text names."""
+def _declared_center(text: str) -> float | None:
+    """Return the coordinate of the top-left pixel's centre that a description of conventions declares."""
     if "half-integer pixel cent" in text or "(0.5, 0.5)" in text:
         return PIXEL_CENTER
     if "integer pixel cent" in text or re.search(r"\(0(\.0)?, ?0(\.0)?\)", text):
@@ -136,10 +132,10 @@ def _stated_center(text: str) -> float | None:
 def _read_output(path: Path, output: _Output) -> Calibration:
     center = output.pixel_center
     if center is None:
-        stated = output.conventions.pixel_center
-        center = _stated_center(stated) if isinstance(stated, str) else stated
+        declared = output.conventions.pixel_center
+        center = _declared_center(declared) if isinstance(declared, str) else declared
     if center is None:
-        raise InputError(f"{path.name}: conventions.pixel_center is not understood", "write (0.5, 0.5) or (0, 0)")
+        raise InputError(f"{path.name}: conventions.pixel_center is unknown", "write (0.5, 0.5) or (0, 0)")
     cameras = []
     notices: list[str] = []
     for name, raw in output.views.items():
@@ -150,7 +146,6 @@ def _read_output(path: Path, output: _Output) -> Calibration:
     metric = output.scale is Scale.METRIC
     return Calibration(
         path=path,
-        format="cameras.json",
         scale=output.scale,
         cameras=tuple(cameras),
         file_unit="m" if metric else None,
@@ -161,18 +156,18 @@ def _read_output(path: Path, output: _Output) -> Calibration:
 def _output_camera(
     label: str, name: str, view: _OutputView, times: list[float], pixel_center: float
 ) -> tuple[CalibratedCamera, str | None]:
-    """Build the camera of a view, and the notice that its intrinsics were joined over time, if they were."""
+    """Build the camera of a view, and a notice if its intrinsics vary over time."""
     poses = torch.tensor(view.world_to_camera, dtype=torch.float64)
     over_time = torch.tensor(view.intrinsics, dtype=torch.float64).reshape(-1, 3, 3)
-    with blame(label, name):
+    with error_context(label, name):
         if poses.ndim == 3 and len(poses) == 1:
             poses = poses[0]
         if poses.ndim == 3 and len(times) != len(poses):
-            raise InputError(f"{len(poses)} poses for {len(times)} times", CORRECT_THE_FILE)
+            raise InputError(f"{len(poses)} poses for {len(times)} times", CORRECTION_HINT)
         if len(over_time) > 1 and len(times) != len(over_time):
-            raise InputError(f"{len(over_time)} intrinsics for {len(times)} times", CORRECT_THE_FILE)
+            raise InputError(f"{len(over_time)} intrinsics for {len(times)} times", CORRECTION_HINT)
         distortion = None if view.distortion is None else view.distortion.record()
-    intrinsics, notice = _joined_intrinsics(label, name, over_time)
+    intrinsics, notice = _median_intrinsics(label, name, over_time)
     camera = make_camera(
         label,
         name,
@@ -186,12 +181,12 @@ def _output_camera(
     return camera, notice
 
 
-def _joined_intrinsics(
+def _median_intrinsics(
     label: str, name: str, over_time: Float[Tensor, "T 3 3"]
 ) -> tuple[Float[Tensor, "3 3"], str | None]:
-    """Return the median over time: a calibrated view has one lens, a prediction may vary by a little."""
+    """Return the median over time, and a notice if the intrinsics vary, as predicted ones may."""
     change = float((over_time - over_time[0]).abs().max())
-    if change <= LARGEST_DRIFT * (1 + float(over_time[0].abs().max())):
+    if change <= _MAX_DRIFT * (1 + float(over_time[0].abs().max())):
         return over_time[0], None
     text = f"{label}: camera {name}: the intrinsics vary by up to {change:.3g} px over time; their median is used"
     return over_time.median(dim=0).values, text

@@ -1,6 +1,6 @@
-"""Calibrations of Qualisys Track Manager: `.qca.txt`, an XML file in millimetres and 1/64 pixels.
+"""Qualisys Track Manager (QTM) `.qca.txt`: XML in millimetres and 1/64 pixels.
 
-Source: formats.md section 2 of the design notes, checked on the four cameras of the Pose2Sim demo (BSD-3-Clause).
+Source: checked against the four cameras of the Pose2Sim demo (BSD-3-Clause).
 """
 
 from pathlib import Path
@@ -10,36 +10,36 @@ import torch
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError
-from page4d.scene.calibration.build import brown_conrady, make_camera, pinhole, pose
-from page4d.scene.calibration.files import blame, read_bytes, unreadable
-from page4d.scene.calibration.record import CORRECT_THE_FILE, CalibratedCamera, Calibration
+from page4d.scene.calibration.build import brown_conrady, make_camera, pinhole, pose_matrix
+from page4d.scene.calibration.files import error_context, read_bytes, unreadable
+from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
-STEPS_PER_PIXEL = 64.0
-MILLIMETRES = 1000.0
+_UNITS_PER_PIXEL = 64.0
+_MM_PER_METRE = 1000.0
 
 
 class _DoctypeError(Exception):
-    """The document declares a DTD, and with it perhaps entities."""
+    """The document declares a DTD, which may contain entities."""
 
 
 class _PlainTreeBuilder(ElementTree.TreeBuilder):
-    """Builds a tree, but stops at a DTD before any entity of it is read."""
+    """Tree builder that stops at a DTD before any entity is expanded."""
 
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:  # noqa: ARG002 - fixed
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:  # noqa: ARG002 - signature of the base class
         raise _DoctypeError(name)
 
 
 def read_qualisys(path: Path) -> Calibration:
-    """Read a `.qca.txt` file. The result is metric.
+    """Read a `.qca.txt` file; its scale is metric.
 
     Raises:
-        InputError: if it is not such a file, or a camera in it cannot be used.
+        InputError: if the file is damaged or a camera is invalid.
     """
     parser = ElementTree.XMLParser(target=_PlainTreeBuilder())  # noqa: S314 - any DTD is refused
     try:
         root = ElementTree.fromstring(read_bytes(path), parser=parser)  # noqa: S314 - same
     except _DoctypeError:
-        raise unreadable(path, "it declares a DTD, which a calibration does not need") from None
+        raise unreadable(path, "it declares a DTD, which is not allowed in a calibration") from None
     except ElementTree.ParseError as error:
         raise unreadable(path, f"line {error.position[0]}: not well-formed XML") from None
     except (ValueError, LookupError):
@@ -51,7 +51,6 @@ def read_qualisys(path: Path) -> Calibration:
     cameras = tuple(_camera(path.name, node, f"number {index + 1}") for index, node in enumerate(active))
     return Calibration(
         path=path,
-        format="Qualisys",
         scale=Scale.METRIC,
         cameras=cameras,
         file_unit="mm",
@@ -64,53 +63,54 @@ def _notices(label: str, nodes: list[ElementTree.Element]) -> tuple[str, ...]:
     for node in nodes:
         name = node.get("serial", "?")
         if node.get("active", "1") == "0":
-            texts.append(f"{label}: camera {name} is marked as not active and is left out")
+            texts.append(f"{label}: camera {name} is inactive and is ignored")
         elif node.get("viewrotation", "0") != "0":
-            texts.append(f"{label}: camera {name} was shown turned by {node.get('viewrotation')} degrees in QTM")
+            texts.append(
+                f"{label}: camera {name} has a display rotation of {node.get('viewrotation')} degrees in QTM"
+            )
     return tuple(texts)
 
 
 def _camera(label: str, node: ElementTree.Element, fallback_name: str) -> CalibratedCamera:
     name = node.get("serial", fallback_name)
-    with blame(label, name):
-        lens = _child(node, "intrinsic")
+    with error_context(label, name):
+        intrinsic = _child(node, "intrinsic")
         view = _child(node, "fov_video")
         transform = _child(node, "transform")
         left, top, right, bottom = (_number(view, key) for key in ("left", "top", "right", "bottom"))
         width, height = right - left + 1, bottom - top + 1
-        whole = all(0 < side < 1e9 and side == int(side) for side in (width, height))
-        if not whole:
-            raise InputError(f"fov_video spans {width:g}x{height:g} pixels", CORRECT_THE_FILE)
+        if not all(0 < side < 1e9 and side == int(side) for side in (width, height)):
+            raise InputError(f"fov_video spans {width:g}x{height:g} pixels", CORRECTION_HINT)
         intrinsics = pinhole(
-            _number(lens, "focalLengthU") / STEPS_PER_PIXEL,
-            _number(lens, "focalLengthV") / STEPS_PER_PIXEL,
-            _number(lens, "centerPointU") / STEPS_PER_PIXEL - left,
-            _number(lens, "centerPointV") / STEPS_PER_PIXEL - top,
-            _number(lens, "skew", 0.0) / STEPS_PER_PIXEL,
+            _number(intrinsic, "focalLengthU") / _UNITS_PER_PIXEL,
+            _number(intrinsic, "focalLengthV") / _UNITS_PER_PIXEL,
+            _number(intrinsic, "centerPointU") / _UNITS_PER_PIXEL - left,
+            _number(intrinsic, "centerPointV") / _UNITS_PER_PIXEL - top,
+            _number(intrinsic, "skew", 0.0) / _UNITS_PER_PIXEL,
         )
-        # The axes of M are x right, y up, z backwards: turn y and z over.
+        # The camera axes of QTM are x right, y up, z backwards: y and z change sign.
         rows = [[_number(transform, f"r{row}{column}") for column in (1, 2, 3)] for row in (1, 2, 3)]
         rotation = torch.tensor([[1.0], [-1.0], [-1.0]], dtype=torch.float64) * torch.tensor(
             rows, dtype=torch.float64
         )
-        center = torch.tensor([_number(transform, key) for key in "xyz"], dtype=torch.float64) / MILLIMETRES
-        distortion = brown_conrady(_lens_terms(lens))
+        center = torch.tensor([_number(transform, key) for key in "xyz"], dtype=torch.float64) / _MM_PER_METRE
+        distortion = brown_conrady(_distortion_coefficients(intrinsic))
     return make_camera(
         label,
         name,
         intrinsics=intrinsics,
-        world_to_camera=pose(rotation, (-rotation @ center).tolist()),
+        world_to_camera=pose_matrix(rotation, (-rotation @ center).tolist()),
         image_size=(int(height), int(width)),
         distortion=distortion,
         pixel_center=INTEGER_PIXEL_CENTER,
     )
 
 
-def _lens_terms(lens: ElementTree.Element) -> tuple[float, ...]:
-    """Return k1 k2 p1 p2 k3; the format spells the tangential ones without their second i."""
-    k1, k2, k3 = (_number(lens, f"radialDistortion{order}", 0.0) for order in (1, 2, 3))
+def _distortion_coefficients(intrinsic: ElementTree.Element) -> tuple[float, ...]:
+    """Return k1 k2 p1 p2 k3; QTM misspells the tangential keys as "tangental"."""
+    k1, k2, k3 = (_number(intrinsic, f"radialDistortion{order}", 0.0) for order in (1, 2, 3))
     p1, p2 = (
-        _number(lens, f"tangentalDistortion{order}", _number(lens, f"tangentialDistortion{order}", 0.0))
+        _number(intrinsic, f"tangentalDistortion{order}", _number(intrinsic, f"tangentialDistortion{order}", 0.0))
         for order in (1, 2)
     )
     return k1, k2, p1, p2, k3
@@ -119,7 +119,7 @@ def _lens_terms(lens: ElementTree.Element) -> tuple[float, ...]:
 def _child(node: ElementTree.Element, tag: str) -> ElementTree.Element:
     found = node.find(tag)
     if found is None:
-        raise InputError(f"<{tag}> is missing", CORRECT_THE_FILE)
+        raise InputError(f"<{tag}> is missing", CORRECTION_HINT)
     return found
 
 
@@ -131,4 +131,4 @@ def _number(node: ElementTree.Element, key: str, default: float | None = None) -
         return float(text or "")
     except ValueError:
         found = "is missing" if text is None else f"is not a number ('{text[:20]}')"
-        raise InputError(f"{key} of <{node.tag}> {found}", CORRECT_THE_FILE) from None
+        raise InputError(f"{key} of <{node.tag}> {found}", CORRECTION_HINT) from None

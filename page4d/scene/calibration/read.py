@@ -1,124 +1,185 @@
-"""One entry for all calibration formats: what a path holds is told from its name and its content.
+"""Reading of calibrations of all formats: the table of formats, recognition by name and content, and units."""
 
-Order of looking, for a folder: a COLMAP model (also in `sparse/0`), `intri.yml` with `extri.yml`, `transforms.json`,
-`cameras.json`, then the only `.qca.txt` or `.toml` file. For a file, its name: `.qca.txt`, `.toml`, `.yml`, COLMAP's
-`cameras` and `images`; a `.json` by its keys; any other name by the first characters of the content.
-"""
-
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
 
+from page4d.choices import LengthUnit
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.rigid import camera_centers
 from page4d.scene.calibration.colmap import find_colmap, read_colmap
 from page4d.scene.calibration.files import check_exists, read_bytes, read_json, unreadable
 from page4d.scene.calibration.nerfstudio import read_nerfstudio
-from page4d.scene.calibration.opencv_yaml import ENDINGS, read_opencv_yaml
-from page4d.scene.calibration.page4d_json import read_own
+from page4d.scene.calibration.opencv_yaml import has_opencv_yaml, read_opencv_yaml
+from page4d.scene.calibration.page4d_json import read_page4d_json
 from page4d.scene.calibration.pose2sim import read_pose2sim
 from page4d.scene.calibration.qualisys import read_qualisys
 from page4d.scene.calibration.record import CalibratedCamera, Calibration
 
-METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationFormat:
+    """A calibration format: how its files are recognized, and its reader.
+
+    `file_names` are patterns of lower-case file names. JSON files are recognized by one of the `json_keys` instead,
+    files with other names by `signature` at their beginning. `is_folder` recognizes a format that spans a folder.
+    """
+
+    name: str
+    read: Callable[[Path], Calibration]
+    file_names: tuple[str, ...]
+    is_folder: Callable[[Path], bool] | None = None
+    json_keys: frozenset[str] = frozenset()
+    signature: re.Pattern[bytes] | None = None
+
+
+FORMATS = (
+    CalibrationFormat(
+        name="COLMAP",
+        read=read_colmap,
+        file_names=("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
+        is_folder=lambda folder: find_colmap(folder) is not None,
+    ),
+    CalibrationFormat(
+        name="OpenCV YAML",
+        read=read_opencv_yaml,
+        file_names=("*.yml", "*.yaml"),
+        is_folder=has_opencv_yaml,
+    ),
+    CalibrationFormat(
+        name="nerfstudio",
+        read=read_nerfstudio,
+        file_names=("transforms.json",),
+        json_keys=frozenset({"frames"}),
+    ),
+    CalibrationFormat(
+        name="cameras.json",
+        read=read_page4d_json,
+        file_names=("cameras.json",),
+        json_keys=frozenset({"views", "cameras"}),
+    ),
+    CalibrationFormat(
+        name="Qualisys",
+        read=read_qualisys,
+        file_names=("*.qca.txt", "*.qca"),
+        signature=re.compile(rb"<(.*<)?calibration", re.DOTALL),
+    ),
+    CalibrationFormat(
+        name="Pose2Sim/Anipose TOML",
+        read=read_pose2sim,
+        file_names=("*.toml",),
+        signature=re.compile(rb"\[.*matrix", re.DOTALL),
+    ),
+)
+"""Supported formats. A folder is searched for formats that span it, then for JSON files, each in this order, and
+finally for a single file of any other format."""
+
+METRES_PER_UNIT: dict[str, float] = {LengthUnit.METRE: 1.0, LengthUnit.CENTIMETRE: 0.01, LengthUnit.MILLIMETRE: 0.001}
 
 SUSPICIOUS_DISTANCE_M = 100.0
-"""Cameras further apart than this are more likely in millimetres."""
+"""Distance of cameras above which the unit of the file is probably millimetres."""
 
-LARGEST_RIG = 1000
-"""Cameras whose distances are looked at."""
+MAX_CAMERAS_COMPARED = 1000
 
-Reader = Callable[[Path], Calibration]
+_SIGNATURE_BYTES = 4096
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def read_calibration(path: Path, unit: str | None = None) -> Calibration:
-    """Read a calibration of any known format.
+    """Read a calibration of any supported format.
 
-    `unit` ("m", "cm" or "mm") is the unit of a file that does not state its own; the result is then metric.
+    `unit` ("m", "cm" or "mm") is the unit of a file that does not declare one; the result is then metric.
 
     Raises:
-        InputError: if the file is missing, damaged, of an unknown format, or holds a camera that cannot be used.
+        InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
         UsageError: if `unit` is unknown or contradicts the file.
     """
-    if unit is not None and unit not in METRES:
-        raise UsageError(f"--calibration-unit {unit}", f"known: {', '.join(METRES)}")
+    if unit is not None and unit not in METRES_PER_UNIT:
+        raise UsageError(f"--calibration-unit {unit}", f"choose from {', '.join(METRES_PER_UNIT)}")
     check_exists(path)
-    reader, found = _find_in_folder(path) if path.is_dir() else (_reader_of_file(path), path)
-    calibration = reader(found)
+    format_, found = _find_in_folder(path) if path.is_dir() else (_format_of_file(path), path)
+    calibration = replace(format_.read(found), format=format_.name)
     if unit is not None:
         return _in_metres(calibration, unit)
     notice = _distance_notice(calibration)
     return calibration if notice is None else replace(calibration, notices=(*calibration.notices, notice))
 
 
-def _find_in_folder(folder: Path) -> tuple[Reader, Path]:
-    if find_colmap(folder) is not None:
-        return read_colmap, folder
-    if any((folder / f"{stem}{ending}").is_file() for stem in ("intri", "extri") for ending in ENDINGS):
-        return read_opencv_yaml, folder
-    for name in ("transforms.json", "cameras.json"):
+def is_calibration_name(path: Path) -> bool:
+    """Return True if a file has a name of a calibration format."""
+    return _format_of_name(path) is not None
+
+
+def _find_in_folder(folder: Path) -> tuple[CalibrationFormat, Path]:
+    for row in FORMATS:
+        if row.is_folder is not None and row.is_folder(folder):
+            return row, folder
+    for name in (name for row in FORMATS if row.json_keys for name in row.file_names):
         if (folder / name).is_file():
-            return _reader_of_file(folder / name), folder / name
+            return _format_of_json(folder / name), folder / name
     try:
-        files = sorted(path for path in folder.iterdir() if path.name.lower().endswith((".qca.txt", ".toml")))
+        files = sorted(path for path in folder.iterdir() if _is_single_file(_format_of_name(path)))
     except OSError as error:
         raise unreadable(folder, (error.strerror or "it cannot be opened").lower()) from None
     if len(files) > 1:
         names = ", ".join(path.name for path in files[:5])
-        raise unreadable(folder, f"it holds {len(files)} calibrations ({names}); give one of them")
+        raise unreadable(folder, f"it contains {len(files)} calibrations ({names}); pass one of them")
     if not files:
-        raise unreadable(folder, "it holds no calibration file of a known name")
-    return _reader_of_file(files[0]), files[0]
+        raise unreadable(folder, "it contains no calibration file")
+    return _format_of_file(files[0]), files[0]
 
 
-def _reader_of_file(path: Path) -> Reader:
+def _is_single_file(format_: CalibrationFormat | None) -> bool:
+    return format_ is not None and format_.is_folder is None and not format_.json_keys
+
+
+def _format_of_file(path: Path) -> CalibrationFormat:
+    if path.name.lower().endswith(".json"):
+        return _format_of_json(path)
+    return _format_of_name(path) or _format_of_content(path)
+
+
+def _format_of_name(path: Path) -> CalibrationFormat | None:
     name = path.name.lower()
-    if name.endswith((".qca.txt", ".qca")):
-        return read_qualisys
-    if name.endswith(".toml"):
-        return read_pose2sim
-    if name.endswith(ENDINGS):
-        return read_opencv_yaml
-    if name in {f"{stem}{ending}" for stem in ("cameras", "images") for ending in (".txt", ".bin")}:
-        return read_colmap
-    return _reader_of_json(path) if name.endswith(".json") else _reader_of_content(path)
+    return next((row for row in FORMATS if any(fnmatchcase(name, pattern) for pattern in row.file_names)), None)
 
 
-def _reader_of_json(path: Path) -> Reader:
+def _format_of_json(path: Path) -> CalibrationFormat:
     keys = read_json(path).keys()
-    if "frames" in keys:
-        return read_nerfstudio
-    if "views" in keys or "cameras" in keys:
-        return read_own
-    raise unreadable(path, "it has none of the keys 'frames', 'views', 'cameras'")
+    for row in FORMATS:
+        if row.json_keys & keys:
+            return row
+    expected = [f"'{key}'" for row in FORMATS for key in sorted(row.json_keys)]
+    raise unreadable(path, f"it has none of the keys {', '.join(expected)}")
 
 
-def _reader_of_content(path: Path) -> Reader:
-    start = read_bytes(path).removeprefix(b"\xef\xbb\xbf")[:4096].lstrip()
-    if start.startswith(b"<") and b"<calibration" in start:
-        return read_qualisys
-    if start.startswith(b"{"):
-        return _reader_of_json(path)
-    if start.startswith(b"[") and b"matrix" in start:
-        return read_pose2sim
+def _format_of_content(path: Path) -> CalibrationFormat:
+    start = read_bytes(path).removeprefix(_BYTE_ORDER_MARK)[:_SIGNATURE_BYTES].lstrip()
     if not start:
         raise unreadable(path, "it is empty")
-    raise unreadable(path, "neither its name nor its content is of a known format")
+    if start.startswith(b"{"):
+        return _format_of_json(path)
+    for row in FORMATS:
+        if row.signature is not None and row.signature.match(start):
+            return row
+    raise unreadable(path, "neither its name nor its content matches a supported format")
 
 
 def _in_metres(calibration: Calibration, unit: str) -> Calibration:
-    """Scale the cameras to metres, or check the unit where the file states its own."""
+    """Scale the cameras to metres, or compare `unit` with the unit that the file declares."""
     if calibration.file_unit is not None:
         if unit != calibration.file_unit:
             raise UsageError(
                 f"--calibration-unit {unit}, but '{calibration.path.name}' is in {calibration.file_unit}",
-                "leave --calibration-unit out",
+                "omit --calibration-unit",
             )
         return calibration
-    cameras = tuple(_scaled(camera, METRES[unit]) for camera in calibration.cameras)
+    cameras = tuple(_scaled(camera, METRES_PER_UNIT[unit]) for camera in calibration.cameras)
     return replace(calibration, scale=Scale.METRIC, cameras=cameras)
 
 
@@ -129,11 +190,11 @@ def _scaled(camera: CalibratedCamera, factor: float) -> CalibratedCamera:
 
 
 def _distance_notice(calibration: Calibration) -> str | None:
-    """Return a text if cameras that are taken to be in metres stand suspiciously far apart."""
+    """Return a warning if cameras in assumed metres are implausibly far apart."""
     if calibration.scale is not Scale.METRIC or calibration.file_unit is not None:
         return None
     starts = [camera_centers(camera.world_to_camera).reshape(-1, 3)[0] for camera in calibration.cameras]
-    centers = torch.stack(starts[:LARGEST_RIG])
+    centers = torch.stack(starts[:MAX_CAMERAS_COMPARED])
     distance = float(torch.cdist(centers, centers).max())
     if distance <= SUSPICIOUS_DISTANCE_M:
         return None

@@ -1,4 +1,4 @@
-"""What every calibration reader returns, checked on construction with the camera at fault named."""
+"""Calibration records: the result of every reader, validated on construction."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,24 +13,24 @@ from page4d.geometry.distortion import Distortion
 from page4d.geometry.rotation import rotation_defect
 
 ROTATION_TOLERANCE = 1e-3
-"""Largest entry of |R^T R - I| that counts as rounding; files often carry 4 to 7 digits."""
+"""Largest entry of |R^T R - I| attributed to rounding; files often have 4 to 7 digits."""
 
-LARGEST_SIDE_PX = 1_000_000
-"""Image sides beyond this are a damaged file, not a camera."""
+MAX_SIDE_PX = 1_000_000
+"""Image side above which a file is considered damaged."""
 
-CORRECT_THE_FILE = "correct the calibration file or calibrate again"
+CORRECTION_HINT = "correct the calibration file or calibrate again"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedCamera:
-    """A camera as a calibration file describes it, in page4d's conventions and in float64.
+    """A camera of a calibration file, in page4d's conventions and in float64.
 
-    `intrinsics` [3, 3] are px with the top-left pixel's centre at (0.5, 0.5), for an image of `image_size` (height,
-    width), or None where the file does not state it. `world_to_camera` is [4, 4], or [F, 4, 4] for a camera that
-    moves; then `frames` names its F frames by file stem, or `times` gives them in seconds on the common clock.
+    `intrinsics` [3, 3] are in px with the top-left pixel's centre at (0.5, 0.5). `image_size` is (height, width), or
+    None if the file does not declare it. `world_to_camera` is [4, 4], or [F, 4, 4] for a moving camera: its F frames
+    are identified by `frames` (file stems) or `times` (seconds on the common clock).
 
     Raises:
-        InputError: if a matrix is not what its name says; the message names the camera.
+        InputError: if a matrix or the image size is invalid.
     """
 
     name: str
@@ -46,13 +46,13 @@ class CalibratedCamera:
         self._check_pose()
         if self.image_size is not None:
             height, width = self.image_size
-            sane = min(height, width) > 0 and max(height, width) <= LARGEST_SIDE_PX
-            self._check(sane, f"the image size is {width}x{height}")
+            plausible = min(height, width) > 0 and max(height, width) <= MAX_SIDE_PX
+            self._check(plausible, f"the image size is {width}x{height}")
 
     def _check_intrinsics(self) -> None:
         shape = tuple(self.intrinsics.shape)
-        self._check(shape == (3, 3), f"the intrinsics have shape {shape}, not (3, 3)")
-        self._check(bool(torch.isfinite(self.intrinsics).all()), "the intrinsics hold a number that is not finite")
+        self._check(shape == (3, 3), f"the intrinsics have shape {shape}, expected (3, 3)")
+        self._check(bool(torch.isfinite(self.intrinsics).all()), "the intrinsics contain a non-finite number")
         focal = float(min(self.intrinsics[0, 0], self.intrinsics[1, 1]))
         self._check(focal > 0, f"the focal length is {focal:g} px")
         lower = [*self.intrinsics[2].tolist(), float(self.intrinsics[1, 0])]
@@ -61,25 +61,26 @@ class CalibratedCamera:
     def _check_pose(self) -> None:
         shape = tuple(self.world_to_camera.shape)
         valid = shape[-2:] == (4, 4) and len(shape) in (2, 3) and 0 not in shape
-        self._check(valid, f"the pose has shape {shape}, not (4, 4) or (frames, 4, 4)")
-        self._check(bool(torch.isfinite(self.world_to_camera).all()), "the pose holds a number that is not finite")
+        self._check(valid, f"the pose has shape {shape}, expected (4, 4) or (frames, 4, 4)")
+        self._check(bool(torch.isfinite(self.world_to_camera).all()), "the pose contains a non-finite number")
         rotation = self.world_to_camera[..., :3, :3]
         worst = float(rotation_defect(rotation).max())
         determinant = float(torch.linalg.det(rotation).min())
-        self._check(worst <= ROTATION_TOLERANCE, f"rotation is not a rotation matrix (det {determinant:.2f})")
+        self._check(worst <= ROTATION_TOLERANCE, f"the rotation is not a rotation matrix (det {determinant:.2f})")
         last = self.world_to_camera.new_tensor([0.0, 0.0, 0.0, 1.0])
-        self._check(bool((self.world_to_camera[..., 3, :] == last).all()), "the pose's last row is not 0 0 0 1")
+        self._check(bool((self.world_to_camera[..., 3, :] == last).all()), "the last row of the pose is not 0 0 0 1")
         for key, values in (("frames", self.frames), ("times", self.times)):
-            counts = values is None or (len(shape) == 3 and len(values) == shape[0])
-            self._check(counts, f"the {key} are not as many as the poses")
+            num_poses = shape[0] if len(shape) == 3 else 1
+            fits = values is None or (len(shape) == 3 and len(values) == num_poses)
+            self._check(fits, f"{len(values or ())} {key} for {num_poses} poses")
 
     def _check(self, holds: bool, found: str) -> None:
         if not holds:
-            raise InputError(f"camera {self.name}: {found}", CORRECT_THE_FILE)
+            raise InputError(f"camera {self.name}: {found}", CORRECTION_HINT)
 
     @property
     def is_static(self) -> bool:
-        """True if the camera stands still."""
+        """True if the camera does not move."""
         return self.world_to_camera.ndim == 2
 
 
@@ -87,29 +88,31 @@ class CalibratedCamera:
 class Calibration:
     """All cameras of a calibration file.
 
-    `scale` says whether the cameras stand in metres. `file_unit` is the unit that the file states ("m", "cm", "mm"),
-    None where it states none. `notices` are texts that the user should see although the file could be read.
+    `scale` is METRIC if the camera positions are in metres. `file_unit` is the unit that the file declares ("m", "cm"
+    or "mm"), or None. `notices` are warnings about a readable file. `format` is set by `read_calibration`.
 
     Raises:
-        InputError: if there is no camera or two share a name; the message names the file.
+        InputError: if there is no camera, or two cameras have the same name.
     """
 
     path: Path
-    format: str
     scale: Scale
     cameras: tuple[CalibratedCamera, ...]
+    format: str = ""
     file_unit: str | None = None
     notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         label = self.path.name or str(self.path)
         if not self.cameras:
-            raise InputError(f"cannot read calibration '{label}': it holds no camera", CORRECT_THE_FILE)
-        twice = sorted({name for name in self.names if self.names.count(name) > 1})
-        if twice:
-            raise InputError(f"{label}: camera {twice[0]}: the name appears twice", "give every camera its own name")
+            raise InputError(f"cannot read calibration '{label}': it contains no camera", CORRECTION_HINT)
+        repeated = sorted({name for name in self.names if self.names.count(name) > 1})
+        if repeated:
+            raise InputError(
+                f"{label}: camera {repeated[0]}: the name appears twice", "give each camera its own name"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Camera names in the file's order."""
+        """Camera names in the order of the file."""
         return tuple(camera.name for camera in self.cameras)

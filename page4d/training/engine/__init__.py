@@ -1,1 +1,1 @@
-"""The training loop and what it runs on."""
+"""Training engine: the loop, checkpoints, optimizers, schedules and logs that all training runs share."""

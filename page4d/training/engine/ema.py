@@ -1,4 +1,4 @@
-"""A moving average of a network's weights, which is better than the weights of any one step."""
+"""Exponential moving average (EMA) of network weights."""
 
 import copy
 from typing import Generic, TypeVar
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 Network = TypeVar("Network", bound=nn.Module)
 
 
-class WeightAverage(Generic[Network]):
-    """Follows a network; young averages forget faster, so that they are not held back by the first weights.
+class EMA(Generic[Network]):
+    """An averaged copy of a network, with decay warm-up.
 
     Source: the warm-up min(decay, (1 + n) / (10 + n)) of TensorFlow's ExponentialMovingAverage.
     """
@@ -21,9 +21,9 @@ class WeightAverage(Generic[Network]):
 
     @torch.no_grad()
     def update(self, network: nn.Module, step: int) -> None:
-        """Move towards the weights after a step."""
+        """Average in the weights after a step; buffers are copied."""
         decay = min(self._decay, (1 + step) / (10 + step))
-        mine: list[Tensor] = list(self.network.parameters())
-        torch._foreach_lerp_(mine, list(network.parameters()), 1 - decay)
+        averages: list[Tensor] = list(self.network.parameters())
+        torch._foreach_lerp_(averages, list(network.parameters()), 1 - decay)
         for kept, current in zip(self.network.buffers(), network.buffers(), strict=True):
             kept.copy_(current)

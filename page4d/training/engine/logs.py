@@ -1,28 +1,30 @@
-"""What a run writes about itself while it runs: `metrics.jsonl` always, TensorBoard's files if asked for."""
+"""Logs of a run: `metrics.jsonl`, and TensorBoard files on request."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from page4d.errors import CapabilityError, InputError
 from page4d.io.atomic import output_error, write_bytes_atomic
 
+_CURVE_POINTS = 24
+
 
 class Log(Protocol):
-    """Takes values of a kind (step, evaluation, baselines); each names its `step`."""
+    """Receives records of a kind (step, evaluation, baselines), each with its `step`."""
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Take a record."""
+        """Write a record."""
         ...
 
     def close(self) -> None:
-        """Leave everything on disk."""
+        """Flush everything to disk."""
         ...
 
 
 class MetricsFile:
-    """Lines are appended and flushed one by one; a run that goes back drops the lines after its position."""
+    """Appends and flushes one line per record; lines after the step at which a run resumes are dropped."""
 
     def __init__(self, path: Path, step: int) -> None:
         kept = [line for line in read_metrics(path) if line["step"] <= step] if path.is_file() else []
@@ -48,7 +50,7 @@ class MetricsFile:
 
 
 class TensorBoardLog:
-    """The same numbers as scalars, named by their place, such as `losses/depth`.
+    """Writes the same numbers as TensorBoard scalars, such as `step/losses/depth`.
 
     Raises:
         CapabilityError: if TensorBoard is not installed.
@@ -73,16 +75,27 @@ class TensorBoardLog:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a metrics file; a last line that a kill cut short is left out.
+    """Read a metrics file without an incomplete last line.
 
     Raises:
-        InputError: if the file is missing or another line is damaged.
+        InputError: if the file is missing or a complete line is damaged.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' cannot be read: {error}", "move it away; it is only a record") from error
+        raise InputError(f"'{path}' cannot be read: {error}", "move it away; training does not need it") from error
+
+
+def summarize_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return about 24 points of the loss, and all metrics on held-out scenes."""
+    steps = [line for line in metrics if line["kind"] == "step"]
+    chosen = steps[:: max(1, len(steps) // _CURVE_POINTS)]
+    return {
+        "loss": [[line["samples"], line["losses"]["total"]] for line in chosen],
+        "held_out": [[line["samples"], line["figures"]] for line in metrics if line["kind"] == "evaluation"],
+        "baselines": [line["figures"] for line in metrics if line["kind"] == "baselines"],
+    }
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal before they are applied."""
+"""Muon: momentum SGD with orthogonalized matrix updates."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,7 +13,7 @@ _ITERATIONS = 5
 
 
 class Muon(Optimizer):
-    """Steps whose singular values are all near 1, scaled so that wide and tall matrices move alike.
+    """Muon for matrices: updates with singular values near 1, scaled by the aspect ratio.
 
     Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024 (Nesterov momentum, five
     iterations, factor sqrt(max(1, rows / columns))).
@@ -26,7 +26,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Move every matrix that has a gradient."""
+        """Update every matrix that has a gradient."""
         loss = None if closure is None else closure()
         for group in self.param_groups:
             for parameter in group["params"]:

@@ -1,15 +1,13 @@
-"""What a run tells whoever watches it."""
+"""Progress reports of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from page4d.training.validation.validation_metrics import Figures
-
 
 @dataclass(frozen=True, kw_only=True)
 class StepReport:
-    """The mean over the steps since the last report. `eta_s` is None where the end is not known."""
+    """Means over the steps since the previous report. `eta_s` is None while it cannot be estimated."""
 
     step: int
     samples: int
@@ -23,30 +21,34 @@ class StepReport:
     losses: Mapping[str, float]
 
 
+Evaluation = Mapping[str, Mapping[str, Mapping[str, float | None]]]
+"""Metrics by scene family, row of the table, and metric."""
+
+
 class TrainObserver(Protocol):
-    """Shown what happens; changes nothing."""
+    """Receives progress reports."""
 
     def step(self, report: StepReport) -> None:
-        """Take note of the latest steps."""
+        """Receive the report on the latest steps."""
         ...
 
-    def evaluation(self, step: int, figures: Mapping[str, Mapping[str, Figures]]) -> None:
-        """Take note of held-out figures of every family."""
+    def evaluation(self, step: int, metrics: Evaluation) -> None:
+        """Receive metrics on held-out scenes after a step."""
         ...
 
     def message(self, text: str) -> None:
-        """Take note of something worth a line."""
+        """Receive a line of text."""
         ...
 
 
 class SilentObserver:
-    """Shows nothing."""
+    """Discards all reports."""
 
     def step(self, report: StepReport) -> None:
-        """Ignore a report."""
+        """Discard a report."""
 
-    def evaluation(self, step: int, figures: Mapping[str, Mapping[str, Figures]]) -> None:
-        """Ignore figures."""
+    def evaluation(self, step: int, metrics: Evaluation) -> None:
+        """Discard metrics."""
 
     def message(self, text: str) -> None:
-        """Ignore a message."""
+        """Discard a message."""

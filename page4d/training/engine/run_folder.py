@@ -1,4 +1,4 @@
-"""Where a run keeps its files."""
+"""Files of a run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,35 +12,40 @@ class RunFolder:
 
     @property
     def config(self) -> Path:
-        """The configuration."""
+        """Configuration."""
         return self.path / "config.json"
 
     @property
     def checkpoint(self) -> Path:
-        """The run as it stands."""
+        """Latest checkpoint."""
         return self.path / "checkpoint.pt"
 
     @property
     def stable(self) -> Path:
-        """The run before its rate began to fall: from here it goes on if it is given more time."""
+        """Checkpoint before the learning rate decay, from which a run with a longer budget continues."""
         return self.path / "stable.pt"
 
     @property
     def metrics(self) -> Path:
-        """One line a report."""
+        """Losses and metrics, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def tensorboard(self) -> Path:
-        """TensorBoard's files."""
+        """TensorBoard files."""
         return self.path / "tensorboard"
 
     @property
     def weights(self) -> Path:
-        """The averaged weights."""
+        """EMA weights of a supervised run."""
         return self.path / "weights.safetensors"
 
     @property
+    def encoder(self) -> Path:
+        """Encoder of a pretraining run."""
+        return self.path / "encoder.safetensors"
+
+    @property
     def curve(self) -> Path:
-        """The picture of the run."""
+        """Chart of losses and metrics."""
         return self.path / "curve.png"

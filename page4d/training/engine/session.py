@@ -1,137 +1,147 @@
-"""What surrounds every run: its folder for one process group, its logs, and how it ends before its time."""
+"""Start and end of a run: its folder, processes and logs, and what a resumed run continues."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import torch
 
-from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
-from page4d.inference.memory import is_out_of_memory
+from page4d.choices import Precision
+from page4d.errors import MemoryBudgetError, UsageError
+from page4d.inference.memory_budget import is_out_of_memory
 from page4d.io.atomic import claim_output, write_bytes_atomic
-from page4d.training.engine.distributed import Team, open_team
+from page4d.io.config import config_to_json
+from page4d.training.engine.checkpoint import AnyCheckpoint
+from page4d.training.engine.distributed import ProcessGroup, local_device, open_process_group
 from page4d.training.engine.logs import Log, MetricsFile, TensorBoardLog
+from page4d.training.engine.loop import LoopContext
+from page4d.training.engine.progress import SilentObserver, TrainObserver
 from page4d.training.engine.run_folder import RunFolder
-from page4d.training.engine.step_plan import Budget, Position, is_finished
+from page4d.training.engine.step import LoopState
+from page4d.training.engine.step_plan import Budget, is_finished
+from page4d.weights.placement import choose_device, choose_precision
 
 
-class Stored(Protocol):
-    """What a checkpoint of any kind of run says."""
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A run in the folder `out`: a new one, or the one in it. `precision` replaces that of its configuration."""
 
-    @property
-    def position(self) -> Position:
-        """Where the run stands."""
-        ...
-
-    @property
-    def budget(self) -> Budget | None:
-        """When it ends, if it says so."""
-        ...
+    out: Path
+    resume: bool = False
+    precision: Precision | None = None
+    device: str = "auto"
+    tensorboard: bool = False
 
 
-StoredRun = TypeVar("StoredRun", bound=Stored)
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """A run with its locked folder and connected processes; `stop` returns the number of a signal once one came."""
+
+    folder: RunFolder
+    device: torch.device
+    group: ProcessGroup
+    observer: TrainObserver
+    stop: Callable[[], int | None]
+    tensorboard: bool
+
+    @contextmanager
+    def open_context(self, state: LoopState, budget: Budget, memory_hint: str) -> Iterator[LoopContext]:
+        """Write the configuration and open the logs while the body trains.
+
+        Raises:
+            CapabilityError: if TensorBoard is requested and not installed.
+            OutputError: if a file cannot be written.
+            MemoryBudgetError: if the body runs out of memory; `memory_hint` is the advice.
+        """
+        self.group.wait()
+        logs = self._open_logs(state) if self.group.is_main else []
+        try:
+            yield LoopContext(
+                folder=self.folder,
+                budget=budget,
+                device=self.device,
+                precision=choose_precision(state.config.precision, self.device),
+                group=self.group,
+                logs=logs,
+                observer=self.observer if self.group.is_main else SilentObserver(),
+                stop=self.stop,
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryBudgetError(f"out of memory: {error}", memory_hint) from error
+        finally:
+            for log in logs:
+                log.close()
+
+    def _open_logs(self, state: LoopState) -> list[Log]:
+        write_bytes_atomic(self.folder.config, (config_to_json(state.config, indent=1) + "\n").encode())
+        logs: list[Log] = [MetricsFile(self.folder.metrics, state.position.step)]
+        if self.tensorboard:
+            logs.append(TensorBoardLog(self.folder.tensorboard, state.position.step))
+        return logs
 
 
 @contextmanager
-def open_session(folder: RunFolder, device: torch.device, *, resume: bool) -> Iterator[Team]:
-    """Join the other processes and keep all others out of the folder.
+def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[], int | None]) -> Iterator[Session]:
+    """Lock the folder of a run and join its other processes.
 
     Raises:
         UsageError: if the folder holds a run that is not to be resumed.
-        OutputError: if another process writes to it.
+        OutputError: if another run writes to the folder.
     """
+    device, folder = local_device(choose_device(request.device)), RunFolder(request.out)
     with ExitStack() as stack:
-        stack.enter_context(flushing_denormals())
-        team = stack.enter_context(open_team(device))
-        if team.leads:
+        stack.enter_context(_flushing_denormals())
+        group = stack.enter_context(open_process_group(device))
+        if group.is_main:
             stack.enter_context(claim_output(folder.path))
-        if folder.checkpoint.exists() and not resume:
+        if folder.checkpoint.exists() and not request.resume:
             raise UsageError(f"'{folder.path}' holds a run already", "pass --resume, or choose another folder")
-        yield team
+        yield Session(
+            folder=folder,
+            device=device,
+            group=group,
+            observer=observer,
+            stop=stop,
+            tensorboard=request.tensorboard,
+        )
+
+
+def find_resumed(
+    folder: RunFolder,
+    read: Callable[[Path], AnyCheckpoint],
+    requested: Callable[[AnyCheckpoint], Budget | None],
+    options: str,
+) -> tuple[AnyCheckpoint, Budget]:
+    """Return the checkpoint to resume and its budget; with another budget, the one before the learning rate decay.
+
+    `requested` returns the budget that the user asks for; `options` names the options that set it.
+
+    Raises:
+        UsageError: if there is no budget, or if the run has reached its end.
+        InputError: if there is no checkpoint.
+    """
+    stored = read(folder.checkpoint)
+    budget = requested(stored) or stored.budget
+    if budget is None:
+        raise UsageError(f"'{folder.checkpoint}' has no budget", f"pass {options}")
+    if stored.position.decay_start is not None and budget != stored.budget:
+        stored = read(folder.stable)
+    if is_finished(stored.position, budget):
+        raise UsageError(
+            f"the run in '{folder.path}' is finished: {stored.position.samples} samples",
+            f"give a larger {options} to continue from before the learning rate decay",
+        )
+    return stored, budget
 
 
 @contextmanager
-def flushing_denormals() -> Iterator[None]:
-    """Let numbers below 1e-38 be zero: gradients are full of them, and a CPU takes some 40 times as long for each."""
+def _flushing_denormals() -> Iterator[None]:
+    """Flush denormals to zero: gradients contain many, and a CPU takes about 40 times as long for each."""
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
         torch.set_flush_denormal(False)
-
-
-def find_resumed(
-    read: Callable[[Path], StoredRun], folder: RunFolder, budget: Budget | None, ends: str
-) -> tuple[StoredRun, Budget]:
-    """Return where a run goes on; one whose rate has begun to fall goes back to before that for another budget.
-
-    `ends` names the options that give a budget.
-
-    Raises:
-        UsageError: if nobody says when it ends.
-        InputError: if there is no checkpoint.
-    """
-    stored = read(folder.checkpoint)
-    budget = budget or stored.budget
-    if budget is None:
-        raise UsageError(f"'{folder.checkpoint}' does not say when the run ends", f"pass {ends}")
-    if stored.position.decay_start is not None and budget != stored.budget:
-        stored = read(folder.stable)
-    return stored, budget
-
-
-def check_unfinished(folder: RunFolder, position: Position, budget: Budget, ends: str) -> None:
-    """Refuse to continue a run that has reached its end.
-
-    Raises:
-        UsageError: if it has.
-    """
-    if is_finished(position, budget):
-        raise UsageError(
-            f"the run in '{folder.path}' is finished: {position.samples} samples",
-            f"give it more, and it goes on from before its rate fell: {ends}",
-        )
-
-
-def open_logs(folder: RunFolder, config: str, step: int, team: Team, *, tensorboard: bool) -> list[Log]:
-    """Write down the configuration and open what the first process writes while it runs.
-
-    Raises:
-        CapabilityError: if TensorBoard is wanted and not installed.
-        OutputError: if a file cannot be written.
-    """
-    if not team.leads:
-        return []
-    write_bytes_atomic(folder.config, (config + "\n").encode())
-    logs: list[Log] = [MetricsFile(folder.metrics, step)]
-    if tensorboard:
-        logs.append(TensorBoardLog(folder.tensorboard, step))
-    return logs
-
-
-@contextmanager
-def closing(logs: list[Log], less_memory: str) -> Iterator[None]:
-    """Close the logs in the end, and say with advice where memory does not suffice.
-
-    Raises:
-        MemoryBudgetError: if it does not.
-    """
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise MemoryBudgetError(f"out of memory: {error}", less_memory) from error
-    finally:
-        for log in logs:
-            log.close()
-
-
-def interrupted(folder: RunFolder, step: int, signal_number: int | None) -> InterruptedRunError:
-    """Say where a stopped run stands."""
-    return InterruptedRunError(
-        f"interrupted after step {step}, which is saved in '{folder.checkpoint}'",
-        "continue with --resume",
-        signal_number or 15,
-    )

@@ -1,1 +1,1 @@
-"""Supervised training of networks."""
+"""Supervised training of networks on synthetic captures and on captures with ground truth."""

@@ -1,4 +1,4 @@
-"""Samples of a capture with truth on disk: windows of its instants seen by some of its views."""
+"""Training samples from captures with ground truth on disk: windows of instants of a subset of views."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from page4d.ground_truth import GroundTruth
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
-from page4d.training.engine.step_plan import BatchRequest
+from page4d.training.supervised.curriculum import BatchRequest
 
-_LONGEST_STRIDE = 4
-_AT_ONCE = 8
-"""Instants decoded together."""
+_MAX_STRIDE = 4
+_DECODED_TOGETHER = 8
+"""Instants per decoded batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Frames:
-    """A whole capture at the size of a network's images, kept in memory at 8 to 9 bytes a pixel."""
+    """A capture at the size of network images, in memory with 8 to 9 bytes per pixel."""
 
     images: UInt8[Tensor, "T V 3 H W"]
     valid: Bool[Tensor, "T V H W"]
@@ -38,10 +38,10 @@ class _Frames:
 
 
 class CaptureSource:
-    """Draws windows from a folder as `page4d synthesize` writes it: videos or images, and `truth` beside them.
+    """Draws windows from a folder as `page4d synthesize` writes it: videos or images, and a folder `truth`.
 
-    Images cover the network's canvas and are cut evenly at two sides. A capture with fewer views or instants than
-    a step asks for gives those that it has.
+    Images are scaled to cover the canvas and center-cropped. A capture with fewer views or instants than a step
+    requests provides all of them.
 
     Raises:
         InputError: if the folder has no cameras, no depth, or cannot be read.
@@ -53,7 +53,7 @@ class CaptureSource:
         self._frames: dict[tuple[int, int], _Frames] = {}
 
     def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
-        """Cut one window for every number."""
+        """Return one window per sample number."""
         size = request.image_size
         if size not in self._frames:
             self._frames[size] = _decode(self._scene, size)
@@ -74,23 +74,23 @@ class CaptureSource:
         )
 
     def _window(self, sample: int, request: BatchRequest) -> tuple[Tensor, Tensor]:
-        """Draw instants in order and views in any order: the first one is the world of the network."""
+        """Draw increasing instants and shuffled views, of which the first defines the world frame."""
         random = np.random.default_rng((self._run_seed, sample))
         length = min(request.num_times, self._scene.num_times)
-        longest = (self._scene.num_times - 1) // max(1, length - 1)
-        stride = int(random.integers(1, min(_LONGEST_STRIDE, max(1, longest)) + 1))
+        max_stride = (self._scene.num_times - 1) // max(1, length - 1)
+        stride = int(random.integers(1, min(_MAX_STRIDE, max(1, max_stride)) + 1))
         start = int(random.integers(self._scene.num_times - stride * (length - 1)))
         views = random.permutation(self._scene.num_views)[: request.num_views]
         return start + stride * torch.arange(length), torch.from_numpy(views)
 
 
 def _open(folder: Path) -> Scene:
-    """Open a capture at the frames whose depth is known."""
+    """Open a capture at the frames with known depth."""
     truth = open_truth(folder)
-    lacking = [view.name for view in truth.views if not view.depth_files]
-    if lacking:
+    missing = [view.name for view in truth.views if not view.depth_files]
+    if missing:
         raise InputError(
-            f"'{folder}' has no depth for {', '.join(lacking)}", "give a capture with depth of every view"
+            f"'{folder}' has no depth for {', '.join(missing)}", "give a capture with depth of every view"
         )
     numbers = sorted(truth.views[0].depth_files)
     masks = truth.folder / "dynamic"
@@ -106,9 +106,9 @@ def _open(folder: Path) -> Scene:
 def _decode(scene: Scene, canvas: tuple[int, int]) -> _Frames:
     """Read the whole capture once."""
     transforms = tuple(_covering(view.source.size, canvas) for view in scene.views)
-    starts = range(0, scene.num_times, _AT_ONCE)
+    starts = range(0, scene.num_times, _DECODED_TOGETHER)
     with open_placed_batches(scene, transforms) as reader:
-        parts = [reader.read(start, min(start + _AT_ONCE, scene.num_times)) for start in starts]
+        parts = [reader.read(start, min(start + _DECODED_TOGETHER, scene.num_times)) for start in starts]
     cameras = [part.cameras for part in parts if part.cameras is not None]
     depths = [part.depth for part in parts if part.depth is not None]
     masks = [part.dynamic for part in parts if part.dynamic is not None]
@@ -125,9 +125,9 @@ def _decode(scene: Scene, canvas: tuple[int, int]) -> _Frames:
 
 
 def _covering(original: tuple[int, int], canvas: tuple[int, int]) -> PixelTransform:
-    """Scale an image until it covers the canvas; what sticks out is cut away evenly."""
+    """Scale an image to cover the canvas and crop it at the center."""
     factor = max(canvas[0] / original[0], canvas[1] / original[1])
-    height, width = (max(round(side * factor), least) for side, least in zip(original, canvas, strict=True))
+    height, width = (max(round(side * factor), minimum) for side, minimum in zip(original, canvas, strict=True))
     return PixelTransform(
         original_size=original,
         content_size=(height, width),

@@ -1,283 +1,176 @@
-"""What a training run does, as frozen records that live as JSON in its folder and in the weights it makes."""
+"""Configuration of supervised training, stored as JSON in the folder of the run and in its weights."""
 
-import json
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
 
+from page4d.choices import SceneFamily
 from page4d.errors import UsageError
+from page4d.io.config import config_from_json, config_record, config_to_json
 from page4d.models.config import PRESETS, NetworkConfig
-from page4d.synthetic.sampler import SceneFamily
+from page4d.training.engine.config import Fraction, RunConfig
 from page4d.training.supervised.losses import LossConfig
-from page4d.weights.placement import Precision
-
-_STRICT = {"extra": "forbid"}
+from page4d.training.validation.held_out import HeldOutScenes
 
 SYNTHETIC = "synthetic"
 """The source that renders its captures; every other source is a folder."""
 
-
-class OptimizerKind(StrEnum):
-    """What turns gradients into steps."""
-
-    ADAMW = "adamw"
-    MUON = "muon"
-    """Muon for the matrices inside the network, AdamW for everything else."""
+_Side = Annotated[int, Field(ge=8)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """Step sizes and what guards them; `muon_learning_rate` is for the matrices that Muon moves."""
+@config_record("sample shape")
+class SampleShape:
+    """Number of instants and views of a sample, with its relative frequency."""
 
-    __pydantic_config__ = _STRICT
-
-    kind: OptimizerKind = OptimizerKind.ADAMW
-    learning_rate: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = 0.02
-    muon_learning_rate: float = 0.02
-    muon_momentum: float = 0.95
-    warmup_steps: int = 300
-    max_gradient_norm: float = 1.0
-    average_decay: float = 0.999
-    """Of the moving average of the weights, which is what is evaluated and written."""
-    max_skipped: int = 50
-    """Steps in a row whose gradient is not finite, before the run gives up."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", OptimizerKind(self.kind))
-        positive = (self.learning_rate, self.muon_learning_rate, self.max_gradient_norm, self.max_skipped)
-        fractions = (*self.betas, self.muon_momentum, self.average_decay)
-        if min(positive) <= 0 or self.weight_decay < 0 or self.warmup_steps < 0:
-            raise UsageError(
-                f"optimizer: {asdict(self)}", "give positive rates and norms, and no negative decay or warm-up"
-            )
-        if not all(0 <= value < 1 for value in fractions):
-            raise UsageError(f"optimizer: {asdict(self)}", "give betas, momentum and average_decay from 0 to below 1")
+    times: PositiveInt
+    views: PositiveInt
+    weight: NonNegativeFloat = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shot:
-    """How many instants and views a sample has; `weight` says how often, relative to the others."""
+@config_record("scene family")
+class FamilyConfig:
+    """Relative frequency of a family of synthetic scenes among those that fit the number of views.
 
-    __pydantic_config__ = _STRICT
-
-    times: int
-    views: int
-    weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.times < 1 or self.views < 1 or self.weight < 0:
-            raise UsageError(
-                f"shot of {self.times} times and {self.views} views, weight {self.weight:g}", "give at least one each"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """How often a family of synthetic scenes is drawn, relative to the others that fit the number of views.
-
-    `spacing_deg` between neighbouring cameras replaces the family's own range.
+    `spacing_deg` between neighbouring cameras replaces the range of the family.
     """
 
-    __pydantic_config__ = _STRICT
-
     name: SceneFamily
-    weight: float = 1.0
+    weight: NonNegativeFloat = 1.0
     spacing_deg: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", SceneFamily(self.name))
         low, high = self.spacing_deg or (0.0, 0.0)
-        if self.weight < 0 or not 0 <= low <= high <= 180:
+        if not 0 <= low <= high <= 180:
             raise UsageError(
-                f"family {self.name}: weight {self.weight:g}, spacing_deg {self.spacing_deg}",
-                "give no negative weight, and angles in order from 0 to 180",
+                f"scene family: spacing_deg of {self.name} is {self.spacing_deg}",
+                "give angles in order from 0 to 180",
             )
 
     def fits(self, num_views: int) -> bool:
-        """Tell whether this family has rigs of so many cameras."""
+        """Return whether this family has rigs of this number of cameras."""
         return num_views == 1 or self.name is not SceneFamily.SINGLE
 
 
 ALL_FAMILIES = (
-    Family(name=SceneFamily.ARC, weight=0.5),
-    Family(name=SceneFamily.RING, weight=0.25),
-    Family(name=SceneFamily.HANDHELD, weight=0.15),
-    Family(name=SceneFamily.SINGLE, weight=0.1),
+    FamilyConfig(name=SceneFamily.ARC, weight=0.5),
+    FamilyConfig(name=SceneFamily.RING, weight=0.25),
+    FamilyConfig(name=SceneFamily.HANDHELD, weight=0.15),
+    FamilyConfig(name=SceneFamily.SINGLE, weight=0.1),
 )
-"""Every family; the last one has one camera."""
 
 
-class Learner(StrEnum):
-    """The part of a network that learns in a stage; the rest waits, at a fraction of the cost."""
+class TrainedPart(StrEnum):
+    """Part of a network that a curriculum stage trains; only that part is computed or differentiated."""
 
     ALL = "all"
     MATCHES = "matches"
-    """The encoder and its matches; a network that looks for none learns as ever."""
+    """The encoder and the matching; all of a network without matching."""
 
     MOTION = "motion"
-    """The head that refines the mask to pixels."""
+    """The motion head."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stage:
-    """A part of the curriculum: what samples are like from `start` on.
+@config_record("stage")
+class CurriculumStage:
+    """A stage of the curriculum: the samples from `start` on.
 
-    `start` is a fraction of the run's budget; `start_sample`, if given, says it in samples instead. `sizes` are
-    (height, width), one of which is drawn for every step. A batch holds as many samples as make up
-    `images_per_batch` images.
+    `start` is a fraction of the budget; `start_sample`, if given, is the sample at which the stage begins instead.
+    One of `sizes`, (height, width), is drawn per step. A batch has about `images_per_batch` images.
     """
 
-    __pydantic_config__ = _STRICT
-
-    start: float = 0.0
+    start: Annotated[float, Field(ge=0, lt=1)] = 0.0
     start_sample: int | None = None
-    sizes: tuple[tuple[int, int], ...]
-    shots: tuple[Shot, ...]
-    families: tuple[Family, ...] = ALL_FAMILIES
-    images_per_batch: int = 16
-    learner: Learner = Learner.ALL
+    sizes: tuple[tuple[_Side, _Side], ...] = Field(min_length=1)
+    shots: tuple[SampleShape, ...] = Field(min_length=1)
+    families: tuple[FamilyConfig, ...] = ALL_FAMILIES
+    images_per_batch: PositiveInt = 16
+    learner: TrainedPart = TrainedPart.ALL
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "learner", Learner(self.learner))
-        if self.learner is Learner.MOTION and any(shot.times < 2 for shot in self.shots):
+        if self.learner is TrainedPart.MOTION and any(shape.times < 2 for shape in self.shots):
             raise UsageError(
-                f"stage at {self.start:g}: motion in shots of one instant", "give shots of several times"
+                f"stage at {self.start:g}: motion in samples of one instant", "give shots of several times"
             )
-        for shot in self.shots:
-            if not any(family.fits(shot.views) and family.weight > 0 for family in self.families):
+        for shape in self.shots:
+            if not any(family.fits(shape.views) and family.weight > 0 for family in self.families):
                 raise UsageError(
-                    f"stage at {self.start:g}: no family for {shot.views} views",
+                    f"stage at {self.start:g}: no family for {shape.views} views",
                     "name another family than single, which has one view",
                 )
-        if not self.sizes or not self.shots or self.images_per_batch < 1 or not 0 <= self.start < 1:
-            raise UsageError(
-                f"stage at {self.start:g} with {len(self.sizes)} sizes, {len(self.shots)} shots, "
-                f"{self.images_per_batch} images a batch",
-                "give a start from 0 to below 1 and at least one of each",
-            )
-        if sum(shot.weight for shot in self.shots) <= 0 or min(min(size) for size in self.sizes) < 8:
-            raise UsageError(
-                f"stage at {self.start:g}: sizes {self.sizes}, no shot with a weight above 0"
-                if sum(shot.weight for shot in self.shots) <= 0
-                else f"stage at {self.start:g}: sizes {self.sizes}",
-                "give sides of at least 8 px and a positive weight",
-            )
+        if not any(shape.weight for shape in self.shots):
+            raise UsageError(f"stage at {self.start:g}: no shot with a weight above 0", "give one a positive weight")
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("source")
 class SourceConfig:
-    """Where samples come from: `synthetic`, or a folder with truth; `weight` says how often, relative to others."""
-
-    __pydantic_config__ = _STRICT
+    """A source of samples, `synthetic` or a folder with ground truth, with its relative frequency."""
 
     path: str = SYNTHETIC
-    weight: float = 1.0
+    weight: NonNegativeFloat = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class HintConfig:
-    """How often a step tells the network what it may be told in use; `cameras` are intrinsics with poses."""
+@config_record("hints")
+class ConditioningProbabilities:
+    """Conditioning probabilities per step; `cameras` are intrinsics and poses, `intrinsics` intrinsics alone."""
 
-    __pydantic_config__ = _STRICT
-
-    intrinsics: float = 0.15
-    cameras: float = 0.25
-    masks: float = 0.0
+    intrinsics: Fraction = 0.15
+    cameras: Fraction = 0.25
+    masks: Fraction = 0.0
 
     def __post_init__(self) -> None:
-        if min(asdict(self).values()) < 0 or self.intrinsics + self.cameras > 1 or self.masks > 1:
-            raise UsageError(f"hints: {asdict(self)}", "give probabilities")
+        if self.intrinsics + self.cameras > 1:
+            raise UsageError(
+                f"hints: intrinsics {self.intrinsics:g} and cameras {self.cameras:g}", "give at most 1 together"
+            )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
-    """What is measured at the end and on the way: `scenes` held-out seeds a family.
+@config_record("evaluation")
+class EvaluationConfig(HeldOutScenes):
+    """Held-out scenes that are evaluated at the end and every `every_steps` or `every_seconds`; 0 is never."""
 
-    That is every so many steps, or seconds; 0 is never. `image_size` is (height, width).
-    """
-
-    __pydantic_config__ = _STRICT
-
-    every_steps: int = 500
-    every_seconds: float = 0.0
-    scenes: int = 16
-    times: int = 2
-    views: int = 4
-    image_size: tuple[int, int] = (64, 80)
+    every_steps: NonNegativeInt = 500
+    every_seconds: NonNegativeFloat = 0.0
+    scenes: PositiveInt = 16
     families: tuple[SceneFamily, ...] = (SceneFamily.ARC, SceneFamily.RING)
 
-    def __post_init__(self) -> None:
-        if (
-            min(self.every_steps, self.every_seconds) < 0
-            or min(self.scenes, self.times, self.views, *self.image_size) < 1
-        ):
-            raise UsageError(f"evaluation: {asdict(self)}", "give positive numbers")
 
+@config_record("training")
+class TrainConfig(RunConfig):
+    """Configuration of a run; the same configuration and seed give the same weights on one machine.
 
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Everything that decides what a run learns; the same record and seed give the same weights on one machine.
-
-    `model` names a preset of the network, or is one; weights to start from, if any, are given to the run and bring
-    their own configuration. `decay_fraction` is the part of the budget at its end over which the rate falls to
-    `final_rate` of its height; `decay_start_sample`, if given, says in samples where that begins. `workers` processes
-    render ahead; 0 renders in between.
+    `model` is a preset of the network, or its configuration; a run that starts from weights keeps theirs.
     """
 
-    __pydantic_config__ = _STRICT
-
     model: str | NetworkConfig
-    seed: int = 0
-    stages: tuple[Stage, ...]
+    stages: tuple[CurriculumStage, ...]
     sources: tuple[SourceConfig, ...] = (SourceConfig(),)
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    hints: HintConfig = field(default_factory=HintConfig)
-    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    decay_fraction: float = 0.2
-    decay_start_sample: int | None = None
-    final_rate: float = 0.0
-    accumulation: int = 1
-    precision: Precision = Precision.AUTO
+    loss: LossConfig = LossConfig()
+    hints: ConditioningProbabilities = ConditioningProbabilities()
+    evaluation: EvaluationConfig = EvaluationConfig()
     compile: bool = False
     checkpoint_blocks: bool = False
-    """Compute activations of the blocks again in the backward pass instead of keeping them."""
-    workers: int = 0
-    save_every_seconds: float = 120.0
-    log_every_steps: int = 20
+    """Recompute activations of the blocks in the backward pass instead of storing them."""
+    workers: NonNegativeInt = 0
+    """Processes that render batches ahead of time; 0 renders between steps."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "precision", Precision(self.precision))
+        super().__post_init__()
         starts = [stage.start for stage in self.stages]
         if not starts or starts[0] != 0 or starts != sorted(starts):
             raise UsageError(f"stages start at {starts}", "begin at 0 and go up")
-        if not self.sources or sum(source.weight for source in self.sources) <= 0 or self.seed < 0:
-            raise UsageError(f"{len(self.sources)} sources, seed {self.seed}", "give a source with a positive weight")
-        if self.hints.masks > 0 and any(stage.learner is Learner.MOTION for stage in self.stages):
-            raise UsageError(f"hints: masks {self.hints.masks:g} where motion is taught", "set masks to 0")
-        if Precision.FP16 is self.precision:
-            raise UsageError("training in fp16", "use bf16, auto or fp32")
-        if not (0 <= self.decay_fraction <= 1 and 0 <= self.final_rate <= 1):
-            raise UsageError(
-                f"decay_fraction {self.decay_fraction:g}, final_rate {self.final_rate:g}", "give numbers from 0 to 1"
-            )
-        if self.accumulation < 1 or self.workers < 0 or self.log_every_steps < 1 or self.save_every_seconds < 0:
-            raise UsageError(
-                f"accumulation {self.accumulation}, workers {self.workers}, log_every_steps {self.log_every_steps}, "
-                f"save_every_seconds {self.save_every_seconds:g}",
-                "give at least 1 batch, 1 step, and no negative number",
-            )
+        if not any(source.weight for source in self.sources):
+            raise UsageError(f"{len(self.sources)} sources without a weight above 0", "give one a positive weight")
+        if self.hints.masks > 0 and any(stage.learner is TrainedPart.MOTION for stage in self.stages):
+            raise UsageError(f"hints: masks {self.hints.masks:g} where motion is trained", "set masks to 0")
 
     @property
     def model_name(self) -> str:
-        """Return what the network is called."""
+        """Name of the network."""
         return self.model if isinstance(self.model, str) else f"a network on {self.model.encoder.kind}"
 
     def network(self) -> NetworkConfig:
-        """Return what the network is.
+        """Return the configuration of the network.
 
         Raises:
             UsageError: if no preset has that name.
@@ -288,27 +181,18 @@ class TrainConfig:
             raise UsageError(f"no network is called '{self.model}'", f"choose from {', '.join(PRESETS)}")
         return PRESETS[self.model]
 
-    def to_json(self, indent: int | None = None) -> str:
-        """Write the record as JSON with sorted keys, on one line unless `indent` is given; equal records alike."""
-        typed = _ADAPTER.validate_python(asdict(self))  # 1 where a float belongs is written as 1.0
-        return json.dumps(asdict(typed), sort_keys=True, indent=indent)
+    def to_json(self) -> str:
+        """Write the record as one line of JSON with sorted keys."""
+        return config_to_json(self)
 
     @staticmethod
     def from_json(text: str) -> "TrainConfig":
-        """Read what `to_json` wrote; what is left out takes its default.
+        """Read what `to_json` wrote; fields that are left out take their defaults.
 
         Raises:
-            UsageError: if the text is no such record, names an unknown field or holds a wrong type.
+            UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
         """
-        try:
-            return _ADAPTER.validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise UsageError(
-                f"training configuration: {place or 'text'}: {first['msg']}",
-                "page4d train --dry-run prints a whole one",
-            ) from error
+        return config_from_json(_ADAPTER, text, "training", "page4d train --dry-run prints a complete one")
 
 
 _ADAPTER = TypeAdapter(TrainConfig)

@@ -1,76 +1,70 @@
-"""What training minimises, part by part. Every part is a mean over what is known, in float32."""
-
-from dataclasses import dataclass
+"""Losses of supervised training, in float32. Every part is a mean over pixels or patches with known ground truth."""
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import NonNegativeFloat
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.errors import UsageError
 from page4d.ground_truth import GroundTruth
+from page4d.io.config import config_record
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
+from page4d.training.engine.config import Fraction
 from page4d.training.supervised.matching_losses import match_position_loss, match_probability_loss, reprojection_loss
 from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
-from page4d.training.supervised.true_matches import Correspondences, true_correspondences
+from page4d.training.supervised.true_matches import TrueCorrespondences, true_correspondences
 
-_LEAST = 1e-4
+_MIN_DEPTH = 1e-4
 _GRADIENT_STEPS = (1, 2, 4)
-"""Distances in pixels over which slopes of depth are compared."""
+"""Distances in pixels of the depth gradient loss."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("losses")
 class LossConfig:
-    """Weights of the parts; a part of weight 0, or of what a network or the truth lacks, is left out.
+    """Weights of the parts; parts without a prediction or ground truth are left out.
 
-    `confidence` is what a unit of log-confidence earns: error times confidence is its price. `refinement` is the
-    factor by which earlier iterations of the camera head count less. `moving_weight` makes up for how little moves.
+    `confidence` is the reward of log-confidence, `refinement` the factor between the weights of consecutive
+    iterations of the camera head, `moving_weight` the weight of moving pixels, which are few.
     """
 
-    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  pydantic's marker, not a field
-
-    rotation: float = 2.0
-    translation: float = 1.0
-    focal: float = 1.0
-    refinement: float = 0.6
-    depth: float = 1.0
-    gradient: float = 0.5
-    points: float = 1.0
-    confidence: float = 0.2
-    rays: float = 1.0
-    match_probability: float = 0.3
-    match_position: float = 0.2
-    reprojection: float = 0.3
-    mask: float = 1.0
-    motion: float = 1.0
-    moving_weight: float = 3.0
+    rotation: NonNegativeFloat = 2.0
+    translation: NonNegativeFloat = 1.0
+    focal: NonNegativeFloat = 1.0
+    refinement: Fraction = 0.6
+    depth: NonNegativeFloat = 1.0
+    gradient: NonNegativeFloat = 0.5
+    points: NonNegativeFloat = 1.0
+    confidence: NonNegativeFloat = 0.2
+    rays: NonNegativeFloat = 1.0
+    match_probability: NonNegativeFloat = 0.3
+    match_position: NonNegativeFloat = 0.2
+    reprojection: NonNegativeFloat = 0.3
+    mask: NonNegativeFloat = 1.0
+    motion: NonNegativeFloat = 1.0
+    moving_weight: NonNegativeFloat = 3.0
     unit: SceneUnit = SceneUnit.MEAN_DISTANCE
-    """What depth and translations are measured in."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "unit", SceneUnit(self.unit))
-        if min(value for value in vars(self).values() if not isinstance(value, str)) < 0 or self.refinement > 1:
-            raise UsageError(f"losses: {vars(self)}", "give no negative weights, and a refinement of at most 1")
+    """Unit of depth and translations."""
 
 
 def losses(output: NetworkOutput, truth: GroundTruth, config: LossConfig) -> dict[str, Tensor]:
-    """Return the parts by name, unweighted, and their weighted sum as "total".
+    """Return the unweighted parts by name, and their weighted sum as "total".
 
-    Networks of this family predict in the frame of the first camera, in a unit that the scene has: see `targets_of`.
+    Predictions are in the frame of the first camera and in the unit of the scene: see `targets_of`.
     """
     targets = targets_of(truth, config.unit)
     parts: dict[str, Tensor] = {}
     if output.pose_encoding_iterations:
         parts |= camera_losses(output.pose_encoding_iterations, targets.pose_encoding, config.refinement)
     if output.depth is not None and output.depth_confidence is not None:
-        slip = (output.depth.float().clamp(min=_LEAST).log() - targets.depth.clamp(min=_LEAST).log()) * targets.known
-        parts["depth"] = weighed_by_confidence(slip.abs(), output.depth_confidence, targets.known, config.confidence)
-        parts["gradient"] = slope_loss(slip, targets.known)
+        log_depth, target = (depth.clamp(min=_MIN_DEPTH).log() for depth in (output.depth.float(), targets.depth))
+        error = (log_depth - target) * targets.known
+        parts["depth"] = confidence_weighted(error.abs(), output.depth_confidence, targets.known, config.confidence)
+        parts["gradient"] = gradient_loss(error, targets.known)
     if output.points is not None and output.points_confidence is not None:
-        apart = (output.points.float() - targets.points).norm(dim=-1) / targets.depth.clamp(min=_LEAST)
-        parts["points"] = weighed_by_confidence(
-            apart * targets.known, output.points_confidence, targets.known, config.confidence
+        distance = (output.points.float() - targets.points).norm(dim=-1) / targets.depth.clamp(min=_MIN_DEPTH)
+        parts["points"] = confidence_weighted(
+            distance * targets.known, output.points_confidence, targets.known, config.confidence
         )
     if output.rays is not None:
         parts["rays"] = ray_loss(output.rays, targets)
@@ -87,7 +81,7 @@ def losses(output: NetworkOutput, truth: GroundTruth, config: LossConfig) -> dic
 
 
 def motion_losses(output: NetworkOutput, truth: GroundTruth) -> dict[str, Tensor]:
-    """Return the loss of a motion head alone, as "motion" and "total"; 0 where nobody knows what moves."""
+    """Return the loss of a motion head alone, as "motion" and "total"; 0 without ground truth of motion."""
     assert output.motion_logit is not None
     loss = output.motion_logit.sum() * 0
     if truth.dynamic is not None:
@@ -98,7 +92,7 @@ def motion_losses(output: NetworkOutput, truth: GroundTruth) -> dict[str, Tensor
 def camera_losses(
     iterations: tuple[Float[Tensor, "B T V 9"], ...], true: Float[Tensor, "B T V 9"], refinement: float
 ) -> dict[str, Tensor]:
-    """Compare pose encodings: Huber of quaternion and translation, log focal lengths; later iterations weigh more.
+    """Return Huber losses of quaternion and translation and the L1 loss of log focal length, over all iterations.
 
     Source: Wang et al. (2025), VGGT, eq. 2, with the weights of iterations of Teed & Deng (2020), RAFT, eq. 7.
     """
@@ -117,7 +111,7 @@ def camera_losses(
     return parts
 
 
-def weighed_by_confidence(
+def confidence_weighted(
     error: Float[Tensor, "*pixels"],
     confidence: Float[Tensor, "*pixels"],
     known: Bool[Tensor, "*pixels"],
@@ -127,27 +121,27 @@ def weighed_by_confidence(
 
     Source: Kendall & Gal (2017), eq. 8, in the form of Wang et al. (2024), DUSt3R, eq. 4.
     """
-    return mean_of(error * confidence.float() - reward * confidence.float().log(), known)
+    return mean_over(error * confidence.float() - reward * confidence.float().log(), known)
 
 
-def slope_loss(slip: Float[Tensor, "*images H W"], known: Bool[Tensor, "*images H W"]) -> Tensor:
-    """Return how much the error of log-depth changes from pixel to pixel, over several distances.
+def gradient_loss(error: Float[Tensor, "*images H W"], known: Bool[Tensor, "*images H W"]) -> Tensor:
+    """Return the gradient loss: the mean difference of the log-depth error between pixels at several distances.
 
     Source: Li & Snavely (2018), MegaDepth, eq. 3.
     """
     parts = []
     for step in _GRADIENT_STEPS:
         for axis in (-1, -2):
-            length = slip.shape[axis] - step
+            length = error.shape[axis] - step
             if length > 0:
-                near, far = slip.narrow(axis, 0, length), slip.narrow(axis, step, length)
+                near, far = error.narrow(axis, 0, length), error.narrow(axis, step, length)
                 both = known.narrow(axis, 0, length) & known.narrow(axis, step, length)
-                parts.append(mean_of((far - near).abs(), both))
-    return torch.stack(parts).mean() if parts else slip.sum() * 0
+                parts.append(mean_over((far - near).abs(), both))
+    return torch.stack(parts).mean() if parts else error.sum() * 0
 
 
 def ray_loss(rays: Float[Tensor, "B T V rows columns 3"], targets: Targets) -> Tensor:
-    """Return the mean distance of unit directions from the true ones."""
+    """Return the mean distance between predicted and true unit directions."""
     grid = (rays.shape[3], rays.shape[4])
     true = patch_directions(targets.cameras.intrinsics, grid, targets.depth.shape[-2] // grid[0])
     distance: Tensor = (rays.flatten(3, 4).float() - true.float()).norm(dim=-1)
@@ -160,9 +154,9 @@ def mask_loss(
     valid: Bool[Tensor, "B T V H W"],
     moving_weight: float,
 ) -> Tensor:
-    """Return cross-entropy, what moves weighing more, plus one minus the Dice overlap.
+    """Return the weighted cross-entropy plus one minus the Dice coefficient.
 
-    Source: Milletari et al. (2016), V-Net, section 3, for the overlap.
+    Source: Milletari et al. (2016), V-Net, section 3, for the Dice coefficient.
     """
     rows, columns = logit.shape[-2:]
     sides = (dynamic.shape[-2] // rows, dynamic.shape[-1] // columns)
@@ -182,7 +176,7 @@ def mask_loss(
 def motion_loss(
     logit: Float[Tensor, "B T V H W"], moving: Bool[Tensor, "B T V H W"], valid: Bool[Tensor, "B T V H W"]
 ) -> Tensor:
-    """Return cross-entropy, plus one minus intersection over union of what moves, scene by scene where anything does.
+    """Return the cross-entropy plus one minus the soft IoU of moving pixels, over scenes with motion.
 
     Source: Rahman & Wang (2016), "Optimizing Intersection-Over-Union in Deep Neural Networks", eq. 2 to 4.
     """
@@ -191,16 +185,16 @@ def motion_loss(
     probability = logit.float().sigmoid() * known
     both = (probability * true).flatten(1).sum(dim=1)
     either = (probability + true).flatten(1).sum(dim=1) - both
-    apart = 1 - both / either.clamp(min=1.0)
-    return entropy + torch.where(true.flatten(1).any(dim=1), apart, 0).mean()
+    iou_loss = 1 - both / either.clamp(min=1.0)
+    return entropy + torch.where(true.flatten(1).any(dim=1), iou_loss, 0).mean()
 
 
-def mean_of(values: Tensor, known: Tensor) -> Tensor:
-    """Return the mean over what is known; 0, with gradients of 0, where nothing is."""
+def mean_over(values: Tensor, known: Tensor) -> Tensor:
+    """Return the mean over known values; 0, with gradients of 0, if there are none."""
     return torch.where(known, values, 0).sum() / known.sum().clamp(min=1)
 
 
-def _match_losses(output: NetworkOutput, true: Correspondences, grid: tuple[int, int]) -> dict[str, Tensor]:
+def _match_losses(output: NetworkOutput, true: TrueCorrespondences, grid: tuple[int, int]) -> dict[str, Tensor]:
     assert output.matches is not None
     parts = {
         "match_probability": match_probability_loss(output.matches, true, grid),
@@ -212,7 +206,7 @@ def _match_losses(output: NetworkOutput, true: Correspondences, grid: tuple[int,
 
 
 def _grid(output: NetworkOutput, targets: Targets) -> tuple[int, int]:
-    """Work out the rows and columns of patches from their number and the shape of the images."""
+    """Return rows and columns of patches, from their number and the aspect ratio of the images."""
     assert output.matches is not None
     height, width = targets.depth.shape[-2:]
     rows = round((output.matches.expected.shape[-2] * height / width) ** 0.5)
@@ -220,10 +214,10 @@ def _grid(output: NetworkOutput, targets: Targets) -> tuple[int, int]:
 
 
 def _huber(difference: Tensor) -> Tensor:
-    """Return the absolute value, rounded off below 0.05."""
+    """Return the Huber loss with threshold 0.05."""
     return functional.smooth_l1_loss(difference, torch.zeros_like(difference), beta=0.05, reduction="none")
 
 
 def _log_tangent(field_of_view: Tensor) -> Tensor:
-    """Return the log of half the image over the focal length."""
+    """Return log tan of half the field of view: the log of half the image over the focal length."""
     return (field_of_view.clamp(0.1, 2.9) / 2).tan().log()

@@ -1,73 +1,85 @@
-"""Training runs by name."""
+"""Presets of supervised training."""
 
 from dataclasses import replace
 
-from page4d.synthetic.sampler import SceneFamily
+from page4d.choices import Precision, SceneFamily
+from page4d.training.engine.optimizers import OptimizerConfig
 from page4d.training.supervised.config import (
+    ConditioningProbabilities,
+    CurriculumStage,
     EvaluationConfig,
-    Family,
-    HintConfig,
-    Learner,
-    OptimizerConfig,
-    Shot,
-    Stage,
+    FamilyConfig,
+    SampleShape,
     TrainConfig,
+    TrainedPart,
 )
 from page4d.training.supervised.losses import LossConfig
 from page4d.training.supervised.targets import SceneUnit
-from page4d.weights.placement import Precision
+
+
+def _shapes(weights: dict[tuple[int, int], float]) -> tuple[SampleShape, ...]:
+    """Return shapes from relative frequencies by (times, views)."""
+    return tuple(SampleShape(times=times, views=views, weight=weight) for (times, views), weight in weights.items())
+
 
 _SMALL = ((64, 80), (80, 64), (72, 72))
 _LARGE = ((96, 128), (112, 112), (128, 96))
 _ALL = (*_LARGE, (64, 80), (80, 64))
 
 _NEAR = (
-    Family(name=SceneFamily.ARC, weight=0.7, spacing_deg=(5, 25)),
-    Family(name=SceneFamily.HANDHELD, weight=0.3),
+    FamilyConfig(name=SceneFamily.ARC, weight=0.7, spacing_deg=(5, 25)),
+    FamilyConfig(name=SceneFamily.HANDHELD, weight=0.3),
 )
-"""Neighbours that see much of the same, to begin with."""
+"""Rigs with covisible neighbours, for the first stages."""
 
 _SEVERAL = (
-    Family(name=SceneFamily.ARC, weight=0.6),
-    Family(name=SceneFamily.HANDHELD, weight=0.3),
-    Family(name=SceneFamily.RING, weight=0.1),
+    FamilyConfig(name=SceneFamily.ARC, weight=0.6),
+    FamilyConfig(name=SceneFamily.HANDHELD, weight=0.3),
+    FamilyConfig(name=SceneFamily.RING, weight=0.1),
 )
-"""Several views, at all distances: for matches."""
+"""Rigs of several views at all spacings, for matching."""
 
-_FIRST_SHOTS = (Shot(times=1, views=2, weight=1), Shot(times=1, views=4, weight=2), Shot(times=2, views=2, weight=1))
-_SHOTS = (
-    Shot(times=1, views=1, weight=0.3),
-    Shot(times=1, views=2, weight=1),
-    Shot(times=1, views=3, weight=1),
-    Shot(times=1, views=4, weight=3),
-    Shot(times=1, views=6, weight=0.5),
-    Shot(times=2, views=2, weight=1),
-    Shot(times=2, views=4, weight=1.5),
-    Shot(times=4, views=1, weight=0.2),
-    Shot(times=4, views=2, weight=0.3),
-    Shot(times=4, views=4, weight=0.3),
+_FIRST_SHAPES = _shapes({(1, 2): 1, (1, 4): 2, (2, 2): 1})
+_SHAPES = _shapes(
+    {
+        (1, 1): 0.3,
+        (1, 2): 1,
+        (1, 3): 1,
+        (1, 4): 3,
+        (1, 6): 0.5,
+        (2, 2): 1,
+        (2, 4): 1.5,
+        (4, 1): 0.2,
+        (4, 2): 0.3,
+        (4, 4): 0.3,
+    }
 )
-"""Mostly one instant: another scene teaches more than another moment of the same."""
+"""Mostly one instant: more scenes train better than more instants per scene."""
 
-_LONG_SHOTS = (*_SHOTS, Shot(times=8, views=2, weight=0.5), Shot(times=3, views=5, weight=0.5))
+_LONG_SHAPES = (*_SHAPES, *_shapes({(8, 2): 0.5, (3, 5): 0.5}))
 
 _DEMO = TrainConfig(
     model="mv-demo",
     stages=(
-        Stage(
+        CurriculumStage(
             start=0.0,
             sizes=_SMALL,
-            shots=_FIRST_SHOTS,
+            shots=_FIRST_SHAPES,
             families=_SEVERAL,
             images_per_batch=32,
-            learner=Learner.MATCHES,
+            learner=TrainedPart.MATCHES,
         ),
-        Stage(
-            start=0.1, sizes=_ALL, shots=_FIRST_SHOTS, families=_SEVERAL, images_per_batch=24, learner=Learner.MATCHES
+        CurriculumStage(
+            start=0.1,
+            sizes=_ALL,
+            shots=_FIRST_SHAPES,
+            families=_SEVERAL,
+            images_per_batch=24,
+            learner=TrainedPart.MATCHES,
         ),
-        Stage(start=0.2, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=16),
-        Stage(start=0.3, sizes=_SMALL, shots=_SHOTS, images_per_batch=16),
-        Stage(start=0.75, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=16),
+        CurriculumStage(start=0.2, sizes=_SMALL, shots=_FIRST_SHAPES, families=_NEAR, images_per_batch=16),
+        CurriculumStage(start=0.3, sizes=_SMALL, shots=_SHAPES, images_per_batch=16),
+        CurriculumStage(start=0.75, sizes=_LARGE, shots=_LONG_SHAPES, images_per_batch=16),
     ),
     loss=LossConfig(confidence=0.4, unit=SceneUnit.TYPICAL_DEPTH),
     workers=1,
@@ -76,17 +88,17 @@ _DEMO = TrainConfig(
 _DEMO_GPU = replace(
     _DEMO,
     stages=(
-        Stage(
+        CurriculumStage(
             start=0.0,
             sizes=_ALL,
-            shots=_FIRST_SHOTS,
+            shots=_FIRST_SHAPES,
             families=_SEVERAL,
             images_per_batch=256,
-            learner=Learner.MATCHES,
+            learner=TrainedPart.MATCHES,
         ),
-        Stage(start=0.1, sizes=_SMALL, shots=_FIRST_SHOTS, families=_NEAR, images_per_batch=256),
-        Stage(start=0.15, sizes=_SMALL, shots=_SHOTS, images_per_batch=256),
-        Stage(start=0.6, sizes=_LARGE, shots=_LONG_SHOTS, images_per_batch=256),
+        CurriculumStage(start=0.1, sizes=_SMALL, shots=_FIRST_SHAPES, families=_NEAR, images_per_batch=256),
+        CurriculumStage(start=0.15, sizes=_SMALL, shots=_SHAPES, images_per_batch=256),
+        CurriculumStage(start=0.6, sizes=_LARGE, shots=_LONG_SHAPES, images_per_batch=256),
     ),
     evaluation=EvaluationConfig(scenes=32),
     workers=0,
@@ -96,29 +108,22 @@ _DEMO_GPU = replace(
 _MOTION = replace(
     _DEMO,
     stages=(
-        Stage(
+        CurriculumStage(
             sizes=(*_SMALL, (96, 128), (96, 128), (128, 96), (112, 112)),
-            shots=(
-                Shot(times=2, views=4, weight=3),
-                Shot(times=2, views=2, weight=1.5),
-                Shot(times=4, views=2, weight=1),
-                Shot(times=3, views=2, weight=0.7),
-                Shot(times=4, views=4, weight=0.7),
-                Shot(times=4, views=1, weight=0.7),
-                Shot(times=6, views=1, weight=0.3),
-                Shot(times=2, views=1, weight=0.3),
+            shots=_shapes(
+                {(2, 4): 3, (2, 2): 1.5, (4, 2): 1, (3, 2): 0.7, (4, 4): 0.7, (4, 1): 0.7, (6, 1): 0.3, (2, 1): 0.3}
             ),
             families=(
-                Family(name=SceneFamily.ARC, weight=0.5),
-                Family(name=SceneFamily.RING, weight=0.15),
-                Family(name=SceneFamily.HANDHELD, weight=0.3),
-                Family(name=SceneFamily.SINGLE, weight=0.05),
+                FamilyConfig(name=SceneFamily.ARC, weight=0.5),
+                FamilyConfig(name=SceneFamily.RING, weight=0.15),
+                FamilyConfig(name=SceneFamily.HANDHELD, weight=0.3),
+                FamilyConfig(name=SceneFamily.SINGLE, weight=0.05),
             ),
-            learner=Learner.MOTION,
+            learner=TrainedPart.MOTION,
         ),
     ),
     optimizer=OptimizerConfig(learning_rate=2e-3, warmup_steps=20, weight_decay=0.01, average_decay=0.99),
-    hints=HintConfig(cameras=0.2, intrinsics=0.1),
+    hints=ConditioningProbabilities(cameras=0.2, intrinsics=0.1),
     decay_fraction=0.6,
     workers=0,
 )
@@ -126,7 +131,11 @@ _MOTION = replace(
 _TINY = TrainConfig(
     model="mv-tiny",
     stages=(
-        Stage(sizes=((28, 42), (42, 28)), shots=(Shot(times=1, views=2), Shot(times=2, views=2)), images_per_batch=4),
+        CurriculumStage(
+            sizes=((28, 42), (42, 28)),
+            shots=_shapes({(1, 2): 1, (2, 2): 1}),
+            images_per_batch=4,
+        ),
     ),
     optimizer=OptimizerConfig(warmup_steps=5, average_decay=0.9),
     evaluation=EvaluationConfig(scenes=2, times=1, views=2, image_size=(28, 42), families=(SceneFamily.ARC,)),
@@ -139,4 +148,4 @@ PRESETS: dict[str, TrainConfig] = {
     "motion": _MOTION,
     "tiny": _TINY,
 }
-"""The default that is shipped, on a CPU and on a GPU; its motion head, taught at the end; and for tests."""
+"""The bundled network on a CPU and on a GPU, its motion head, and a network for tests."""

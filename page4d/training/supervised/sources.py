@@ -1,18 +1,21 @@
-"""Where samples come from: numbers in, truth out."""
+"""Sources of training samples."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from page4d.ground_truth import GroundTruth
-from page4d.synthetic.sampler import ShotRequest, sample_truth
-from page4d.training.engine.step_plan import BatchRequest
-from page4d.training.supervised.seeds import training_seed
+from page4d.synthetic.sampler import SceneRequest, sample_truth
+from page4d.training.supervised.captures import CaptureSource
+from page4d.training.supervised.config import SYNTHETIC, TrainConfig
+from page4d.training.supervised.curriculum import BatchRequest
+from page4d.training.validation.held_out import training_seed
 
 
 class Source(Protocol):
-    """An endless supply of samples; a number always gives the same one."""
+    """An infinite sequence of samples; a sample follows from its number."""
 
     def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
         """Return the samples with these numbers as one batch."""
@@ -20,23 +23,30 @@ class Source(Protocol):
 
 
 class SyntheticSource:
-    """Renders scenes whose seeds follow from the numbers of the samples."""
+    """Renders scenes; the number of a sample determines its seed."""
 
     def __init__(self, run_seed: int) -> None:
         self._run_seed = run_seed
 
     def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
-        """Render one scene for every number."""
-        seeds = [training_seed(self._run_seed, sample) for sample in samples]
-        return sample_truth(seeds, shot_request(request), device)
+        """Render one scene per number."""
+        scenes = SceneRequest(
+            family=request.family.name,
+            spacing_deg=request.family.spacing_deg,
+            num_times=request.num_times,
+            num_views=request.num_views,
+            image_size=request.image_size,
+        )
+        return sample_truth([training_seed(self._run_seed, sample) for sample in samples], scenes, device)
 
 
-def shot_request(request: BatchRequest) -> ShotRequest:
-    """Turn what a step asks for into what the renderer understands."""
-    return ShotRequest(
-        family=request.family.name,
-        spacing_deg=request.family.spacing_deg,
-        num_times=request.num_times,
-        num_views=request.num_views,
-        image_size=request.image_size,
-    )
+def open_sources(config: TrainConfig) -> list[Source]:
+    """Open the sources of a configuration, in its order.
+
+    Raises:
+        InputError: if a folder is not a capture with ground truth.
+    """
+    return [
+        SyntheticSource(config.seed) if source.path == SYNTHETIC else CaptureSource(Path(source.path), config.seed)
+        for source in config.sources
+    ]

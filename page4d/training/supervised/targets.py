@@ -1,4 +1,4 @@
-"""What a network should have said: truth in the world and the unit in which networks are trained."""
+"""Training targets: ground truth in the frame of the first camera and in the unit of the scene."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,39 +12,38 @@ from page4d.geometry.pose_encoding import encode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.ground_truth import GroundTruth
 
-_LEAST_UNIT = 1e-6
+_MIN_UNIT = 1e-6
 
 
 class SceneUnit(StrEnum):
-    """The length that networks call 1 in a scene whose scale images cannot tell."""
+    """Normalization of the scale of a scene, which images do not determine."""
 
     MEAN_DISTANCE = "mean-distance"
-    """Mean distance of all known points from the first camera, as VGGT has it."""
+    """Mean distance of all known points from the first camera, as in VGGT."""
 
     TYPICAL_DEPTH = "typical-depth"
-    """Geometric mean of all known depths, which open ground far away does not move: errors of log-depth then leave
-    nothing to guess of the scale."""
+    """Geometric mean of all known depths, robust to distant ground: it removes the scale from log-depth errors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """GroundTruth in the frame of the first camera and in the unit of training."""
+    """Ground truth in the frame of the first camera and in the unit of training."""
 
     cameras: Cameras
     pose_encoding: Float[Tensor, "B T V 9"]
     depth: Float[Tensor, "B T V H W"]
     points: Float[Tensor, "B T V H W 3"]
     known: Bool[Tensor, "B T V H W"]
-    """Where depth and points mean something."""
+    """Pixels with known depth."""
     dynamic: Bool[Tensor, "B T V H W"] | None
     unit: Float[Tensor, " B"]
-    """Length that became 1."""
+    """Length of one unit of training."""
 
 
 def targets_of(truth: GroundTruth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE) -> Targets:
-    """Bring truth to the world and unit of training, in float32.
+    """Transform ground truth to the frame and unit of training, in float32.
 
-    A scene without a known depth keeps its unit.
+    A scene without known depth keeps its unit.
 
     Source: Wang et al. (2025), VGGT, section 3.3, "ground truth coordinate normalisation".
     """
@@ -58,7 +57,7 @@ def targets_of(truth: GroundTruth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTAN
         unit = _mean(points.norm(dim=-1), known)
     else:
         unit = _mean(torch.where(known, truth.depth, 1).log(), known).exp()
-    unit = torch.where(unit > _LEAST_UNIT, unit, 1)
+    unit = torch.where(unit > _MIN_UNIT, unit, 1)
     scaled = relative.clone()
     scaled[..., :3, 3] = relative[..., :3, 3] / unit.to(relative.dtype)[:, None, None, None]
     cameras = Cameras(world_to_camera=scaled, intrinsics=intrinsics, image_size=truth.cameras.image_size)

@@ -1,4 +1,4 @@
-"""A run in memory: how it begins, goes on and branches off."""
+"""State of supervised training: how a run starts, resumes and branches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,31 +11,31 @@ from torch.optim import Optimizer
 from page4d.errors import UsageError
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.training.engine.ema import WeightAverage
-from page4d.training.engine.optimizers import build_optimizers
+from page4d.training.engine.ema import EMA
+from page4d.training.engine.optimizers import build_optimizers, restore_optimizers
 from page4d.training.engine.step_plan import Budget, Position
-from page4d.training.supervised.checkpoint import Checkpoint
-from page4d.training.supervised.config import Learner, TrainConfig
+from page4d.training.supervised.checkpoint import TrainCheckpoint
+from page4d.training.supervised.config import TrainConfig, TrainedPart
 from page4d.weights.loading import fill_encoder, load_network
 
-_ADDED_LATER = ("motion_head",)
-"""Parts of a network that change nothing until they are trained."""
+_RESIDUAL_PARTS = ("motion_head",)
+"""Parts of a network without effect on its output until they are trained."""
 
 
 @dataclass(kw_only=True)
-class RunState:
-    """What a step changes; `history` says where the first weights came from."""
+class TrainingState:
+    """State that steps change; `history` records the origin of the initial weights."""
 
     config: TrainConfig
     network: ViewTimeNetwork
-    average: WeightAverage[ViewTimeNetwork]
+    average: EMA[ViewTimeNetwork]
     optimizers: list[Optimizer]
     position: Position
     history: Mapping[str, str]
 
-    def snapshot(self, position: Position, budget: Budget) -> Checkpoint:
-        """Return everything as it stands."""
-        return Checkpoint(
+    def snapshot(self, position: Position, budget: Budget) -> TrainCheckpoint:
+        """Return the contents of a checkpoint."""
+        return TrainCheckpoint(
             config=self.config,
             network_config=self.network.config,
             position=position,
@@ -47,12 +47,12 @@ class RunState:
         )
 
 
-def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None) -> RunState:
-    """Start from fresh weights, drawn from the run's seed, perhaps with an encoder that has learned already.
+def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None) -> TrainingState:
+    """Start from random weights, drawn from the run's seed, optionally with a pretrained encoder.
 
     Raises:
-        UsageError: if the configuration names no network.
-        WeightsError: if the file of the encoder cannot be used, or holds another encoder than the network has.
+        UsageError: if the configuration names an unknown network.
+        WeightsError: if the encoder cannot be loaded, or differs from that of the network.
     """
     torch.manual_seed(config.seed)
     network = build_network(config.network())
@@ -63,17 +63,17 @@ def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None
     return _new(config, network.to(device), {"from": origin})
 
 
-def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) -> RunState:
-    """Start from trained weights, whose file says what network they are of.
+def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) -> TrainingState:
+    """Start from trained weights, with the network that their file records.
 
-    Parts that start by doing nothing are added if the configured network has them and is otherwise the same.
+    Residual parts, such as a motion head, are added if the configured network has them and is otherwise the same.
 
     Raises:
-        WeightsError: if they cannot be used.
+        WeightsError: if they cannot be loaded.
     """
     loaded = load_network(path, device)
     network, origin = loaded.network, f"{path.name}, sha256 {loaded.info.sha256}"
-    added = _lacking(network.config, config)
+    added = _missing_parts(network.config, config)
     if added:
         torch.manual_seed(config.seed)
         grown = build_network(replace(network.config, **added)).to(device)
@@ -82,22 +82,24 @@ def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) ->
     return _new(config, network, {"from": origin, "licence": loaded.info.licence})
 
 
-def _lacking(own: NetworkConfig, config: TrainConfig) -> dict[str, Any]:
-    """Return what a network lacks to be the one that is configured, if that is nothing but what can be added."""
+def _missing_parts(existing: NetworkConfig, config: TrainConfig) -> dict[str, Any]:
+    """Return the residual parts that the configured network has in addition, if nothing else differs."""
     if isinstance(config.model, str) and config.model not in PRESETS:
         return {}
     wanted = config.network()
-    added = [name for name in _ADDED_LATER if getattr(own, name) is None and getattr(wanted, name) is not None]
+    added = [
+        name for name in _RESIDUAL_PARTS if getattr(existing, name) is None and getattr(wanted, name) is not None
+    ]
     without: dict[str, Any] = dict.fromkeys(added)
-    is_same = replace(wanted, **without) == own
+    is_same = replace(wanted, **without) == existing
     return {name: getattr(wanted, name) for name in added} if is_same else {}
 
 
-def resume(checkpoint: Checkpoint, device: torch.device, config: TrainConfig | None = None) -> RunState:
-    """Go on where a checkpoint stands; another configuration than its own changes what is learned from here on.
+def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfig | None = None) -> TrainingState:
+    """Continue from a checkpoint, with its configuration or another one.
 
     Raises:
-        UsageError: if the configuration has another optimizer.
+        UsageError: if the configuration has another kind of optimizer.
     """
     config = config or checkpoint.config
     if config.optimizer.kind is not checkpoint.config.optimizer.kind:
@@ -108,9 +110,7 @@ def resume(checkpoint: Checkpoint, device: torch.device, config: TrainConfig | N
     state = _new(config, build_network(checkpoint.network_config).to(device), checkpoint.history)
     state.network.load_state_dict(checkpoint.network)
     state.average.network.load_state_dict(checkpoint.average)
-    for optimizer, saved in zip(state.optimizers, checkpoint.optimizers, strict=True):
-        # Momenta are the checkpoint's; step sizes and decay the configuration's.
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": saved["state"]})
+    restore_optimizers(state.optimizers, checkpoint.optimizers)
     state.position = checkpoint.position
     if config != checkpoint.config:
         state.history = {**state.history, "changed": f"another configuration from step {state.position.step} on"}
@@ -118,30 +118,38 @@ def resume(checkpoint: Checkpoint, device: torch.device, config: TrainConfig | N
 
 
 def branch(
-    checkpoint: Checkpoint, device: torch.device, config: TrainConfig | None = None, *, decay_only: bool
-) -> RunState:
-    """Go on in another folder from where a checkpoint stands; budgets count from here.
+    checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfig | None = None, *, decay_only: bool
+) -> TrainingState:
+    """Continue from the checkpoint of a run in another folder; the budget counts from here.
 
-    With `decay_only` the rate falls from the first step on, and the curriculum stays where it is.
+    With `decay_only` the learning rate decays from the first step on, in the current curriculum stage.
     """
     state = resume(checkpoint, device, config)
-    at = state.position
-    starts = tuple(start for start in at.stage_starts if start <= at.samples)
+    origin = state.position
+    starts = tuple(start for start in origin.stage_starts if start <= origin.samples)
     state.position = replace(
-        at, seconds=0.0, first_sample=at.samples, stage_starts=starts, decay_start=None, decay_samples=0
+        origin, seconds=0.0, first_sample=origin.samples, stage_starts=starts, decay_start=None, decay_samples=0
     )
     if decay_only:
         state.config = replace(state.config, stages=state.config.stages[: len(starts)], decay_fraction=1.0)
-    state.history = {**state.history, "branch": f"off step {at.step}, {at.samples} samples"}
+    state.history = {**state.history, "branch": f"off step {origin.step}, {origin.samples} samples"}
     return state
 
 
-def check_sizes(config: TrainConfig, patch_size: int) -> None:
-    """Refuse images that do not consist of whole patches.
+def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, str]) -> TrainingState:
+    _check_sizes(config, network.config.patch_size)
+    _check_trained_parts(config, network)
+    return TrainingState(
+        config=config,
+        network=network.train(),
+        average=EMA(network, config.optimizer.average_decay),
+        optimizers=build_optimizers(network, config.optimizer),
+        position=Position(),
+        history=history,
+    )
 
-    Raises:
-        UsageError: naming the first such size.
-    """
+
+def _check_sizes(config: TrainConfig, patch_size: int) -> None:
     sizes = [size for stage in config.stages for size in stage.sizes]
     for height, width in (*sizes, config.evaluation.image_size):
         if height % patch_size or width % patch_size:
@@ -151,28 +159,10 @@ def check_sizes(config: TrainConfig, patch_size: int) -> None:
             )
 
 
-def check_learners(config: TrainConfig, network: ViewTimeNetwork) -> None:
-    """Refuse stages that teach a part which the network does not have.
-
-    Raises:
-        UsageError: naming the first such stage.
-    """
+def _check_trained_parts(config: TrainConfig, network: ViewTimeNetwork) -> None:
     for stage in config.stages:
-        if stage.learner is Learner.MOTION and network.motion_head is None:
+        if stage.learner is TrainedPart.MOTION and network.motion_head is None:
             raise UsageError(
-                f"stage at {stage.start:g} teaches {stage.learner}, which this network has not",
+                f"stage at {stage.start:g} trains {stage.learner}, which this network does not have",
                 "leave the stage out, or name a model with that part in the configuration",
             )
-
-
-def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, str]) -> RunState:
-    check_sizes(config, network.config.patch_size)
-    check_learners(config, network)
-    return RunState(
-        config=config,
-        network=network.train(),
-        average=WeightAverage(network, config.optimizer.average_decay),
-        optimizers=build_optimizers(network, config.optimizer),
-        position=Position(),
-        history=history,
-    )

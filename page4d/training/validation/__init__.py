@@ -1,1 +1,1 @@
-"""Validation on held-out synthetic scenes."""
+"""Validation of networks on held-out synthetic scenes."""

@@ -1,4 +1,4 @@
-"""What one can say of a scene without looking at it: the least that a network must beat."""
+"""Baseline predictions that use no images: lower bounds for a network."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,42 +7,61 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from page4d.choices import SceneFamily
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, rigid
 from page4d.geometry.rotation import mean_rotation
 from page4d.ground_truth import GroundTruth
-from page4d.training.validation.validation_metrics import Guess
+from page4d.synthetic.sampler import sample_truth
+from page4d.training.validation.held_out import SCENES_PER_BATCH, HeldOutScenes, training_seed
+from page4d.training.validation.validation_metrics import ScenePrediction, ScenePredictor
+
+CONSTANT = "constant depth, identity"
+MEAN = "mean depth map, mean pose"
+SIDEWAYS = "sideways, oracle's sign"
+
+_MAX_TRAINING_SCENES = 64
+_TRAINING_SCENES_PER_HELD_OUT = 4
+"""Training scenes in the mean scene, per held-out scene."""
 
 
-def constant(truth: GroundTruth) -> Guess:
-    """Say that everything is equally far, that no camera is turned, and that everything moves."""
-    eye = torch.eye(4, dtype=torch.float64, device=truth.depth.device)
-    return Guess(
+def baselines(scenes: HeldOutScenes, family: SceneFamily, device: torch.device) -> dict[str, ScenePredictor]:
+    """Return the baselines of a family by name; the mean scene is computed from training scenes."""
+    starts = range(0, min(_MAX_TRAINING_SCENES, _TRAINING_SCENES_PER_HELD_OUT * scenes.scenes), SCENES_PER_BATCH)
+    seeds = ([training_seed(0, start + number) for number in range(SCENES_PER_BATCH)] for start in starts)
+    mean = mean_scene(sample_truth(batch, scenes.scene_request(family), device) for batch in seeds)
+    return {CONSTANT: constant, MEAN: mean, SIDEWAYS: sideways}
+
+
+def constant(truth: GroundTruth) -> ScenePrediction:
+    """Predict depth 1, identity poses, and that all pixels move."""
+    identity = torch.eye(4, dtype=torch.float64, device=truth.depth.device)
+    return ScenePrediction(
         depth=torch.ones_like(truth.depth),
-        world_to_camera=eye.expand(truth.cameras.world_to_camera.shape),
+        world_to_camera=identity.expand(truth.cameras.world_to_camera.shape),
         dynamic=torch.ones_like(truth.valid),
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanScene:
-    """The mean over scenes of one kind, seen through the same number of cameras at the same number of instants.
+    """Mean over scenes of a family, with the same numbers of cameras and instants.
 
-    Depth is a mean of logarithms, relative to the scene's mean depth; poses are relative to the first camera, in the
-    same unit. `focal` is that over the image's diagonal.
+    Depth is a mean of logarithms, relative to the mean depth of the scene; poses are relative to the first camera, in
+    the same unit. `focal` is relative to the image diagonal.
     """
 
     log_depth: Float[Tensor, "T V H W"]
     world_to_camera: Float[Tensor, "T V 4 4"]
     focal: float
 
-    def __call__(self, truth: GroundTruth) -> Guess:
-        """Say that every scene is the mean one."""
+    def __call__(self, truth: GroundTruth) -> ScenePrediction:
+        """Predict the mean scene."""
         shape = truth.depth.shape
         intrinsics = torch.zeros_like(truth.cameras.intrinsics)
         intrinsics[..., 0, 0] = intrinsics[..., 1, 1] = self.focal * _diagonal(truth.cameras)
         intrinsics[..., 2, 2] = 1
-        return Guess(
+        return ScenePrediction(
             depth=self.log_depth.exp().to(truth.depth).expand(shape),
             world_to_camera=self.world_to_camera.expand(*shape[:3], 4, 4),
             intrinsics=intrinsics,
@@ -50,7 +69,7 @@ class MeanScene:
 
 
 def mean_scene(truths: Iterable[GroundTruth]) -> MeanScene:
-    """Average scenes of one shape; a pixel whose depth is never known gets the mean depth of its scene."""
+    """Average scenes of one shape; a pixel without any known depth has the mean depth of its scene."""
     logs, counts, rotations, translations, focals = [], [], [], [], []
     for truth in truths:
         known = (truth.depth > 0) & truth.valid
@@ -72,16 +91,16 @@ def mean_scene(truths: Iterable[GroundTruth]) -> MeanScene:
     )
 
 
-def sideways(truth: GroundTruth) -> Guess:
-    """Say that every camera stands beside the others, and ask an oracle only whether to the left or to the right.
+def sideways(truth: GroundTruth) -> ScenePrediction:
+    """Predict unrotated cameras on the x-axis of the first one, with the true sign of their x-coordinate.
 
-    That is asked against the first camera; between two others the oracle's answers may disagree.
+    Signs are relative to the first camera; they may contradict the true direction between two other cameras.
     """
     cameras = truth.cameras.world_to_camera.double()
     relative = cameras @ invert_rigid(cameras[:, :1, :1])
-    guess = torch.eye(4, dtype=torch.float64, device=cameras.device).expand(cameras.shape).clone()
-    guess[..., 0, 3] = relative[..., 0, 3]
-    return Guess(world_to_camera=guess)
+    poses = torch.eye(4, dtype=torch.float64, device=cameras.device).expand(cameras.shape).clone()
+    poses[..., 0, 3] = relative[..., 0, 3]
+    return ScenePrediction(world_to_camera=poses)
 
 
 def _diagonal(cameras: Cameras) -> float:

@@ -1,4 +1,4 @@
-"""How well a network does on scenes that no run trains on, by the definitions of `page4d.evaluation`."""
+"""Validation metrics of depth, cameras, motion and confidence, as `page4d.evaluation` defines them."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -16,14 +16,14 @@ from page4d.evaluation.masks import mask_overlap
 from page4d.evaluation.trajectories import focal_errors
 from page4d.ground_truth import GroundTruth
 
-CLOSE_DEG = 15.0
-"""Of the accuracies RRA and RTA."""
+THRESHOLD_DEG = 15.0
+"""Threshold of the accuracies RRA and RTA."""
 
-Figures = dict[str, float | None]
-"""Means and medians over scenes by name; None where nothing was said or nothing could be counted."""
+Metrics = dict[str, float | None]
+"""Means and medians over scenes by name; None without a prediction or ground truth."""
 
-FIGURES = {
-    "abs_rel": "depth: mean of |p - g| / g after one scale a scene",
+METRICS = {
+    "abs_rel": "depth: mean of |p - g| / g after one scale per scene",
     "delta": "depth: fraction of pixels with max(p / g, g / p) < 1.25",
     "rotation_deg": "cameras: median error of the relative rotation of two views",
     "direction_deg": "cameras: median angle between the directions of the relative translations, up to 180",
@@ -33,12 +33,12 @@ FIGURES = {
     "mask_iou": "motion: intersection over union, mean over scenes with moving pixels",
     "ordering": "confidence: 1 orders the depth errors perfectly, 0 not at all",
 }
-"""What is measured, by its name in files."""
+"""Definitions by the names in files."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Guess:
-    """What is said of B scenes, by a network or by less; None is no word. Shapes are those of the truth."""
+class ScenePrediction:
+    """Predictions for B scenes, with the shapes of the ground truth; None where nothing is predicted."""
 
     depth: Float[Tensor, "B T V H W"] | None = None
     confidence: Float[Tensor, "B T V H W"] | None = None
@@ -48,8 +48,8 @@ class Guess:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SceneFigures:
-    """One scene's errors; NaN and empty tensors where there is nothing to count."""
+class SceneErrors:
+    """Errors of one scene; NaN or an empty tensor where they are undefined."""
 
     abs_rel: float = math.nan
     delta: float = math.nan
@@ -60,24 +60,25 @@ class SceneFigures:
     ordering: float = math.nan
 
 
-Guesser = Callable[[GroundTruth], Guess]
+ScenePredictor = Callable[[GroundTruth], ScenePrediction]
+"""Predicts from the images of scenes; the ground truth also serves known cameras and oracles."""
 
 
-def evaluate(guesser: Guesser, truths: Iterable[GroundTruth]) -> Figures:
-    """Measure guesses on batches of scenes; the truth is given so that an oracle can be asked, too."""
-    scenes: list[SceneFigures] = []
+def evaluate(predictor: ScenePredictor, truths: Iterable[GroundTruth]) -> Metrics:
+    """Evaluate a predictor on batches of scenes."""
+    scenes: list[SceneErrors] = []
     for truth in truths:
-        scenes += measure(guesser(truth), truth)
+        scenes += measure(predictor(truth), truth)
     return summarize(scenes)
 
 
-def measure(guess: Guess, truth: GroundTruth) -> list[SceneFigures]:
+def measure(prediction: ScenePrediction, truth: GroundTruth) -> list[SceneErrors]:
     """Return the errors of every scene of a batch."""
-    return [_measure_scene(guess, truth, index) for index in range(len(truth.images))]
+    return [_measure_scene(prediction, truth, index) for index in range(len(truth.images))]
 
 
-def summarize(scenes: Sequence[SceneFigures]) -> Figures:
-    """Join scenes: means over scenes, but medians and accuracies over all pairs of cameras."""
+def summarize(scenes: Sequence[SceneErrors]) -> Metrics:
+    """Reduce errors: means over scenes; medians and accuracies over all pairs of cameras."""
     rotation, direction = (
         torch.cat([getattr(scene, name) for scene in scenes]) for name in ("rotation_deg", "direction_deg")
     )
@@ -100,67 +101,70 @@ def summarize(scenes: Sequence[SceneFigures]) -> Figures:
 
 
 def counted_pairs(num_times: int, num_views: int) -> Bool[Tensor, " pairs"]:
-    """Say which pairs of all T x V cameras count: those of different views, or all instants of a single view.
+    """Select pairs of the T x V cameras: those of different views, or all instants of a single view.
 
-    Two instants of one view of a rig are all too easy: most views hardly move, if at all.
+    Two instants of one view of a rig are too easy: most views hardly move.
     """
     first, second = torch.triu_indices(num_times * num_views, num_times * num_views, offset=1)
     return (first % num_views != second % num_views) if num_views > 1 else torch.ones_like(first, dtype=torch.bool)
 
 
-def _measure_scene(guess: Guess, truth: GroundTruth, index: int) -> SceneFigures:
-    rotation, direction = _camera_errors(guess, truth, index)
-    abs_rel, delta, ordering = _depth_errors(guess, truth, index)
+def _measure_scene(prediction: ScenePrediction, truth: GroundTruth, index: int) -> SceneErrors:
+    rotation, direction = _camera_errors(prediction, truth, index)
+    abs_rel, delta, ordering = _depth_errors(prediction, truth, index)
     focal = math.nan
-    if guess.intrinsics is not None:
-        focal = float(focal_errors(guess.intrinsics[index].double(), truth.cameras.intrinsics[index].double()).mean())
-    return SceneFigures(
+    if prediction.intrinsics is not None:
+        focal = float(
+            focal_errors(prediction.intrinsics[index].double(), truth.cameras.intrinsics[index].double()).mean()
+        )
+    return SceneErrors(
         abs_rel=abs_rel,
         delta=delta,
         ordering=ordering,
         rotation_deg=rotation,
         direction_deg=direction,
         focal=focal,
-        mask_iou=_mask_iou(guess, truth, index),
+        mask_iou=_mask_iou(prediction, truth, index),
     )
 
 
-def _camera_errors(guess: Guess, truth: GroundTruth, index: int) -> tuple[Tensor, Tensor]:
+def _camera_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) -> tuple[Tensor, Tensor]:
     nothing = torch.zeros(0, dtype=torch.float64)
-    if guess.world_to_camera is None:
+    if prediction.world_to_camera is None:
         return nothing, nothing
     errors = pair_errors(
-        guess.world_to_camera[index].flatten(0, 1).cpu(), truth.cameras.world_to_camera[index].flatten(0, 1).cpu()
+        prediction.world_to_camera[index].flatten(0, 1).cpu(),
+        truth.cameras.world_to_camera[index].flatten(0, 1).cpu(),
     )
     counted = counted_pairs(*truth.images.shape[1:3]) & errors.has_baseline
     return errors.rotation_deg[counted], errors.signed_direction_deg[counted]
 
 
-def _depth_errors(guess: Guess, truth: GroundTruth, index: int) -> tuple[float, float, float]:
-    """Return AbsRel, the share of close pixels and how well confidence orders the errors."""
-    if guess.depth is None:
+def _depth_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) -> tuple[float, float, float]:
+    """Return AbsRel, the fraction of inlier pixels, and the ordering of errors by confidence."""
+    if prediction.depth is None:
         return math.nan, math.nan, math.nan
-    true, said = truth.depth[index], guess.depth[index]
+    true, depth = truth.depth[index], prediction.depth[index]
     known = (true > 0) & truth.valid[index]
     if not known.any():
         return math.nan, math.nan, math.nan
-    fit = align_depth(said.flatten()[None], true.flatten()[None], known.flatten()[None], DepthAlignment.SCALE)
-    aligned = fit.scale[0] * said
+    fit = align_depth(depth.flatten()[None], true.flatten()[None], known.flatten()[None], DepthAlignment.SCALE)
+    aligned = fit.scale[0] * depth
     sums = sum_depth_errors(aligned, true, known).total()
     ordering = None
-    if guess.confidence is not None:
+    if prediction.confidence is not None:
         relative = (aligned[known] - true[known]).abs() / true[known]
-        ordering = sparsify(relative.cpu(), guess.confidence[index][known].cpu()).ordering
+        ordering = sparsify(relative.cpu(), prediction.confidence[index][known].cpu()).ordering
     return float(sums.abs_rel), float(sums.delta[0]), math.nan if ordering is None else ordering
 
 
-def _mask_iou(guess: Guess, truth: GroundTruth, index: int) -> float:
-    if guess.dynamic is None or truth.dynamic is None:
+def _mask_iou(prediction: ScenePrediction, truth: GroundTruth, index: int) -> float:
+    if prediction.dynamic is None or truth.dynamic is None:
         return math.nan
     moving = truth.dynamic[index] & truth.valid[index]
     if not moving.any():
         return math.nan
-    intersection, union = mask_overlap(guess.dynamic[index] & truth.valid[index], moving)
+    intersection, union = mask_overlap(prediction.dynamic[index] & truth.valid[index], moving)
     return float(intersection.sum() / union.sum())
 
 
@@ -170,5 +174,7 @@ def _median(values: Float[Tensor, " N"]) -> float | None:
 
 def _below(values: Float[Tensor, " N"]) -> float | None:
     return (
-        float(fraction_below(values, CLOSE_DEG, torch.ones_like(values, dtype=torch.bool))) if len(values) else None
+        float(fraction_below(values, THRESHOLD_DEG, torch.ones_like(values, dtype=torch.bool)))
+        if len(values)
+        else None
     )

@@ -1,0 +1,209 @@
+"""Enumerations of everything that a user chooses by name, without heavy imports; defaults are in `settings`."""
+
+from enum import StrEnum
+
+
+class MaskMeaning(StrEnum):
+    """Meaning of a non-zero mask pixel."""
+
+    DYNAMIC = "dynamic"
+    """It moves."""
+
+    IGNORE = "ignore"
+    """It is left out."""
+
+    KEEP = "keep"
+    """Everything else is left out."""
+
+
+class CalibrationMatch(StrEnum):
+    """Assignment of calibrated cameras to views."""
+
+    NAME = "name"
+    ORDER = "order"
+
+
+class CalibrationResize(StrEnum):
+    """Relation of a video to the calibrated image, if their sizes differ."""
+
+    CROP_CENTER = "crop-center"
+    SCALE = "scale"
+
+
+class LengthUnit(StrEnum):
+    """Unit of length of a calibration file."""
+
+    METRE = "m"
+    CENTIMETRE = "cm"
+    MILLIMETRE = "mm"
+
+
+class Preprocess(StrEnum):
+    """Resizing, cropping and padding of input images."""
+
+    NATIVE = "native"
+    """Requested long side; aspect ratio kept, no cropping."""
+
+    VGGT_CROP = "vggt-crop"
+    """518 px wide, cropped to at most 518 px in height."""
+
+    VGGT_PAD = "vggt-pad"
+    """Long side 518 px, padded to a white square."""
+
+    PI3 = "pi3"
+    """At most 255,000 px with the aspect ratio of the first view; other aspect ratios are stretched."""
+
+
+class Poses(StrEnum):
+    """Cameras of the result where a calibration is given."""
+
+    INPUT = "input"
+    """The calibrated ones; the network is conditioned on them if it can be."""
+
+    PREDICTED = "predicted"
+    """The network's, aligned to the calibration's world."""
+
+
+class CameraMotion(StrEnum):
+    """Whether each view has one camera for the whole capture."""
+
+    STATIC = "static"
+    MOVING = "moving"
+    AUTO = "auto"
+    """Static if the predicted cameras of the first chunk are."""
+
+
+class PointSource(StrEnum):
+    """Prediction that point clouds are made from."""
+
+    DEPTH = "depth"
+    POINTS = "points"
+    """The point head."""
+
+
+class EdgeFilter(StrEnum):
+    """Detection of flying pixels at depth discontinuities."""
+
+    SLANT = "slant"
+    """By the angle between the surface and the viewing ray."""
+
+    PI3 = "pi3"
+    """As in the public Pi3 code: depth steps above 3 % where the surface normal turns by more than 5 degrees."""
+
+
+class Precision(StrEnum):
+    """Floating-point precision of encoder and trunk; heads, cameras and geometry stay in float32."""
+
+    AUTO = "auto"
+    """bf16 on a GPU that supports it, else fp32."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class ExistingOutput(StrEnum):
+    """Policy for an output folder that already holds a result."""
+
+    REFUSE = "refuse"
+    OVERWRITE = "overwrite"
+    RESUME = "resume"
+
+
+class SceneFamily(StrEnum):
+    """Arrangement of the cameras of a synthetic scene."""
+
+    ARC = "arc"
+    """Inward-facing cameras on an arc, 5 to 45 degrees between neighbours."""
+
+    RING = "ring"
+    """Cameras around people, 45 to 110 degrees between neighbours, 2 to 6 m away, 0.5 to 3 m high."""
+
+    HANDHELD = "handheld"
+    """Closely spaced cameras that always move."""
+
+    SINGLE = "single"
+    """A single camera."""
+
+
+class Subject(StrEnum):
+    """Content of the capture volume of a synthetic scene."""
+
+    PEOPLE = "people"
+    """One to three people."""
+
+    TABLE = "table"
+    """Small objects on a table, filmed from 0.6 to 1.4 m."""
+
+
+class DepthAlignment(StrEnum):
+    """Alignment of predicted to true depth before errors are computed."""
+
+    SCALE = "scale"
+    SCALE_SHIFT = "scale-shift"
+    SCALE_SHIFT_SQUARES = "scale-shift-squares"
+    SCALE_SHIFT_ADAM = "scale-shift-adam"
+    METRIC = "metric"
+    MEDIAN = "median"
+
+
+class Recipe(StrEnum):
+    """Published checkpoints that fill a converted network."""
+
+    VGGT = "vggt"
+    PAGE4D = "page4d"
+    PI3 = "pi3"
+    THREE_STAGE = "three-stage"
+    """Encoder and first layers of Pi3, last layers and heads of PAGE-4D."""
+
+
+class Target(StrEnum):
+    """Network that a conversion fills."""
+
+    OWN = "own"
+    """The published network, with attention within each image and across all images."""
+
+    PAGE4D_MV = "page4d-mv"
+    """The view x time network, with attention along the time of each view and across the views of each instant."""
+
+
+class TimeWeights(StrEnum):
+    """Weights of a published checkpoint that attend along time in the view x time network."""
+
+    FRAME = "frame"
+    """Weights of attention within one image; weights of attention across all images attend within one instant."""
+
+    GLOBAL = "global"
+    """Weights of attention across all images, which attend to the same instant and the same view; the others attend
+    within one image."""
+
+
+class PretrainMethod(StrEnum):
+    """Self-supervised method of pretraining."""
+
+    MAE = "mae"
+    """Masked autoencoder."""
+
+    DINO = "dino"
+    """Self-distillation."""
+
+
+class TimeEncoding(StrEnum):
+    """Encoding of the distance in time in attention across time."""
+
+    NONE = "none"
+    ALIBI = "alibi"
+    """A bias on the logits that falls with the distance in time."""
+
+    ROPE = "rope"
+    """Rotary embedding of the time."""
+
+
+class FullAttention(StrEnum):
+    """When all images attend to each other as if they were views of one instant."""
+
+    NEVER = "never"
+    ONE_VIEW = "one-view"
+    """For captures of a single view."""
+
+    ALWAYS = "always"

@@ -1,0 +1,30 @@
+"""Settings of an evaluation with their defaults."""
+
+from typing import Annotated
+
+from pydantic import Field, PositiveInt
+
+from page4d.choices import DepthAlignment
+from page4d.io.config import config_record
+
+DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
+"""All alignments but the published fit by gradient descent, which takes minutes on a long capture."""
+
+_PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@config_record("evaluation")
+class EvaluationSettings:
+    """Parameters of an evaluation. Confidence is evaluated under the first alignment.
+
+    True depth from `max_depth` on is ignored. `threshold` is the distance of the F-score (default: 5 cm, or 1 % of
+    the median true depth if the truth is not metric), computed from `points_per_instant` random points per direction.
+    `fps` is the frame rate of a truth that does not record it.
+    """
+
+    alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] = DEFAULT_ALIGNMENTS
+    max_depth: _PositiveFinite | None = None
+    threshold: _PositiveFinite | None = None
+    points_per_instant: PositiveInt = 5_000
+    fps: _PositiveFinite | None = None
+    seed: int = 0

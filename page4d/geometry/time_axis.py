@@ -1,0 +1,49 @@
+"""Slicing and concatenation of records along their time axis.
+
+A record is a frozen dataclass: its `times` are [T], its other tensors [B, T, ...] and its cameras [B, T, V].
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from page4d.geometry.camera import Cameras
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Record = TypeVar("Record", bound="DataclassInstance")
+
+
+def slice_times(record: Record, start: int, stop: int) -> Record:
+    """Return the instants from `start` to before `stop` as views of the record's tensors."""
+    return _map_tensors([record], lambda tensors, axis: tensors[0][(slice(None),) * axis + (slice(start, stop),)])
+
+
+def join_times(parts: Sequence[Record]) -> Record:
+    """Concatenate consecutive parts of one capture; other fields are those of the first part."""
+    return _map_tensors(parts, torch.cat) if len(parts) > 1 else parts[0]
+
+
+def clone_tensors(record: Record) -> Record:
+    """Copy the tensors, so that a slice no longer keeps the whole record in memory."""
+    return _map_tensors([record], lambda tensors, _: tensors[0].clone())
+
+
+def _map_tensors(parts: Sequence[Record], function: Callable[[list[Tensor], int], Tensor]) -> Record:
+    """Combine each tensor of all parts by `function`, which also takes the index of the time axis."""
+    changes: dict[str, Any] = {}
+    for field in fields(parts[0]):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], Tensor):
+            changes[field.name] = function(values, 0 if field.name == "times" else 1)
+        elif isinstance(values[0], Cameras):
+            changes[field.name] = Cameras(
+                world_to_camera=function([cameras.world_to_camera for cameras in values], 1),
+                intrinsics=function([cameras.intrinsics for cameras in values], 1),
+                image_size=values[0].image_size,
+            )
+    return replace(parts[0], **changes)

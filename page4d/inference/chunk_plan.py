@@ -1,0 +1,77 @@
+"""Division of a capture into chunks of instants that are processed together."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from page4d.errors import MemoryBudgetError, UsageError
+from page4d.inference.memory_budget import Forecast, MemoryLimit
+from page4d.scene.records import Notice
+
+MAX_DEFAULT_LENGTH = 8
+"""Longest default chunk in instants: networks are trained on few instants and degrade on many more."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Instants `start` to before `stop`; the first `overlap` of them are shared with the previous chunk."""
+
+    start: int
+    stop: int
+    overlap: int
+
+    @property
+    def length(self) -> int:
+        """Number of instants."""
+        return self.stop - self.start
+
+
+def plan_chunks(num_times: int, length: int, overlap: int, start: int = 0) -> tuple[Chunk, ...]:
+    """Divide the instants from `start` to before `num_times` into chunks of at most `length` that share `overlap`.
+
+    Chunks are as even as possible, as a short last chunk would be reconstructed worst. All but the last hold at least
+    two overlaps if `length` does. The overlap of the first chunk is 0, unless `start` continues an earlier plan.
+
+    Raises:
+        UsageError: if a chunk would add no instant.
+    """
+    if length < 1 or overlap < 0:
+        raise UsageError(f"chunks of {length} with an overlap of {overlap}", "both are numbers of instants")
+    total = num_times - start
+    if total <= length:
+        return (Chunk(start, num_times, overlap if start else 0),)
+    if overlap >= length:
+        raise UsageError(
+            f"an overlap of {overlap} leaves nothing new in chunks of {length}", "make --overlap smaller than --chunk"
+        )
+    count = -(-(total - overlap) // (length - overlap))
+    if (total - overlap) // count >= overlap:
+        edges = [start + (total - overlap) * place // count for place in range(count + 1)]
+    else:
+        # Even chunks would be shorter than two overlaps and blend an instant twice: fill all but the last.
+        edges = [*range(start, num_times - overlap, length - overlap), num_times - overlap]
+    chunks = [Chunk(begin, end + overlap, overlap) for begin, end in pairwise(edges)]
+    return (Chunk(chunks[0].start, chunks[0].stop, overlap if start else 0), *chunks[1:])
+
+
+def choose_length(
+    forecast: Forecast, limit: MemoryLimit, requested: int | None, min_length: int, num_times: int
+) -> tuple[int, list[Notice]]:
+    """Return the chunk length, requested or the longest useful one that fits in memory, and warnings.
+
+    Raises:
+        MemoryBudgetError: if a limit set by the user does not suffice.
+    """
+    longest = min(requested or max(MAX_DEFAULT_LENGTH, min_length), num_times)
+    shortest = longest if requested else min(min_length, num_times)
+    fitting = [length for length in range(shortest, longest + 1) if forecast.peak_bytes(length) <= limit.num_bytes]
+    if fitting:
+        return requested or fitting[-1], []
+    needed = f"about {forecast.peak_bytes(shortest) / 1e9:.2f} GB"
+    frames = f"chunks of {shortest} frames of {forecast.views} views at {max(forecast.size)} px"
+    if limit.is_strict:
+        raise MemoryBudgetError(
+            f"{frames} need {needed}, --memory allows {limit.num_bytes / 1e9:.2f} GB",
+            f"give more memory{', a smaller --chunk' if requested else ''}, a smaller --size, or fewer --views",
+        )
+    text = f"{frames} need {needed}, {limit.num_bytes / 1e9:.2f} GB is available: memory may run out"
+    return requested or shortest, [Notice(text)]

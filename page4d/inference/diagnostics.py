@@ -1,0 +1,113 @@
+"""Notices on a run's diagnostics: seams between chunks, camera motion, metric scale, and the calibration."""
+
+from collections.abc import Sequence
+
+from page4d.errors import InputError
+from page4d.export.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
+from page4d.inference.metric_scale import TOLERANCE
+from page4d.models.ood import OOD_MESSAGES
+from page4d.scene.records import Level, Notice, Scene
+
+MAX_SHIFT = 0.01
+"""Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""
+
+MAX_SHARE = 0.05
+"""Largest acceptable residual at a seam, as a share of the depth."""
+
+
+def seam_fits(seam: SeamRecord, long_side: int) -> bool:
+    """Return whether neither residual of a seam exceeds its limit, in images of `long_side` pixels."""
+    return (seam.residual_px or 0.0) <= MAX_SHIFT * long_side and (seam.residual_share or 0.0) <= MAX_SHARE
+
+
+def check_seams(chunks: Sequence[ChunkRecord], long_side: int) -> None:
+    """Refuse chunks that do not fit their predecessor, at images of `long_side` pixels.
+
+    Raises:
+        InputError: naming the first such seam.
+    """
+    misfits = _misfits(chunks, long_side)
+    if misfits:
+        start, seam = misfits[0]
+        raise InputError(
+            f"chunks do not fit together at instant {start}: {_describe_seam(seam)}",
+            "give a larger --chunk and --overlap, or the rig's cameras with --calibration; "
+            "--resume without --strict-seams continues with a warning",
+        )
+
+
+def seams_notice(chunks: Sequence[ChunkRecord], long_side: int) -> Notice | None:
+    """Warn of chunks that do not fit their predecessor."""
+    misfits = _misfits(chunks, long_side)
+    if not misfits:
+        return None
+    start, seam = max(misfits, key=lambda misfit: misfit[1].residual_share or 0.0)
+    count = f"{len(misfits)} of {len(chunks) - 1} seams between chunks do not fit"
+    return Notice(f"{count}; the worst, at instant {start}: {_describe_seam(seam)}")
+
+
+def _misfits(chunks: Sequence[ChunkRecord], long_side: int) -> list[tuple[int, SeamRecord]]:
+    seams = [(chunk.start, chunk.seam) for chunk in chunks if chunk.seam is not None]
+    return [(start, seam) for start, seam in seams if not seam_fits(seam, long_side)]
+
+
+def _describe_seam(seam: SeamRecord) -> str:
+    shift = "" if seam.residual_px is None else f", {seam.residual_px:.1f} px"
+    return f"residual {seam.residual_share or 0.0:.1%} of the depth{shift}"
+
+
+def rig_notice(rig: RigRecord) -> Notice:
+    """Report whether cameras are static; motion despite `--cameras static` is a warning."""
+    moving = [view for view in rig.views if not view.still]
+    if rig.asked == "static" and moving:
+        worst = max(moving, key=lambda view: view.motion_px)
+        motion = f"{worst.view} moves by {worst.motion_px:.2g} px (jitter {worst.jitter_px:.2g} px)"
+        text = f"--cameras static, but {motion} over the first {rig.num_times} instants; try --cameras auto or moving"
+        return Notice(text)
+    worst = max(rig.views, key=lambda view: (not view.still, view.motion_px))
+    motion = f"{worst.view} moves by {worst.motion_px:.2g} px, jitter {worst.jitter_px:.2g} px"
+    limit = f"over the first {rig.num_times} instants; limit: {rig.limit_px:.2g} px or the jitter"
+    verdict = "static, one camera per view" if rig.cameras == "static" else "moving"
+    return Notice(f"cameras: {verdict} (largest motion: {motion}, {limit})", Level.INFO)
+
+
+def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], long_side: int) -> Notice | None:
+    """Warn of chunks whose predicted cameras are far from the static ones."""
+    fits = [
+        (motion, view, chunk.start)
+        for chunk in chunks
+        if chunk.rig is not None
+        for motion, view in zip(chunk.rig.motion_px, view_names, strict=True)
+    ]
+    misfits = {start for motion, _, start in fits if motion > MAX_SHIFT * long_side}
+    if not misfits:
+        return None
+    motion, view, start = max(fits)
+    count = f"{len(misfits)} of {len(chunks)} chunks do not fit static cameras"
+    return Notice(f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; try --cameras moving")
+
+
+def distance_notice(distance: DistanceRecord) -> Notice:
+    """Report the known distance that fixes the scale; a distance that varies over time is a warning."""
+    pair, count = " and ".join(distance.views), f"the first {distance.num_times} instants"
+    if distance.variation > TOLERANCE:
+        text = f"the distance between {pair} varies by {distance.variation:.1%} over {count}; its median is used"
+        return Notice(f"{text}. Is the rig rigid?")
+    return Notice(f"metric scale from the median distance between {pair} over {count}", Level.INFO)
+
+
+def calibration_notice(scene: Scene, agreement: AgreementRecord) -> Notice | None:
+    """Warn of a camera that disagrees with all others."""
+    for camera in agreement.cameras:
+        if camera.view == agreement.at_fault:
+            share = "" if camera.share is None else f" ({camera.share:.0%} of the rig)"
+            unit = " m" if scene.scale.unit == "metre" else ""
+            residual = f"{camera.rotation_deg:.1f} deg and {camera.distance:.3g}{unit}{share}"
+            return Notice(f"{scene.calibration}: {camera.view} disagrees with all other cameras, by {residual}")
+    return None
+
+
+def ood_notice(indicators: Sequence[str]) -> Notice:
+    """Warn of footage unlike the training set."""
+    reasons = ", ".join(OOD_MESSAGES[name] for name in indicators)
+    return Notice(f"this footage is unlike the network's training set ({reasons}): do not trust the result")

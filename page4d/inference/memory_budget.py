@@ -1,0 +1,128 @@
+"""Memory: out-of-memory errors, used and available bytes, and the forecast of a run's peak."""
+
+import os
+import re
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from page4d.inference.network_cost import Extent, NetworkCost, process_bytes
+
+_MESSAGES = (
+    "DefaultCPUAllocator: can't allocate",
+    "not enough memory",
+    "Cannot allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+_AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
+"""Share of the free memory that a run may use by default: allocators cannot fill all of it."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error of torch or Python means that memory ran out, on a GPU or on the CPU."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Return the peak of memory in use so far: the device's for a GPU, the process's otherwise.
+
+    Source: proc(5), VmHWM; on Linux, ru_maxrss of getrusage may be the peak of the parent process.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    status = Path("/proc/self/status")
+    high_water = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.is_file() else None
+    if high_water:
+        return int(high_water[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def used_bytes(device: torch.device) -> int:
+    """Return the memory in use: by tensors on a GPU, by the process otherwise."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    statm = Path("/proc/self/statm")
+    if statm.is_file():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return peak_bytes(device)
+
+
+def usable_bytes(device: torch.device) -> int:
+    """Return the memory that this process may use in total, with a reserve."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    else:
+        free = min(_free_in_machine(), _free_in_container())
+    return used_bytes(device) + int(free * _AVAILABLE_SHARE[device.type])
+
+
+def _free_in_machine() -> int:
+    table = Path("/proc/meminfo")
+    if table.is_file():
+        found = re.search(r"MemAvailable:\s+(\d+) kB", table.read_text())
+        if found:
+            return int(found[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _free_in_container() -> int:
+    """Return the free memory of a container's control group."""
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+    except (OSError, ValueError):  # no such group, or its limit is the word max
+        return sys.maxsize
+    return max(limit - used + int(cached[1] if cached else 0), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Predicted memory and time of chunks, in addition to `used_bytes` in use before.
+
+    `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` is the
+    sum over one frame of every video. Without `cost` no network runs. `preview` pictures are drawn at the end.
+    """
+
+    views: int
+    size: tuple[int, int]
+    device: torch.device
+    used_bytes: int
+    cost: NetworkCost | None
+    own_sizes: tuple[tuple[int, int], ...] = ()
+    source_pixels: int = 0
+    preview: bool = False
+
+    def peak_bytes(self, length: int) -> int:
+        """Return the peak memory with chunks of `length` instants: of a GPU, or of the process."""
+        extent = self._extent(length)
+        network = 0 if self.cost is None else self.cost.num_bytes(extent)
+        if self.device.type == "cuda":
+            return self.used_bytes + network
+        return self.used_bytes + process_bytes(extent, network, self.source_pixels, preview=self.preview)
+
+    def network_seconds(self, lengths: Sequence[int]) -> float:
+        """Return the approximate run time of the network for chunks of these lengths."""
+        return 0.0 if self.cost is None else sum(self.cost.seconds(self._extent(length)) for length in lengths)
+
+    def _extent(self, length: int) -> Extent:
+        return Extent(times=length, views=self.views, size=self.size, own_sizes=self.own_sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryLimit:
+    """Maximum memory of a run; `is_strict` if the user set it, otherwise it is the available memory."""
+
+    num_bytes: int
+    is_strict: bool

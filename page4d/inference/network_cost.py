@@ -1,0 +1,294 @@
+"""Memory and time of a network's forward pass: a linear model, measured once per device and cached."""
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from page4d.errors import InputError, OutputError
+from page4d.geometry.camera import Cameras
+from page4d.geometry.pixels import fit_views
+from page4d.inference.predictor import PRECISION_NAMES, NetworkPredictor
+from page4d.io.atomic import write_bytes_atomic
+from page4d.io.json_model import FileModel, format_json, read_model
+from page4d.layers.embed import patch_grid
+from page4d.models.config import FullAttention, NetworkConfig
+from page4d.models.schedule import Step
+from page4d.profiling.memory import LiveBytes
+from page4d.scene.records import FrameBatch, Level, Notice
+
+_PIPELINE_BYTES = 210
+"""Bytes per pixel of a chunk besides the network: its frames and those decoded ahead, its predictions, and the
+previous chunk, which is stitched and written meanwhile."""
+
+_LIBRARY_BYTES = 100_000_000
+"""Memory that libraries allocate when they first decode, compute and write."""
+
+_DECODER_BYTES = 17
+"""Bytes per pixel of a video while it is decoded, twice with undistortion: measured at 1080x1920."""
+
+_PREVIEW_BYTES = 210_000_000
+"""Memory for drawing the previews, whose size does not depend on the capture."""
+
+_HEAP_FACTOR = 1.28
+"""Growth of the process relative to the memory in use: heap fragmentation."""
+
+_RETAINED_SHARE = 0.57
+"""Share of the memory of chunks that the process retains while previews are drawn."""
+
+_PROBES = ((1, 2, 4), (2, 2, 4), (1, 3, 8), (1, 2, 16), (1, 2, 28))
+"""Instants, views and patches per side of the measured forward passes, in increasing size."""
+
+MIN_PROBES = 3
+MAX_PROBE_S = 6.0
+"""Probes beyond the minimum number are skipped if they would take longer."""
+
+_COUNTING_OVERHEAD_S = 0.2
+"""Passes faster than this are timed separately, as counting bytes slows them down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """Number of images in a forward pass; `size` is (height, width) of an image in pixels.
+
+    `own_sizes` are those of views that differ; `size` is then that of the common canvas.
+    """
+
+    times: int
+    views: int
+    size: tuple[int, int]
+    own_sizes: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def view_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The (height, width) of every view."""
+        return self.own_sizes or (self.size,) * self.views
+
+    @property
+    def num_pixels(self) -> int:
+        """Pixels of all images."""
+        return self.times * sum(height * width for height, width in self.view_sizes)
+
+    @property
+    def num_canvas_pixels(self) -> int:
+        """Pixels of all canvases."""
+        return self.times * self.views * self.size[0] * self.size[1]
+
+
+class Coefficients(FileModel):
+    """Bytes and seconds of a forward pass per unit of each of its `features`; weights are not included."""
+
+    bytes: tuple[float, float, float, float]
+    seconds: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkCost:
+    """The cost model of one network on one device."""
+
+    config: NetworkConfig
+    coefficients: Coefficients
+
+    def num_bytes(self, extent: Extent) -> int:
+        """Return the memory of a forward pass besides the weights."""
+        return int(np.dot(self.coefficients.bytes, features(self.config, extent)))
+
+    def seconds(self, extent: Extent) -> float:
+        """Return the approximate time of a forward pass."""
+        return float(np.dot(self.coefficients.seconds, features(self.config, extent)))
+
+
+def features(config: NetworkConfig, extent: Extent) -> tuple[float, float, float, float]:
+    """Return the features of the cost model: 1, pixels, token pairs within images, and in the largest attention.
+
+    Tokens in the trunk, kept layers and the maps of the heads are proportional to the pixels.
+    """
+    grids = [patch_grid(height, width, config.patch_size) for height, width in extent.view_sizes]
+    tokens = [rows * columns + config.num_registers + config.camera_token for rows, columns in grids]
+    times, full = extent.times, config.full_attention
+    if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and extent.views == 1):
+        times, tokens = 1, times * tokens
+    pairs = {
+        Step.FRAME: times * sum(count**2 for count in tokens),
+        Step.TIME: times**2 * sum(count**2 for count in tokens),
+        Step.VIEW: times * sum(tokens) ** 2,
+    }
+    largest = max(pairs.get(step, (times * sum(tokens)) ** 2) for step in config.schedule)
+    return 1.0, float(extent.num_pixels), float(pairs[Step.FRAME]), float(largest)
+
+
+def fit(
+    rows: Sequence[tuple[float, ...]], measured: Sequence[float], *, upper_bound: bool
+) -> tuple[float, float, float, float]:
+    """Fit non-negative coefficients to measurements by least squares of relative errors.
+
+    With `upper_bound` they are scaled until no measurement exceeds the model.
+    """
+    from scipy.optimize import nnls
+
+    design, values = np.array(rows), np.array(measured)
+    scales = design.max(axis=0)
+    found = nnls(design / scales / values[:, None], np.ones(len(values)))[0] / scales
+    if upper_bound:
+        found = found * max(1.0, float((values / (design @ found)).max()))
+    first, second, third, fourth = (float(value) for value in found)
+    return first, second, third, fourth
+
+
+def process_bytes(extent: Extent, network: int, source_pixels: int, *, preview: bool) -> int:
+    """Return the growth of a process whose network takes `network` bytes for chunks of this extent.
+
+    Besides the network these are the decoders of videos with `source_pixels` in all (twice those of undistorted
+    views), the frames and predictions of a chunk, and the chunk that is written meanwhile. Previews are drawn
+    afterwards, from some frames that are decoded again.
+    """
+    decoders = source_pixels * _DECODER_BYTES
+    chunks = _HEAP_FACTOR * (network + extent.num_canvas_pixels * _PIPELINE_BYTES) + decoders
+    drawing = _RETAINED_SHARE * chunks + _PREVIEW_BYTES + decoders if preview else 0.0
+    return _LIBRARY_BYTES + int(max(chunks, drawing))
+
+
+class Cost(NamedTuple):
+    """Measured memory and time of a call."""
+
+    num_bytes: int
+    seconds: float
+
+
+class _CachedCost(FileModel):
+    """A file of the cache; `measured` identifies what the coefficients were measured on."""
+
+    measured: dict[str, str]
+    coefficients: Coefficients
+
+
+def network_cost(
+    predictor: NetworkPredictor,
+    sha256: str | None,
+    *,
+    masks: bool = False,
+    cameras: bool = False,
+    notify: Callable[[Notice], None] = lambda _: None,
+) -> NetworkCost:
+    """Return the cost model of a network on its device, from the cache or measured now, with a notice.
+
+    `sha256` is that of its weights; a network without a file is identified by its configuration. `masks` or `cameras`
+    as inputs may activate parts of a network.
+    """
+    config = predictor.network.config
+    measured = {
+        "device": _device_name(predictor.device),
+        "network": sha256 or hashlib.sha256(config.to_json().encode()).hexdigest(),
+        "precision": PRECISION_NAMES[predictor.precision],
+        "inputs": ", ".join(["images", *["masks"] * masks, *["cameras"] * cameras]),
+        "torch": torch.__version__,
+    }
+    path = cache_folder() / f"cost_{hashlib.sha256(repr(measured).encode()).hexdigest()[:16]}.json"
+    found = _read_cache(path, measured)
+    if found is None:
+        text = f"measuring memory and time of the network on this device, once (cached in '{path.parent}')"
+        notify(Notice(text, Level.STEP))
+        found = measure(predictor, masks=masks, cameras=cameras)
+        _write_cache(path, _CachedCost(measured=measured, coefficients=found))
+    return NetworkCost(config=config, coefficients=found)
+
+
+def cache_folder() -> Path:
+    """Return the folder of page4d's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "page4d"
+
+
+def measure(predictor: NetworkPredictor, *, masks: bool = False, cameras: bool = False) -> Coefficients:
+    """Run a few short forward passes of increasing size and fit the cost model."""
+    rows: list[tuple[float, ...]] = []
+    num_bytes: list[float] = []
+    seconds: list[float] = []
+    for number, (times, views, patches) in enumerate(_PROBES):
+        side = patches * predictor.multiple
+        extent = Extent(times=times, views=views, size=(side, side))
+        row = features(predictor.network.config, extent)
+        if number >= MIN_PROBES and seconds[-1] * row[1] / rows[-1][1] > MAX_PROBE_S:
+            break
+        run = partial(predictor.run, probe_batch(extent, masks=masks, cameras=cameras))
+        if number == 0:
+            run()  # warm-up, such as the choice of kernels
+        cost = cost_of(predictor.device, run)
+        rows.append(row)
+        num_bytes.append(cost.num_bytes)
+        seconds.append(cost.seconds)
+    return Coefficients(bytes=fit(rows, num_bytes, upper_bound=True), seconds=fit(rows, seconds, upper_bound=False))
+
+
+def probe_batch(extent: Extent, *, masks: bool = False, cameras: bool = False) -> FrameBatch:
+    """Return frames of noise from parallel cameras in a row."""
+    height, width = extent.size
+    leading = (1, extent.times, extent.views)
+    poses = torch.eye(4, dtype=torch.float64).repeat(*leading, 1, 1)
+    poses[..., 0, 3] = torch.arange(extent.views)
+    focal = float(max(extent.size))
+    intrinsics = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], dtype=torch.float64)
+    rig = Cameras(world_to_camera=poses, intrinsics=intrinsics.expand(*leading, 3, 3), image_size=extent.size)
+    return FrameBatch(
+        times=torch.arange(extent.times, dtype=torch.float64) / 30,
+        view_names=tuple(f"view{number}" for number in range(extent.views)),
+        pixel_transforms=fit_views([extent.size] * extent.views, max(extent.size), 1),
+        images=torch.rand(*leading, 3, *extent.size),
+        valid=torch.ones(*leading, *extent.size, dtype=torch.bool),
+        dynamic=torch.rand(*leading, *extent.size) if masks else None,
+        cameras=rig if cameras else None,
+    )
+
+
+def cost_of(device: torch.device, work: Callable[[], object]) -> Cost:
+    """Measure the peak memory of a call, in addition to that before, and its seconds.
+
+    On a GPU the allocator counts the memory; elsewhere the bytes of all tensors that are created are counted.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        seconds = _seconds_of(device, work)
+        return Cost(max(int(torch.cuda.max_memory_allocated(device)) - before, 1), seconds)
+    with LiveBytes() as counted:
+        seconds = _seconds_of(device, work)
+    if seconds < _COUNTING_OVERHEAD_S:
+        seconds = _seconds_of(device, work)
+    return Cost(max(counted.peak, 1), seconds)
+
+
+def _seconds_of(device: torch.device, work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{platform.node()} {platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def _read_cache(path: Path, measured: dict[str, str]) -> Coefficients | None:
+    try:
+        found = read_model(path, _CachedCost)
+    except (InputError, OSError):
+        return None
+    return found.coefficients if found.measured == measured else None
+
+
+def _write_cache(path: Path, found: _CachedCost) -> None:
+    try:
+        write_bytes_atomic(path, (format_json(found.model_dump(mode="json")) + "\n").encode())
+    except OutputError:
+        return  # a home folder without write access costs one measurement per run

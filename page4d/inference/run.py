@@ -1,0 +1,440 @@
+"""One run: chunks are predicted, stitched and written, resumably, each stage in a thread of its own."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Literal
+
+import torch
+
+from page4d.choices import ExistingOutput, Preprocess
+from page4d.conventions import Scale
+from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, WeightsError
+from page4d.export.cameras import capture_cameras, check_finite, join_cameras
+from page4d.export.diagnostics import ChunkRecord, ResidualsRecord, TransformRecord
+from page4d.export.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
+from page4d.export.layout import OutputLayout
+from page4d.export.maps import choose_depth_scale
+from page4d.export.output import open_output
+from page4d.export.run_record import CountsRecord, RunRecord, SceneRecord, read_run, view_record, write_run
+from page4d.geometry.camera import Cameras
+from page4d.geometry.similarity import Sim3
+from page4d.inference.bounded_queue import BoundedQueue
+from page4d.inference.calibration_check import compare_rigs, summarize_residuals
+from page4d.inference.chunk_plan import Chunk, plan_chunks
+from page4d.inference.chunk_source import ChunkSource, OpenChunks
+from page4d.inference.diagnostics import (
+    calibration_notice,
+    check_seams,
+    distance_notice,
+    ood_notice,
+    rig_fit_notice,
+    rig_notice,
+    seams_notice,
+)
+from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
+from page4d.inference.memory_budget import is_out_of_memory, peak_bytes
+from page4d.inference.predictor import PRECISION_NAMES, PredictedChunk
+from page4d.inference.previews import write_previews
+from page4d.inference.progress import Journal
+from page4d.inference.run_plan import RunPlan
+from page4d.inference.run_state import (
+    FinishedChunk,
+    RigState,
+    RunState,
+    StateFolder,
+    check_disk,
+    is_occupied,
+    transform_of,
+)
+from page4d.inference.static_rig import StaticRigAligner
+from page4d.inference.stitch import StitchedChunk, stitch
+from page4d.models.conditioning import Memory
+from page4d.predictions import Predictions
+from page4d.scene.batches import scene_cameras
+from page4d.scene.records import Level, Notice
+from page4d.settings import describe_settings
+
+MAX_HALVINGS = 3
+"""Number of times that a chunk that does not fit in memory is halved."""
+
+
+class Run:
+    """The state of one run; methods stand in the order in which they are first called.
+
+    While a chunk is predicted, the frames of the next one are decoded and the previous one is stitched and written,
+    each in a thread of its own. World, stitching and files belong to the writing thread, the network to the caller's.
+    """
+
+    def __init__(self, plan: RunPlan, folder: Path, journal: Journal, open_chunks: OpenChunks) -> None:
+        self.plan, self.settings, self.scene = plan, plan.settings, plan.scene
+        self.journal = journal
+        self.open_chunks = open_chunks
+        self.layout = OutputLayout(folder, plan.scene.view_names)
+        self.states = StateFolder(self.layout)
+        self.world = plan.world
+        self.aligner = StaticRigAligner(plan.settings.camera_motion, self._place_first)
+        self.finished: list[FinishedChunk] = []
+        self.registered, self.begin = Sim3.identity(), 0.0
+        self.state_lock = Lock()
+        self.memories: dict[int, Memory | None] = {}
+        self.residuals: dict[int, ResidualsRecord] = {}
+
+    def execute(self, existing: ExistingOutput) -> RunRecord:
+        """Run to the end and return the content of `run.json`."""
+        try:
+            return self._execute(existing)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise self._out_of_memory() from error
+        except InterruptedRunError as error:
+            raise InterruptedRunError(
+                f"interrupted after {self._num_done} of {self.scene.num_times} frames",
+                "continue with --resume",
+                error.exit_code - 128,
+            ) from error
+
+    def _execute(self, existing: ExistingOutput) -> RunRecord:
+        begin = time.perf_counter()
+        if existing is ExistingOutput.RESUME and self._is_done():
+            self.journal.progress(self.scene.num_times, self.scene.num_times)
+            finished = read_run(self.layout)
+            self._check_seams(finished.chunks)
+            return finished
+        self.state = self._begin(existing)
+        for notice in (*self.scene.notices, *self.plan.notices):
+            self.journal.notice(notice)
+        write_run(self.layout, self._record("incomplete"))
+        self._reconstruct_chunks()
+        self._final_notices()
+        cameras = join_cameras([chunk.cameras for chunk in self.finished])
+        files = write_capture_cameras(self.layout, replace(cameras, scale=self.state.scale or Scale.ARBITRARY))
+        if self.settings.preview:
+            # The pictures are made from the files, so they show what a reader of the contract would see.
+            write_run(self.layout, self._record("incomplete"))
+            with self.journal.timed("preview"):
+                output = open_output(self.layout.folder, allow_incomplete=True)
+                files += write_previews(output, self.scene)
+        names = [str(file.path.relative_to(self.layout.folder)) for file in files]
+        self.journal.seconds["total"] += time.perf_counter() - begin
+        self._update(other_files=[*names, "run.json"])
+        record = self._record("complete")
+        write_run(self.layout, record)
+        return record
+
+    def _is_done(self) -> bool:
+        """Return whether the run in the folder is this one, complete, with all its files."""
+        earlier = self.states.read_run()
+        if earlier is None or not self.states.is_complete():
+            return False
+        check_fingerprint(self.layout.folder, earlier, fingerprint_of(self.plan))
+        done = self._finished_chunks(earlier)
+        return bool(done) and done[-1].stop == self.scene.num_times
+
+    def _finished_chunks(self, state: RunState) -> list[FinishedChunk]:
+        image_sizes = tuple(transform.original_size for transform in self.plan.transforms)
+        return self.states.finished_chunks(state, image_sizes, state.scale or Scale.ARBITRARY)
+
+    def _begin(self, existing: ExistingOutput) -> RunState:
+        folder, fingerprint = self.layout.folder, fingerprint_of(self.plan)
+        if existing is ExistingOutput.RESUME and is_occupied(folder):
+            earlier = check_fingerprint(folder, self.states.read_run(), fingerprint)
+            self.finished = self._finished_chunks(earlier)
+            self._check_seams([chunk.record for chunk in self.finished])
+            self.journal.continue_from(earlier.warnings, earlier.seconds)
+            if self.finished and earlier.scale is not None:
+                self.world.continue_from(earlier.scale, transform_of(self.finished[-1].record))
+                if earlier.rig is not None:
+                    self.aligner.continue_from(earlier.rig.cameras(), self.finished[-1].record.rig)
+            return earlier
+        if existing is ExistingOutput.OVERWRITE and is_occupied(folder):
+            check_disk(folder, self.plan.bytes_on_disk, self.states.listed_bytes())
+            self.states.remove_listed_files()
+        check_disk(folder, self.plan.bytes_on_disk)
+        chunks = [(chunk.start, chunk.stop, chunk.overlap) for chunk in self.plan.chunks]
+        state = RunState(fingerprint=fingerprint, plan=chunks, other_files=["run.json"])
+        self.states.write_run(state)
+        return state
+
+    def _update(self, **changes: object) -> None:
+        """Change the recorded state of the run, on disk too."""
+        with self.state_lock:
+            totals = {"warnings": list(self.journal.warnings), "seconds": dict(self.journal.seconds)}
+            self.state = self.state.model_copy(update={**totals, **changes})
+            self.states.write_run(self.state)
+
+    def _record(self, status: Literal["complete", "incomplete"]) -> RunRecord:
+        """Return the content of `run.json` at this point."""
+        plan, scene, state, predictor = self.plan, self.scene, self.state, self.plan.predictor
+        scale = state.scale or Scale.ARBITRARY
+        chunks = [chunk.record for chunk in self.finished]
+        return RunRecord(
+            status=status,
+            settings=describe_settings(scene.options, self.settings),
+            scale=scale,
+            unit=scale.unit,
+            depth_scale=state.depth_scale or 1.0,
+            scene=SceneRecord(name=scene.name, synchronisation=scene.synchronisation, calibration=scene.calibration),
+            views=[
+                view_record(
+                    self.layout,
+                    view.name,
+                    view.source.label,
+                    transform,
+                    view.clock,
+                    None if view.camera is None else view.camera.distortion,
+                )
+                for view, transform in zip(scene.views, plan.transforms, strict=True)
+            ],
+            times=scene.times.tolist(),
+            network=predictor.record,
+            rig=None if state.rig is None else state.rig.record,
+            scale_from=state.scale_from,
+            calibration_residuals=summarize_residuals(scene, chunks),
+            chunks=chunks,
+            counts=CountsRecord(
+                clipped_depths=sum(chunk.clipped_depths for chunk in self.finished),
+                points=sum(chunk.num_points for chunk in self.finished),
+            ),
+            timings={stage: round(seconds, 3) for stage, seconds in self.journal.seconds.items()},
+            predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
+            peak_memory_bytes=peak_bytes(predictor.device),
+            device=str(predictor.device),
+            precision=PRECISION_NAMES[predictor.precision],
+            seed=self.settings.seed,
+            warnings=self.journal.warnings,
+        )
+
+    def _reconstruct_chunks(self) -> None:
+        """Predict, stitch and write every chunk that is not finished yet."""
+        total = self.scene.num_times
+        self.journal.progress(self._num_done, total)
+        if self._num_done == total:
+            return
+        try:
+            with self.open_chunks(self.plan, self.journal) as source:
+                held = self._predict_held(source) if self.finished else None
+                with BoundedQueue(partial(self._stitch_and_write, held=held)) as writing:
+                    for chunk in self._predicted(source):
+                        writing.put(chunk)
+                        del chunk
+        except OutputError as error:
+            raise OutputError(f"{error.message} (after {self._num_done} of {total} frames)", error.hint) from error
+
+    @property
+    def _num_done(self) -> int:
+        """Instants whose chunks are finished."""
+        return self.finished[-1].stop if self.finished else 0
+
+    def _predict_held(self, source: ChunkSource) -> Predictions:
+        """Predict the last finished chunk again for its last instants, which are blended with the next chunk."""
+        last = self.finished[-1]
+        chunk = Chunk(last.record.start, last.record.stop, last.record.overlap)
+        predicted = self._predict_or_none(source, chunk, len(self.finished) - 1)
+        if predicted is None:
+            raise self._out_of_memory()
+        predictions, self.registered = self.world.register(predicted.predictions, predicted.rig)
+        transform = transform_of(last.record)
+        if self.aligner.rig is not None:
+            predictions = self.aligner.rig.apply(predictions, transform.scale)
+        elif not self.world.is_fixed:
+            predictions = predictions.transformed(transform)
+        return predictions.at_times(last.stop - chunk.start, chunk.length)
+
+    def _predicted(self, source: ChunkSource) -> Iterator[tuple[Chunk, PredictedChunk, float]]:
+        """Predict the chunks of the plan; one that does not fit in memory is halved with all that follow.
+
+        The time at which work on a chunk began comes with it.
+        """
+        index, halvings = len(self.finished), 0
+        while index < len(self.state.plan):
+            chunk, begin = self.state.chunks[index], time.perf_counter()
+            predicted = self._predict_or_none(source, chunk, index)
+            if predicted is None:
+                halvings += 1
+                self._halve(index, chunk, halvings)
+                continue
+            yield chunk, predicted, begin
+            del predicted
+            index += 1
+
+    def _predict_or_none(self, source: ChunkSource, chunk: Chunk, index: int) -> PredictedChunk | None:
+        try:
+            return self._predict(source, chunk, index)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside the handler: its traceback would keep the tensors alive that did not fit.
+        if self.plan.predictor.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def _predict(self, source: ChunkSource, chunk: Chunk, index: int) -> PredictedChunk:
+        predicted = source.predict(chunk, self.state.chunks[index + 1 :], self._memory_before(index))
+        predictions, rig = predicted.predictions, predicted.rig
+        check_finite(predictions, WeightsError)
+        self.memories[index] = predicted.memory
+        if index == 0 and not self.finished and predicted.ood:
+            self.journal.notice(ood_notice(predicted.ood))
+        if rig is not None and not self.plan.predictor.uses_rig_cameras:
+            self.residuals[index] = compare_rigs(predictions.cameras[0], rig[0], predictions.view_names)
+        return predicted._replace(memory=None)
+
+    def _memory_before(self, index: int) -> Memory | None:
+        """Return the network's memory after the previous chunk; a resumed run reads it from disk."""
+        if index - 1 in self.memories:
+            return self.memories[index - 1]
+        return self.states.read_memory(index - 1) if index else None
+
+    def _halve(self, index: int, chunk: Chunk, halvings: int) -> None:
+        """Replan from a chunk on with half its length.
+
+        Raises:
+            MemoryBudgetError: if it cannot be halved again.
+        """
+        length = chunk.length // 2
+        unaligned = self.settings.overlap == 0 and not self.world.is_fixed
+        if halvings > MAX_HALVINGS or length < max(1, 2 * self.settings.overlap) or unaligned:
+            raise self._out_of_memory(chunk.length)
+        rest = plan_chunks(self.scene.num_times, length, self.settings.overlap, start=chunk.start)
+        self.states.delete_chunks_from(index)
+        self._update(plan=self.state.plan[:index] + [(part.start, part.stop, part.overlap) for part in rest])
+        text = f"out of memory with {chunk.length} frames per chunk: continuing with {length}"
+        self.journal.notice(Notice(text))
+
+    def _out_of_memory(self, length: int | None = None) -> MemoryBudgetError:
+        side = self.plan.long_side
+        frames = {None: "", 1: " with 1 frame per chunk"}.get(length, f" with {length} frames per chunk")
+        smaller = f"--size {max(side * 3 // 4, 14)}"
+        if self.settings.preprocess is not Preprocess.NATIVE:
+            smaller = f"--preprocess native {smaller}"
+        return MemoryBudgetError(
+            f"out of memory even{frames} at {side} px" if frames else f"out of memory at {side} px",
+            f"try {smaller}, a smaller --overlap, or fewer --views",
+        )
+
+    def _stitch_and_write(
+        self, chunks: Iterator[tuple[Chunk, PredictedChunk, float]], held: Predictions | None
+    ) -> None:
+        """Bring chunks into one world as they arrive, and write them."""
+        stitched = stitch(
+            self._registered_chunks(chunks),
+            num_times=self.scene.num_times,
+            overlap=self.settings.overlap,
+            place_first=self._place_first,
+            fixed_world=self.world.is_fixed,
+            anchor=self.aligner.anchor,
+            held=held,
+        )
+        for part in stitched:
+            self._write_chunk(part)
+
+    def _registered_chunks(
+        self, chunks: Iterator[tuple[Chunk, PredictedChunk, float]]
+    ) -> Iterator[tuple[Chunk, Predictions]]:
+        for chunk, predicted, begin in chunks:
+            registered, self.registered = self.world.register(predicted.predictions, predicted.rig)
+            self.begin = begin
+            del predicted
+            yield chunk, registered
+            del registered
+
+    def _place_first(self, first: Predictions) -> Sim3:
+        return self.world.place_first(first, self._calibrated(first))
+
+    def _calibrated(self, predictions: Predictions) -> Cameras | None:
+        return scene_cameras(self.scene, predictions.pixel_transforms, 0, predictions.num_times)
+
+    def _write_chunk(self, stitched: StitchedChunk) -> None:
+        """Write the instants that a chunk completes, then its record."""
+        record = self._chunk_record(stitched)
+        self._check_seams([record])
+        predictions = replace(stitched.predictions, scale=self.world.scale)
+        if self.state.depth_scale is None:
+            depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
+            self._update(depth_scale=depth_scale, scale=predictions.scale)
+            self._notice_scale()
+        if not self.finished:
+            self._record_rig(predictions)
+        written, first = InstantFiles(), stitched.chunk.start
+        options = InstantOptions(
+            depth_scale=self.state.depth_scale or 1.0, points=self.settings.points, seed=self.settings.seed
+        )
+        with self.journal.timed("write"):
+            for place in range(predictions.num_times):
+                written += write_instant(self.layout, first + place, predictions.at_times(place, place + 1), options)
+                self.journal.progress(first + place + 1, self.scene.num_times)
+        index = len(self.finished)
+        self.memories.pop(index - 1, None)
+        memory = self.memories[index]
+        files = [*written.files, *([] if memory is None else [self.states.write_memory(index, memory)])]
+        seconds = round(time.perf_counter() - self.begin, 3)
+        finished = FinishedChunk(
+            record=record.model_copy(update={"seconds": seconds}),
+            first=first,
+            cameras=capture_cameras([predictions]),
+            clipped_depths=written.clipped_depths,
+            num_points=written.num_points,
+        )
+        self.states.write_chunk(index, finished, files)
+        self.finished.append(finished)
+        self._update()
+
+    def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:
+        chunk = stitched.chunk
+        transform = self.registered if self.world.is_fixed else stitched.transform
+        x, y, z = transform.translation.tolist()
+        return ChunkRecord(
+            start=chunk.start,
+            stop=chunk.stop,
+            overlap=chunk.overlap,
+            seconds=round(time.perf_counter() - self.begin, 3),
+            transform=TransformRecord(
+                scale=float(transform.scale), rotation=transform.rotation.tolist(), translation=(x, y, z)
+            ),
+            seam=stitched.seam,
+            rig=stitched.fit,
+            calibration=self.residuals.pop(len(self.finished), None),
+        )
+
+    def _record_rig(self, first: Predictions) -> None:
+        """Record the decisions of the first chunk on cameras and scale, before any instant is written."""
+        if self.world.measured is not None:
+            self._update(scale_from=self.world.measured)
+            self.journal.notice(distance_notice(self.world.measured))
+        if self.aligner.record is not None:
+            cameras = None if self.aligner.rig is None else self.aligner.rig.cameras
+            self._update(rig=RigState.of(self.aligner.record, cameras, first.cameras.image_size))
+            self.journal.notice(rig_notice(self.aligner.record))
+
+    def _check_seams(self, chunks: list[ChunkRecord]) -> None:
+        if self.settings.strict_seams:
+            check_seams(chunks, self.plan.max_side)
+
+    def _notice_scale(self) -> None:
+        if self.world.lacks_baseline:
+            text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
+            self.journal.notice(Notice(text))
+        elif self.world.scale is Scale.ARBITRARY:
+            self.journal.notice(Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO))
+
+    def _final_notices(self) -> None:
+        """Report on clipped depths, seams, static cameras and the calibration."""
+        chunks = [chunk.record for chunk in self.finished]
+        clipped = sum(chunk.clipped_depths for chunk in self.finished)
+        levels = self.state.depth_scale or 1.0
+        text = f"{clipped} depths outside {1 / levels:.4g} to {65535 / levels:.4g} were clipped in the depth PNGs"
+        agreement = summarize_residuals(self.scene, chunks)
+        notices = (
+            Notice(text) if clipped else None,
+            seams_notice(chunks, self.plan.max_side),
+            rig_fit_notice(chunks, self.scene.view_names, self.plan.max_side),
+            None if agreement is None else calibration_notice(self.scene, agreement),
+        )
+        for notice in notices:
+            if notice is not None:
+                self.journal.notice(notice)

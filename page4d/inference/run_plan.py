@@ -1,0 +1,160 @@
+"""The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from page4d.choices import MaskMeaning, PointSource, Preprocess
+from page4d.errors import UsageError
+from page4d.export.points import MAX_VIEWS
+from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
+from page4d.geometry.preprocess import place_views
+from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
+from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
+from page4d.inference.metric_scale import known_distance, metric_scene
+from page4d.inference.network_cost import network_cost
+from page4d.inference.predictor import NetworkPredictor, Predictor
+from page4d.inference.world import World
+from page4d.scene.records import Notice, Scene, View
+from page4d.settings import ReconstructSettings
+
+_MAP_BYTES = 4
+_POINT_BYTES = 21
+"""Maximum bytes on disk per pixel: 16 + 8 + 8 bits in three PNG files, and a point of the cloud."""
+
+_VISIBLE_STRETCH = 1.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Everything about a run that is known when it starts.
+
+    `scene` has metric cameras if a known distance gives its calibration a unit. `bytes_on_disk` is an upper bound for
+    points and maps.
+    """
+
+    scene: Scene
+    predictor: Predictor
+    world: World
+    long_side: int
+    transforms: tuple[PixelTransform, ...]
+    chunks: tuple[Chunk, ...]
+    forecast: Forecast
+    memory_limit: MemoryLimit
+    bytes_on_disk: int
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def settings(self) -> ReconstructSettings:
+        """Settings of the run."""
+        return self.predictor.settings
+
+    @property
+    def max_side(self) -> int:
+        """Longest side of a network image in pixels."""
+        return max(max(transform.canvas_size) for transform in self.transforms)
+
+
+def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None] = lambda _: None) -> RunPlan:
+    """Plan a run under the predictor's settings; `notify` receives a notice if measuring the network takes a while.
+
+    Raises:
+        UsageError: if the settings do not fit the scene or the predictor.
+        MemoryBudgetError: if the memory that the user allows does not suffice.
+    """
+    settings = predictor.settings
+    distance = known_distance(scene, settings.scale_from)
+    scene = metric_scene(scene, distance)
+    _check(scene, settings, predictor)
+    sizes = [view.source.size for view in scene.views]
+    long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in sizes)
+    if settings.preprocess is Preprocess.NATIVE and predictor.takes_mixed_sizes:
+        transforms = fit_each_view(sizes, long_side, predictor.multiple)
+    else:
+        transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
+    pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
+    points = settings.points.max_points or pixels
+    forecast = _forecast(scene, transforms, predictor, notify)
+    limit = MemoryLimit(
+        num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
+    )
+    min_length = max(1, 2 * settings.overlap)
+    length, warnings = choose_length(forecast, limit, settings.chunk, min_length, scene.num_times)
+    chunks = plan_chunks(scene.num_times, length, settings.overlap)
+    world = World(scene, settings.poses, predictor_uses_rig=predictor.uses_rig_cameras, distance=distance)
+    if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed:
+        raise UsageError(
+            f"--overlap 0 leaves {len(chunks)} chunks without shared instants to align them by",
+            "give an overlap, or one chunk for all, or the rig's cameras with --calibration",
+        )
+    return RunPlan(
+        scene=scene,
+        predictor=predictor,
+        world=world,
+        long_side=long_side if settings.preprocess is Preprocess.NATIVE else max(transforms[0].canvas_size),
+        transforms=transforms,
+        chunks=chunks,
+        forecast=forecast,
+        memory_limit=limit,
+        bytes_on_disk=scene.num_times * (pixels * _MAP_BYTES + min(points, pixels) * _POINT_BYTES),
+        notices=(*_preprocess_notices(scene, transforms, settings.preprocess), *warnings),
+    )
+
+
+def _forecast(
+    scene: Scene,
+    transforms: tuple[PixelTransform, ...],
+    predictor: Predictor,
+    notify: Callable[[Notice], None],
+) -> Forecast:
+    """Forecast memory and time; a network is measured the first time that it runs on a device."""
+    used = used_bytes(predictor.device)  # before a measurement, which enlarges the process once
+    cost = None
+    if isinstance(predictor, NetworkPredictor):
+        masks = any(view.mask is not None for view in scene.views) and scene.mask_meaning is MaskMeaning.DYNAMIC
+        cameras = predictor.is_conditioned_on_cameras and all(view.camera is not None for view in scene.views)
+        cost = network_cost(predictor, predictor.record.sha256, masks=masks, cameras=cameras, notify=notify)
+    return Forecast(
+        views=scene.num_views,
+        size=shared_canvas(transforms),
+        device=predictor.device,
+        used_bytes=used,
+        cost=cost,
+        own_sizes=tuple(transform.canvas_size for transform in transforms),
+        source_pixels=sum(_source_pixels(view) for view in scene.views),
+        preview=predictor.settings.preview,
+    )
+
+
+def _preprocess_notices(
+    scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess
+) -> tuple[Notice, ...]:
+    """Warn of views that are cropped or stretched."""
+    if preprocess is Preprocess.NATIVE:
+        return ()
+    notices = []
+    for view, transform in zip(scene.views, transforms, strict=True):
+        stretch = max(transform.scale) / min(transform.scale)
+        if transform.share_cut > 0:
+            loss = f"crops {transform.share_cut:.1%} of {view.name}: its maps are 0 there"
+            notices.append(Notice(f"--preprocess {preprocess} {loss}"))
+        if stretch > _VISIBLE_STRETCH:
+            shape = f"stretches {view.name} by {stretch:.2f} along one side"
+            notices.append(Notice(f"--preprocess {preprocess} {shape}"))
+    return tuple(notices)
+
+
+def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> None:
+    """Refuse settings that would fail only when the first chunk is written."""
+    if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
+        raise UsageError("--points-from points, but only depth is predicted here", "use --points-from depth")
+    if scene.num_views > MAX_VIEWS:
+        raise UsageError(
+            f"{scene.num_views} views; a point cloud has at most {MAX_VIEWS}",
+            "select some with --views, or split the rig",
+        )
+
+
+def _source_pixels(view: View) -> int:
+    """Return the pixels of a frame, twice if it is undistorted."""
+    height, width = view.source.size
+    return height * width * (2 if view.camera is not None and view.camera.distortion is not None else 1)

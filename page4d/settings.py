@@ -1,0 +1,195 @@
+"""Settings of a reconstruction with their defaults: how a scene is read, which network runs, and what is written."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from page4d.choices import (
+    CalibrationMatch,
+    CalibrationResize,
+    CameraMotion,
+    EdgeFilter,
+    LengthUnit,
+    MaskMeaning,
+    PointSource,
+    Poses,
+    Precision,
+    Preprocess,
+)
+from page4d.conventions import METRIC_DEPTH_SCALE
+from page4d.errors import UsageError
+from page4d.io.config import config_record
+
+_MEMORY_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+_PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
+
+
+def parse_memory(text: str) -> int | None:
+    """Parse an amount of memory such as `20GB` into bytes; `auto` is None.
+
+    Raises:
+        UsageError: if it is neither.
+    """
+    if text == "auto":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(" + "|".join(_MEMORY_UNITS) + ")", text)
+    if match is None or float(match[1]) == 0:
+        raise UsageError(
+            f"--memory {text} is not an amount of memory", f"give auto or such as 20GB ({', '.join(_MEMORY_UNITS)})"
+        )
+    return int(float(match[1]) * _MEMORY_UNITS[match[2]])
+
+
+_Memory = Annotated[
+    PositiveInt | None, BeforeValidator(lambda value: parse_memory(value) if isinstance(value, str) else value)
+]
+
+
+@config_record("scene options")
+class SceneOptions:
+    """How to read a scene folder; the defaults use everything that is there.
+
+    `views` is a number (the first ones) or names. `sync` is a file or one of auto, none, audio, timecode. `frames` is
+    (start, stop) on the common timeline. `calibration_unit` makes a calibration of unknown unit metric. `depth` is a
+    folder of measured depth maps with `depth_levels` levels per unit of the calibration.
+    """
+
+    views: PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    sync: str = "auto"
+    fps: _PositiveFinite | None = None
+    image_fps: _PositiveFinite | None = None
+    stride: PositiveInt = 1
+    frames: tuple[int | None, int | None] = (None, None)
+    max_frames: PositiveInt | None = None
+    calibration: Path | None = None
+    calibration_unit: LengthUnit | None = None
+    calibration_match: CalibrationMatch = CalibrationMatch.NAME
+    calibration_resize: CalibrationResize | None = None
+    masks: Path | None = None
+    mask_meaning: MaskMeaning = MaskMeaning.DYNAMIC
+    depth: Path | None = None
+    depth_levels: _PositiveFinite = METRIC_DEPTH_SCALE
+    allow_damaged: bool = False
+    max_megapixels: _PositiveFinite = 64.0
+
+    def __post_init__(self) -> None:
+        if self.calibration_unit is not None and self.calibration is None:
+            raise UsageError("--calibration-unit without --calibration", "pass the calibration file too")
+
+
+@config_record("network options")
+class NetworkOptions:
+    """Which network runs, and where: a weights file (None: the bundled one), or an untrained network of a preset."""
+
+    weights: Path | None = None
+    untrained: bool = False
+    preset: str = "mv-small"
+    device: str = "auto"
+    precision: Precision = Precision.AUTO
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.untrained:
+            raise UsageError("--weights and --untrained contradict each other", "give one of them")
+
+
+@config_record("point options")
+class PointOptions:
+    """Filters of a point cloud. Zero switches `voxel_size` (in units of the scene) and `max_points` off.
+
+    `edge_angle_deg`, of the slant filter, is the largest angle between a surface normal and the viewing ray; 90 keeps
+    all points.
+    """
+
+    source: PointSource = PointSource.DEPTH
+    min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
+    edges: EdgeFilter = EdgeFilter.SLANT
+    edge_angle_deg: Annotated[float, Field(ge=1, le=90)] = 85.0
+    voxel_size: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
+    max_points: Annotated[NonNegativeInt, Field(lt=2**31)] = 0
+
+
+@config_record("settings")
+class ReconstructSettings:
+    """Settings of a run apart from the scene's and the network's.
+
+    `long_side` is in network pixels; None uses the network's own size, or that of `preprocess`. `chunk` instants are
+    predicted together, and neighbouring chunks share `overlap` of them; None chooses the longest chunk that is useful
+    and fits into `memory_bytes` (a number or such as "20GB"), or into free memory. A resumed run keeps its plan.
+    `poses` applies with a calibration, `camera_motion` to predicted cameras. `scale_from` is a known distance between
+    two cameras, such as `cam01-cam02=1.25m`. `refine` runs bundle adjustment and multi-view stereo.
+    With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
+    """
+
+    long_side: Annotated[int, Field(ge=8)] | None = None
+    preprocess: Preprocess = Preprocess.NATIVE
+    chunk: PositiveInt | None = None
+    overlap: NonNegativeInt = 2
+    memory_bytes: _Memory = None
+    poses: Poses = Poses.INPUT
+    camera_motion: CameraMotion = CameraMotion.AUTO
+    scale_from: str | None = None
+    refine: bool = True
+    points: PointOptions = PointOptions()
+    preview: bool = True
+    strict_seams: bool = False
+    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 0
+
+    def __post_init__(self) -> None:
+        if self.long_side is not None and self.preprocess is not Preprocess.NATIVE:
+            raise UsageError(
+                f"--size {self.long_side} with --preprocess {self.preprocess}, which has a fixed size",
+                "give one of them",
+            )
+        if self.chunk is not None and self.overlap > self.chunk // 2:
+            raise UsageError(
+                f"--chunk {self.chunk} with --overlap {self.overlap}", "give a chunk of at least twice the overlap"
+            )
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Split options by name into the fields of `SceneOptions`, `NetworkOptions` and `ReconstructSettings`.
+
+    Raises:
+        UsageError: naming an option that none of them has.
+    """
+    kinds = (SceneOptions, NetworkOptions, ReconstructSettings)
+    records = [{field.name for field in fields(kind)} for kind in kinds]
+    unknown = sorted(options.keys() - set().union(*records))
+    if unknown:
+        raise UsageError(f"no option is called '{unknown[0]}'", "see help(page4d.reconstruct)")
+    scene, network, run = ({name: value for name, value in options.items() if name in names} for names in records)
+    return scene, network, run
+
+
+OPTION_NAMES = {
+    "long_side": "size",
+    "memory_bytes": "memory",
+    "camera_motion": "cameras",
+    "max_megapixels": "max-pixels",
+    "calibration_resize": "calib-resize",
+    "source": "points-from",
+    "edge_angle_deg": "edge-angle",
+    "voxel_size": "voxel",
+}
+"""Names of command-line options that differ from their field's; elsewhere dashes replace underscores."""
+
+
+def option_name(field: str) -> str:
+    """Return the command-line option of a settings field, without dashes in front."""
+    return OPTION_NAMES.get(field, field.replace("_", "-"))
+
+
+def describe_settings(scene: SceneOptions, settings: ReconstructSettings) -> dict[str, JsonValue]:
+    """Return all settings as JSON, as `run.json` records them."""
+    document: dict[str, Any] = {}
+    for record in (scene, settings):
+        document.update(json.loads(json.dumps(asdict(record), default=str)))
+    document["points"]["seed"] = settings.seed  # where version 0.1 recorded it
+    return document

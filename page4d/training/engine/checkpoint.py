@@ -1,0 +1,78 @@
+"""Checkpoint files of all runs: replaced atomically, read without executing code from them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Protocol, TypeVar
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from page4d.errors import InputError, OutputError
+from page4d.io.atomic import open_atomic, output_error
+from page4d.training.engine.step_plan import Budget, Position
+
+_POSITION = TypeAdapter(Position)
+
+
+class Checkpoint(Protocol):
+    """Contents that the checkpoints of all runs share.
+
+    They hold no state of random generators: every step and sample has its own seed.
+    """
+
+    @property
+    def position(self) -> Position:
+        """Position of the run."""
+        ...
+
+    @property
+    def budget(self) -> Budget | None:
+        """Length of the run; None in files of older versions."""
+        ...
+
+
+AnyCheckpoint = TypeVar("AnyCheckpoint", bound=Checkpoint)
+
+
+def write_checkpoint_file(
+    path: Path, file_format: int | str, position: Position, budget: Budget | None, content: Mapping[str, Any]
+) -> None:
+    """Replace a checkpoint once the new one is complete on disk.
+
+    Raises:
+        OutputError: if it cannot be written; the older one is then unchanged.
+    """
+    budgeted = None if budget is None else asdict(budget)
+    everything = {"format": file_format, "position": asdict(position), "budget": budgeted, **content}
+    try:
+        with open_atomic(path) as file:
+            torch.save(everything, file)
+    except OSError as error:
+        raise output_error(error, path) from error
+    except RuntimeError as error:  # torch's error for a full disk
+        raise OutputError(f"cannot write to '{path}': {error}", "free space, then repeat with --resume") from error
+
+
+def read_checkpoint_file(
+    path: Path, file_format: int | str, parse: Callable[[dict[str, Any]], AnyCheckpoint], hint: str
+) -> AnyCheckpoint:
+    """Read what `write_checkpoint_file` wrote, into memory of the CPU; `position` and `budget` are records.
+
+    Raises:
+        InputError: if the file is missing, damaged or of another format.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no checkpoint '{path}'", hint)
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
+        raise InputError(f"'{path}' is damaged or no checkpoint", hint) from error
+    try:
+        if content["format"] != file_format:
+            raise InputError(f"'{path}' has format {content['format']}, this command reads {file_format}", hint)
+        position, budget = _POSITION.validate_python(content["position"]), content.get("budget")
+        return parse({**content, "position": position, "budget": None if budget is None else Budget(**budget)})
+    except (KeyError, TypeError, ValidationError, ValueError) as error:
+        raise InputError(f"'{path}' is damaged or no checkpoint: {error}", hint) from error

@@ -1,0 +1,134 @@
+"""Forecast of memory, chunk lengths that fit, and the cost model of a network."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.choices import ExistingOutput
+from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
+from page4d.inference import network_cost
+from page4d.inference.chunk_plan import MAX_DEFAULT_LENGTH, choose_length
+from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
+from page4d.inference.network_cost import Coefficients, Extent, NetworkCost, features, fit, process_bytes
+from page4d.inference.predictor import CPU, NetworkPredictor
+from page4d.inference.reconstruct import reconstruct
+from page4d.models.config import PRESETS
+from page4d.models.network import build_network
+from page4d.scene.records import Notice
+from page4d.settings import parse_memory
+from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt
+from tests.inference.truth import TruthPredictor
+
+TINY = PRESETS["mv-tiny"]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> NetworkPredictor:
+    torch.manual_seed(0)
+    return NetworkPredictor(network=build_network(TINY).eval(), device=CPU)
+
+
+def test_a_fit_recovers_the_coefficients_and_none_is_negative():
+    extents = [
+        Extent(times=times + 1, views=views + 1, size=(14 * side + 14, 28))
+        for times, views, side in np.ndindex(4, 3, 3)
+    ]
+    rows = [features(TINY, extent) for extent in extents]
+    truth = (5e4, 120.0, 0.0, 3.0)
+    found = fit(rows, [float(np.dot(truth, row)) for row in rows], upper_bound=False)
+    np.testing.assert_allclose(found, truth, rtol=1e-6, atol=1e-6)
+    noisy = [float(np.dot(truth, row)) * (1 + 0.1 * (-1) ** place) for place, row in enumerate(rows)]
+    bound = fit(rows, noisy, upper_bound=True)
+    assert min(bound) >= 0
+    assert all(np.dot(bound, row) >= value * (1 - 1e-9) for row, value in zip(rows, noisy, strict=True))
+
+
+def test_the_memory_of_small_passes_predicts_that_of_a_larger_one(predictor: NetworkPredictor):
+    cost = NetworkCost(config=TINY, coefficients=network_cost.measure(predictor))
+    extent = Extent(times=5, views=2, size=(140, 112))
+    batch = network_cost.probe_batch(extent)
+    counted = network_cost.cost_of(CPU, lambda: predictor.run(batch)).num_bytes
+    assert abs(cost.num_bytes(extent) / counted - 1) < 0.03
+
+
+def test_measurements_are_cached_for_each_network(
+    predictor: NetworkPredictor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    notices: list[Notice] = []
+    first = network_cost.network_cost(predictor, "ab" * 32, notify=notices.append)
+    assert "on this device, once" in notices[0].text
+    monkeypatch.setattr(network_cost, "measure", lambda *_, **__: pytest.fail("measured again"))
+    assert network_cost.network_cost(predictor, "ab" * 32, notify=notices.append) == first
+    assert len(notices) == 1
+    with pytest.raises(pytest.fail.Exception, match="measured again"):
+        network_cost.network_cost(predictor, "cd" * 32)
+    for file in (tmp_path / "page4d").iterdir():
+        file.write_text("{")
+    with pytest.raises(pytest.fail.Exception, match="measured again"):
+        network_cost.network_cost(predictor, "ab" * 32)
+
+
+def forecast(per_pixel: float) -> Forecast:
+    coefficients = Coefficients(bytes=(0, per_pixel, 0, 0), seconds=(1, 0, 0, 0))
+    cost = NetworkCost(config=TINY, coefficients=coefficients)
+    return Forecast(views=2, size=(140, 140), device=torch.device("cuda"), used_bytes=1000, cost=cost)
+
+
+@pytest.mark.parametrize(("fitting", "chosen"), [(4, 4), (5, 5), (8, 8), (50, MAX_DEFAULT_LENGTH)])
+def test_the_default_chunk_is_the_longest_that_fits_up_to_a_maximum(fitting: int, chosen: int):
+    allowed = MemoryLimit(num_bytes=1000 + fitting * 2 * 140 * 140 * 10, is_strict=True)
+    assert choose_length(forecast(10.0), allowed, None, 4, 100) == (chosen, [])
+
+
+def test_chunks_that_cannot_fit_are_refused_under_a_limit_of_the_user_and_else_a_warning():
+    tight = MemoryLimit(num_bytes=2000, is_strict=True)
+    with pytest.raises(MemoryBudgetError, match="chunks of 4 frames of 2 views at 140 px need about") as refused:
+        choose_length(forecast(10.0), tight, None, 4, 100)
+    assert refused.value.exit_code == 7
+    with pytest.raises(MemoryBudgetError, match="chunks of 12 frames"):
+        choose_length(forecast(10.0), tight, 12, 4, 100)
+    for requested, chosen in ((None, 4), (12, 12)):
+        length, (warning,) = choose_length(forecast(10.0), replace(tight, is_strict=False), requested, 4, 100)
+        assert length == chosen
+        assert "memory may run out" in warning.text
+
+
+def test_amounts_of_memory_are_parsed_with_their_units():
+    assert [parse_memory(text) for text in ("auto", "20GB", "1.5 GiB", "300MB")] == [None, 20e9, 1.5 * 2**30, 3e8]
+    for text in ("20", "GB", "0GB", "-1GB", "20gb"):
+        with pytest.raises(UsageError, match="not an amount of memory"):
+            parse_memory(text)
+
+
+def test_usable_memory_exceeds_used_memory():
+    assert 0 < used_bytes(CPU) < usable_bytes(CPU)
+
+
+def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("page4d.inference.run_plan.used_bytes", lambda _: 0)
+    scene, out = CAPTURE.scene(), tmp_path / "out"
+    planned = replace(SETTINGS, chunk=None)
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=planned, observer=StopAt(1))
+    again = replace(
+        planned, memory_bytes=process_bytes(Extent(times=4, views=2, size=(24, 32)), 0, 2 * 24 * 32, preview=False)
+    )
+    record = reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=again, existing=ExistingOutput.RESUME)
+    assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 5), (3, 9)]
+    fresh = reconstruct(scene, TruthPredictor(CAPTURE), out=tmp_path / "fresh", settings=again)
+    assert max(chunk.stop - chunk.start for chunk in fresh.chunks) == 4
+
+
+def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
+    ballast = np.ones(1 << 30, dtype=np.uint8)
+    code = (
+        "from page4d.inference.memory_budget import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert 1 << 26 < int(done.stdout) < len(ballast)

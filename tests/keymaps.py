@@ -1,0 +1,32 @@
+"""Tensors renamed by a key map, and key maps for tests only."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor
+
+from page4d.weights.keymap import VGGT, KeyMap, Rule, target_name
+
+
+def _in_time_and_view(rule: Rule) -> Rule:
+    if rule.target is None:
+        return rule
+    return replace(rule, target=rule.target.replace(".blocks.frame.", ".blocks.time.").replace(".global.", ".view."))
+
+
+VGGT_TO_TIME_VIEW: KeyMap = tuple(map(_in_time_and_view, VGGT))
+"""The public VGGT checkpoint, for the schedule time, view; exact for one instant."""
+
+PAGE4D_WITHOUT_MASK: KeyMap = (Rule(pattern=r"aggregator\.spatial_mask_head\..*", target=None), *VGGT)
+"""The public PAGE-4D checkpoint that runs without its mask."""
+
+
+def rename(tensors: Mapping[str, Tensor], rules: KeyMap) -> dict[str, Tensor]:
+    """Return the tensors under their page4d names."""
+    renamed: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        target = target_name(name, rules)
+        assert target not in renamed, f"two tensors would be named '{target}', one of them '{name}'"
+        if target is not None:
+            renamed[target] = tensor
+    return renamed

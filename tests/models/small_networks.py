@@ -1,0 +1,76 @@
+"""Small networks with randomized parameters, and the parameters that no gradient reaches."""
+
+from dataclasses import replace
+
+import torch
+
+from page4d.encoders.stem import StemConfig
+from page4d.models.config import (
+    PRESETS,
+    CameraHeadConfig,
+    DPTHeadConfig,
+    MaskConfig,
+    MatchConfig,
+    MotionHeadConfig,
+    NetworkConfig,
+)
+from page4d.models.network import ViewTimeNetwork, build_network
+
+DEMO_LIKE = replace(
+    PRESETS["mv-demo"],
+    encoder=StemConfig(image_size=32, embed_dim=16, fine_dim=8, depth=1, num_heads=2),
+    num_heads=2,
+    matches=MatchConfig(dim=8, hidden=8, fine_dim=8),
+    camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4, num_iterations=2),
+    depth_head=DPTHeadConfig(layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8), hidden=8, fine_dim=8),
+    motion_head=MotionHeadConfig(dim=8, compared=4, dilations=(1, 2), fine_dim=8),
+)
+"""All parts of the bundled network, at minimum width."""
+
+EXPLICIT_INPUTS = NetworkConfig(
+    encoder=DEMO_LIKE.encoder,
+    depth=4,
+    num_heads=2,
+    mask=MaskConfig(layers=(2, 3), teaches_trunk=True),
+    matches=DEMO_LIKE.matches,
+    known_cameras=True,
+    ray_head=True,
+    camera_head=DEMO_LIKE.camera_head,
+    depth_head=DEMO_LIKE.depth_head,
+    point_head=DEMO_LIKE.depth_head,
+)
+"""Matches, rays and known cameras as inputs, with two streams and all VGGT heads."""
+
+
+def demo_like() -> ViewTimeNetwork:
+    """Build the network like the bundled one with seed 0 and no zero parameters but those of the motion head."""
+    torch.manual_seed(0)
+    return fill_zeros(build_network(DEMO_LIKE), except_for="motion_head.out")
+
+
+def fill_zeros(network: ViewTimeNetwork, except_for: str | None = None) -> ViewTimeNetwork:
+    """Randomize parameters that are initialised to zero, so that every part affects the output."""
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if not parameter.any() and not (except_for and name.startswith(except_for)):
+                parameter.normal_(std=0.1)
+    return network
+
+
+def randomized_network(config: NetworkConfig, seed: int = 0) -> ViewTimeNetwork:
+    """Build a float64 network whose every parameter has an effect: no zeros, residual branches of full size."""
+    torch.manual_seed(seed)
+    network = build_network(config).double().eval()
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if "lambda_" in name or name.endswith((".alpha", ".beta")):
+                continue
+            if name.endswith("gamma"):
+                parameter.fill_(1.0)
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return network
+
+
+def without_gradient(module: torch.nn.Module) -> list[str]:
+    """Return the names of parameters whose gradient is missing or zero."""
+    return [name for name, value in module.named_parameters() if value.grad is None or not value.grad.any()]

@@ -1,0 +1,86 @@
+"""Line charts: legends, gaps, empty charts, and pixels that depend on the data only."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from page4d.plotting.charts import Chart, Curve, draw_charts
+from page4d.plotting.colors import BACKGROUND, VIEW_COLORS, Color
+
+SIZE = (430, 300)
+
+
+def chart(*curves: Curve, **options: object) -> Chart:
+    return Chart(title="title", x_label="time [s]", y_label="error [m]", curves=curves, **options)
+
+
+def count(picture: np.ndarray, color: Color) -> int:
+    return int((picture == color).all(-1).sum())
+
+
+def rising(name: str = "curve", color: Color = VIEW_COLORS[0], **options: object) -> Curve:
+    return Curve(name=name, color=color, x=[0.0, 1.0, 2.0], y=[1.0, 2.0, 4.0], width=3, **options)
+
+
+def test_a_grid_has_the_size_of_its_charts_and_the_colours_of_its_curves() -> None:
+    picture = draw_charts([chart(rising()), chart(rising("b", VIEW_COLORS[1])), chart()], columns=2, size=SIZE)
+    assert picture.shape == (2 * SIZE[1], 2 * SIZE[0], 3)
+    assert picture.dtype == np.uint8
+    left, right = picture[: SIZE[1], : SIZE[0]], picture[: SIZE[1], SIZE[0] :]
+    assert count(left, VIEW_COLORS[0]) > 200 > 0 == count(left, VIEW_COLORS[1])
+    assert count(right, VIEW_COLORS[1]) > 200 > 0 == count(right, VIEW_COLORS[0])
+    assert count(picture[SIZE[1] :], BACKGROUND) > 0.9 * SIZE[1] * 2 * SIZE[0]
+
+
+def test_equal_charts_have_equal_pixels_whatever_the_user_style() -> None:
+    first = draw_charts([chart(rising())])
+    from matplotlib import rc_context
+
+    with rc_context({"lines.linewidth": 9.0, "font.size": 30.0, "axes.facecolor": "black"}):
+        second = draw_charts([chart(rising())])
+    assert np.array_equal(first, second)
+
+
+def test_missing_values_are_gaps_and_lone_points_are_dots() -> None:
+    def inked(y: list[float | None]) -> int:
+        return count(
+            draw_charts([chart(Curve(name="", color=VIEW_COLORS[0], x=[0, 1, 2, 3, 4], y=y))]), VIEW_COLORS[0]
+        )
+
+    whole, gap, dots, none = (
+        inked(y) for y in ([1.0] * 5, [1.0, 1.0, None, 1.0, 1.0], [1.0, None, None, None, 1.0], [None] * 5)
+    )
+    assert whole > 1.5 * gap > 1.5 * dots > 0 == none
+
+
+def test_names_with_special_characters_are_drawn() -> None:
+    plain = draw_charts([chart(rising("camera"))])
+    for name in ("_camera", "$x^2", "$camera$", "Kamera ü", "日本", "x" * 200):
+        assert not np.array_equal(draw_charts([chart(rising(name))]), plain), name
+
+
+def test_a_legend_of_many_curves_leaves_space_for_the_data() -> None:
+    few, many = (
+        draw_charts([chart(*(rising(f"camera {index}", VIEW_COLORS[0]) for index in range(number)))])
+        for number in (2, 60)
+    )
+    assert count(many, VIEW_COLORS[0]) > 0.7 * count(few, VIEW_COLORS[0])
+
+
+@pytest.mark.parametrize("y", [[0.0, 0.0], [1e-9, 2e-9], [-3.0, 5.0], [1e12, 2e12]])
+def test_any_range_of_values_is_drawn(y: list[float]) -> None:
+    curve = Curve(name="", color=VIEW_COLORS[0], x=[5.0, 6.0], y=y, width=3)
+    assert count(draw_charts([chart(curve, whole_x=True)]), VIEW_COLORS[0]) > 100
+
+
+def test_matplotlib_is_imported_only_when_a_chart_is_drawn() -> None:
+    code = "import sys, page4d.plotting.charts; assert 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    code = (
+        "import sys; from page4d.plotting.charts import Chart, draw_charts\n"
+        "draw_charts([Chart(title='', x_label='', y_label='', curves=[])])\n"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

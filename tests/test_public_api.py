@@ -1,0 +1,106 @@
+"""The public names of the package, and the images of a scene."""
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+import page4d
+from page4d.errors import UsageError
+from page4d.scene.batches import open_batches
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = ROOT / "samples" / "room"
+
+
+def python(code: str, *options: str) -> str:
+    """Run code in a new process and return its output."""
+    command = [sys.executable, *options, *(["-c", code] if code else [])]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def names_for_type_checkers() -> dict[str, str]:
+    """Return the names that `page4d/__init__.py` imports for type checkers, with their modules."""
+    (block,) = [
+        node
+        for node in ast.parse((ROOT / "page4d" / "__init__.py").read_text()).body
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    ]
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert len(imports) == len(block.body)
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+@pytest.mark.parametrize("name", page4d.__all__)
+def test_every_public_name_resolves_to_a_documented_object(name: str) -> None:
+    value = getattr(page4d, name)
+    if name != "__version__":
+        assert value is getattr(import_module(value.__module__), name)
+        assert value.__doc__
+
+
+def test_dir_lists_exactly_the_public_names() -> None:
+    assert dir(page4d) == sorted(page4d.__all__)
+
+
+def test_public_names_and_their_types_are_imported_from_the_same_modules() -> None:
+    assert names_for_type_checkers() == page4d._MODULES
+    assert set(page4d.__all__) == {*page4d._MODULES, "__version__"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'page4d' has no attribute 'reconstrukt'"):
+        _ = page4d.reconstrukt
+
+
+def test_importing_the_package_imports_neither_torch_nor_pydantic() -> None:
+    code = "import sys, page4d; print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
+    assert python(code) == "[]\n"
+
+
+def test_help_of_the_package_lists_the_public_names() -> None:
+    text = python("import page4d; help(page4d)")
+    assert all(name in text for name in (*page4d._MODULES, page4d.__version__))
+
+
+def test_the_package_is_executable() -> None:
+    assert python("", "-m", "page4d", "--version") == f"page4d {page4d.__version__}\n"
+
+
+def test_images_of_a_scene_equal_those_of_a_batch_reader() -> None:
+    scene = page4d.open_scene(SAMPLE, frames=(0, 4))
+    images = scene.images(long_side=70, multiple=14)
+    height, width = images.shape[-2:]
+    assert images.shape == (1, 4, 4, 3, height, width)
+    assert max(height, width) == 70
+    assert 0 <= float(images.min()) < float(images.max()) <= 1
+    with open_batches(scene, 70, 14) as reader:
+        assert torch.equal(images, reader.read(0, 4).images)
+
+
+def test_default_images_suit_networks_of_all_patch_sizes() -> None:
+    images = page4d.open_scene(SAMPLE, frames=(0, 1), views=1).images()
+    assert max(images.shape[-2:]) == 504
+    assert all(side % 56 == 0 for side in images.shape[-2:])
+
+
+def test_instants_may_be_given_in_any_order_and_repeated() -> None:
+    scene = page4d.open_scene(SAMPLE, views=2, frames=(0, 6))
+    every = scene.images(long_side=56)
+    times = [4, 1, 4, 0]
+    assert torch.equal(scene.images(times=times, long_side=56), every[:, times])
+    assert torch.equal(scene.images(times=range(2, 4), long_side=56), every[:, 2:4])
+
+
+@pytest.mark.parametrize(
+    ("times", "message"), [([0, 6], "no instant 6"), ([-1], "no instant -1"), ([], "no instants")]
+)
+def test_instants_that_do_not_exist_are_refused(times: list[int], message: str) -> None:
+    scene = page4d.open_scene(SAMPLE, views=1, frames=(0, 6))
+    with pytest.raises(UsageError, match=message) as refused:
+        scene.images(times=times)
+    assert refused.value.hint == "the scene has instants 0 to 5"
