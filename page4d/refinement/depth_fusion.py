@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.warp import ray_warp, sample
 from page4d.refinement.view_prediction import ViewPrediction, neighbour_views
 
 _SIGMA = 0.12
@@ -62,22 +62,20 @@ def _fuse_view(
     """Return the log depth of one view, fused with its neighbours. Cameras are [B, V]."""
     camera, own = cameras[:, place], log_depth[place]
     depth = own.exp()
-    points = camera_rays(camera.intrinsics, (own.shape[-2], own.shape[-1])).to(own) * depth[..., None]
+    rays = camera_rays(camera.intrinsics, (own.shape[-2], own.shape[-1]))
     total, pull = _SELF_WEIGHT * confidence[place], torch.zeros_like(own)
     for other in neighbours:
-        target, target_depth = cameras[:, other], log_depth[other]
-        relative = (target.world_to_camera @ camera.camera_to_world).to(own)
-        rotated = torch.einsum("bij,bhwj->bhwi", relative[:, :3, :3], points)
-        seen = rotated + relative[:, None, None, :3, 3]
-        distance = torch.maximum(seen[..., 2], _MIN_DEPTH * depth)
-        pixels = torch.einsum("bij,bhwj->bhwi", target.intrinsics.to(own), seen)[..., :2] / distance[..., None]
-        places = pixels / own.new_tensor([target_depth.shape[-1], target_depth.shape[-2]]) * 2 - 1
-        inside = (seen[..., 2] >= distance) & (places.abs() < 1).all(dim=-1)
-        maps = torch.stack([target_depth, confidence[other]], dim=1)
-        sampled = functional.grid_sample(maps, places, padding_mode="border", align_corners=False)
-        difference = sampled[:, 0] - distance.log()
-        weight = inside * sampled[:, 1] * torch.exp(-(difference / _SIGMA).square() / 2)
-        slope = (rotated[..., 2] / distance).clamp(_MIN_SLOPE, _MAX_SLOPE)
+        target_depth, min_depth = log_depth[other], _MIN_DEPTH * depth
+        warp = ray_warp(rays, camera, cameras[:, other]).to(own)
+        warped = warp.at(depth, min_depth)
+        distance = torch.maximum(warped.depth, min_depth)
+        found_depth, found_confidence = sample(
+            torch.stack([target_depth, confidence[other]], 1), warped.pixels
+        ).unbind(1)
+        difference = found_depth - distance.log()
+        visible = warped.visible(target_depth.shape[-2:], min_depth)
+        weight = visible * found_confidence * torch.exp(-(difference / _SIGMA).square() / 2)
+        slope = (warp.directions[..., 2] * depth / distance).clamp(_MIN_SLOPE, _MAX_SLOPE)
         pull += weight * difference / slope
         total = total + weight
     return own + pull / total

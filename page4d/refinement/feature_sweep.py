@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras, normalize_pixels, project
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.camera import Cameras, normalize_pixels
+from page4d.geometry.warp import WarpedPixels, ray_warp, sample
 from page4d.layers.chunks import in_chunks
 from page4d.models.inputs.matching import Likelihoods, match_likelihoods
 from page4d.models.size_groups import Grid
@@ -32,6 +32,7 @@ _MAX_PENALTY = 1.0
 _MAX_STEP = 0.3
 """Log depth factors of neighbouring patches are penalized linearly up to this difference."""
 
+_MIN_DEPTH = 1e-6
 _MAX_PAIRS = 1 << 23
 """Pairs of patches and cells compared at once: 32 MB of numbers, a few times over."""
 
@@ -69,61 +70,46 @@ def _evidence(
     targets = view.matches.targets
     indices = target_indices(targets, depth.shape[1], len(views))
     own = torch.arange(indices.shape[0]) * len(views) + place
-    points = _points_on_rays(view, rig[:, :, place], depth)
+    plane = normalize_pixels(view.patch_centers.expand(*depth.shape, 2), rig[:, :, place].intrinsics)
+    rays = functional.pad(plane, (0, 1), value=1.0)[..., None, :]  # B T P 1 3
+    depths = depth[..., None] * _hypotheses().exp()  # B T P K
     for index, target in enumerate(targets):
         number = indices[:, place, index]
         is_new = (number != own) & ~(indices[:, place, :index] == number[:, None]).any(dim=1)
         times, other = number // len(views), int(number[0]) % len(views)
         if is_new.any():
-            ratio = _log_ratios(view, views[other], times, points, rig[:, times, other])
+            warp = ray_warp(rays, rig[:, :, place], rig[:, times, other])
+            ratio = _log_ratios(view, views[other], times, warp.at(depths, _MIN_DEPTH))
             evidence += ratio * (view.static_probability(target) * is_new[:, None])[..., None]
     return evidence
 
 
-def _points_on_rays(
-    view: ViewPrediction, cameras: Cameras, depth: Float[Tensor, "B T P"]
-) -> Float[Tensor, "B T P K 3"]:
-    """Return world points at all depth hypotheses."""
-    plane = normalize_pixels(view.patch_centers.expand(*depth.shape, 2), cameras.intrinsics)
-    rays = functional.pad(plane, (0, 1), value=1.0)
-    points = rays[..., None, :] * (depth[..., None] * _hypotheses().exp())[..., None]
-    return transform_points(cameras.camera_to_world, points)
-
-
 def _log_ratios(
-    view: ViewPrediction,
-    other: ViewPrediction,
-    times: Int[Tensor, " T"],
-    points: Float[Tensor, "B T P K 3"],
-    cameras: Cameras,
+    view: ViewPrediction, other: ViewPrediction, times: Int[Tensor, " T"], warped: WarpedPixels
 ) -> Float[Tensor, "B T P K"]:
-    """Return the log likelihood ratios of points from the images of another view at these instants."""
+    """Return the log likelihood ratios of depth hypotheses [B, T, P, K] from another view at these instants."""
     own, target = view.matches.features, other.matches.features
     if own is None or target is None:
-        return torch.zeros_like(points[..., 0])
-    pixels, depth = project(transform_points(cameras.world_to_camera, points), cameras.intrinsics)
-    height, width = other.size
-    places = (pixels / pixels.new_tensor([width, height]) * 2 - 1).flatten(0, 1)
-    visible = (depth > 0).flatten(0, 1) & (places.abs() < 1).all(dim=-1)
+        return torch.zeros_like(warped.depth)
+    places, visible = warped.pixels.flatten(0, 1), warped.visible(other.size, _MIN_DEPTH).flatten(0, 1)
     grid = (other.grid[0] * target.finer, other.grid[1] * target.finer)
     patches, cells = own.patches[:, :, 0].flatten(0, 1).cpu(), target.cells[:, times, 0].flatten(0, 1).cpu()
-    unseen = own.unseen.cpu()
+    unseen, cells_per_px = own.unseen.cpu(), target.finer / other.patch_size
 
     def of_images(part: slice) -> Tensor:
         likelihoods = match_likelihoods(patches[part], cells[part], unseen)
-        return _at_places(likelihoods, grid, places[part], visible[part])
+        return _at_places(likelihoods, grid, places[part] * cells_per_px, visible[part])
 
     at_once = max(1, _MAX_PAIRS // (patches.shape[-2] * cells.shape[-2]))
-    return torch.unflatten(in_chunks(of_images, len(patches), at_once, dim=0), 0, points.shape[:2])
+    return torch.unflatten(in_chunks(of_images, len(patches), at_once, dim=0), 0, warped.depth.shape[:2])
 
 
 def _at_places(
     likelihoods: Likelihoods, grid: Grid, places: Float[Tensor, "N P K 2"], visible: Bool[Tensor, "N P K"]
 ) -> Float[Tensor, "N P K"]:
-    """Return log(1 + match likelihood / occlusion likelihood) at places in [-1, 1]."""
+    """Return log(1 + match likelihood / occlusion likelihood) at places in cells."""
     maps = likelihoods.cell.exp().reshape(-1, 1, *grid)
-    inside = torch.where(visible[..., None], places, 2.0).to(maps).flatten(0, 1)[:, None]
-    found = functional.grid_sample(maps, inside, padding_mode="zeros", align_corners=False).reshape(visible.shape)
+    found = sample(maps, places.flatten(0, 1), border="zeros").reshape(visible.shape)
     occluded = _OCCLUSION * (likelihoods.unseen.exp() + _MIN_UNSEEN)[..., None]
     return (found * visible / occluded).log1p()
 

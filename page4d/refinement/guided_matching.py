@@ -1,14 +1,14 @@
 """Guided sub-pixel matching of patches by normalized cross-correlation (NCC) near their predicted positions."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
 
-from page4d.geometry.camera import Cameras, unproject
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.warp import WarpedPixels, ncc, pixel_extent, ray_warp, sample_grid
 from page4d.layers.chunks import in_chunks
 from page4d.layers.embed import cut_patches
 from page4d.refinement.view_prediction import center_pixels
@@ -66,30 +66,23 @@ def match_guided(
 
     Source: Furukawa & Ponce (2009), "Accurate Camera Calibration from Multi-View Stereo and Bundle Adjustment".
     """
-    points = unproject(depth.double(), source_cameras.intrinsics.to(depth.device))
-    relative = target_cameras.world_to_camera @ source_cameras.camera_to_world
+    rays = camera_rays(source_cameras.intrinsics.to(depth.device), depth.shape[-2:])
+    warped = ray_warp(rays, source_cameras, target_cameras).at(depth.to(rays), _MIN_DEPTH)
     patches = cut_patches(source.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
-    predicted = _predict(points, relative, target_cameras.intrinsics, patch_size, target.shape[-2:])
+    predicted = _predict(warped, patch_size, target.shape[-2:])
     shift, score = _search(patches, target.mean(dim=2).flatten(0, 1), predicted)
     score = torch.where(predicted.usable, score, 0)
     return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in (predicted.center + shift, score)))
 
 
-def _predict(
-    points: Float[Tensor, "B T H W 3"],
-    relative: Float[Tensor, "B T 4 4"],
-    intrinsics: Float[Tensor, "B T 3 3"],
-    patch_size: int,
-    size: tuple[int, ...],
-) -> _Predicted:
-    """Project all pixels into a target image of this size."""
-    seen = transform_points(relative.to(points), points) @ intrinsics.to(points).transpose(-1, -2)[:, :, None]
-    depth = seen[..., 2:]
-    pixels = (seen[..., :2] / depth.clamp(min=_MIN_DEPTH)).flatten(0, 1).float()
+def _predict(warped: WarpedPixels, patch_size: int, size: Sequence[int]) -> _Predicted:
+    """Cut warped pixels [B, T, H, W] into patches."""
+    pixels = warped.pixels.flatten(0, 1).float()
+    depth = warped.depth.flatten(0, 1)[..., None]
     sides, inner = (patch_size, patch_size), center_pixels(patch_size)
     of_patches = torch.unflatten(cut_patches(pixels, sides).flatten(1, 2), 2, (*sides, 2))
     center = of_patches[:, :, inner, inner].mean(dim=(2, 3))
-    in_front = (cut_patches(depth.flatten(0, 1), sides).flatten(1, 2) > _MIN_DEPTH).all(dim=-1)
+    in_front = (cut_patches(depth, sides).flatten(1, 2) > _MIN_DEPTH).all(dim=-1)
     inside = (center > 0) & (center < center.new_tensor([size[1], size[0]]))
     return _Predicted(of_patches.flatten(2, 3), center, in_front & inside.all(dim=-1))
 
@@ -100,22 +93,19 @@ def _search(
     """Return the shifts from the predicted positions to the peaks of correlation, and their scores."""
     steps = torch.arange(-_RADIUS, _RADIUS + 1, device=source.device, dtype=source.dtype)
     shifts = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).flatten(0, 1)  # K 2
-    size, count = source.new_tensor([target.shape[-1], target.shape[-2]]), source.shape[-1]
-    places, offsets = predicted.pixels / size * 2 - 1, shifts / size * 2  # grid_sample's coordinates
+    size, count = pixel_extent(target), source.shape[-1]
+    # Shifts are added on sample_grid's scale: converting their sum would be another pass over all samples.
+    positions, offsets = predicted.pixels / size * 2 - 1, shifts / size * 2
     centered = source - source.mean(dim=-1, keepdim=True)
     variance = centered.square().mean(dim=-1, keepdim=True)
     moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # F P N 2
 
     def of_patches(part: slice) -> Tensor:
-        at = places[:, part, None] + offsets[:, None]  # F P K N 2
-        sampled = functional.grid_sample(
-            target[:, None], at.flatten(1, 2), padding_mode="border", align_corners=False
-        ).reshape(at.shape[:-1])
+        sampled = sample_grid(target[:, None], positions[:, part, None] + offsets[:, None])[:, 0]  # F P K N
         covariance, mean = (sampled @ moments[:, part]).unbind(dim=-1)
         power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
-        target_variance = (power - mean.square()).clamp(min=0)
-        spread = (variance[:, part] + _MIN_VARIANCE) * (target_variance + _MIN_VARIANCE)
-        return _peak(torch.unflatten(covariance / spread.sqrt(), -1, (len(steps), len(steps))))
+        correlation = ncc(covariance, variance[:, part], power - mean.square(), _MIN_VARIANCE)
+        return _peak(torch.unflatten(correlation, -1, (len(steps), len(steps))))
 
     at_once = max(1, _MAX_SAMPLES // (source.shape[0] * source.shape[-1] * len(shifts)))
     peaks = in_chunks(of_patches, source.shape[1], at_once, dim=1)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.warp import ncc, ray_warp, sample
 from page4d.refinement.semi_global import aggregate_scores
 from page4d.refinement.view_prediction import ViewPrediction, matched_views
 
@@ -83,32 +84,23 @@ def _correlate(
 ) -> Float[Tensor, "B H W K"]:
     """Return the NCC of windows for every log factor of depth; 0 where the pixel is not visible."""
     frames, height, width = len(source), source.shape[-2], source.shape[-1]
-    # In homogeneous coordinates of the target image, a pixel at depth * factor is at base * factor + shift.
     rays = camera_rays(source_cameras.intrinsics, (height, width))
-    relative = target_cameras.world_to_camera @ source_cameras.camera_to_world
-    rotated = torch.einsum("bij,bhwj->bhwi", target_cameras.intrinsics @ relative[:, :3, :3], rays).to(depth)
-    base = rotated * depth[..., None]
-    shift = (target_cameras.intrinsics @ relative[:, :3, 3:])[..., 0].to(depth)
-    size = depth.new_tensor([target.shape[-1], target.shape[-2]])
+    warp = ray_warp(rays[:, None], source_cameras, target_cameras).to(depth)
     mean = _window_means(source)
     variance = _window_means(source.square().sum(dim=1)) - mean.square().sum(dim=1)
     correlation = depth.new_zeros(frames, height, width, len(hypotheses))
     at_once = max(1, _MAX_SAMPLES // (frames * height * width))
     for start in range(0, len(hypotheses), at_once):
         part = hypotheses[start : start + at_once]
-        seen = base[:, None] * part.exp()[:, None, None, None] + shift[:, None, None, None]  # B K H W 3
-        target_depth = seen[..., 2]
-        places = seen[..., :2] / target_depth.clamp(min=_MIN_DEPTH)[..., None] / size * 2 - 1
-        inside = (target_depth > _MIN_DEPTH) & (places.abs() < 1).all(dim=-1)
-        warped = functional.grid_sample(target, places.flatten(1, 2), padding_mode="border", align_corners=False)
-        warped = torch.unflatten(warped, 2, (len(part), height)).transpose(1, 2)  # B K 3 H W
-        target_mean = _window_means(warped)
-        target_variance = _window_means(warped.square().sum(dim=2)) - target_mean.square().sum(dim=2)
-        products = _window_means((source[:, None] * warped).sum(dim=2))
+        warped = warp.at(depth[:, None] * part.exp()[:, None, None], _MIN_DEPTH)  # B K H W
+        images = sample(target, warped.pixels).transpose(1, 2)  # B K 3 H W
+        target_mean = _window_means(images)
+        target_variance = _window_means(images.square().sum(dim=2)) - target_mean.square().sum(dim=2)
+        products = _window_means((source[:, None] * images).sum(dim=2))
         covariance = products - (mean[:, None] * target_mean).sum(dim=2)
-        spread = (variance.clamp(min=0)[:, None] + _MIN_VARIANCE) * (target_variance.clamp(min=0) + _MIN_VARIANCE)
-        ncc = covariance / spread.sqrt()
-        correlation[..., start : start + at_once] = (ncc * inside).permute(0, 2, 3, 1)
+        similarity = ncc(covariance, variance[:, None], target_variance, _MIN_VARIANCE)
+        visible = warped.visible(target.shape[-2:], _MIN_DEPTH)
+        correlation[..., start : start + at_once] = (similarity * visible).permute(0, 2, 3, 1)
     return correlation
 
 

@@ -1,0 +1,94 @@
+"""Warping of pixels into another camera, bilinear sampling, and normalized cross-correlation (NCC)."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.geometry.camera import Cameras
+
+
+class WarpedPixels(NamedTuple):
+    """Positions in px in the target image, and z-depths in the target camera."""
+
+    pixels: Float[Tensor, "*batch 2"]
+    depth: Float[Tensor, "*batch"]
+
+    def visible(self, size: Sequence[int], min_depth: float | Tensor) -> Bool[Tensor, "*batch"]:
+        """Return the mask of positions inside a target image of (height, width), beyond a minimum depth."""
+        extent = self.pixels.new_tensor([size[1], size[0]])
+        inside = (self.pixels > 0) & (self.pixels < extent)
+        return (self.depth > min_depth) & inside.all(dim=-1)
+
+
+class RayWarp(NamedTuple):
+    """Positions of source pixels in a target image as functions of their depth.
+
+    In homogeneous pixels, a point at depth d on a ray is at direction * d + origin; the third coordinate is z-depth.
+
+    Source: Hartley & Zisserman (2004), eq. 9.7.
+    """
+
+    directions: Float[Tensor, "*rays 3"]
+    origin: Float[Tensor, "*ones 3"]
+
+    def to(self, like: Tensor) -> "RayWarp":
+        """Return the warp in the precision and on the device of a tensor."""
+        return RayWarp(self.directions.to(like), self.origin.to(like))
+
+    def at(self, depth: Float[Tensor, "*rays"], min_depth: float | Tensor) -> WarpedPixels:
+        """Warp points on the rays; points nearer than `min_depth`, or behind the camera, are projected from there."""
+        homogeneous = self.directions * depth[..., None] + self.origin
+        target_depth = homogeneous[..., 2]
+        clamped = torch.maximum(target_depth, torch.as_tensor(min_depth).to(target_depth))
+        return WarpedPixels(homogeneous[..., :2] / clamped[..., None], target_depth)
+
+
+def ray_warp(rays: Float[Tensor, "*rays 3"], source: Cameras, target: Cameras) -> RayWarp:
+    """Return the warp of rays of z = 1 in source cameras [*batch] into target cameras [*batch]."""
+    relative = target.world_to_camera @ source.camera_to_world
+    matrix = (target.intrinsics @ relative[..., :3, :3]).to(rays)
+    ones = (1,) * (rays.ndim - matrix.ndim + 1)
+    shift = (target.intrinsics @ relative[..., :3, 3:])[..., 0].to(rays)
+    flat = rays.flatten(matrix.ndim - 2, -2)
+    directions = (flat @ matrix.transpose(-1, -2)).view_as(rays)
+    return RayWarp(directions, shift.reshape(*shift.shape[:-1], *ones, 3))
+
+
+def sample(
+    maps: Float[Tensor, "N C h w"], pixels: Float[Tensor, "N *points 2"], border: str = "border"
+) -> Float[Tensor, "N C *points"]:
+    """Sample maps bilinearly at positions in px; outside the image the border is repeated, or "zeros" follow."""
+    return sample_grid(maps, pixels / pixel_extent(maps) * 2 - 1, border)
+
+
+def sample_grid(
+    maps: Float[Tensor, "N C h w"], grid: Float[Tensor, "N *points 2"], border: str = "border"
+) -> Float[Tensor, "N C *points"]:
+    """Sample as `sample`, at positions `pixels / pixel_extent(maps) * 2 - 1`."""
+    found = functional.grid_sample(
+        maps, grid.flatten(1, -2)[:, None].to(maps), padding_mode=border, align_corners=False
+    )
+    return found.reshape(*maps.shape[:2], *grid.shape[1:-1])
+
+
+def pixel_extent(maps: Float[Tensor, "*batch h w"]) -> Float[Tensor, "2"]:
+    """Return width and height of maps."""
+    return maps.new_tensor([maps.shape[-1], maps.shape[-2]])
+
+
+def ncc(
+    covariance: Float[Tensor, "*batch"],
+    first_variance: Float[Tensor, "*batch"],
+    second_variance: Float[Tensor, "*batch"],
+    min_variance: float,
+) -> Float[Tensor, "*batch"]:
+    """Return the NCC from moments; `min_variance` is added to variances, so that flat windows correlate with nothing.
+
+    Source: Szeliski (2010), "Computer Vision: Algorithms and Applications", eq. 8.11.
+    """
+    spread = (first_variance.clamp(min=0) + min_variance) * (second_variance.clamp(min=0) + min_variance)
+    return covariance / spread.sqrt()
