@@ -4,16 +4,18 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import cv2
+import imageio.v3 as iio
 import numpy as np
+from imageio.core.request import InitializationError
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
-from PIL import ImageOps, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError
@@ -155,7 +157,7 @@ def _header_size(file: Path, max_megapixels: float) -> tuple[int, int]:
     check_regular_file(file)
     name = f"{file.parent.name}/{file.name}"
     try:
-        with _opened(file) as image:
+        with _without_pixel_limit(), PillowImage.open(file) as image:
             # Pillow returns the upright size of a TIFF, but the stored size of all other formats.
             width, height = (
                 (image.tag_v2[tag] for tag in _TIFF_SIZE) if isinstance(image, TiffImageFile) else image.size
@@ -169,12 +171,12 @@ def _header_size(file: Path, max_megapixels: float) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[PillowImage.Image]:
-    """Open an image without Pillow's pixel limit and warnings: `check_pixels` applies the limit of the user."""
+def _without_pixel_limit() -> Iterator[None]:
+    """Suspend Pillow's pixel limit and warnings: `check_pixels` applies the limit of the user."""
     limit, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
     try:
-        with warnings.catch_warnings(action="ignore"), PillowImage.open(file) as image:
-            yield image
+        with warnings.catch_warnings(action="ignore"):
+            yield
     finally:
         PillowImage.MAX_IMAGE_PIXELS = limit
 
@@ -186,13 +188,33 @@ def _decode(file: Path, *, grayscale: bool, background: tuple[int, int, int] | N
     try:
         if deep:
             return _decode_deep(data, grayscale=grayscale)
-        with _opened(file) as image:
-            upright = ImageOps.exif_transpose(image)
-            if background is not None and upright.mode == "RGBA":
-                upright = PillowImage.alpha_composite(PillowImage.new("RGBA", upright.size, background), upright)
-            return np.asarray(upright.convert("L" if grayscale else "RGB"))
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        with _without_pixel_limit(), closing(iio.imopen(data, "r", plugin="pillow")) as image:
+            properties = image.metadata(index=0, exclude_applied=False)
+            blended = background is not None and properties["mode"] == "RGBA"
+            mode = "RGBA" if blended else "L" if grayscale else "RGB"
+            # imageio's own rotation mirrors grayscale images along the wrong axis.
+            pixels = image.read(index=0, mode=mode, rotate=False)
+        if blended:
+            layer = PillowImage.fromarray(pixels)
+            below = PillowImage.new("RGBA", layer.size, background)
+            pixels = np.asarray(PillowImage.alpha_composite(below, layer).convert("L" if grayscale else "RGB"))
+        return _upright(pixels, properties.get("Orientation", 1))
+    except (OSError, SyntaxError, ValueError, EOFError, InitializationError) as error:
         raise InputError(f"{file.parent.name}/{file.name} is damaged", "copy or render it again") from error
+
+
+def _upright(pixels: Image, orientation: int) -> Image:
+    """Apply an EXIF orientation (1 to 8; others leave the image as it is) to an image [H, W, ...].
+
+    Source: CIPA DC-008 (Exif 2.32), tag 0x0112.
+    """
+    if orientation in _TRANSPOSED_ORIENTATIONS:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def _decode_deep(data: bytes, *, grayscale: bool) -> Image:

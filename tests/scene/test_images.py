@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 from clip_writers import counter_clip, counter_image, read_counter, write_images
-from PIL import Image
+from PIL import Image, ImageOps
 
 from page4d.errors import InputError
 from page4d.scene.batches import open_batches
@@ -150,6 +150,27 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
     found = pixels(tmp_path / "a")
     assert (source.size, found.shape[:2]) == ((48, 64), (48, 64))
     assert read_counter(found / 255) == 0b100000010011
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA", "CMYK", "1"])
+@pytest.mark.parametrize("suffix", ["jpg", "webp", "png", "bmp"])
+def test_pixels_are_those_of_pillow_in_every_mode_and_orientation(mode: str, suffix: str, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    path = tmp_path / "a" / f"0.{suffix}"
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (13, 17, 4), dtype=np.uint8)).convert(mode)
+    for orientation in range(10):  # 0 and 9 are not valid
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        try:
+            image.save(path, exif=exif)
+        except OSError:
+            pytest.skip(f"no {suffix} of mode {mode}")
+        with Image.open(path) as stored:
+            upright = ImageOps.exif_transpose(stored)
+            for grayscale, kind in ((False, "RGB"), (True, "L")):
+                expected = np.asarray(upright.convert(kind))
+                np.testing.assert_array_equal(pixels(tmp_path / "a", grayscale=grayscale), expected)
 
 
 def test_images_of_different_size_are_refused(tmp_path: Path) -> None:
