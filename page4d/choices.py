@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class MaskMeaning(StrEnum):
-    """Meaning of a non-zero mask pixel."""
+    """Meaning of a mask pixel above half of the maximum value."""
 
     DYNAMIC = "dynamic"
     """It moves."""

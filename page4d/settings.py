@@ -104,7 +104,8 @@ class PointOptions:
     """Filters of a point cloud. Zero switches `voxel_size` (in units of the scene) and `max_points` off.
 
     `edge_angle_deg`, of the slant filter, is the largest angle between a surface normal and the viewing ray; 90 keeps
-    all points.
+    all points. `outliers` removes points that are far from their neighbours, `normals` adds surface normals; both
+    need Open3D.
     """
 
     source: PointSource = PointSource.DEPTH
@@ -112,6 +113,8 @@ class PointOptions:
     edges: EdgeFilter = EdgeFilter.SLANT
     edge_angle_deg: Annotated[float, Field(ge=1, le=90)] = 85.0
     voxel_size: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
+    outliers: bool = False
+    normals: bool = False
     max_points: Annotated[NonNegativeInt, Field(lt=2**31)] = 0
 
 
@@ -123,7 +126,9 @@ class ReconstructSettings:
     predicted together, and neighbouring chunks share `overlap` of them; None chooses the longest chunk that is useful
     and fits into `memory_bytes` (a number or such as "20GB"), or into free memory. A resumed run keeps its plan.
     `poses` applies with a calibration, `camera_motion` to predicted cameras. `scale_from` is a known distance between
-    two cameras, such as `cam01-cam02=1.25m`. `refine` runs bundle adjustment and multi-view stereo.
+    two cameras, such as `cam01-cam02=1.25m`. `refine` runs bundle adjustment and multi-view stereo. `mesh` fuses the
+    depth maps of each instant into a mesh of voxels of `mesh_voxel` (in units of the scene; 0: from the image
+    resolution).
     With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
     """
 
@@ -137,6 +142,8 @@ class ReconstructSettings:
     scale_from: str | None = None
     refine: bool = True
     points: PointOptions = PointOptions()
+    mesh: bool = False
+    mesh_voxel: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
     preview: bool = True
     strict_seams: bool = False
     seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 0
@@ -151,6 +158,8 @@ class ReconstructSettings:
             raise UsageError(
                 f"--chunk {self.chunk} with --overlap {self.overlap}", "give a chunk of at least twice the overlap"
             )
+        if self.mesh_voxel > 0 and not self.mesh:
+            raise UsageError(f"--mesh-voxel {self.mesh_voxel:g} without --mesh", "pass --mesh too")
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

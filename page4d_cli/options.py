@@ -118,7 +118,7 @@ Masks = Annotated[
 ]
 MaskUse = Annotated[
     MaskMeaning,
-    typer.Option("--mask-meaning", help="Meaning of non-zero mask pixels.", rich_help_panel=INPUT),
+    typer.Option("--mask-meaning", help="Meaning of mask pixels above half the maximum.", rich_help_panel=INPUT),
 ]
 Depth = Annotated[
     Path | None,

@@ -68,6 +68,9 @@ def run_scene(
     request: Request, job: "SceneJob", observer: "Observer", open_chunks: "OpenChunks | None" = None
 ) -> "RunRecord":
     """Reconstruct a scene and return the content of its `run.json`."""
+    from page4d.export.open3d_runtime import preload_open3d
+
+    preload_open3d()
     from page4d.inference.chunk_source import local_chunks
     from page4d.inference.reconstruct import reconstruct
     from page4d.scene.open import open_scene
@@ -86,6 +89,9 @@ def run_scene(
 
 def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
     """Print the plan of a run."""
+    from page4d.export.open3d_runtime import preload_open3d
+
+    preload_open3d()
     from page4d.inference.run_plan import plan_run
     from page4d.scene.open import open_scene
 

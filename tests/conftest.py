@@ -1,7 +1,9 @@
 """One torch thread per test process, and a cache apart from the user's."""
 
+import importlib
 import os
 from collections.abc import Iterator
+from types import ModuleType
 
 import pytest
 import torch
@@ -18,3 +20,32 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patched.setitem(os.environ, "XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patched.setattr(network_cost, "MAX_PROBE_S", 0.0)
         yield
+
+
+@pytest.fixture
+def open3d() -> ModuleType:
+    """Open3D; the test is skipped where it cannot be loaded."""
+    from page4d.export.open3d_runtime import load_open3d
+
+    module, reason, _ = load_open3d()
+    if module is None:
+        pytest.skip(reason)
+    return module
+
+
+@pytest.fixture
+def without_open3d(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the import of Open3D fail, as on a machine without libEGL."""
+    from page4d.export.open3d_runtime import load_open3d
+
+    import_module = importlib.import_module
+
+    def fail(name: str, package: str | None = None) -> ModuleType:
+        if name == "open3d":
+            raise ImportError("libEGL.so.1: cannot open shared object file: No such file or directory")
+        return import_module(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    load_open3d.cache_clear()
+    yield
+    load_open3d.cache_clear()

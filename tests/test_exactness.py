@@ -6,6 +6,7 @@ With the ground truth of the sample, and with a real RGB-D capture where it is a
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import cv2
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 from evo.tools import file_interface
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.ndimage import map_coordinates
 
+from page4d.export.open3d_runtime import open3d_or_none
 from page4d_cli.app import run
 
 ROOT = Path(__file__).parents[1]
@@ -44,11 +47,11 @@ class Result:
         return image / 1000.0
 
 
-def reconstructed(scene: Path, out: Path, pixel_center: float, frames: str) -> Result:
+def reconstructed(scene: Path, out: Path, pixel_center: float, frames: str, *options: str) -> Result:
     truth = scene / "truth"
     arguments = ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
     command = ["reconstruct", scene, "--out", out, *arguments, "--frames", frames, "--chunk", 4, "--quiet"]
-    assert run([str(part) for part in [*command, "--edge-angle", 90]]) == 0
+    assert run([str(part) for part in [*command, "--edge-angle", 90, *options]]) == 0
     cameras = json.loads((truth / "cameras.json").read_text())["cameras"]
     shift = np.array([[0, 0, pixel_center], [0, 0, pixel_center], [0, 0, 0]])
     return Result(
@@ -64,7 +67,8 @@ def reconstructed(scene: Path, out: Path, pixel_center: float, frames: str) -> R
 @pytest.fixture(scope="module", params=["sample", "tabletop"])
 def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
     if request.param == "sample":
-        return reconstructed(SAMPLE, tmp_path_factory.mktemp("sample") / "out", 0.5, "3:9")
+        mesh = [] if open3d_or_none() is None else ["--mesh"]
+        return reconstructed(SAMPLE, tmp_path_factory.mktemp("sample") / "out", 0.5, "3:9", *mesh)
     if not TABLETOP.is_dir():
         pytest.skip(f"no real capture in {TABLETOP}")
     return reconstructed(TABLETOP, tmp_path_factory.mktemp("tabletop") / "out", 0.0, "2:5")
@@ -103,8 +107,7 @@ def test_evo_reads_the_tum_trajectories(result: Result):
             assert np.allclose(np.linalg.inv(pose), result.world_to_camera[name], atol=1e-6)
 
 
-def test_open3d_reads_trajectories_with_integer_pixel_centres(result: Result):
-    open3d = open3d_or_skip()
+def test_open3d_reads_trajectories_with_integer_pixel_centres(result: Result, open3d: ModuleType):
     for name in result.names:
         path = result.out / "cameras" / f"{name}.open3d.json"
         trajectory = open3d.io.read_pinhole_camera_trajectory(str(path))
@@ -123,9 +126,8 @@ def test_cameras_json_equals_the_calibration(result: Result):
         assert np.allclose(views[name]["intrinsics"], result.intrinsics[name] + to_half, atol=1e-9)
 
 
-def test_every_point_projects_onto_its_pixel_and_depth(result: Result):
+def test_every_point_projects_onto_its_pixel_and_depth(result: Result, open3d: ModuleType):
     """Project each point into its view with the calibration, and compare with the centre and depth of a pixel."""
-    open3d = open3d_or_skip()
     for time in times_of(result):
         cloud = open3d.t.io.read_point_cloud(str(result.out / "points" / f"frame_{time:06d}.ply"))
         xyz = cloud.point.positions.numpy().astype(np.float64)
@@ -144,8 +146,7 @@ def test_every_point_projects_onto_its_pixel_and_depth(result: Result):
             assert len(np.unique(row * depth.shape[1] + column)) == int((depth > 0).sum())
 
 
-def test_colours_of_points_equal_those_of_the_frame(result: Result):
-    open3d = open3d_or_skip()
+def test_colours_of_points_equal_those_of_the_frame(result: Result, open3d: ModuleType):
     if result.truth.parent == SAMPLE:
         pytest.skip("frames of a video are lossy")
     name = result.names[0]
@@ -156,16 +157,31 @@ def test_colours_of_points_equal_those_of_the_frame(result: Result):
     assert np.array_equal(cloud.point.colors.numpy()[in_view], image[has_depth])
 
 
+def test_the_mesh_lies_on_the_surfaces(result: Result, open3d: ModuleType):
+    """Project each vertex into every view: its depth in the view that sees it is that of the pixel."""
+    if "mesh_voxel_size" not in result.record or result.record["mesh_voxel_size"] is None:
+        pytest.skip("meshes of measured depth have no exact truth")
+    voxel = result.record["mesh_voxel_size"]
+    for time in times_of(result)[:2]:
+        mesh = open3d.io.read_triangle_mesh(str(result.out / "mesh" / f"frame_{time:06d}.ply"))
+        vertices = np.asarray(mesh.vertices)
+        error = np.full(len(vertices), np.inf)
+        for name in result.names:
+            pose, depth = result.world_to_camera[name], result.true_depth(time, name)
+            points = vertices @ pose[:3, :3].T + pose[:3, 3]
+            pixels = (points @ result.intrinsics[name].T)[:, :2] / points[:, 2:]
+            inside = (points[:, 2] > 0) & (pixels > 0).all(1) & (pixels < np.array(depth.shape)[::-1] - 1).all(1)
+            column, row = pixels[inside].T
+            seen = map_coordinates(depth, (row, column), order=1)
+            error[inside] = np.minimum(error[inside], np.abs(seen - points[inside, 2]))
+        assert len(vertices) > 100_000
+        assert np.median(error) < 0.15 * voxel
+        assert np.quantile(error, 0.9) < voxel
+        assert len(np.unique(np.asarray(mesh.vertex_colors), axis=0)) > 1000
+
+
 def test_preview_pictures_are_not_uniform(result: Result):
     for name in ("contact_sheet.png", "cloud.png"):
         picture = cv2.imread(str(result.out / "preview" / name))
         assert picture is not None
         assert picture.std() > 10
-
-
-def open3d_or_skip():
-    try:
-        import open3d
-    except (ImportError, OSError) as error:
-        pytest.skip(f"Open3D cannot be loaded here: {error}")
-    return open3d

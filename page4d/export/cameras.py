@@ -14,6 +14,7 @@ import page4d
 from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, OutputError, Page4DError, ShapeError
 from page4d.export.layout import OutputLayout
+from page4d.export.open3d_files import write_trajectory
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import quaternion_from_matrix, xyzw_from_wxyz
@@ -157,28 +158,17 @@ def write_tum(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile
 
 
 def write_open3d_trajectories(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile]:
-    """Write each view's trajectory as Open3D reads it: world-to-camera, column-major, integer pixel centres.
-
-    Written without Open3D, so that the bytes are the same where it cannot be loaded; a test reads it back with it.
-    """
-    written = []
+    """Write each view's trajectory as Open3D's PinholeCameraTrajectory, with integer pixel centres."""
     intrinsics = move_pixel_center(cameras.intrinsics, PIXEL_CENTER, INTEGER_PIXEL_CENTER)
-    version = {"version_major": 1, "version_minor": 0}
-    for view, name in enumerate(cameras.view_names):
-        height, width = cameras.image_sizes[view]
-        parameters = (
-            {
-                "class_name": "PinholeCameraParameters",
-                "extrinsic": pose.T.flatten().tolist(),
-                "intrinsic": {"height": height, "width": width, "intrinsic_matrix": matrix.T.flatten().tolist()},
-                **version,
-            }
-            for pose, matrix in zip(cameras.world_to_camera[:, view], intrinsics[:, view], strict=True)
+    return [
+        write_trajectory(
+            layout.open3d_trajectory(name),
+            cameras.world_to_camera[:, view],
+            intrinsics[:, view],
+            cameras.image_sizes[view],
         )
-        document = {"class_name": "PinholeCameraTrajectory", "parameters": parameters, **version}
-        text = format_json(document) + "\n"
-        written.append(write_bytes_atomic(layout.open3d_trajectory(name), text.encode("utf-8")))
-    return written
+        for view, name in enumerate(cameras.view_names)
+    ]
 
 
 class ViewCameras(FileModel):

@@ -1,4 +1,4 @@
-"""What is written for every instant and for a whole capture: one row of a table per kind of file."""
+"""Writers per instant and per capture: one row of a table per kind of file."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,21 +10,28 @@ from page4d.errors import ShapeError, UsageError
 from page4d.export.cameras import CaptureCameras, write_cameras_json, write_open3d_trajectories, write_tum
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import crop_to_content, quantize_confidence, quantize_depth, quantize_dynamic, write_png
-from page4d.export.ply import write_ply
+from page4d.export.mesh import fused_mesh
+from page4d.export.open3d_files import write_cloud, write_mesh
 from page4d.export.points import cloud_comments, merged_cloud
 from page4d.io.atomic import WrittenFile
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 
+DEFAULT_WRITERS = ("depth", "confidence", "dynamic", "points")
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstantOptions:
-    """How instants are written; `depth_scale` applies to the whole capture, `writers` name `INSTANT_WRITERS`."""
+    """How instants are written; `depth_scale` applies to the whole capture, `writers` name `INSTANT_WRITERS`.
+
+    A mesh has voxels of `mesh_voxel`, in units of the scene.
+    """
 
     depth_scale: float
     points: PointOptions = PointOptions()  # noqa: RUF009  immutable
+    mesh_voxel: float = 1.0
     seed: int = 0
-    writers: tuple[str, ...] = ("depth", "confidence", "dynamic", "points")
+    writers: tuple[str, ...] = DEFAULT_WRITERS
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.writers if name not in INSTANT_WRITERS]
@@ -36,14 +43,14 @@ class InstantOptions:
 
 @dataclass(frozen=True)
 class InstantFiles:
-    """The files of an instant and what `run.json` counts of them."""
+    """The files of an instant, with their counts for `run.json`."""
 
     files: tuple[WrittenFile, ...] = ()
     clipped_depths: int = 0
     num_points: int = 0
 
     def __add__(self, other: "InstantFiles") -> "InstantFiles":
-        """Put both together."""
+        """Concatenate the files and add the counts."""
         return InstantFiles(
             self.files + other.files, self.clipped_depths + other.clipped_depths, self.num_points + other.num_points
         )
@@ -110,8 +117,13 @@ def _write_dynamic(layout: OutputLayout, index: int, instant: Predictions, _: In
 
 def _write_points(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     cloud = merged_cloud(instant, options.points, options.seed)
-    file = write_ply(layout.points(index), cloud, cloud_comments(instant, layout.file_names))
+    file = write_cloud(layout.points(index), cloud, cloud_comments(instant, layout.file_names))
     return InstantFiles((file,), num_points=cloud.num_points)
+
+
+def _write_mesh(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
+    mesh = fused_mesh(instant, options.points, options.mesh_voxel)
+    return InstantFiles((write_mesh(layout.mesh(index), mesh),))
 
 
 def _content(instant: Predictions, maps: Tensor, view: int) -> Tensor:
@@ -128,12 +140,13 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
     "confidence": _write_confidence,
     "dynamic": _write_dynamic,
     "points": _write_points,
+    "mesh": _write_mesh,
 }
-"""What can be written per instant; a later format is one more row."""
+"""Writers of one instant; a new format is one more row."""
 
 CAPTURE_WRITERS: dict[str, CaptureWriter] = {
     "cameras.json": write_cameras_json,
     "tum": write_tum,
     "open3d": write_open3d_trajectories,
 }
-"""What is written once per capture."""
+"""Writers of a whole capture."""

@@ -9,10 +9,10 @@ from pathlib import Path
 from page4d.errors import OutputError, UsageError
 
 LONGEST_NAME = 64
-"""Characters that a cleaned view name may have."""
+"""Maximum length of a cleaned view name."""
 
 SAFE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$"
-"""What a cleaned view name looks like; a leading dot would hide it, a leading dash would look like an option."""
+"""Pattern of a cleaned view name; a leading dot would hide the file, a leading dash would read as an option."""
 
 
 def safe_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class OutputLayout:
 
     @property
     def run(self) -> Path:
-        """Settings, conventions, views, times and what happened."""
+        """Record of the run: settings, conventions, views, times, diagnostics."""
         return self.path("run.json")
 
     @property
@@ -91,6 +91,10 @@ class OutputLayout:
     def points(self, index: int) -> Path:
         """Merged point cloud of an instant."""
         return self.path("points", f"{frame_name(index)}.ply")
+
+    def mesh(self, index: int) -> Path:
+        """Mesh of an instant."""
+        return self.path("mesh", f"{frame_name(index)}.ply")
 
     def depth(self, index: int, view: str) -> Path:
         """Depth map of a frame."""

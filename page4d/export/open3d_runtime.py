@@ -1,25 +1,26 @@
-"""Open3D where it can be loaded, and what to install where it cannot.
+"""Loading Open3D, with an error message and its fix where that fails.
 
-Open3D needs system libraries that bare servers lack, and about two seconds to load, so nothing loads it before it is
-asked for, and no file of the output contract depends on it.
+Open3D needs system libraries that bare servers lack and takes about two seconds to load; a run loads it in the
+background while the network loads.
 """
 
 import importlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from threading import Thread
 from types import ModuleType
-from typing import Any
 
 from page4d.errors import CapabilityError
-from page4d.export.ply import PointCloud
 
 SYSTEM_PACKAGES = "sudo apt-get install libusb-1.0-0 libegl1 libgl1"
-"""What Open3D 0.20 needs beside its wheel on Debian and Ubuntu."""
+"""System packages of Debian and Ubuntu that Open3D 0.20 needs."""
 
 
 @cache
 def load_open3d() -> tuple[ModuleType | None, str, str]:
-    """Import Open3D once; return the module or None, what was found, and how to mend it."""
+    """Import Open3D once; return the module or None, the reason of the failure, and its fix."""
     try:
         return importlib.import_module("open3d"), "", ""
     except ModuleNotFoundError as error:
@@ -29,7 +30,7 @@ def load_open3d() -> tuple[ModuleType | None, str, str]:
                 f"Open3D cannot start: the Python package {error.name} is missing",
                 f"pip install {error.name}",
             )
-        return None, "Open3D is not installed", "pip install 'page4d[open3d]'"
+        return None, "Open3D is not installed", "pip install open3d"
     except (ImportError, OSError) as error:
         library = re.match(r"([\w.+-]+\.so[\w.]*): cannot open shared object file", str(error))
         if library is None:
@@ -37,34 +38,30 @@ def load_open3d() -> tuple[ModuleType | None, str, str]:
         return None, f"Open3D cannot start: system library {library[1]} is missing", SYSTEM_PACKAGES
 
 
+def preload_open3d() -> None:
+    """Start importing Open3D in a background thread; `load_open3d` waits for it."""
+    Thread(target=load_open3d, name="open3d-import").start()
+
+
 def open3d_or_none() -> ModuleType | None:
-    """Return Open3D, or None where it cannot be loaded; `load_open3d` says why."""
+    """Return Open3D, or None where it cannot be loaded; `load_open3d` returns the reason."""
     return load_open3d()[0]
 
 
-def require_open3d() -> ModuleType:
-    """Return Open3D.
+def require_open3d(purpose: str = "") -> ModuleType:
+    """Return Open3D; `purpose`, such as an option, is named in the error.
 
     Raises:
-        CapabilityError: if it cannot be loaded; the hint is the line that mends it.
+        CapabilityError: if it cannot be loaded; the hint is the command that fixes it.
     """
     module, message, hint = load_open3d()
     if module is None:
-        raise CapabilityError(message, hint)
+        raise CapabilityError(f"{purpose} needs Open3D: {message}" if purpose else message, hint)
     return module
 
 
-def open3d_cloud(cloud: PointCloud) -> Any:
-    """Convert to `open3d.t.geometry.PointCloud` with the same attributes, in the order of the PLY contract.
-
-    Raises:
-        CapabilityError: if Open3D cannot be loaded.
-    """
-    open3d = require_open3d()
-    tensor = open3d.core.Tensor
-    converted = open3d.t.geometry.PointCloud(tensor(cloud.xyz))
-    converted.point.colors = tensor(cloud.rgb)
-    converted.point.confidence = tensor(cloud.confidence[:, None])
-    converted.point.view = tensor(cloud.view[:, None])
-    converted.point.dynamic = tensor(cloud.dynamic[:, None])
-    return converted
+@contextmanager
+def quiet(open3d: ModuleType) -> Iterator[None]:
+    """Suppress Open3D's messages on the terminal, except errors."""
+    with open3d.utility.VerbosityContextManager(open3d.utility.VerbosityLevel.Error):
+        yield

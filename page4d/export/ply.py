@@ -1,12 +1,11 @@
 """The point cloud of one instant and its PLY file.
 
-The file is written here and not through Open3D, whose bytes for the vertices are the same (a test compares them):
-Open3D 0.20 writes no comments, so the file could not say its unit and time, refuses a cloud without points, and on a
-full disk reports success after thousands of lines on the terminal.
+`open3d_files.write_cloud` writes the files of a run; this writer is for what Open3D cannot write: clouds without
+points, and any cloud on machines without Open3D. The bytes of the vertices are the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,13 @@ PROPERTIES = (
     ("view", "uchar"),
     ("dynamic", "uchar"),
 )
-"""The vertex layout of the contract: 21 bytes a point."""
+"""Vertex properties in the order of the file: 21 bytes per point."""
+
+NORMALS = (("nx", "float"), ("ny", "float"), ("nz", "float"))
+"""Optional vertex properties, after the position."""
+
+_COLORS = ("red", "green", "blue")
+_SCALARS = ("confidence", "view", "dynamic")
 
 _NUMPY_TYPES = {
     "char": "i1",
@@ -52,19 +57,23 @@ _LONGEST_HEADER = 65536
 
 @dataclass(frozen=True, kw_only=True)
 class PointCloud:
-    """Points [N, 3] in the world with colours [N, 3], confidence in [0, 1], index of the view, and 1 where moving."""
+    """Points [N, 3] in the world with colours [N, 3], confidence in [0, 1], index of the view, and 1 where moving.
+
+    `normals` [N, 3] are unit vectors, or None.
+    """
 
     xyz: NDArray[np.float32]
     rgb: NDArray[np.uint8]
     confidence: NDArray[np.float32]
     view: NDArray[np.uint8]
     dynamic: NDArray[np.uint8]
+    normals: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         number = len(self.xyz)
-        shapes = {"xyz": (number, 3), "rgb": (number, 3)}
-        for name, kind in (("xyz", "f4"), ("rgb", "u1"), ("confidence", "f4"), ("view", "u1"), ("dynamic", "u1")):
-            value, shape = getattr(self, name), shapes.get(name, (number,))
+        kinds = {"xyz": "f4", "rgb": "u1", "confidence": "f4", "view": "u1", "dynamic": "u1", "normals": "f4"}
+        for name, value in self._fields().items():
+            shape, kind = (number,) if name in _SCALARS else (number, 3), kinds[name]
             if value.shape != shape or value.dtype != np.dtype(kind):
                 raise ShapeError(
                     f"point cloud: {name} is {value.dtype} {value.shape}", f"give {np.dtype(kind)} {shape}"
@@ -75,38 +84,47 @@ class PointCloud:
         """Number of points N."""
         return len(self.xyz)
 
+    @property
+    def properties(self) -> tuple[tuple[str, str], ...]:
+        """Vertex properties of the file as (name, type)."""
+        return PROPERTIES if self.normals is None else (*PROPERTIES[:3], *NORMALS, *PROPERTIES[3:])
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the vertices in the file."""
+        return self.num_points * _layout(self.properties).itemsize
+
     def __getitem__(self, index: NDArray[Any]) -> "PointCloud":
         """Select points by a mask or by their indices."""
-        return PointCloud(
-            xyz=self.xyz[index],
-            rgb=self.rgb[index],
-            confidence=self.confidence[index],
-            view=self.view[index],
-            dynamic=self.dynamic[index],
-        )
+        return PointCloud(**{name: value[index] for name, value in self._fields().items()})
+
+    def _fields(self) -> dict[str, NDArray[Any]]:
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {name: value for name, value in values if value is not None}
 
 
 def join_clouds(clouds: Sequence[PointCloud]) -> PointCloud:
-    """Put clouds of one world behind each other."""
-    return PointCloud(
-        xyz=np.concatenate([cloud.xyz for cloud in clouds]),
-        rgb=np.concatenate([cloud.rgb for cloud in clouds]),
-        confidence=np.concatenate([cloud.confidence for cloud in clouds]),
-        view=np.concatenate([cloud.view for cloud in clouds]),
-        dynamic=np.concatenate([cloud.dynamic for cloud in clouds]),
-    )
+    """Concatenate clouds of one world."""
+    parts = [cloud._fields() for cloud in clouds]
+    return PointCloud(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
 
 
 def encode_vertices(cloud: PointCloud) -> bytes:
-    """Lay the points out as the contract says, without a header."""
-    vertices = np.empty(cloud.num_points, dtype=[(name, _NUMPY_TYPES[kind]) for name, kind in PROPERTIES])
-    for axis, name in enumerate("xyz"):
-        vertices[name] = cloud.xyz[:, axis]
-    for channel, name in enumerate(("red", "green", "blue")):
-        vertices[name] = cloud.rgb[:, channel]
-    for name in ("confidence", "view", "dynamic"):
+    """Return the vertices of the file, without a header."""
+    vertices = np.empty(cloud.num_points, dtype=_layout(cloud.properties))
+    vectors: list[tuple[NDArray[Any], Sequence[str]]] = [(cloud.xyz, "xyz"), (cloud.rgb, _COLORS)]
+    if cloud.normals is not None:
+        vectors.append((cloud.normals, [name for name, _ in NORMALS]))
+    for values, names in vectors:
+        for axis, name in enumerate(names):
+            vertices[name] = values[:, axis]
+    for name in _SCALARS:
         vertices[name] = getattr(cloud, name)
     return vertices.tobytes()
+
+
+def _layout(properties: Sequence[tuple[str, str]]) -> np.dtype[np.void]:
+    return np.dtype([(name, _NUMPY_TYPES[kind]) for name, kind in properties])
 
 
 def encode_ply(cloud: PointCloud, comments: Sequence[str] = ()) -> bytes:
@@ -116,14 +134,14 @@ def encode_ply(cloud: PointCloud, comments: Sequence[str] = ()) -> bytes:
         "format binary_little_endian 1.0",
         *(f"comment {' '.join(comment.encode('ascii', 'replace').decode().split())}" for comment in comments),
         f"element vertex {cloud.num_points}",
-        *(f"property {kind} {name}" for name, kind in PROPERTIES),
+        *(f"property {kind} {name}" for name, kind in cloud.properties),
         "end_header\n",
     ]
     return "\n".join(header).encode("ascii") + encode_vertices(cloud)
 
 
 def write_ply(path: Path, cloud: PointCloud, comments: Sequence[str] = ()) -> WrittenFile:
-    """Write a cloud whole or not at all.
+    """Write a cloud atomically.
 
     Raises:
         OutputError: if the file cannot be written.
@@ -133,7 +151,7 @@ def write_ply(path: Path, cloud: PointCloud, comments: Sequence[str] = ()) -> Wr
 
 @dataclass(frozen=True)
 class PlyHeader:
-    """What the head of a PLY file says: its comments, points, properties as (name, type), and its own length."""
+    """Header of a PLY file: comments, number of points, properties as (name, type), and its size in bytes."""
 
     comments: tuple[str, ...]
     num_points: int
@@ -142,10 +160,10 @@ class PlyHeader:
 
 
 def read_ply_header(path: Path) -> PlyHeader:
-    """Read the head of a PLY file.
+    """Read the header of a PLY file.
 
     Raises:
-        InputError: if it is not a binary little-endian PLY file with one element, the vertices.
+        InputError: if it is not a binary little-endian PLY file with a single element, the vertices.
     """
     try:
         with path.open("rb") as file:
@@ -177,7 +195,7 @@ def read_ply_header(path: Path) -> PlyHeader:
 
 
 def read_ply(path: Path) -> PointCloud:
-    """Read a cloud that has the contract's properties, in any order and of any number type.
+    """Read a cloud that has the properties of the output contract, in any order and of any number type.
 
     Raises:
         InputError: if the file is missing, incomplete or of another kind.
@@ -188,17 +206,23 @@ def read_ply(path: Path) -> PointCloud:
     unknown = [kind for kind in known.values() if kind not in _NUMPY_TYPES]
     if missing or unknown or len(known) != len(header.properties):
         raise _foreign(path, f"its properties are {' '.join(name for name, _ in header.properties) or 'none'}")
-    layout = np.dtype([(name, _NUMPY_TYPES[kind]) for name, kind in header.properties])
+    layout = _layout(header.properties)
     expected, found = header.num_bytes + header.num_points * layout.itemsize, path.stat().st_size
     if found != expected:
         raise InputError(f"'{path}' is incomplete: {found} bytes of {expected}", "run page4d again with --resume")
     vertices = np.fromfile(path, dtype=layout, count=header.num_points, offset=header.num_bytes)
+
+    def vectors(names: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:
+        return np.stack([vertices[name] for name in names], axis=1).astype(kind)
+
+    has_normals = all(name in known for name, _ in NORMALS)
     return PointCloud(
-        xyz=np.stack([vertices[name] for name in ("x", "y", "z")], axis=1).astype(np.float32),
-        rgb=np.stack([vertices[name] for name in ("red", "green", "blue")], axis=1).astype(np.uint8),
+        xyz=vectors("xyz", np.float32),
+        rgb=vectors(_COLORS, np.uint8),
         confidence=vertices["confidence"].astype(np.float32),
         view=vertices["view"].astype(np.uint8),
         dynamic=vertices["dynamic"].astype(np.uint8),
+        normals=vectors([name for name, _ in NORMALS], np.float32) if has_normals else None,
     )
 
 

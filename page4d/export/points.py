@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from page4d.choices import EdgeFilter, PointSource
 from page4d.errors import ShapeError, UsageError
 from page4d.export.arrays import to_bytes, to_numpy
 from page4d.export.maps import DYNAMIC_THRESHOLD
+from page4d.export.open3d_geometry import estimate_normals, remove_outliers
 from page4d.export.ply import PointCloud, join_clouds
 from page4d.geometry.camera import unproject
 from page4d.geometry.edges import depth_edges, normal_edges
@@ -42,13 +44,35 @@ def merged_cloud(instant: Predictions, options: PointOptions | None = None, seed
     cloud = join_clouds([_view_cloud(instant, view, options) for view in range(len(instant.view_names))])
     if options.voxel_size > 0:
         cloud = cloud[voxel_subset(cloud.xyz, cloud.confidence, options.voxel_size)]
+    if options.outliers:
+        cloud = remove_outliers(cloud)
+    if options.normals:
+        camera_to_world = invert_rigid(instant.cameras.world_to_camera[0, 0].detach().cpu().double())
+        cloud = estimate_normals(cloud, to_numpy(camera_to_world[:, :3, 3]))
     if 0 < options.max_points < cloud.num_points:
         cloud = cloud[random_subset(cloud.num_points, options.max_points, seed)]
     return cloud
 
 
-def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> PointCloud:
-    """Filter the points of one view and bring them into the world."""
+@dataclass(frozen=True)
+class ViewSurface:
+    """Points of one view's pixels [H, W], their confidence in [0, 1], and which of them pass the filters.
+
+    `in_camera` and `in_world` are [H, W, 3]; the points of pixels that do not pass may be anything.
+    """
+
+    in_camera: Float[Tensor, "H W 3"]
+    in_world: Float[Tensor, "H W 3"]
+    confidence: Float[Tensor, "H W"]
+    keep: Bool[Tensor, "H W"]
+
+
+def view_surface(instant: Predictions, view: int, options: PointOptions) -> ViewSurface:
+    """Lift the pixels of one view of an instant [1, 1, V, H, W] to points in double precision, and filter them.
+
+    Raises:
+        UsageError: if the options ask for points that are not predicted.
+    """
     world_to_camera = instant.cameras.world_to_camera[0, 0, view].detach().cpu().double()
     valid = instant.valid[0, 0, view].cpu()
     valid &= instant.pixel_transforms[view].content_mask((valid.shape[0], valid.shape[1]))
@@ -71,13 +95,19 @@ def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> Point
         keep = keep & ~(steps & normal_edges(in_camera, PI3_NORMAL_ANGLE_DEG, valid))
     elif options.edge_angle_deg < 90:
         keep = keep & surface_mask(in_camera, valid, options.edge_angle_deg)
+    return ViewSurface(in_camera, in_world, confidence, keep)
+
+
+def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> PointCloud:
+    surface = view_surface(instant, view, options)
+    keep = surface.keep
     number = int(keep.sum())
     colors = instant.images[0, 0, view].detach().cpu().permute(1, 2, 0)[keep]
     dynamic = torch.zeros(number) if instant.dynamic is None else instant.dynamic[0, 0, view].cpu()[keep]
     return PointCloud(
-        xyz=to_numpy(in_world[keep].float()),
+        xyz=to_numpy(surface.in_world[keep].float()),
         rgb=to_bytes(to_numpy(colors)),
-        confidence=to_numpy(confidence[keep]),
+        confidence=to_numpy(surface.confidence[keep]),
         view=np.full(number, view, dtype=np.uint8),
         dynamic=(to_numpy(dynamic) > DYNAMIC_THRESHOLD).astype(np.uint8),
     )
@@ -113,7 +143,7 @@ def surface_mask(
 
 
 def _on_either_side(steps: Bool[Tensor, "H W"], axis: int) -> Bool[Tensor, "H W"]:
-    """Say of every pixel whether one of the two steps beside it along the axis is set."""
+    """Return for every pixel whether one of its two steps to neighbours along the axis is set."""
     before, after = ((0, 0, 1, 0), (0, 0, 0, 1)) if axis == 0 else ((1, 0), (0, 1))
     return torch.nn.functional.pad(steps, before) | torch.nn.functional.pad(steps, after)
 
@@ -134,7 +164,7 @@ def random_subset(number: int, kept: int, seed: int) -> NDArray[np.int64]:
 
 
 def cloud_comments(instant: Predictions, view_files: Sequence[str]) -> list[str]:
-    """Say in a cloud's header what its numbers mean."""
+    """Return the comments of a cloud's header: axes, unit, time, and the meaning of its properties."""
     dynamic = "1 = moving" if instant.dynamic is not None else "not predicted"
     return [
         "written by page4d",

@@ -96,7 +96,7 @@ class CountsRecord(FileModel):
 
 
 class RunRecord(FileModel):
-    """The whole of `run.json`. `depth_scale` is in PNG levels per unit of depth.
+    """The whole of `run.json`. `depth_scale` is in PNG levels per unit of depth, `mesh_voxel_size` in units of depth.
 
     Peak memory is that of a GPU's allocator, otherwise of the process; the predicted one is the plan's. `timings` are
     seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap.
@@ -109,6 +109,7 @@ class RunRecord(FileModel):
     scale: Scale
     unit: Literal["metre", "arbitrary"]
     depth_scale: float = Field(gt=0.0)
+    mesh_voxel_size: float | None = Field(default=None, gt=0.0)
     confidence_mapping: str = CONFIDENCE_MAPPING
     dynamic_mapping: str = DYNAMIC_MAPPING
     scene: SceneRecord

@@ -1,6 +1,7 @@
 """Notices on a run's diagnostics: seams between chunks, camera motion, metric scale, and the calibration."""
 
 from collections.abc import Sequence
+from types import ModuleType
 
 from page4d.errors import InputError
 from page4d.export.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
@@ -105,6 +106,13 @@ def calibration_notice(scene: Scene, agreement: AgreementRecord) -> Notice | Non
             residual = f"{camera.rotation_deg:.1f} deg and {camera.distance:.3g}{unit}{share}"
             return Notice(f"{scene.calibration}: {camera.view} disagrees with all other cameras, by {residual}")
     return None
+
+
+def open3d_notice(module: ModuleType | None, reason: str, hint: str) -> Notice | None:
+    """Warn that clouds and trajectories were written without Open3D, and name the fix."""
+    if module is not None:
+        return None
+    return Notice(f"{reason}: page4d wrote clouds and trajectories itself, with the same content ({hint})")
 
 
 def ood_notice(indicators: Sequence[str]) -> Notice:

@@ -92,7 +92,8 @@ class Forecast:
     """Predicted memory and time of chunks, in addition to `used_bytes` in use before.
 
     `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` is the
-    sum over one frame of every video. Without `cost` no network runs. `preview` pictures are drawn at the end.
+    sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
+    pictures are drawn at the end.
     """
 
     views: int
@@ -102,6 +103,7 @@ class Forecast:
     cost: NetworkCost | None
     own_sizes: tuple[tuple[int, int], ...] = ()
     source_pixels: int = 0
+    mesh: bool = False
     preview: bool = False
 
     def peak_bytes(self, length: int) -> int:
@@ -110,7 +112,9 @@ class Forecast:
         network = 0 if self.cost is None else self.cost.num_bytes(extent)
         if self.device.type == "cuda":
             return self.used_bytes + network
-        return self.used_bytes + process_bytes(extent, network, self.source_pixels, preview=self.preview)
+        return self.used_bytes + process_bytes(
+            extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh
+        )
 
     def network_seconds(self, lengths: Sequence[int]) -> float:
         """Return the approximate run time of the network for chunks of these lengths."""

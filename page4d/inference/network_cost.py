@@ -38,6 +38,9 @@ _DECODER_BYTES = 17
 _PREVIEW_BYTES = 210_000_000
 """Memory for drawing the previews, whose size does not depend on the capture."""
 
+_FUSION_BYTES = 560
+"""Bytes per pixel of an instant while its mesh is fused with voxels of the default size: measured at 240x320."""
+
 _HEAP_FACTOR = 1.28
 """Growth of the process relative to the memory in use: heap fragmentation."""
 
@@ -143,15 +146,17 @@ def fit(
     return first, second, third, fourth
 
 
-def process_bytes(extent: Extent, network: int, source_pixels: int, *, preview: bool) -> int:
+def process_bytes(extent: Extent, network: int, source_pixels: int, *, preview: bool, mesh: bool = False) -> int:
     """Return the growth of a process whose network takes `network` bytes for chunks of this extent.
 
     Besides the network these are the decoders of videos with `source_pixels` in all (twice those of undistorted
-    views), the frames and predictions of a chunk, and the chunk that is written meanwhile. Previews are drawn
-    afterwards, from some frames that are decoded again.
+    views), the frames and predictions of a chunk, and the chunk that is written meanwhile, with its mesh.
+    Previews are drawn afterwards, from some frames that are decoded again.
     """
     decoders = source_pixels * _DECODER_BYTES
     chunks = _HEAP_FACTOR * (network + extent.num_canvas_pixels * _PIPELINE_BYTES) + decoders
+    if mesh:
+        chunks += extent.num_canvas_pixels // extent.times * _FUSION_BYTES
     drawing = _RETAINED_SHARE * chunks + _PREVIEW_BYTES + decoders if preview else 0.0
     return _LIBRARY_BYTES + int(max(chunks, drawing))
 

@@ -1,4 +1,4 @@
-"""Preview pictures of a finished output: contact sheet and point cloud."""
+"""Previews of a finished output: contact sheet, point cloud, and a video of the 4D cloud."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,8 +7,9 @@ from page4d.export.maps import write_png
 from page4d.export.output import Output
 from page4d.export.preview.cloud_view import cloud_views
 from page4d.export.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
+from page4d.export.preview.orbit import orbit_video
 from page4d.inference.run_state import PREVIEW_NAMES
-from page4d.io.atomic import WrittenFile
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.scene.batches import open_batches
 from page4d.scene.records import Scene
 
@@ -16,7 +17,7 @@ _LONG_SIDE = 480
 
 
 def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
-    """Write `preview/contact_sheet.png` and `preview/cloud.png`, with the network's notice as a banner."""
+    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with the network's notice as a banner."""
     notice = output.run.network.notice
     instants = chosen_instants(output.num_times)
     images = _images_at(scene, instants)
@@ -24,8 +25,12 @@ def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
     sheet = contact_sheet(frames, output.run.scale, notice)
     middle = instants[len(instants) // 2]
     cloud = cloud_views(output.points(middle), output.cameras, middle, notice)
-    pictures = zip(PREVIEW_NAMES, (sheet, cloud), strict=True)
-    return [write_png(output.layout.preview(name), picture) for name, picture in pictures]
+    sheet_path, cloud_path, orbit_path = map(output.layout.preview, PREVIEW_NAMES)
+    return [
+        write_png(sheet_path, sheet),
+        write_png(cloud_path, cloud),
+        write_bytes_atomic(orbit_path, orbit_video(output)),
+    ]
 
 
 def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:

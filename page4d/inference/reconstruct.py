@@ -6,6 +6,7 @@ from typing import Any
 
 from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
+from page4d.export.open3d_runtime import preload_open3d
 from page4d.export.run_record import RunRecord
 from page4d.inference.chunk_source import OpenChunks, local_chunks
 from page4d.inference.output_policy import check_inputs_outside, check_target
@@ -52,6 +53,7 @@ def reconstruct(
         MemoryBudgetError: if not even the smallest chunk fits in memory, or in the memory that the settings allow.
         InterruptedRunError: if a signal ended the run; what is written stays and can be resumed.
     """
+    preload_open3d()
     of_scene, of_network, of_run = split_options(options)
     observer, out, existing = observer or SilentObserver(), Path(out), ExistingOutput(existing)
     check_target(out, existing)

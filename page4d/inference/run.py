@@ -15,9 +15,11 @@ from page4d.conventions import Scale
 from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, WeightsError
 from page4d.export.cameras import capture_cameras, check_finite, join_cameras
 from page4d.export.diagnostics import ChunkRecord, ResidualsRecord, TransformRecord
-from page4d.export.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
+from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import choose_depth_scale
+from page4d.export.mesh import check_fusion_memory, choose_voxel_size
+from page4d.export.open3d_runtime import load_open3d
 from page4d.export.output import open_output
 from page4d.export.run_record import CountsRecord, RunRecord, SceneRecord, read_run, view_record, write_run
 from page4d.geometry.camera import Cameras
@@ -31,12 +33,13 @@ from page4d.inference.diagnostics import (
     check_seams,
     distance_notice,
     ood_notice,
+    open3d_notice,
     rig_fit_notice,
     rig_notice,
     seams_notice,
 )
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
-from page4d.inference.memory_budget import is_out_of_memory, peak_bytes
+from page4d.inference.memory_budget import is_out_of_memory, peak_bytes, usable_bytes
 from page4d.inference.predictor import PRECISION_NAMES, PredictedChunk
 from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
@@ -178,6 +181,7 @@ class Run:
             scale=scale,
             unit=scale.unit,
             depth_scale=state.depth_scale or 1.0,
+            mesh_voxel_size=state.mesh_voxel_size,
             scene=SceneRecord(name=scene.name, synchronisation=scene.synchronisation, calibration=scene.calibration),
             views=[
                 view_record(
@@ -356,13 +360,19 @@ class Run:
         predictions = replace(stitched.predictions, scale=self.world.scale)
         if self.state.depth_scale is None:
             depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
-            self._update(depth_scale=depth_scale, scale=predictions.scale)
+            self._update(
+                depth_scale=depth_scale, scale=predictions.scale, mesh_voxel_size=self._mesh_voxel(predictions)
+            )
             self._notice_scale()
         if not self.finished:
             self._record_rig(predictions)
         written, first = InstantFiles(), stitched.chunk.start
         options = InstantOptions(
-            depth_scale=self.state.depth_scale or 1.0, points=self.settings.points, seed=self.settings.seed
+            depth_scale=self.state.depth_scale or 1.0,
+            points=self.settings.points,
+            mesh_voxel=self.state.mesh_voxel_size or 1.0,
+            seed=self.settings.seed,
+            writers=(*DEFAULT_WRITERS, "mesh") if self.settings.mesh else DEFAULT_WRITERS,
         )
         with self.journal.timed("write"):
             for place in range(predictions.num_times):
@@ -383,6 +393,14 @@ class Run:
         self.states.write_chunk(index, finished, files)
         self.finished.append(finished)
         self._update()
+
+    def _mesh_voxel(self, first: Predictions) -> float | None:
+        """Return the voxel size of all meshes, from the first chunk unless the user set it."""
+        if not self.settings.mesh:
+            return None
+        voxel_size = self.settings.mesh_voxel or choose_voxel_size(first)
+        check_fusion_memory(first, voxel_size, usable_bytes(torch.device("cpu")))
+        return voxel_size
 
     def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:
         chunk = stitched.chunk
@@ -434,6 +452,7 @@ class Run:
             seams_notice(chunks, self.plan.max_side),
             rig_fit_notice(chunks, self.scene.view_names, self.plan.max_side),
             None if agreement is None else calibration_notice(self.scene, agreement),
+            open3d_notice(*load_open3d()),
         )
         for notice in notices:
             if notice is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from page4d.choices import MaskMeaning, PointSource, Preprocess
 from page4d.errors import UsageError
+from page4d.export.open3d_runtime import load_open3d, require_open3d
 from page4d.export.points import MAX_VIEWS
 from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
 from page4d.geometry.preprocess import place_views
@@ -19,7 +20,10 @@ from page4d.settings import ReconstructSettings
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21
-"""Maximum bytes on disk per pixel: 16 + 8 + 8 bits in three PNG files, and a point of the cloud."""
+_NORMAL_BYTES = 12
+_MESH_BYTES = 53
+"""Maximum bytes on disk per pixel: 16 + 8 + 8 bits in three PNG files, a point of the cloud and its normal, and a
+vertex and two triangles of the mesh."""
 
 _VISIBLE_STRETCH = 1.1
 
@@ -59,6 +63,7 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
 
     Raises:
         UsageError: if the settings do not fit the scene or the predictor.
+        CapabilityError: if they need Open3D, which cannot be loaded.
         MemoryBudgetError: if the memory that the user allows does not suffice.
     """
     settings = predictor.settings
@@ -72,7 +77,9 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
     else:
         transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
     pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
-    points = settings.points.max_points or pixels
+    points = min(settings.points.max_points or pixels, pixels)
+    point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals
+    map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh
     forecast = _forecast(scene, transforms, predictor, notify)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
@@ -95,7 +102,7 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
         chunks=chunks,
         forecast=forecast,
         memory_limit=limit,
-        bytes_on_disk=scene.num_times * (pixels * _MAP_BYTES + min(points, pixels) * _POINT_BYTES),
+        bytes_on_disk=scene.num_times * (pixels * map_bytes + points * point_bytes),
         notices=(*_preprocess_notices(scene, transforms, settings.preprocess), *warnings),
     )
 
@@ -107,6 +114,7 @@ def _forecast(
     notify: Callable[[Notice], None],
 ) -> Forecast:
     """Forecast memory and time; a network is measured the first time that it runs on a device."""
+    load_open3d()  # part of the memory in use before the run
     used = used_bytes(predictor.device)  # before a measurement, which enlarges the process once
     cost = None
     if isinstance(predictor, NetworkPredictor):
@@ -121,6 +129,7 @@ def _forecast(
         cost=cost,
         own_sizes=tuple(transform.canvas_size for transform in transforms),
         source_pixels=sum(_source_pixels(view) for view in scene.views),
+        mesh=predictor.settings.mesh,
         preview=predictor.settings.preview,
     )
 
@@ -145,6 +154,13 @@ def _preprocess_notices(
 
 def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> None:
     """Refuse settings that would fail only when the first chunk is written."""
+    for option, is_set in (
+        ("--outliers", settings.points.outliers),
+        ("--normals", settings.points.normals),
+        ("--mesh", settings.mesh),
+    ):
+        if is_set:
+            require_open3d(option)
     if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
         raise UsageError("--points-from points, but only depth is predicted here", "use --points-from depth")
     if scene.num_views > MAX_VIEWS:

@@ -29,6 +29,7 @@ CONTRACT_NAMES = (
     "cameras.json",
     "cameras",
     "points",
+    "mesh",
     "depth",
     "confidence",
     "dynamic",
@@ -37,7 +38,7 @@ CONTRACT_NAMES = (
 )
 """Names of files and folders in the output contract."""
 
-PREVIEW_NAMES = ("contact_sheet.png", "cloud.png")
+PREVIEW_NAMES = ("contact_sheet.png", "cloud.png", "orbit.mp4")
 
 Matrix = list[list[float]]
 
@@ -113,6 +114,7 @@ class RunState(FileModel):
     fingerprint: dict[str, JsonValue]
     plan: list[tuple[int, int, int]]
     depth_scale: float | None = None
+    mesh_voxel_size: float | None = None
     scale: Scale | None = None
     rig: RigState | None = None
     scale_from: DistanceRecord | None = None
@@ -275,7 +277,7 @@ class StateFolder:
         maps = (layout.depth, layout.confidence, layout.dynamic)
         paths = [layout.cameras, *(layout.preview(name) for name in PREVIEW_NAMES)]
         paths += [path(view) for path in (layout.tum, layout.open3d_trajectory) for view in layout.view_names]
-        paths += [layout.points(index) for index in range(len(earlier.times))]
+        paths += [path(index) for path in (layout.points, layout.mesh) for index in range(len(earlier.times))]
         paths += [
             path(index, view) for path in maps for view in layout.view_names for index in range(len(earlier.times))
         ]

@@ -5,7 +5,9 @@ import fcntl
 import hashlib
 import os
 import re
+import resource
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import BinaryIO
 from page4d.errors import OutputError
 
 LOCK_NAME = ".page4d.lock"
-_PART = re.compile(r"^\..+\.[0-9a-f]{8}\.part$", re.DOTALL)
+_PART = re.compile(r"^\..+\.[0-9a-f]{8}\.part(\.\w+)?$", re.DOTALL)
 _NO_LOCKS_HERE = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 
@@ -78,6 +80,46 @@ def open_atomic(path: Path) -> Iterator[BinaryIO]:
     with _synced_file(part) as handle, open(handle, "wb", closefd=False) as file:
         yield file
     _move_into_place(part, path)
+
+
+@contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a library that opens its files itself; the file replaces `path` when the body ends.
+
+    The temporary name ends like `path`, because libraries choose the format by the suffix. Missing folders are
+    created, and the file is synced before it is renamed.
+
+    Raises:
+        OSError: if the file cannot be written; no temporary file remains.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = part_name(path)
+    part = part.with_name(part.name + path.suffix)
+    try:
+        yield part
+        handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    _move_into_place(part, path)
+
+
+def describe_file(path: Path) -> WrittenFile:
+    """Return size and SHA-256 of a complete file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return WrittenFile(path, file.tell(), digest.hexdigest())
+
+
+def has_room_for(path: Path, num_bytes: int) -> bool:
+    """Return whether the disk and the limits of this process allow a file of this size."""
+    longest = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    fits = longest == resource.RLIM_INFINITY or num_bytes <= longest
+    return fits and num_bytes <= shutil.disk_usage(path.parent).free
 
 
 def part_name(path: Path) -> Path:
@@ -153,7 +195,7 @@ def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
 
     Only the subfolders of the output format are searched: another run may write below this folder.
     """
-    places = [folder, *(folder / name for name in ("cameras", "points", "preview", "state"))]
+    places = [folder, *(folder / name for name in ("cameras", "points", "mesh", "preview", "state"))]
     places += [view for name in ("depth", "confidence", "dynamic") for view in sorted((folder / name).glob("*"))]
     stale = []
     for place in places:

@@ -71,7 +71,7 @@ def _open3d() -> Capability:
 
     module, found, fix = load_open3d()
     if module is None:
-        return Capability("Open3D", False, found, fix)
+        return Capability("Open3D", False, f"{found}; page4d writes clouds and trajectories itself", fix)
     return Capability("Open3D", True, f"open3d {module.__version__}")
 
 

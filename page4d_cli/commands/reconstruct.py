@@ -156,12 +156,34 @@ def reconstruct(
             min=0, help="Keep one point per voxel of this side length; 0 keeps all.", rich_help_panel=options.OUTPUT
         ),
     ] = PointOptions.voxel_size,
+    outliers: Annotated[
+        bool,
+        typer.Option(
+            "--outliers", help="Remove statistical outliers from the clouds.", rich_help_panel=options.OUTPUT
+        ),
+    ] = PointOptions.outliers,
+    normals: Annotated[
+        bool,
+        typer.Option("--normals", help="Add surface normals to the clouds.", rich_help_panel=options.OUTPUT),
+    ] = PointOptions.normals,
     max_points: Annotated[
         int,
         typer.Option(
             min=0, help="Maximum number of points per instant; 0 keeps all.", rich_help_panel=options.OUTPUT
         ),
     ] = PointOptions.max_points,
+    mesh: Annotated[
+        bool,
+        typer.Option(
+            "--mesh", help="Fuse the depth maps of each instant into a mesh (TSDF).", rich_help_panel=options.OUTPUT
+        ),
+    ] = ReconstructSettings.mesh,
+    mesh_voxel: Annotated[
+        float,
+        typer.Option(
+            min=0, help="Voxel size of the mesh; 0: from the image resolution.", rich_help_panel=options.OUTPUT
+        ),
+    ] = ReconstructSettings.mesh_voxel,
     preview: Annotated[
         bool, typer.Option(help="Write preview pictures.", rich_help_panel=options.OUTPUT)
     ] = ReconstructSettings.preview,
@@ -239,8 +261,12 @@ def reconstruct(
                 edges=edges,
                 edge_angle_deg=edge_angle,
                 voxel_size=voxel,
+                outliers=outliers,
+                normals=normals,
                 max_points=max_points,
             ),
+            mesh=mesh,
+            mesh_voxel=mesh_voxel,
             preview=preview,
             strict_seams=strict_seams,
             seed=seed,

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from page4d.errors import InputError, OutputError, ShapeError
 from page4d.export.cameras import CaptureCameras, capture_cameras, read_cameras_json
 from page4d.export.instant import write_capture_cameras
 from page4d.export.layout import OutputLayout
-from page4d.export.open3d_runtime import load_open3d, open3d_or_none
 from page4d.geometry.rigid import invert_rigid
 
 
@@ -73,10 +73,7 @@ def test_evo_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) -> 
         assert np.allclose(poses[:, :3, :3], camera_to_world[:, view, :3, :3], atol=1e-6)
 
 
-def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) -> None:
-    open3d = open3d_or_none()
-    if open3d is None:
-        pytest.skip(load_open3d()[1])
+def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, open3d: Any) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
     half = np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])

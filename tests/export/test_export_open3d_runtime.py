@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from page4d.errors import CapabilityError
-from page4d.export.open3d_runtime import SYSTEM_PACKAGES, load_open3d, open3d_cloud, open3d_or_none, require_open3d
+from page4d.export.open3d_geometry import open3d_cloud
+from page4d.export.open3d_runtime import SYSTEM_PACKAGES, load_open3d, open3d_or_none, require_open3d
 from page4d.export.ply import PointCloud
 
 
@@ -30,7 +31,7 @@ FAILURES = [
         SYSTEM_PACKAGES,
     ),
     (ImportError("undefined symbol: x"), "cannot start: undefined symbol", "pip install --force-reinstall open3d"),
-    (ModuleNotFoundError("no open3d", name="open3d"), "is not installed", "pip install 'page4d[open3d]'"),
+    (ModuleNotFoundError("no open3d", name="open3d"), "is not installed", "pip install open3d"),
     (ModuleNotFoundError("No module named 'dash'", name="dash"), "package dash is missing", "pip install dash"),
 ]
 

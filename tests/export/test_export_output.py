@@ -18,6 +18,7 @@ from page4d.export.instant import InstantOptions, write_capture_cameras, write_i
 from page4d.export.layout import OutputLayout
 from page4d.export.output import Output, open_output
 from page4d.export.ply import read_ply_header
+from page4d.export.points import cloud_comments
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import transform_points
 from page4d.predictions import Predictions
@@ -88,7 +89,12 @@ def test_every_point_projects_onto_its_pixel_and_depth(output: Output) -> None:
             assert np.array_equal(moving[cell[:, 1], cell[:, 0]], points.dynamic == 1)
 
 
-def test_the_header_of_a_cloud_records_unit_time_and_views(output: Output) -> None:
+@pytest.mark.usefixtures("without_open3d")
+def test_without_open3d_the_header_of_a_cloud_records_unit_time_and_views(
+    capture: Predictions, tmp_path: Path
+) -> None:
+    export(tmp_path, capture)
+    output = open_output(tmp_path)
     comments = read_ply_header(output.layout.points(1)).comments
     assert "unit metre" in comments
     assert f"time {output.run.times[1]!r} seconds" in comments
@@ -139,9 +145,9 @@ def test_bfloat16_predictions_without_motion_and_metric_scale_are_written(
     assert output.run.depth_scale != 1000
     rounded = content(replace(half, depth=half.depth.float()), "depth", 0, 0)
     assert np.abs(output.depth(0, NAMES[0]) - rounded).max() <= 0.51 / output.run.depth_scale
-    header = read_ply_header(output.layout.points(0))
-    assert "unit arbitrary" in header.comments
-    assert any("dynamic not predicted" in comment for comment in header.comments)
+    comments = cloud_comments(half.at_times(0, 1), output.layout.file_names)
+    assert "unit arbitrary" in comments
+    assert any("dynamic not predicted" in comment for comment in comments)
 
 
 def test_clipped_depth_is_counted(tmp_path: Path, capture: Predictions) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import InputError, Page4DError, ShapeError
-from page4d.export.open3d_runtime import load_open3d, open3d_cloud, open3d_or_none
+from page4d.export.open3d_geometry import open3d_cloud
 from page4d.export.ply import (
     PROPERTIES,
     PointCloud,
@@ -19,30 +19,7 @@ from page4d.export.ply import (
     read_ply_header,
     write_ply,
 )
-
-
-def made_cloud(number: int, seed: int = 0) -> PointCloud:
-    draw = np.random.default_rng(seed)
-    return PointCloud(
-        xyz=draw.normal(size=(number, 3)).astype(np.float32),
-        rgb=draw.integers(0, 256, (number, 3)).astype(np.uint8),
-        confidence=draw.random(number, dtype=np.float32),
-        view=draw.integers(0, 4, number).astype(np.uint8),
-        dynamic=draw.integers(0, 2, number).astype(np.uint8),
-    )
-
-
-def same(first: PointCloud, second: PointCloud) -> bool:
-    fields = ("xyz", "rgb", "confidence", "view", "dynamic")
-    return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in fields)
-
-
-@pytest.fixture
-def open3d() -> object:
-    module = open3d_or_none()
-    if module is None:
-        pytest.skip(load_open3d()[1])
-    return module
+from tests.export.clouds import made_cloud, same
 
 
 def test_the_bytes_follow_the_documented_layout() -> None:

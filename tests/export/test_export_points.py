@@ -13,6 +13,8 @@ from torch import Tensor
 
 from page4d.choices import PointSource
 from page4d.errors import ShapeError, UsageError
+from page4d.export.open3d_geometry import OUTLIER_NEIGHBOURS, estimate_normals, remove_outliers
+from page4d.export.ply import PointCloud
 from page4d.export.points import merged_cloud, random_subset, surface_mask, voxel_subset
 from page4d.geometry.camera import camera_rays, project, unproject
 from page4d.geometry.rigid import transform_points
@@ -243,3 +245,59 @@ def test_more_than_one_instant_and_too_many_views_are_refused() -> None:
     )
     with pytest.raises(UsageError, match="258 views"):
         merged_cloud(many)
+
+
+def plane_with_outliers() -> tuple[PointCloud, int]:
+    """Return a grid of points on z = 2, seen by two cameras in turn, and before them some far from it."""
+    draw = np.random.default_rng(0)
+    x, y = np.meshgrid(np.linspace(-1, 1, 40), np.linspace(-1, 1, 40))
+    plane = np.stack([x, y, np.full_like(x, 2.0)], axis=-1).reshape(-1, 3)
+    xyz = np.concatenate([draw.uniform(3, 6, (8, 3)), plane]).astype(np.float32)
+    number = len(xyz)
+    cloud = PointCloud(
+        xyz=xyz,
+        rgb=draw.integers(0, 256, (number, 3)).astype(np.uint8),
+        confidence=draw.random(number, dtype=np.float32),
+        view=(np.arange(number) % 2).astype(np.uint8),
+        dynamic=np.zeros(number, dtype=np.uint8),
+    )
+    return cloud, 8
+
+
+@pytest.mark.usefixtures("open3d")
+def test_outliers_are_removed_and_nothing_else() -> None:
+    cloud, number = plane_with_outliers()
+    kept = remove_outliers(cloud)
+    assert np.array_equal(kept.xyz, cloud.xyz[number:])
+    assert np.array_equal(kept.rgb, cloud.rgb[number:])
+    few = cloud[np.arange(OUTLIER_NEIGHBOURS)]
+    assert remove_outliers(few) is few
+
+
+@pytest.mark.usefixtures("open3d")
+def test_normals_face_the_camera_that_saw_the_point() -> None:
+    cloud, number = plane_with_outliers()
+    plane = cloud[np.arange(number, cloud.num_points)]
+    centers = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]])
+    normals = estimate_normals(plane, centers).normals
+    assert normals is not None
+    expected = np.where(plane.view[:, None] == 0, [[0, 0, -1]], [[0, 0, 1]])
+    assert np.abs(normals - expected).max() < 1e-6
+    pair = estimate_normals(plane[np.arange(2)], centers)
+    assert pair.normals is not None
+    assert np.allclose(np.linalg.norm(pair.normals, axis=1), 1)
+
+
+@pytest.mark.usefixtures("open3d")
+def test_filters_apply_before_the_cloud_is_thinned_at_random() -> None:
+    capture = made_capture(1)
+    plain = merged_cloud(capture, PointOptions(edge_angle_deg=90))
+    options = PointOptions(edge_angle_deg=90, outliers=True, normals=True, max_points=500)
+    cloud = merged_cloud(capture, options)
+    assert cloud.num_points == 500
+    assert cloud.normals is not None
+    filtered = {tuple(point) for point in remove_outliers(plain).xyz.tolist()}
+    assert {tuple(point) for point in cloud.xyz.tolist()} <= filtered
+    on_wall = np.abs(cloud.xyz[:, 2] - 5) < 1e-3
+    assert on_wall.sum() > 50
+    assert np.median(np.abs(cloud.normals[on_wall] @ [0, 0, 1] + 1)) < 1e-4

@@ -11,7 +11,14 @@ import torch
 
 from page4d.choices import ExistingOutput, PointSource
 from page4d.conventions import Scale
-from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, UsageError, WeightsError
+from page4d.errors import (
+    CapabilityError,
+    InputError,
+    InterruptedRunError,
+    MemoryBudgetError,
+    UsageError,
+    WeightsError,
+)
 from page4d.export.output import open_output
 from page4d.inference.progress import SilentObserver
 from page4d.inference.reconstruct import reconstruct
@@ -304,3 +311,65 @@ def test_a_seam_that_does_not_fit_is_a_warning_or_ends_a_strict_run(tmp_path: Pa
     assert any("seams between chunks do not fit" in warning for warning in record.warnings)
     with pytest.raises(InputError, match="at instant 4"):
         reconstruct(scene, TruthPredictor(CAPTURE, bent), out=out, settings=strict, existing=resume)
+
+
+@pytest.mark.usefixtures("without_open3d")
+def test_a_machine_without_open3d_finishes_with_the_same_content(tmp_path: Path, finished: Path):
+    record = reconstruct(
+        uncalibrated(CAPTURE.scene()),
+        TruthPredictor(CAPTURE, in_random_world),
+        out=tmp_path / "out",
+        settings=SETTINGS,
+    )
+    notices = [text for text in record.warnings if "Open3D" in text]
+    assert len(notices) == 1
+    assert "Open3D cannot start: system library libEGL.so.1 is missing" in notices[0]
+    assert "page4d wrote clouds and trajectories itself" in notices[0]
+    expected, found = bytes_of(finished), bytes_of(tmp_path / "out")
+    assert found.keys() == expected.keys()
+    for name, data in expected.items():
+        if name.endswith(".ply"):
+            assert found[name].split(b"end_header\n", 1)[1] == data.split(b"end_header\n", 1)[1]
+        elif name.endswith(".open3d.json"):
+            assert json.loads(found[name]) == json.loads(data)
+        else:
+            assert found[name] == data
+
+
+@pytest.mark.usefixtures("without_open3d")
+@pytest.mark.parametrize(
+    ("option", "settings"),
+    [
+        ("--mesh", replace(SETTINGS, mesh=True)),
+        ("--normals", replace(SETTINGS, points=PointOptions(normals=True))),
+        ("--outliers", replace(SETTINGS, points=PointOptions(outliers=True))),
+    ],
+)
+def test_options_that_need_open3d_are_refused_before_any_output(
+    tmp_path: Path, option: str, settings: ReconstructSettings
+):
+    with pytest.raises(CapabilityError, match=f"{option} needs Open3D: .* libEGL") as caught:
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
+    assert caught.value.exit_code == 6
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("open3d")
+def test_meshes_are_resumed_with_the_same_bytes_and_overwritten(tmp_path: Path):
+    settings = replace(SETTINGS, mesh=True)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings), out=whole)
+    with pytest.raises(InterruptedRunError):
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=broken, settings=settings, observer=StopAt(3))
+    reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=broken, settings=settings, existing="resume")
+    assert bytes_of(broken) == bytes_of(whole)
+    assert sum(name.startswith("mesh/") for name in bytes_of(whole)) == 9
+    assert open_output(whole).run.mesh_voxel_size == open_output(broken).run.mesh_voxel_size
+    reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=whole, settings=SETTINGS, existing="overwrite")
+    assert not (whole / "mesh").exists()
+    assert open_output(whole).run.mesh_voxel_size is None
+
+
+def test_a_voxel_size_without_a_mesh_is_refused():
+    with pytest.raises(UsageError, match=r"--mesh-voxel 0\.1 without --mesh"):
+        ReconstructSettings(mesh_voxel=0.1)

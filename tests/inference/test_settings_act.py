@@ -66,6 +66,7 @@ BASES: dict[str, Options] = {
     "all instants": plain("frames"),
     "one chunk": plain("chunk", frames=(0, 2)),
     "one image": plain("long_side", frames=(0, 1), views=1),
+    "meshed": plain(mesh=True),
     "thinned": plain(points={"max_points": 100}),
     "without slanted surfaces": plain(points={"edge_angle_deg": 20.0}),
     "untrained": plain("weights", untrained=True, preset="mv-tiny"),
@@ -116,6 +117,8 @@ RUN_CASES = (
     Case("scale_from", "cam01-cam02=1.25m"),
     Case("refine", True),
     Case("points", {"min_confidence": 0.6}),
+    Case("mesh", True),
+    Case("mesh_voxel", 0.5, base="meshed"),
     Case("preview", True, Effect.PREVIEW),
     Case("strict_seams", True, Effect.NONE, base="one chunk"),
     Case("seed", 1, base="untrained"),
@@ -127,6 +130,8 @@ POINT_CASES = (
     Case("edges", EdgeFilter.PI3, base="without slanted surfaces"),
     Case("edge_angle_deg", 20.0),
     Case("voxel_size", 0.5),
+    Case("outliers", True),
+    Case("normals", True),
     Case("max_points", 100),
 )
 CASES = (*SCENE_CASES, *NETWORK_CASES, *RUN_CASES, *POINT_CASES)

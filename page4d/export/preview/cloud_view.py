@@ -20,6 +20,7 @@ from page4d.export.preview.splat import (
     centers_of,
     enlarged_splat,
     looking_along,
+    upward_axis,
 )
 from page4d.plotting.canvas import blank, draw_scale_bar, drawable, font, shortened, text_size, with_banner
 from page4d.plotting.colors import BACKGROUND, FAINT, FRAME, INK, view_color
@@ -75,10 +76,7 @@ def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, not
 def _view_axes(world_to_camera: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the axes of both views: along the first camera from 30 degrees above, and across from 12 above."""
     down, forward = world_to_camera[:, 1, :3], world_to_camera[:, 2, :3]
-    up = -down.mean(axis=0)
-    if np.linalg.norm(up) < 0.1:  # upward axes that cancel out, as of cameras around a common viewing axis
-        up = -down[0]
-    up = up / np.linalg.norm(up)
+    up = upward_axis(world_to_camera)
     ahead = forward[0] - (forward[0] @ up) * up
     if np.linalg.norm(ahead) < 0.1:  # the first camera faces straight down or up
         ahead = (down[0] @ up) * up - down[0]

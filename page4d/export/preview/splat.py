@@ -61,6 +61,15 @@ def looking_along(direction: NDArray[np.float64], up: NDArray[np.float64]) -> ND
     return np.stack([right, np.cross(forward, right), forward])
 
 
+def upward_axis(world_to_camera: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean upward axis of cameras [N, 4, 4], or the first one's if they cancel out."""
+    up = -world_to_camera[:, 1, :3].mean(axis=0)
+    if np.linalg.norm(up) < 0.1:  # as of cameras around a common viewing axis
+        up = -world_to_camera[0, 1, :3]
+    unit: NDArray[np.float64] = up / np.linalg.norm(up)
+    return unit
+
+
 def bulk(points: NDArray[np.floating]) -> NDArray[np.float64]:
     """Return the points within a few median distances of the median, so that outliers do not determine the zoom."""
     kept: NDArray[np.float64] = points.astype(np.float64)
@@ -110,7 +119,7 @@ def splat(
     picture[hit] = color[front[hit]]
     nearest = np.full((height, width), np.inf)
     nearest[hit] = depth[front[hit]]
-    picture *= _edge_shading(nearest, camera)[..., None]
+    picture *= shade_edges(nearest, min(camera.size) / camera.pixels_per_unit)[..., None]
     small = cv2.resize(picture, camera.size, interpolation=cv2.INTER_AREA)
     rounded: NDArray[np.uint8] = np.rint(small.clip(0, 255)).astype(np.uint8)
     return rounded
@@ -121,13 +130,14 @@ def _square(radius: int) -> list[tuple[int, int]]:
     return [(x, y) for y in side for x in side]
 
 
-def _edge_shading(nearest: NDArray[np.float64], camera: Orthographic) -> NDArray[np.float32]:
-    """Return a shading factor per pixel that decreases where neighbours are much nearer.
+def shade_edges(nearest: NDArray[np.float64], extent: float) -> NDArray[np.float32]:
+    """Return a shading factor per pixel [H, W] that decreases where neighbours are much nearer.
+
+    `nearest` is the depth, infinite where there is no point; `extent` is the height of the view in the same unit.
 
     Source: Boucheny (2009), "Visualisation scientifique de grands volumes de donnees", eye-dome lighting.
     """
     known = np.isfinite(nearest)
-    extent = min(camera.size) / camera.pixels_per_unit
     depth = np.where(known, nearest, 0.0) / (0.05 * extent)
     darkness = np.zeros(nearest.shape)
     for x, y in _NEIGHBOURS:

@@ -1,0 +1,80 @@
+"""The mesh of one instant: its filtered depth maps, the voxel size, and the fusion."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from page4d.choices import PointSource
+from page4d.errors import UsageError
+from page4d.export.arrays import to_bytes, to_numpy
+from page4d.export.open3d_geometry import BLOCK_SIDE, VOXEL_BYTES, DepthView, Mesh, fuse_mesh
+from page4d.export.points import view_surface
+from page4d.predictions import Predictions
+from page4d.settings import PointOptions
+
+FOOTPRINTS_PER_VOXEL = 1.5
+"""Voxel size unless set, in footprints of a pixel: its width on the surface, depth / focal length."""
+
+MAX_VOXELS_PER_FOOTPRINT = 4.0
+"""Pixels whose footprint is more voxels wide are left out: such distant surfaces would fill the memory."""
+
+_LAYERS = 3
+"""Blocks along a ray through the truncation band; sharing of blocks between views is not counted."""
+
+
+def choose_voxel_size(predictions: Predictions) -> float:
+    """Return the voxel size that fits the image resolution of predictions [1, T, V, H, W]; 1 if there is no depth."""
+    footprints = _footprints(predictions)[predictions.valid.cpu() & (predictions.depth.cpu() > 0)]
+    return FOOTPRINTS_PER_VOXEL * float(footprints.median()) if len(footprints) else 1.0
+
+
+def fused_mesh(instant: Predictions, options: PointOptions, voxel_size: float) -> Mesh:
+    """Fuse the depth maps of one instant [1, 1, V, H, W] into a mesh, from the pixels that pass the point filters.
+
+    Raises:
+        CapabilityError: if Open3D cannot be loaded.
+    """
+    return fuse_mesh(_depth_views(instant, options, voxel_size), voxel_size)
+
+
+def check_fusion_memory(predictions: Predictions, voxel_size: float, num_bytes: int) -> None:
+    """Refuse a voxel size with which the fusion of an instant is expected to exceed `num_bytes` of memory.
+
+    Raises:
+        UsageError: naming the voxel size that fits.
+    """
+    in_voxels = _footprints(predictions) / voxel_size
+    counted = predictions.valid.cpu() & (predictions.depth.cpu() > 0) & (in_voxels <= MAX_VOXELS_PER_FOOTPRINT)
+    voxels = torch.where(counted, in_voxels, 0.0).square().sum((0, 2, 3, 4)).max() * _LAYERS * BLOCK_SIDE
+    expected = float(voxels) * VOXEL_BYTES
+    if expected > num_bytes:
+        coarser = voxel_size * (expected / num_bytes) ** 0.5
+        raise UsageError(
+            f"--mesh with voxels of {voxel_size:.3g} needs about {expected / 1e9:.1f} GB, "
+            f"{num_bytes / 1e9:.1f} GB are free",
+            f"use --mesh-voxel {coarser:.2g}",
+        )
+
+
+def _footprints(predictions: Predictions) -> Float[Tensor, "1 T V H W"]:
+    """Return the width of each pixel on the surface that it shows."""
+    intrinsics = predictions.cameras.intrinsics.detach().cpu().double()
+    focal = (intrinsics[..., 0, 0] * intrinsics[..., 1, 1]).abs().sqrt()
+    return torch.nan_to_num(predictions.depth.detach().cpu().double()) / focal[..., None, None]
+
+
+def _depth_views(instant: Predictions, options: PointOptions, voxel_size: float) -> Iterator[DepthView]:
+    options = replace(options, source=PointSource.DEPTH)
+    close = _footprints(instant)[0, 0] <= MAX_VOXELS_PER_FOOTPRINT * voxel_size
+    for view in range(len(instant.view_names)):
+        surface = view_surface(instant, view, options)
+        depth = torch.where(surface.keep & close[view], surface.in_camera[..., 2], 0.0)
+        yield DepthView(
+            depth=to_numpy(depth.float()),
+            rgb=to_bytes(to_numpy(instant.images[0, 0, view].detach().cpu().permute(1, 2, 0))),
+            world_to_camera=to_numpy(instant.cameras.world_to_camera[0, 0, view].double()),
+            intrinsics=to_numpy(instant.cameras.intrinsics[0, 0, view].double()),
+        )

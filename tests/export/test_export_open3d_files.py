@@ -1,0 +1,189 @@
+"""Clouds, trajectories and meshes through Open3D: the same content as without it, verified, and never incomplete."""
+
+import json
+import resource
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.export import open3d_files
+from page4d.export.open3d_files import encode_mesh, encode_trajectory, write_cloud, write_mesh, write_trajectory
+from page4d.export.open3d_geometry import Mesh
+from page4d.export.ply import PointCloud, encode_ply, encode_vertices, read_ply, read_ply_header
+from tests.export.clouds import made_cloud, same
+
+
+def trajectory(length: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return poses with a rotation, and intrinsics with skew."""
+    draw = torch.Generator().manual_seed(1)
+    poses = torch.eye(4, dtype=torch.float64).repeat(length, 1, 1)
+    poses[:, :3, :3] = torch.linalg.qr(torch.randn(length, 3, 3, generator=draw, dtype=torch.float64))[0]
+    poses[:, :3, 3] = torch.randn(length, 3, generator=draw, dtype=torch.float64) / 3
+    intrinsics = torch.tensor([[501.3, 0.1, 319.7], [0, 499.9, 240.1], [0, 0, 1]], dtype=torch.float64)
+    return poses, intrinsics.repeat(length, 1, 1)
+
+
+def triangle() -> Mesh:
+    return Mesh(
+        vertices=np.array([[0, 0, 0.1], [1, 0, 0], [0, 1, 0]], dtype=np.float32),
+        rgb=np.array([[255, 0, 128], [1, 2, 3], [254, 127, 0]], dtype=np.uint8),
+        triangles=np.array([[0, 1, 2]], dtype=np.int32),
+    )
+
+
+@pytest.mark.parametrize("normals", [False, True])
+@pytest.mark.usefixtures("open3d")
+def test_a_cloud_is_written_by_open3d_with_the_same_vertices(tmp_path: Path, normals: bool) -> None:
+    cloud = made_cloud(500, normals=normals)
+    written = write_cloud(tmp_path / "new" / "x.ply", cloud, ["unit metre"])
+    header = read_ply_header(written.path)
+    assert header.comments == ("Created by Open3D",)
+    assert header.properties == cloud.properties
+    assert written.path.read_bytes()[header.num_bytes :] == encode_vertices(cloud)
+    assert same(read_ply(written.path), cloud)
+    assert written.num_bytes == written.path.stat().st_size
+    assert [path.name for path in written.path.parent.iterdir()] == ["x.ply"]
+
+
+@pytest.mark.usefixtures("without_open3d")
+@pytest.mark.parametrize("normals", [False, True])
+def test_a_cloud_is_written_without_open3d(tmp_path: Path, normals: bool) -> None:
+    cloud = made_cloud(500, normals=normals)
+    assert write_cloud(tmp_path / "x.ply", cloud, ["unit metre"]).path.read_bytes() == encode_ply(
+        cloud, ["unit metre"]
+    )
+
+
+def test_a_cloud_without_points_is_written(tmp_path: Path) -> None:
+    cloud = made_cloud(0)
+    assert write_cloud(tmp_path / "x.ply", cloud).path.read_bytes() == encode_ply(cloud)
+
+
+def test_trajectories_have_the_same_content_with_and_without_open3d(tmp_path: Path, open3d: ModuleType) -> None:
+    poses, intrinsics = trajectory()
+    path = write_trajectory(tmp_path / "x.open3d.json", poses, intrinsics, (480, 640)).path
+    assert json.loads(path.read_text()) == json.loads(
+        encode_trajectory(poses.numpy(), intrinsics.numpy(), (480, 640))
+    )
+    again = tmp_path / "again.json"
+    open3d.io.write_pinhole_camera_trajectory(str(again), open3d.io.read_pinhole_camera_trajectory(str(path)))
+    assert again.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.usefixtures("without_open3d")
+def test_a_trajectory_is_written_without_open3d(tmp_path: Path) -> None:
+    poses, intrinsics = trajectory()
+    path = write_trajectory(tmp_path / "x.open3d.json", poses, intrinsics, (480, 640)).path
+    assert path.read_bytes() == encode_trajectory(poses.numpy(), intrinsics.numpy(), (480, 640))
+
+
+def test_a_mesh_has_the_same_content_with_and_without_open3d(tmp_path: Path, open3d: ModuleType) -> None:
+    mesh = triangle()
+    path = write_mesh(tmp_path / "mesh" / "x.ply", mesh).path
+    with_comment = path.read_bytes()
+    assert b"comment Created by Open3D\n" in with_comment
+    assert with_comment.replace(b"comment Created by Open3D\n", b"") == encode_mesh(mesh)
+    found = open3d.io.read_triangle_mesh(str(path))
+    assert np.array_equal(np.asarray(found.vertices), mesh.vertices)
+    assert np.array_equal(np.rint(np.asarray(found.vertex_colors) * 255), mesh.rgb)
+    assert np.array_equal(np.asarray(found.triangles), mesh.triangles)
+
+
+def test_a_mesh_without_faces_is_written(tmp_path: Path) -> None:
+    empty = Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8), np.zeros((0, 3), np.int32))
+    assert write_mesh(tmp_path / "x.ply", empty).path.read_bytes() == encode_mesh(empty)
+
+
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_an_incomplete_file_of_open3d_is_replaced(
+    tmp_path: Path, open3d: ModuleType, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Open3D reports success on a full disk."""
+    write = open3d.t.io.write_point_cloud
+
+    def truncated(path: str, cloud: object) -> bool:
+        write(path, cloud)
+        data = Path(path).read_bytes()
+        Path(path).write_bytes(data[:kept])
+        return True
+
+    monkeypatch.setattr(open3d.t.io, "write_point_cloud", truncated)
+    cloud = made_cloud(500)
+    path = write_cloud(tmp_path / "x.ply", cloud).path
+    assert path.read_bytes() == encode_ply(cloud)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.ply"]
+
+
+def test_a_wrong_camera_of_open3d_is_replaced(
+    tmp_path: Path, open3d: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = open3d.io.write_pinhole_camera_trajectory
+
+    def shortened(path: str, cameras: object) -> bool:
+        cameras.parameters = cameras.parameters[:-1]  # type: ignore[attr-defined]
+        return bool(write(path, cameras))
+
+    monkeypatch.setattr(open3d.io, "write_pinhole_camera_trajectory", shortened)
+    poses, intrinsics = trajectory()
+    path = write_trajectory(tmp_path / "x.open3d.json", poses, intrinsics, (480, 640)).path
+    assert path.read_bytes() == encode_trajectory(poses.numpy(), intrinsics.numpy(), (480, 640))
+
+
+@pytest.mark.parametrize("kind", ["cloud", "trajectory", "mesh"])
+def test_a_file_beyond_the_limit_of_the_process_is_an_error_and_leaves_nothing(tmp_path: Path, kind: str) -> None:
+    script = f"""
+        import resource, signal
+        from pathlib import Path
+        import numpy as np
+        from page4d.errors import OutputError
+        from page4d.export.open3d_files import write_cloud, write_mesh, write_trajectory
+        from page4d.export.open3d_runtime import load_open3d
+        from tests.export import test_export_open3d_files as made
+        load_open3d()
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+        path = Path({str(tmp_path)!r}) / "out" / "x.ply"
+        try:
+            if {kind!r} == "cloud":
+                write_cloud(path, made.made_cloud(1000))
+            elif {kind!r} == "trajectory":
+                write_trajectory(path, *made.trajectory(30), (480, 640))
+            else:
+                many = made.triangle()
+                write_mesh(path, made.Mesh(many.vertices.repeat(100, 0), many.rgb.repeat(100, 0), many.triangles))
+        except OutputError as error:
+            print(error.message)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert "cannot write to" in done.stdout, done.stderr
+    assert len(done.stdout.splitlines()) == 1
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_the_limit_of_the_process_counts_as_room(tmp_path: Path) -> None:
+    longest = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, longest[1]))
+        assert open3d_files.has_room_for(tmp_path / "x", 10_000)
+        assert not open3d_files.has_room_for(tmp_path / "x", 10_001)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, longest)
+
+
+def test_normals_are_read_only_where_all_three_are_there(tmp_path: Path) -> None:
+    cloud = made_cloud(7, normals=True)
+    assert isinstance(cloud, PointCloud)
+    (tmp_path / "x.ply").write_bytes(encode_ply(cloud).replace(b"property float nz", b"property float nw"))
+    assert read_ply(tmp_path / "x.ply").normals is None

@@ -1,0 +1,93 @@
+"""The video of the 4D cloud: it plays all instants, the viewpoint moves, and any player decodes it."""
+
+import av
+import numpy as np
+import pytest
+from export_scene import export, made_capture
+from hypothesis import given
+from hypothesis import strategies as st
+
+from page4d.export.output import Output, open_output
+from page4d.export.ply import PointCloud
+from page4d.export.preview import orbit
+from page4d.export.preview.orbit import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
+from page4d.plotting.colors import BACKGROUND
+from page4d.settings import PointOptions
+from tests.export.clouds import made_cloud
+
+SCALARS = ("confidence", "view", "dynamic")
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Output:
+    folder = tmp_path_factory.mktemp("orbit")
+    export(folder, made_capture(2, 84))
+    return open_output(folder)
+
+
+@pytest.fixture(scope="module")
+def frames(output: Output, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    path = tmp_path_factory.mktemp("video") / "orbit.mp4"
+    path.write_bytes(orbit_video(output))
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert stream.codec_context.name in ("h264", "mpeg4")
+        assert stream.pix_fmt == "yuv420p"
+        assert stream.average_rate == FPS
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def test_the_video_has_its_length_and_shows_the_cloud(frames: np.ndarray) -> None:
+    assert frames.shape == (NUM_FRAMES, SIZE[1], SIZE[0], 3)
+    shown = np.abs(frames.astype(int) - BACKGROUND).max(axis=-1) > 30
+    assert (shown.mean(axis=(1, 2)) > 0.15).all()
+    border = shown[:, [0, -1]].mean()
+    assert border < 0.5
+
+
+def test_the_viewpoint_moves_smoothly_and_the_instants_alternate(output: Output, frames: np.ndarray) -> None:
+    views = orbit._viewpoints(output, [0] * NUM_FRAMES)
+    positions = np.stack([view.position for view in views])
+    steps = np.linalg.norm(np.diff(np.concatenate([positions, positions[:1]]), axis=0), axis=1)
+    assert steps.min() > 0
+    assert steps.max() < 0.1 * views[0].distance
+    for view in views:
+        assert np.allclose(view.axes @ view.axes.T, np.eye(3))
+        assert np.allclose(view.project(view.target[None])[0, :2], np.array(SIZE) / 2)
+    changes = np.abs(np.diff(frames.astype(int), axis=0)).mean(axis=(1, 2, 3))
+    assert (changes > 0.1).all()
+
+
+@given(st.integers(1, 200), st.floats(0.005, 2.0))
+def test_all_instants_are_shown_in_order(number: int, period: float) -> None:
+    times = np.arange(number) * period + 3
+    shown = np.array(shown_instants(times))
+    assert len(shown) == NUM_FRAMES
+    assert shown[0] == 0
+    steps = np.diff(shown)
+    ascending = steps[steps >= 0]
+    assert (ascending <= max(1, np.ceil(number / NUM_FRAMES), np.ceil(1 / FPS / period + 1e-6))).all()
+    if number * period >= NUM_FRAMES / FPS:
+        assert (steps >= 0).all()
+        assert shown[-1] >= number - 1 - np.ceil(number / NUM_FRAMES)
+
+
+def test_the_nearest_point_is_drawn_in_front(output: Output) -> None:
+    view = orbit._viewpoints(output, [0])[0]
+    cloud = made_cloud(2)
+    near, far = view.position + 0.5 * (view.target - view.position), view.target
+    for order in ((near, far), (far, near)):
+        xyz = np.stack(order).astype(np.float32)
+        rgb = np.array([[255, 0, 0] if point is near else [0, 0, 255] for point in order], dtype=np.uint8)
+        picture = draw(view, PointCloud(xyz=xyz, rgb=rgb, **{name: getattr(cloud, name) for name in SCALARS}))
+        red, _, blue = picture[SIZE[1] // 2, SIZE[0] // 2]
+        assert red > 200
+        assert blue < 50
+
+
+def test_empty_clouds_give_a_video(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("empty")
+    capture = made_capture(1, 28)
+    export(folder, capture, points=PointOptions(min_confidence=1.0))
+    assert open_output(folder).points(0).num_points == 0
+    assert len(orbit_video(open_output(folder))) > 1000
