@@ -7,19 +7,22 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.evaluation.camera_pairs import THRESHOLDS_DEG, area_under_curve, fraction_below, pair_errors
-from page4d.evaluation.comparison import Comparison
-from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors, finite
-from page4d.evaluation.trajectories import (
+from page4d.evaluation.camera_errors import (
+    THRESHOLDS_DEG,
     AlignedRig,
     absolute_errors,
     align_rig,
+    area_under_curve,
     baseline_ratios,
     focal_errors,
+    fraction_below,
     is_static,
+    pair_errors,
     relative_errors,
     root_mean_square,
 )
+from page4d.evaluation.comparison import Comparison
+from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors, finite
 from page4d.export.diagnostics import TransformRecord
 
 MAX_PAIRED_CAMERAS = 3000

@@ -1,4 +1,4 @@
-"""Depth metrics as sums over pixels, so that the sums of frames add up exactly to those of views and captures."""
+"""Depth metrics as sums over pixels, which add up exactly, and sparsification curves of confidence."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,9 @@ DELTA = 1.25
 
 MIN_DEPTH = 1e-5
 """Lower bound of predictions in the logarithmic error."""
+
+STEPS = 100
+"""Number of shares of removed pixels: 0, 1 % ... 99 %."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +102,46 @@ def counted_pixels(truth: Float[Tensor, "*batch H W"], max_depth: float | None =
     """Return the pixels with known truth: above 0, and below `max_depth` if given."""
     known = truth > 0
     return known if max_depth is None else known & (truth < max_depth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsification:
+    """Mean error of the remaining pixels when those of lowest confidence, or of largest error, are removed first.
+
+    Source: Ilg et al., "Uncertainty estimates and multi-hypotheses networks for optical flow", ECCV 2018, section 4.
+    """
+
+    by_confidence: Float[Tensor, " steps"]
+    by_error: Float[Tensor, " steps"]
+
+    @property
+    def ause(self) -> float:
+        """Area under the sparsification error (AUSE): between the two curves, in units of the error; 0 is best."""
+        return float((self.by_confidence - self.by_error).mean())
+
+    @property
+    def ordering(self) -> float | None:
+        """1 - AUSE / AUSE of a random order: 1 is the ideal order, 0 a random one, negative values are worse.
+
+        None if all errors are equal.
+        """
+        random = float((self.by_error[0] - self.by_error).mean())
+        return 1 - self.ause / random if random > 1e-12 * float(self.by_error[0]) else None
+
+
+def sparsify(errors: Float[Tensor, " N"], confidence: Float[Tensor, " N"]) -> Sparsification:
+    """Compute the curves by confidence and by error; ties of confidence take the expectation over random orders."""
+    errors = errors.double()
+    levels, level, number = torch.unique(confidence, return_inverse=True, return_counts=True)
+    mean = torch.zeros(len(levels), dtype=errors.dtype).index_add_(0, level, errors) / number
+    removed = torch.arange(STEPS) * len(errors) // STEPS
+    return Sparsification(
+        by_confidence=_means_of_rest(mean.repeat_interleave(number), removed),
+        by_error=_means_of_rest(errors.sort(descending=True).values, removed),
+    )
+
+
+def _means_of_rest(ordered: Float[Tensor, " N"], removed: Tensor) -> Float[Tensor, " steps"]:
+    total = torch.cat([ordered.flip(0).cumsum(0).flip(0), ordered.new_zeros(1)])
+    means: Tensor = total[removed] / (len(ordered) - removed)
+    return means

@@ -8,8 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step
-from page4d.evaluation.confidence import STEPS, sparsify
-from page4d.evaluation.depth import DepthSums, stack_sums, sum_depth_errors
+from page4d.evaluation.depth import STEPS, DepthSums, sparsify, stack_sums, sum_depth_errors
 from page4d.evaluation.depth_alignment import DEFINITIONS, DepthAlignment, DepthFit, align_depth
 from page4d.evaluation.record import RESIZING, ConfidenceReport, DepthReport, DepthResult, depth_errors, finite
 

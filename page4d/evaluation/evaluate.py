@@ -1,17 +1,17 @@
-"""Evaluation of an output folder against the ground truth of its capture."""
+"""Evaluation of an output folder against the ground truth of its capture, with notes on its limits."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from page4d.evaluation.camera_report import report_cameras
+from page4d.conventions import Scale
+from page4d.evaluation.camera_report import MAX_PAIRED_CAMERAS, report_cameras
 from page4d.evaluation.comparison import Comparison, compare
 from page4d.evaluation.depth_report import fit_alignments, report_confidence, report_depth, sample_pixels
-from page4d.evaluation.mask_report import report_masks
-from page4d.evaluation.notes import notes
+from page4d.evaluation.masks import report_masks
 from page4d.evaluation.point_report import default_threshold, report_points
-from page4d.evaluation.record import Evaluation, MatchRecord
+from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
 from page4d.evaluation.settings import EvaluationSettings
 
 _PASSES = 4
@@ -65,6 +65,18 @@ def measure(
     return replace(evaluation, notes=notes(comparison, evaluation))
 
 
+def notes(comparison: Comparison, evaluation: Evaluation) -> tuple[str, ...]:
+    """Return all notes that apply to an evaluation."""
+    return (
+        *comparison.truth.notices,
+        *_run_notes(comparison),
+        *_match_notes(comparison, evaluation),
+        *_depth_notes(comparison, evaluation),
+        *_camera_notes(evaluation.cameras),
+        *_mask_notes(comparison, evaluation),
+    )
+
+
 def _match(comparison: Comparison) -> MatchRecord:
     output, truth = comparison.output, comparison.truth
     names, true_names = output.view_names, tuple(view.name for view in truth.views)
@@ -81,3 +93,69 @@ def _match(comparison: Comparison) -> MatchRecord:
         output_unit=output.run.scale.unit,
         preprocess=str(output.run.settings.get("preprocess", "native")),
     )
+
+
+def _run_notes(comparison: Comparison) -> Iterator[str]:
+    run = comparison.output.run
+    if run.network.notice:
+        yield run.network.notice
+    if run.settings.get("calibration") is not None and run.settings.get("poses", "input") == "input":
+        yield "the run used given cameras: camera errors are those of the calibration"
+    if run.settings.get("depth") is not None:
+        yield "the run used given depth maps: depth errors are those of the sensor"
+    if run.settings.get("masks") is not None:
+        yield "the run used given masks: mask errors may be those of the masks"
+    undistorted = [view.name for view in run.views if view.undistorted is not None]
+    if undistorted:
+        yield f"the run undistorted {', '.join(undistorted)}: the truth is assumed to be of undistorted images"
+
+
+def _match_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:
+    match = evaluation.match
+    if match.views_without_truth:
+        yield f"views without ground truth, not compared: {', '.join(match.views_without_truth)}"
+    if match.views_not_reconstructed:
+        yield f"views of the truth that are not in the output: {', '.join(match.views_not_reconstructed)}"
+    if match.times_without_truth:
+        number, total = len(match.times_without_truth), len(comparison.output.run.times)
+        yield f"{number} of {total} instants have no true map (first {match.times_without_truth[0]:.3f} s)"
+    if comparison.truth.fps is None:
+        yield f"the truth records no frame rate; used {match.truth_fps:g} fps, {match.truth_fps_source}"
+
+
+def _depth_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:
+    depth = evaluation.depth
+    if depth is None:
+        yield "no pixel has both true and predicted depth: depth, points and confidence are not evaluated"
+        return
+    if depth.coverage < 1:
+        yield f"{100 * (1 - depth.coverage):.2g} % of the true pixels have no prediction and do not count"
+    counted = max(result.overall.pixels for result in depth.results)
+    if depth.fitted_pixels < counted:
+        yield f"alignments are fitted to a random subset of {depth.fitted_pixels:,} of {counted:,} pixels"
+    if comparison.output.run.scale is Scale.ARBITRARY:
+        yield "the output's unit is arbitrary: depth errors without alignment (metric) are meaningless"
+    if evaluation.confidence is not None and evaluation.confidence.ordering is None:
+        yield "all depth errors are equal: the normalized AUSE is undefined"
+
+
+def _camera_notes(cameras: CameraReport | None) -> Iterator[str]:
+    if cameras is None:
+        yield "no instant has a true camera: cameras and points are not evaluated"
+        return
+    if cameras.fallback:
+        yield f"{cameras.fallback} and determine no Sim(3): aligned by {cameras.definition}"
+    if cameras.stands_still and cameras.overall.rpe_translation is not None:
+        yield "the true cameras are static: RPE is the motion of the predicted ones"
+    if cameras.overall.cameras > MAX_PAIRED_CAMERAS:
+        yield f"pairs are those of a random subset of {MAX_PAIRED_CAMERAS} of {cameras.overall.cameras} cameras"
+    pairs = cameras.pairs
+    if pairs.pairs_apart < pairs.pairs:
+        coincident = pairs.pairs - pairs.pairs_apart
+        yield f"{coincident} of {pairs.pairs} camera pairs have no baseline: they count in RRA, not in RTA and AUC"
+
+
+def _mask_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:
+    if evaluation.masks is None:
+        known = any(view.truth.dynamic_files for view in comparison.views)
+        yield "the output has no motion masks" if known else "the truth has no motion masks: no metrics by motion"

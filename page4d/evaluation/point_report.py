@@ -2,24 +2,95 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
+from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.evaluation.clouds import MOVING, STILL, LabelledCloud, predicted_cloud, true_cloud
-from page4d.evaluation.comparison import Comparison, Step, no_step, true_camera
+from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step, true_camera
 from page4d.evaluation.points import Neighbours, PointScores, Surface, score_points
 from page4d.evaluation.record import PointReport
+from page4d.geometry.camera import Cameras, project, world_points
+from page4d.geometry.rigid import transform_points
 from page4d.geometry.similarity import Sim3
+
+STILL, MOVING, NOT_LABELLED = range(3)
+"""Label of a point by the true motion mask at its pixel."""
 
 METRIC_THRESHOLD = 0.05
 """Default distance threshold in metres of precision, recall and F-score."""
 
 RELATIVE_THRESHOLD = 0.01
 """Default threshold relative to the median true depth, if the truth is not metric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledCloud:
+    """Points in the true world with the index of their view in the output and their motion label `kind`.
+
+    `counted` is False for points whose pixel has no true depth.
+    """
+
+    xyz: Float[np.ndarray, "N 3"]
+    view: Int[np.ndarray, " N"]
+    kind: Int[np.ndarray, " N"]
+    counted: Bool[np.ndarray, " N"]
+
+
+def predicted_cloud(comparison: Comparison, frames: Sequence[FramePair], transform: Sim3) -> LabelledCloud:
+    """Read the predicted points of the frames' instant and views, and transform them to the true world.
+
+    The pixel of a point is its projection into its own view.
+    """
+    index = frames[0].time_index
+    cloud = comparison.output.points(index)
+    parts = []
+    for frame in frames:
+        chosen = cloud.view == frame.view.index
+        points = torch.from_numpy(cloud.xyz[chosen]).double()
+        world_to_camera = comparison.output.cameras.world_to_camera[index, frame.view.index]
+        intrinsics = comparison.intrinsics(frame.view)[index]
+        pixels, depth = project(transform_points(world_to_camera, points), intrinsics)
+        height, width = frame.truth.shape
+        column, row = pixels.nan_to_num(nan=-1.0).clamp(-1.0, max(width, height)).floor().long().unbind(-1)
+        inside = (depth > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+        parts.append(
+            LabelledCloud(
+                xyz=transform.apply(points).numpy(),
+                view=np.full(len(points), frame.view.index),
+                kind=_kinds(frame)[row, column].numpy(),
+                counted=(inside & frame.known[row, column]).numpy(),
+            )
+        )
+    return _joined(parts)
+
+
+def true_cloud(frames: Sequence[FramePair]) -> LabelledCloud:
+    """Unproject the true depth of frames of one instant; their true cameras must be known."""
+    parts = []
+    for frame in frames:
+        world_to_camera = true_camera(frame.view, frame.time_index)
+        assert world_to_camera is not None
+        camera = Cameras(
+            world_to_camera=world_to_camera,
+            intrinsics=frame.view.truth.intrinsics,
+            image_size=frame.view.truth.image_size,
+        )
+        points = world_points(frame.truth.double(), camera)[frame.known]
+        parts.append(
+            LabelledCloud(
+                xyz=points.numpy(),
+                view=np.full(len(points), frame.view.index),
+                kind=_kinds(frame)[frame.known].numpy(),
+                counted=np.full(len(points), True),
+            )
+        )
+    return _joined(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +164,20 @@ def report_points(
     )
 
 
+def _kinds(frame: FramePair) -> Int[Tensor, "H W"]:
+    if frame.dynamic is None:
+        return torch.full(frame.truth.shape, NOT_LABELLED)
+    return torch.where(frame.dynamic, MOVING, STILL)
+
+
+_Arrays = TypeVar("_Arrays", LabelledCloud, _Matches)
+
+
+def _joined(parts: Sequence[_Arrays]) -> _Arrays:
+    """Concatenate records of arrays field by field."""
+    return type(parts[0])(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+
+
 def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _CloudPair:
     """Match random counted points of each cloud to the nearest points of the other."""
     surfaces = Surface(predicted.xyz), Surface(true.xyz)
@@ -113,7 +198,3 @@ def _matches(source: Surface, target: Surface, cloud: LabelledCloud, chosen: NDA
     return _Matches(
         distance=nearest.distance, cosine=nearest.cosine, view=cloud.view[chosen], kind=cloud.kind[chosen]
     )
-
-
-def _joined(parts: Sequence[_Matches]) -> _Matches:
-    return _Matches(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})

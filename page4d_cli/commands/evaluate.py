@@ -69,7 +69,7 @@ def evaluate(
     """
     from page4d.evaluation.comparison import compare
     from page4d.evaluation.evaluate import measure
-    from page4d.evaluation.plots.figures import check_plots, write_plots
+    from page4d.evaluation.plots import check_plots, write_plots
 
     if plots is not None:
         check_plots(plots, overwrite=overwrite)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from page4d.evaluation.confidence import STEPS, sparsify
+from page4d.evaluation.depth import STEPS, sparsify
 from page4d.evaluation.masks import iou, mask_overlap, recall
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.evaluation.camera_pairs import pair_errors
+from page4d.evaluation.camera_errors import pair_errors
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import se3_exp
 from page4d.ground_truth import GroundTruth

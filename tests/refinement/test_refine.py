@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.evaluation.camera_pairs import pair_errors
+from page4d.evaluation.camera_errors import pair_errors
 from page4d.geometry.rigid import se3_exp
 from page4d.ground_truth import GroundTruth
 from page4d.models.conditioning import Conditioning

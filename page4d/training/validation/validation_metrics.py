@@ -8,12 +8,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.evaluation.camera_pairs import fraction_below, pair_errors
-from page4d.evaluation.confidence import sparsify
-from page4d.evaluation.depth import sum_depth_errors
+from page4d.evaluation.camera_errors import focal_errors, fraction_below, pair_errors
+from page4d.evaluation.depth import sparsify, sum_depth_errors
 from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
 from page4d.evaluation.masks import mask_overlap
-from page4d.evaluation.trajectories import focal_errors
 from page4d.ground_truth import GroundTruth
 
 THRESHOLD_DEG = 15.0

@@ -1,0 +1,234 @@
+"""Camera errors: trajectories (ATE, RPE) after one alignment of the rig, and camera pairs (RRA, RTA, AUC) without."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from page4d.errors import ShapeError
+from page4d.geometry.registration import DegenerateGeometryError, align_cameras, align_points
+from page4d.geometry.rigid import camera_centers, invert_rigid
+from page4d.geometry.rotation import mean_rotation, rotation_angle
+from page4d.geometry.similarity import Sim3
+
+MIN_FLATNESS = 1e-3
+"""Ratio of the second to the first singular value below which camera centres count as collinear."""
+
+THRESHOLDS_DEG = (3, 5, 15, 30)
+"""Thresholds at which RRA, RTA and AUC are reported."""
+
+_ROUNDING = 64
+
+
+class RigAlignment(StrEnum):
+    """Alignment of the predicted to the true world."""
+
+    CENTERS = "centers"
+    ORIENTATIONS = "orientations"
+    ORIENTATIONS_WITHOUT_SCALE = "orientations-without-scale"
+
+    @property
+    def definition(self) -> str:
+        """Short description of the estimator."""
+        return _DEFINITIONS[self]
+
+
+_DEFINITIONS = {
+    RigAlignment.CENTERS: "Sim(3) of all camera centres (Umeyama, as evo)",
+    RigAlignment.ORIENTATIONS: "mean rotation of the cameras, scale from the spread of their centres",
+    RigAlignment.ORIENTATIONS_WITHOUT_SCALE: "mean rotation of the cameras, scale from the depth maps",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedRig:
+    """Transform from the predicted to the true world, its estimator, and the `reason` for a fallback, if any."""
+
+    transform: Sim3
+    method: RigAlignment
+    reason: str = ""
+
+
+def align_rig(
+    predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"], depth_scale: float | None = None
+) -> AlignedRig:
+    """Align all K cameras (`world_to_camera`) of a rig at once.
+
+    If the centres of either side do not determine a rotation (coincident or collinear), it is estimated from the
+    orientations; if they do not determine a scale either, `depth_scale` (default 1) is used.
+    """
+    reason = _degeneracy("true", camera_centers(true)) or _degeneracy("predicted", camera_centers(predicted))
+    if not reason:
+        transform = align_points(camera_centers(predicted), camera_centers(true))
+        return AlignedRig(transform=transform, method=RigAlignment.CENTERS)
+    try:
+        transform = align_cameras(predicted, true)
+    except DegenerateGeometryError:
+        return AlignedRig(
+            transform=_align_without_scale(predicted, true, 1.0 if depth_scale is None else depth_scale),
+            method=RigAlignment.ORIENTATIONS_WITHOUT_SCALE,
+            reason=reason,
+        )
+    return AlignedRig(transform=transform, method=RigAlignment.ORIENTATIONS, reason=reason)
+
+
+def absolute_errors(
+    aligned: Float[Tensor, "*batch 4 4"], true: Float[Tensor, "*batch 4 4"]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Return the absolute errors of camera positions, and of orientations in degrees.
+
+    Their root mean squares are evo's APE for `translation_part` and `rotation_angle_deg`.
+    """
+    distance = (camera_centers(aligned) - camera_centers(true)).norm(dim=-1)
+    return distance, rotation_angle(aligned[..., :3, :3], true[..., :3, :3]).rad2deg()
+
+
+def relative_errors(
+    aligned: Float[Tensor, "*batch T 4 4"], true: Float[Tensor, "*batch T 4 4"]
+) -> tuple[Float[Tensor, "*batch steps"], Float[Tensor, "*batch steps"]]:
+    """Return the errors of the motion between consecutive instants: translation, and rotation in degrees.
+
+    Their root mean squares are evo's RPE with `delta=1` frame.
+    """
+
+    def motion(world_to_camera: Tensor) -> Tensor:
+        return world_to_camera[..., :-1, :, :] @ invert_rigid(world_to_camera[..., 1:, :, :])
+
+    error = invert_rigid(motion(true)) @ motion(aligned)
+    return error[..., :3, 3].norm(dim=-1), rotation_angle(error[..., :3, :3]).rad2deg()
+
+
+def is_static(true: Float[Tensor, "*batch T 4 4"]) -> bool:
+    """Return True if no camera moves."""
+    return bool((true == true[..., :1, :, :]).all())
+
+
+def root_mean_square(errors: Tensor) -> float:
+    """Return the root mean square; NaN without values."""
+    return float(errors.square().mean().sqrt())
+
+
+def baseline_ratios(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"]) -> Float[Tensor, " pairs"]:
+    """Return predicted over true baselines of all pairs with distinct true centres, independent of any alignment."""
+    first, second = torch.triu_indices(len(true), len(true), offset=1)
+
+    def distance(world_to_camera: Tensor) -> Tensor:
+        centers = camera_centers(world_to_camera)
+        length: Tensor = (centers[first] - centers[second]).norm(dim=-1)
+        return length
+
+    baseline = distance(true)
+    apart = baseline > 64 * torch.finfo(true.dtype).eps * camera_centers(true).norm(dim=-1).max()
+    ratios: Tensor = distance(predicted)[apart] / baseline[apart]
+    return ratios
+
+
+def focal_errors(
+    predicted: Float[Tensor, "*batch 3 3"], true: Float[Tensor, "*batch 3 3"]
+) -> Float[Tensor, "*batch"]:
+    """Return the relative error of the focal lengths, averaged over both axes; both refer to one image size."""
+    ratio = predicted.diagonal(dim1=-2, dim2=-1)[..., :2] / true.diagonal(dim1=-2, dim2=-1)[..., :2]
+    error: Tensor = (ratio - 1).abs().mean(-1)
+    return error
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairErrors:
+    """Errors in degrees of the P = K (K - 1) / 2 pairs of K cameras, first camera before second.
+
+    `direction_deg` is the angle between the relative translations up to sign (at most 90 degrees), as published;
+    `signed_direction_deg` takes the sign into account (at most 180). Both are defined where `has_baseline` is True,
+    that is, where the true camera centres differ; where the predicted ones coincide, they take their maximum.
+    """
+
+    rotation_deg: Float[Tensor, "*batch P"]
+    direction_deg: Float[Tensor, "*batch P"]
+    signed_direction_deg: Float[Tensor, "*batch P"]
+    has_baseline: Bool[Tensor, "*batch P"]
+
+
+def pair_errors(predicted: Float[Tensor, "*batch K 4 4"], true: Float[Tensor, "*batch K 4 4"]) -> PairErrors:
+    """Compare T_i T_j^-1 of all pairs i < j of `world_to_camera`, in double precision.
+
+    Raises:
+        ShapeError: if the numbers of predicted and true cameras differ.
+
+    Source: PAGE-4D and VGGT `evaluation/test_co3d.py`.
+    """
+    if predicted.shape != true.shape:
+        raise ShapeError(
+            f"cameras {tuple(predicted.shape)} against {tuple(true.shape)}",
+            "pass both for the same instants and views",
+        )
+    first, second = torch.triu_indices(true.shape[-3], true.shape[-3], offset=1, device=true.device)
+
+    def relative(world_to_camera: Tensor) -> Tensor:
+        cameras = world_to_camera.double()
+        return cameras[..., first, :, :] @ invert_rigid(cameras)[..., second, :, :]
+
+    estimate, reference = relative(predicted), relative(true)
+    rotation = rotation_angle(estimate[..., :3, :3], reference[..., :3, :3]).rad2deg()
+    signed = _angle_between(estimate[..., :3, 3], reference[..., :3, 3]).rad2deg()
+    distinct = _has_baseline(predicted, first, second)
+    return PairErrors(
+        rotation_deg=rotation,
+        direction_deg=torch.where(distinct, torch.minimum(signed, 180 - signed), 90.0),
+        signed_direction_deg=torch.where(distinct, signed, 180.0),
+        has_baseline=_has_baseline(true, first, second),
+    )
+
+
+def fraction_below(
+    errors_deg: Float[Tensor, "*batch P"], threshold_deg: float, counted: Bool[Tensor, "*batch P"]
+) -> Float[Tensor, "*batch"]:
+    """Return the fraction of counted pairs below a threshold (RRA or RTA); NaN without counted pairs."""
+    return ((errors_deg < threshold_deg) & counted).sum(-1).double() / counted.sum(-1)
+
+
+def area_under_curve(
+    errors_deg: Float[Tensor, "*batch P"], threshold_deg: int, counted: Bool[Tensor, "*batch P"]
+) -> Float[Tensor, "*batch"]:
+    """Return the mean fraction of counted pairs below 1, 2, ... `threshold_deg` degrees (AUC); NaN without pairs.
+
+    An error equal to the last threshold counts as below it, as in the histogram of the public code.
+
+    Source: PAGE-4D and VGGT `evaluation/test_co3d.py`, `calculate_auc_np`.
+    """
+    steps = [fraction_below(errors_deg, step, counted) for step in range(1, threshold_deg)]
+    last = ((errors_deg <= threshold_deg) & counted).sum(-1).double() / counted.sum(-1)
+    return torch.stack([*steps, last]).mean(0)
+
+
+def _degeneracy(side: str, centers: Float[Tensor, "K 3"]) -> str:
+    """Return why centres do not determine a rotation; empty if they do."""
+    spread = torch.linalg.svdvals(centers - centers.mean(0))
+    rounding = 64 * torch.finfo(centers.dtype).eps * float(centers.norm(dim=-1).max())
+    if len(centers) < 2 or float(spread[0]) <= rounding * len(centers) ** 0.5:
+        return f"all {side} camera centres coincide"
+    if len(centers) < 3 or float(spread[1]) <= MIN_FLATNESS * float(spread[0]):
+        return f"the {side} camera centres are collinear"
+    return ""
+
+
+def _align_without_scale(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"], scale: float) -> Sim3:
+    rotation = mean_rotation(true[:, :3, :3].transpose(-1, -2) @ predicted[:, :3, :3])
+    factor = torch.tensor(scale, dtype=true.dtype)
+    translation = (camera_centers(true) - factor * camera_centers(predicted) @ rotation.T).mean(0)
+    return Sim3(scale=factor, rotation=rotation, translation=translation)
+
+
+def _angle_between(first: Float[Tensor, "*batch 3"], second: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch"]:
+    """Return the angle in radians, accurate near 0 and pi."""
+    angle: Tensor = torch.atan2(torch.linalg.cross(first, second).norm(dim=-1), (first * second).sum(-1))
+    return angle
+
+
+def _has_baseline(cameras: Float[Tensor, "*batch K 4 4"], first: Tensor, second: Tensor) -> Bool[Tensor, "*batch P"]:
+    """Return the pairs whose centres differ by more than the rounding errors of the cameras' precision."""
+    centers = invert_rigid(cameras.double())[..., :3, 3]
+    size = torch.maximum(centers.norm(dim=-1), cameras[..., :3, 3].double().norm(dim=-1)).amax(-1, keepdim=True)
+    distance = (centers[..., first, :] - centers[..., second, :]).norm(dim=-1)
+    distinct: Tensor = distance > _ROUNDING * torch.finfo(cameras.dtype).eps * size
+    return distinct
