@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from page4d.encoders.dinov2 import DinoV2Config
+from page4d.layers.execution import ForwardLimits
 from page4d.models.config import (
     PRESETS,
     BiasRows,
@@ -37,7 +38,6 @@ from page4d.models.config import (
     NetworkConfig,
     Streams,
 )
-from page4d.models.limits import ForwardLimits
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.trunk import Aggregator
 from page4d.profiling.memory import LiveBytes

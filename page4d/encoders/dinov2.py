@@ -8,8 +8,7 @@ from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from page4d.encoders.base import PatchTokens
-from page4d.encoders.checks import DropPathRate, check_multiple
+from page4d.encoders.base import DropPathRate, PatchTokens, check_multiple
 from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, Block, BlockConfig, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid

@@ -8,13 +8,11 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.encoders.base import PatchTokens
-from page4d.encoders.checks import check_multiple
+from page4d.encoders.base import PatchTokens, check_multiple
 from page4d.io.config import config_record
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.embed import patch_grid
-from page4d.layers.positions import grid_positions
-from page4d.layers.rope import DEFAULT_BASE, rotary_tables
+from page4d.layers.positions import DEFAULT_BASE, grid_positions, rotary_tables
 
 _NUM_CONVOLUTIONS = 3
 

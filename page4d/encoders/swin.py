@@ -8,7 +8,7 @@ from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from page4d.encoders.checks import DropPathRate, check_level, check_multiple, check_stages
+from page4d.encoders.base import DropPathRate, check_level, check_multiple, check_stages
 from page4d.encoders.pyramid import LevelFusion, PyramidEncoder
 from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears

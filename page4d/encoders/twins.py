@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.encoders.checks import DropPathRate, check_level, check_multiple, check_stages
+from page4d.encoders.base import DropPathRate, check_level, check_multiple, check_stages
 from page4d.encoders.pyramid import LevelFusion, PyramidEncoder
 from page4d.errors import UsageError
 from page4d.io.config import config_record

@@ -8,8 +8,7 @@ from jaxtyping import Float
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from page4d.encoders.base import PatchTokens, apply_head
-from page4d.encoders.checks import DropPathRate, check_multiple
+from page4d.encoders.base import DropPathRate, PatchTokens, apply_head, check_multiple
 from page4d.errors import UsageError
 from page4d.io.config import config_record
 from page4d.layers.attention import Attention

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.errors import ShapeError
-from page4d.layers.chunks import in_chunks
-from page4d.layers.rope import RotaryTables
+from page4d.layers.execution import in_chunks
+from page4d.layers.positions import RotaryTables
 
 _ALIGNMENT = 8
 """Fused GPU kernels need head widths that are multiples of this."""

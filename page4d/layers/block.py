@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from page4d.layers.attention import Attention, Context, LogitsBias, Neighbours
-from page4d.layers.chunks import in_chunks
+from page4d.layers.execution import in_chunks
 from page4d.layers.feed_forward import FEED_FORWARDS, FeedForward, FeedForwardKind
-from page4d.layers.rope import RotaryTables
+from page4d.layers.positions import RotaryTables
 
 INIT_STD = 0.02
 

@@ -1,8 +1,8 @@
 """Networks from images to cameras, depth, points and motion."""
 
+from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import PRESETS, NetworkConfig
-from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput, RigOutput
 

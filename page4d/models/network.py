@@ -11,11 +11,11 @@ from torch.nn import functional
 from page4d.encoders.base import Encoder, PatchTokens
 from page4d.encoders.build import build_encoder
 from page4d.errors import ShapeError, UsageError
-from page4d.geometry.camera import Cameras
+from page4d.geometry.camera import Cameras, fit_intrinsics
 from page4d.geometry.pose_encoding import decode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import patch_grid
-from page4d.layers.precision import full_precision
+from page4d.layers.execution import NO_LIMITS, ForwardLimits, full_precision
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
 from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
 from page4d.models.heads.camera import CameraHead
@@ -26,8 +26,6 @@ from page4d.models.heads.motion import MotionHead
 from page4d.models.inputs.matching import Matches, PatchMatching
 from page4d.models.inputs.rays import RayEmbedding, relative_cameras
 from page4d.models.inputs.triangulation import Triangulation
-from page4d.models.intrinsics import fit_intrinsics
-from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.size_groups import Grid, SizeGroups, check_mixed
 from page4d.models.trunk import Aggregator, TrunkOutput

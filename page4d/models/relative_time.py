@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from page4d.layers.attention import LogitsBias
-from page4d.layers.rope import RotaryTables, rotary_tables
+from page4d.layers.positions import RotaryTables, rotary_tables
 from page4d.models.config import NetworkConfig, TimeEncoding
 
 _MAX_EXPONENT = 8.0

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from page4d.layers.attention import LogitsBias, Neighbours
 from page4d.layers.block import Block, BlockConfig, initialise_linears
-from page4d.layers.chunks import in_chunks
-from page4d.layers.rope import RotaryTables, rotary_tables
+from page4d.layers.execution import NO_LIMITS, ForwardLimits, in_chunks
+from page4d.layers.positions import RotaryTables, rotary_tables
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, Memory
 from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
 from page4d.models.heads.dynamic import DynamicMask
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
-from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.relative_time import RelativeTime
 from page4d.models.schedule import Step, images_together, merge, neighbours, split
 from page4d.models.size_groups import Grid, SizeGroups, join

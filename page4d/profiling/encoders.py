@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from page4d.encoders.build import build_encoder
+from page4d.encoders.build import ClassifierConfig, build_encoder
 from page4d.encoders.navit import NaViT
-from page4d.encoders.presets import ClassifierConfig
 from page4d.encoders.swin import Swin
 from page4d.encoders.twins import Twins, TwinsStage
 from page4d.encoders.vit import Pooling, ViT

@@ -6,12 +6,11 @@ from torch import Tensor
 from page4d.encoders.stem import StemConfig
 from page4d.errors import UsageError
 from page4d.layers.embed import patch_grid
+from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import FullAttention, NetworkConfig, SparseStrategy
-from page4d.models.landmarks import cell_counts
-from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.sparse import dilated_neighbours
+from page4d.models.sparse import cell_counts, dilated_neighbours
 from page4d.profiling.meta_run import meta_run, on_meta_device
 from page4d.profiling.network_stages import network_stages
 from page4d.profiling.table import Profile, ProfileBuilder

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.warp import WarpedPixels, ray_warp, sample
-from page4d.layers.chunks import in_chunks
+from page4d.layers.execution import in_chunks
 from page4d.models.inputs.matching import Likelihoods, match_likelihoods
 from page4d.models.size_groups import Grid
 from page4d.refinement.semi_global import aggregate_scores

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import WarpedPixels, ncc, pixel_extent, ray_warp, sample_grid
-from page4d.layers.chunks import in_chunks
 from page4d.layers.embed import cut_patches
+from page4d.layers.execution import in_chunks
 from page4d.refinement.view_prediction import center_pixels
 
 _RADIUS = 5

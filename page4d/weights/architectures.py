@@ -5,9 +5,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from page4d.encoders.build import EncoderConfig
+from page4d.encoders.build import ENCODER_PRESETS, EncoderConfig
 from page4d.encoders.dinov2 import DinoV2Config
-from page4d.encoders.presets import ENCODER_PRESETS
 from page4d.encoders.swin import SwinConfig
 from page4d.encoders.twins import TwinsConfig
 from page4d.encoders.vit import ViTConfig

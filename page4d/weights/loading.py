@@ -14,9 +14,9 @@ from page4d.choices import Precision
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import WeightsError
 from page4d.layers.block import Block, MixerBlock
+from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import NetworkConfig
-from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.weights.bundled import bundled_weights

@@ -155,8 +155,7 @@ def _changed(
 
 def _encoder(name: str) -> "EncoderConfig":
     """Return a preset, or the configuration in a JSON file."""
-    from page4d.encoders.build import encoder_from_json
-    from page4d.encoders.presets import ENCODER_PRESETS
+    from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
     from page4d.errors import UsageError
 
     if name.endswith(".json"):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from page4d.encoders.build import build_encoder
-from page4d.encoders.presets import ENCODER_PRESETS, without_head
+from page4d.encoders.build import ENCODER_PRESETS, build_encoder, without_head
 from page4d.encoders.vit import PatchEmbedding, ViTConfig
 
 PUBLISHED = {

@@ -11,10 +11,10 @@ from page4d.geometry.camera import project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.layers.attention import LogitsBias, attend
+from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import PRESETS, EpipolarConfig
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band, fundamental_matrices, line_distances
-from page4d.models.limits import ForwardLimits
 
 MASK = PRESETS["mv-tiny"].mask
 EXACT = {"rtol": 0, "atol": 1e-12}

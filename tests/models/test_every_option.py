@@ -10,6 +10,7 @@ from torch import Tensor
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.layers.execution import ForwardLimits
 from page4d.layers.feed_forward import FeedForwardKind
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import (
@@ -26,7 +27,6 @@ from page4d.models.config import (
     Streams,
     TimeEncoding,
 )
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Step

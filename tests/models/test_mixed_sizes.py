@@ -9,6 +9,7 @@ from torch import Tensor
 
 from page4d.encoders.navit import NaViTConfig
 from page4d.errors import ShapeError, UsageError
+from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import (
     PRESETS,
@@ -20,7 +21,6 @@ from page4d.models.config import (
     Streams,
     TimeEncoding,
 )
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL

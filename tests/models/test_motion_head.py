@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.errors import UsageError
+from page4d.layers.execution import ForwardLimits
 from page4d.models.config import MotionHeadConfig
 from page4d.models.heads.motion import MotionHead
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import build_network
 from page4d.synthetic.sampler import SceneRequest, sample_truth
 from page4d.training.supervised.losses import motion_loss

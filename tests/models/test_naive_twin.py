@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from page4d.layers.execution import ForwardLimits
 from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
-from page4d.models.limits import ForwardLimits
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import Stream
 from page4d.models.trunk import Aggregator

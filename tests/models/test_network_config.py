@@ -8,6 +8,7 @@ import torch
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import ShapeError, UsageError
+from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import (
     PRESETS,
@@ -21,7 +22,6 @@ from page4d.models.config import (
     SparseConfig,
     Streams,
 )
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step, images_together, merge, split
 from page4d.models.tokens import SpecialTokens, token_positions

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.pose_encoding import decode_pose
+from page4d.layers.execution import ForwardLimits
 from page4d.models.config import (
     PRESETS,
     BiasRows,
@@ -19,7 +20,6 @@ from page4d.models.config import (
     Streams,
 )
 from page4d.models.heads.dynamic import DynamicMask, external_log_odds
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Step

@@ -10,13 +10,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from page4d.geometry.camera import Cameras, move_pixel_center, world_points
+from page4d.geometry.camera import Cameras, fit_intrinsics, move_pixel_center, world_points
 from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import rotation_defect
-from page4d.layers.rope import rotary_tables
+from page4d.layers.execution import ForwardLimits
+from page4d.layers.positions import rotary_tables
 from page4d.models.config import PRESETS, FrameHeadConfig, NetworkConfig
-from page4d.models.intrinsics import fit_intrinsics
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.tokens import token_positions
 from page4d.weights.keymap import PI3

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from page4d.layers.attention import LogitsBias
+from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import PRESETS, FullAttention, SparseConfig, Streams
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Schedule, Step, merge, neighbours

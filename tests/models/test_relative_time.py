@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from page4d.layers.attention import attend, fold_bias
+from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import PRESETS, TimeEncoding
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.relative_time import RelativeTime, time_factors
 

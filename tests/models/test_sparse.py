@@ -9,14 +9,21 @@ from torch import Tensor
 
 from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
-from page4d.layers.rope import rotary_tables
+from page4d.layers.execution import ForwardLimits
+from page4d.layers.positions import rotary_tables
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import PRESETS, SparseConfig, SparseStrategy, Streams
-from page4d.models.landmarks import cell_counts, cells, choose_landmarks, landmark_places
-from page4d.models.limits import ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL
-from page4d.models.sparse import SparseBlock, Surroundings, dilated_neighbours
+from page4d.models.sparse import (
+    SparseBlock,
+    Surroundings,
+    cell_counts,
+    cells,
+    choose_landmarks,
+    dilated_neighbours,
+    landmark_places,
+)
 from page4d.models.streams import Stream
 from page4d.models.tokens import token_positions
 from tests.models.naive_twin import run_trunk

@@ -11,7 +11,7 @@ from page4d.encoders.dinov2 import DinoV2Config
 from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
 from page4d.layers.embed import PatchEmbed
-from page4d.layers.rope import rotary_tables
+from page4d.layers.positions import rotary_tables
 from page4d.models import trunk as aggregator
 from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
 from page4d.models.heads.dynamic import MASK_HEADS

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from page4d.encoders.build import build_encoder
-from page4d.encoders.presets import ENCODER_PRESETS, ClassifierConfig
+from page4d.encoders.build import ENCODER_PRESETS, ClassifierConfig, build_encoder
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import ShapeError, UsageError
 from page4d.pretraining.mae import MAEConfig, MaskedAutoencoder

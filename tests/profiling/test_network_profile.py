@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
+from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import (
     PRESETS,
@@ -27,7 +28,6 @@ from page4d.models.config import (
     Streams,
     TimeEncoding,
 )
-from page4d.models.limits import NO_LIMITS, ForwardLimits
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.profiling.memory import LiveBytes

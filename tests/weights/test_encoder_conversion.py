@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from page4d.encoders.presets import ENCODER_PRESETS
+from page4d.encoders.build import ENCODER_PRESETS
 from page4d.encoders.swin import SwinConfig
 from page4d.errors import UsageError, WeightsError
 from page4d.weights.accounting import Tag

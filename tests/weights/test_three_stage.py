@@ -12,7 +12,7 @@ from torch import Tensor
 from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.layers.block import Block
-from page4d.layers.rope import RotaryTables, rotary_tables
+from page4d.layers.positions import RotaryTables, rotary_tables
 from page4d.models import ViewTimeNetwork
 from page4d.models.config import SparseStrategy
 from page4d.models.tokens import token_positions

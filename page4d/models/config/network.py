@@ -5,17 +5,24 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from page4d.choices import FullAttention, TimeEncoding
-from page4d.encoders.build import EncoderConfig
-from page4d.encoders.presets import ClassifierConfig
+from page4d.encoders.build import ClassifierConfig, EncoderConfig
 from page4d.encoders.stem import StemConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
 from page4d.io.config import config_from_json, config_record, config_to_json
-from page4d.layers.rope import DEFAULT_BASE
-from page4d.models.config.heads import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, MotionHeadConfig
-from page4d.models.config.inputs import EpipolarConfig, MatchConfig
-from page4d.models.config.mask import MaskConfig, MaskRule, Streams
-from page4d.models.config.sparse import SparseConfig
+from page4d.layers.positions import DEFAULT_BASE
+from page4d.models.config.parts import (
+    CameraHeadConfig,
+    DPTHeadConfig,
+    EpipolarConfig,
+    FrameHeadConfig,
+    MaskConfig,
+    MaskRule,
+    MatchConfig,
+    MotionHeadConfig,
+    SparseConfig,
+    Streams,
+)
 from page4d.models.schedule import TIME_VIEW, Schedule, Step
 
 

@@ -2,13 +2,22 @@
 
 from dataclasses import replace
 
+from page4d.encoders.build import ENCODER_PRESETS, without_head
 from page4d.encoders.dinov2 import DinoV2Config
-from page4d.encoders.presets import ENCODER_PRESETS, without_head
 from page4d.encoders.stem import StemConfig
-from page4d.models.config.heads import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, MotionHeadConfig
-from page4d.models.config.inputs import MatchConfig
-from page4d.models.config.mask import BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
 from page4d.models.config.network import NetworkConfig
+from page4d.models.config.parts import (
+    BiasRows,
+    CameraHeadConfig,
+    DPTHeadConfig,
+    FrameHeadConfig,
+    MaskConfig,
+    MaskHeadKind,
+    MaskRule,
+    MatchConfig,
+    MotionHeadConfig,
+    Streams,
+)
 from page4d.models.schedule import FRAME_GLOBAL
 
 _DEMO_ENCODER = StemConfig()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import pixel_grid
 from page4d.geometry.rotation import skew
-from page4d.models.config.inputs import EpipolarConfig
+from page4d.models.config.parts import EpipolarConfig
 
 _MIN_BASELINE = 1e-6
 """In units of the largest baseline; shorter ones give no epipolar line."""

@@ -1,4 +1,4 @@
-"""Explicit patch matches between images, computed before the trunk and embedded into its tokens."""
+"""Explicit patch matches between images, computed before the trunk from descriptors and embedded into its tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,13 +7,16 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn import functional
 
 from page4d.layers.block import initialise_linears
+from page4d.layers.execution import full_precision
 from page4d.layers.feed_forward import FeedForward
-from page4d.layers.precision import full_precision
 from page4d.models.config import MatchConfig, MatchTarget
-from page4d.models.inputs.descriptors import Descriptors, PatchDescriptors
 from page4d.models.size_groups import Grid, SizeGroups
+
+FINE_STRIDE = 2
+"""Stride in pixels of the encoder's fine feature map."""
 
 _INITIAL_SHARPNESS = 10.0
 _MAX_SHARPNESS = 100.0
@@ -25,6 +28,50 @@ _FEATURES_PER_TARGET = 6
 
 _MAX_PAIRS = 1 << 24
 """Pairs of descriptors compared at once in inference: 64 MB of logits, a few times over."""
+
+
+class Descriptors(NamedTuple):
+    """Unit vectors of the patches of an image and of the cells that patches consist of, in row-major order."""
+
+    patches: Float[Tensor, "*images P D"]
+    cells: Float[Tensor, "*images Q D"]
+
+
+class PatchDescriptors(nn.Module):
+    """Unfold every patch token into cells, add the fine feature map and mix neighbours by a convolution.
+
+    The descriptor of a patch is a projection of all its cells; it stands for the patch center, where they meet.
+    """
+
+    def __init__(self, config: MatchConfig, dim: int, patch_size: int) -> None:
+        super().__init__()
+        self.finer, self.dim = config.finer, config.dim
+        self.unfold = nn.Linear(dim, config.finer**2 * config.dim)
+        self.detail: nn.Conv2d | None = None
+        if config.fine_dim:
+            stride = patch_size // (FINE_STRIDE * config.finer)
+            self.detail = nn.Conv2d(config.fine_dim, config.dim, kernel_size=3, stride=stride, padding=1)
+        self.mix = nn.Conv2d(config.dim, config.dim, kernel_size=3, padding=1)
+        self.join = nn.Linear(config.finer**2 * config.dim, config.dim)
+        initialise_linears(self)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "*images P C"],
+        grid: tuple[int, int],
+        fine: Float[Tensor, "*images F h w"] | None = None,
+    ) -> Descriptors:
+        """Compute the descriptors of images of one size."""
+        leading, rows, columns, finer = tokens.shape[:-2], *grid, self.finer
+        unfolded = self.unfold(tokens).reshape(-1, rows, columns, finer, finer, self.dim)
+        cells = unfolded.permute(0, 5, 1, 3, 2, 4).reshape(-1, self.dim, rows * finer, columns * finer)
+        if self.detail is not None and fine is not None:
+            cells = cells + self.detail(fine.flatten(0, -4))
+        cells = self.mix(functional.gelu(cells))
+        folded = cells.reshape(-1, self.dim, rows, finer, columns, finer).permute(0, 2, 4, 3, 5, 1)
+        patches = self.join(folded.reshape(*leading, rows * columns, -1))
+        cells = cells.flatten(2).transpose(1, 2).unflatten(0, leading)
+        return Descriptors(functional.normalize(patches, dim=-1), functional.normalize(cells, dim=-1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,27 +278,6 @@ def match_likelihoods(
     return Likelihoods(cell=logits - log_sum[..., None], unseen=unseen - log_sum)
 
 
-def _stacked_likelihoods(found: Sequence[Likelihoods | None]) -> Likelihoods | None:
-    kept = [one for one in found if one is not None]
-    if not kept:
-        return None
-    return Likelihoods(
-        cell=torch.stack([one.cell for one in kept], dim=3), unseen=torch.stack([one.unseen for one in kept], dim=3)
-    )
-
-
-def _neighbourhood(
-    cell: Int[Tensor, "*images"], grid: Grid
-) -> tuple[Int[Tensor, "*images nine"], Float[Tensor, "*images nine"]]:
-    """Return a cell and its eight neighbours, and 1 for those inside the image, 0 for the others."""
-    step = torch.arange(-1, 2, device=cell.device)
-    row = (cell // grid[1])[..., None, None] + step[:, None]
-    column = (cell % grid[1])[..., None, None] + step
-    inside = (row >= 0) & (row < grid[0]) & (column >= 0) & (column < grid[1])
-    places = row.clamp(0, grid[0] - 1) * grid[1] + column.clamp(0, grid[1] - 1)
-    return places.flatten(-2), inside.flatten(-2).float()
-
-
 def patch_centers(grid: Grid, device: torch.device | str = "cpu") -> Float[Tensor, "P 2"]:
     """Return (x, y) of every patch center: 0 in the middle of the image, in units of half its long side."""
     rows, columns = grid
@@ -283,3 +309,24 @@ def target_images(
     if target is MatchTarget.FIRST_TIME:
         return torch.zeros_like(times), views
     return (times + 1) % num_times, views
+
+
+def _stacked_likelihoods(found: Sequence[Likelihoods | None]) -> Likelihoods | None:
+    kept = [one for one in found if one is not None]
+    if not kept:
+        return None
+    return Likelihoods(
+        cell=torch.stack([one.cell for one in kept], dim=3), unseen=torch.stack([one.unseen for one in kept], dim=3)
+    )
+
+
+def _neighbourhood(
+    cell: Int[Tensor, "*images"], grid: Grid
+) -> tuple[Int[Tensor, "*images nine"], Float[Tensor, "*images nine"]]:
+    """Return a cell and its eight neighbours, and 1 for those inside the image, 0 for the others."""
+    step = torch.arange(-1, 2, device=cell.device)
+    row = (cell // grid[1])[..., None, None] + step[:, None]
+    column = (cell % grid[1])[..., None, None] + step
+    inside = (row >= 0) & (row < grid[0]) & (column >= 0) & (column < grid[1])
+    places = row.clamp(0, grid[0] - 1) * grid[1] + column.clamp(0, grid[1] - 1)
+    return places.flatten(-2), inside.flatten(-2).float()

@@ -1,9 +1,31 @@
-"""Chunked evaluation that bounds peak memory."""
+"""Execution of layers: memory bounds of a forward pass, evaluation in chunks, and regions of full precision."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from pydantic import PositiveInt
 from torch import Tensor
+from torch.amp import is_autocast_available
+
+from page4d.io.config import config_record
+
+
+@config_record("limits")
+class ForwardLimits:
+    """Maximum numbers processed at once; None is unlimited.
+
+    `max_images` applies to encoder and dense heads, `max_tokens` to the blocks of the trunk (tokens that attend to
+    each other are not split), `max_queries` to the queries of attention and the tokens of feed-forward networks.
+    """
+
+    max_images: PositiveInt | None = None
+    max_tokens: PositiveInt | None = None
+    max_queries: PositiveInt | None = None
+
+
+NO_LIMITS = ForwardLimits()
+"""No bounds."""
 
 
 def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | None, dim: int) -> Tensor:
@@ -29,3 +51,8 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
         del part
     assert whole is not None
     return whole
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[None]:
+    """Disable autocast on devices that support it; the meta device does not."""
+    return torch.autocast(device.type, enabled=False) if is_autocast_available(device.type) else nullcontext()

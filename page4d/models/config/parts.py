@@ -1,0 +1,271 @@
+"""Configurations of the parts of a network: dynamic mask, explicit inputs, prediction heads, sparse attention."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from page4d.errors import UsageError
+from page4d.io.config import config_record
+
+
+class MaskHeadKind(StrEnum):
+    """Structure of the dynamic mask head."""
+
+    CONV = "conv"
+    """Convolutions: the head of the view x time network."""
+
+    CKPT150 = "ckpt150"
+    """As in PAGE-4D's `checkpoint_150`, with a learned temperature."""
+
+    RELEASE = "release"
+    """As in the public PAGE-4D release, on standardized features; useful with its weights only."""
+
+
+class Streams(StrEnum):
+    """Separation of the pose stream (moving patches suppressed) from the geometry stream (moving patches kept)."""
+
+    DUAL = "dual"
+    """Two token states from the first masked layer on: the camera head reads one, the dense heads the other."""
+
+    SINGLE = "single"
+    """One token state: special tokens use the pose bias, patches the geometry bias."""
+
+
+class BiasRows(StrEnum):
+    """Queries that a stream's bias applies to."""
+
+    ALL = "all"
+    SPECIAL = "special"
+    """Camera and register tokens only, as in PAGE-4D."""
+
+
+class MaskFusion(StrEnum):
+    """Weights of the predicted and the external mask in their sum of log-odds."""
+
+    SCALAR = "scalar"
+    """One learned number each."""
+
+    GATED = "gated"
+    """A gate in (0, 1) each, predicted per image from the mean of its patches."""
+
+
+class MaskRule(StrEnum):
+    """Conversion of motion log-odds into an attention bias."""
+
+    LAMBDA = "lambda"
+    """Learned, clamped weights for the pose and the geometry stream, in all steps of the named layers. The mask is
+    predicted from the input tokens of the first of them."""
+
+    PAGE4D = "page4d"
+    """The fixed weight of the public PAGE-4D release: special tokens favour static patches, in the steps across views
+    of the named layers. The mask is predicted one layer earlier, after the step within views."""
+
+
+@config_record("mask")
+class MaskConfig:
+    """The dynamic mask and its bias on the attention of the named layers."""
+
+    layers: tuple[int, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
+    head: MaskHeadKind = MaskHeadKind.CONV
+    fusion: MaskFusion = MaskFusion.SCALAR
+    rule: MaskRule = MaskRule.LAMBDA
+    streams: Streams = Streams.DUAL
+    own_blocks: bool = False
+    """Whether each stream has its own copies of the masked layers' blocks."""
+    bias_rows: BiasRows = BiasRows.ALL
+    lambda_limit: PositiveFloat = 4.0
+    external_floor: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
+    """External probabilities are clipped to [floor, 1 - floor] before they become log-odds."""
+    teaches_trunk: bool = False
+    """Whether the gradient of the mask loss reaches the layers below the mask head."""
+
+    def __post_init__(self) -> None:
+        if list(self.layers) != list(range(self.layers[0], self.layers[-1] + 1)):
+            raise UsageError(f"mask: layers {self.layers} are not consecutive", "name them in order without gaps")
+        if self.rule is MaskRule.PAGE4D:
+            if self.streams is not Streams.SINGLE or self.bias_rows is not BiasRows.SPECIAL or self.own_blocks:
+                raise UsageError(
+                    "mask: PAGE-4D's rule has one stream and biases special tokens only",
+                    "set streams to single, bias_rows to special and own_blocks to false",
+                )
+            if self.layers[0] == 0:
+                raise UsageError(
+                    "mask: PAGE-4D's rule predicts the mask one layer earlier", "start at layer 1 or later"
+                )
+        elif self.streams is Streams.SINGLE and (self.own_blocks or self.bias_rows is not BiasRows.ALL):
+            raise UsageError("mask: own_blocks and bias_rows need two streams", "set streams to dual")
+
+
+class MatchTarget(StrEnum):
+    """Another image of the capture in which the patches of an image are searched."""
+
+    FIRST_VIEW = "first-view"
+    """The first view at the same instant."""
+
+    NEXT_VIEW = "next-view"
+    """The next view at the same instant, cyclically."""
+
+    PREVIOUS_VIEW = "previous-view"
+    """The previous view at the same instant, cyclically."""
+
+    FIRST_TIME = "first-time"
+    """The same view at the first instant."""
+
+    NEXT_TIME = "next-time"
+    """The same view at the next instant, cyclically."""
+
+    @property
+    def at_same_instant(self) -> bool:
+        """True if both images are of one instant, so that moving objects match too."""
+        return self not in (MatchTarget.FIRST_TIME, MatchTarget.NEXT_TIME)
+
+
+@config_record("matches")
+class MatchConfig:
+    """Explicit patch matches between images as an input of the trunk.
+
+    `dim` is the descriptor length, `hidden` the width of the MLP that turns matches into tokens. Patches are searched
+    among cells, `finer` per patch side. Descriptors read the encoder's fine map of `fine_dim` channels; 0 for none.
+    """
+
+    dim: PositiveInt = 64
+    hidden: PositiveInt = 96
+    finer: PositiveInt = 2
+    fine_dim: NonNegativeInt = 0
+    targets: tuple[MatchTarget, ...] = Field(default=tuple(MatchTarget), min_length=1)
+
+    def __post_init__(self) -> None:
+        if len(set(self.targets)) < len(self.targets):
+            raise UsageError(f"matches: targets {', '.join(self.targets)}", "name each target once")
+
+
+@config_record("epipolar prior")
+class EpipolarConfig:
+    """Penalty on the attention logits of patch pairs off their epipolar line, in the named layers.
+
+    Patches up to `band` patch sides from the line are not penalized.
+    """
+
+    layers: tuple[int, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
+    penalty: NonNegativeFloat = 2.0
+    band: PositiveFloat = 1.5
+
+    def __post_init__(self) -> None:
+        check_increasing("epipolar prior", self.layers)
+
+
+def check_increasing(name: str, layers: tuple[int, ...]) -> None:
+    """Refuse layers that are not different and in increasing order.
+
+    Raises:
+        UsageError: naming them.
+    """
+    if list(layers) != sorted(set(layers)):
+        raise UsageError(f"{name}: layers {layers}", "name different layers in increasing order")
+
+
+@config_record("camera head")
+class CameraHeadConfig:
+    """The iterative camera head; its width is twice that of the trunk."""
+
+    trunk_depth: PositiveInt = 4
+    num_heads: PositiveInt = 16
+    num_iterations: PositiveInt = 4
+    mlp_ratio: float = 4.0
+    norm_eps: float = 1e-5
+    layer_scale: float = 0.01
+
+
+_Channels = Annotated[int, Field(gt=0, multiple_of=4)]
+
+
+@config_record("dense head")
+class DPTHeadConfig:
+    """A DPT head that reads four layers of the trunk, coarsest last.
+
+    With `fine_dim`, the number of channels of the encoder's half-resolution feature map, the head fuses that map and
+    works at its resolution: cheaper than full resolution, with sharp depth edges.
+    """
+
+    layers: tuple[int, int, int, int] = (4, 11, 17, 23)
+    features: Annotated[int, Field(gt=0, multiple_of=8)] = 256
+    out_channels: tuple[_Channels, _Channels, _Channels, _Channels] = (256, 512, 1024, 1024)
+    hidden: int = 32
+    fine_dim: int = 0
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        check_increasing("dense head", self.layers)
+
+
+@config_record("motion head")
+class MotionHeadConfig:
+    """A per-pixel motion head at the resolution of the encoder's half-resolution feature map.
+
+    Cells are compared between instants by `compared` feature channels and their colors. `dim` is the width,
+    `dilations` are those of the convolutions in order, `fine_dim` is the encoder's.
+    """
+
+    dim: PositiveInt = 32
+    compared: PositiveInt = 16
+    dilations: tuple[PositiveInt, ...] = (1, 2, 4, 8, 1)
+    fine_dim: PositiveInt = 32
+
+
+@config_record("frame head")
+class FrameHeadConfig:
+    """Three per-image decoders on the last layer of the trunk, as in Pi3.
+
+    `point_dim` is the output width of the point and confidence decoders, `camera_dim` that of the camera decoder.
+    """
+
+    dim: PositiveInt = 1024
+    depth: PositiveInt = 5
+    num_heads: PositiveInt = 16
+    point_dim: PositiveInt = 1024
+    camera_dim: PositiveInt = 512
+    mlp_ratio: float = 4.0
+    norm_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.dim % (4 * self.num_heads):
+            raise UsageError(
+                f"frame head: width {self.dim} with {self.num_heads} heads",
+                "choose a width that is a multiple of 4 per head",
+            )
+
+
+class SparseStrategy(StrEnum):
+    """Keys of sparse global attention."""
+
+    LANDMARK = "landmark"
+    """Special tokens and some patches of every image, spread over its area."""
+
+    DILATED = "dilated"
+    """All tokens of the images at certain offsets in time and view."""
+
+    MEMORY = "memory"
+    """Learned tokens that first attend to everything; they are passed on to the next chunk."""
+
+
+@config_record("sparse attention")
+class SparseConfig:
+    """A block across all images after some layers (counted from 0), by one strategy.
+
+    `landmarks` bounds the patches per image, `dilations` are offsets in time and view, `memory_tokens` is the number
+    of learned tokens. `keypoint_weight` weighs keypoints against static pixels when landmarks are selected.
+    """
+
+    layers: tuple[int, ...] = Field(min_length=1)
+    strategy: SparseStrategy = SparseStrategy.LANDMARK
+    landmarks: PositiveInt = 64
+    dilations: tuple[PositiveInt, ...] = Field(default=(1, 2, 4), min_length=1)
+    memory_tokens: PositiveInt = 32
+    keypoint_weight: float = 1.0
+    lambda_limit: PositiveFloat = 4.0
+    norm_eps: float | None = None
+    """Of the blocks' norms; that of the preceding layer unless given."""
+
+    def __post_init__(self) -> None:
+        check_increasing("sparse attention", self.layers)
