@@ -10,7 +10,7 @@ from page4d_cli import console
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from page4d.training.engine.progress import Evaluation, StepReport
+    from page4d.training.engine.logs import Evaluation, StepReport
 
 _INTERVAL_S = 15.0
 """Seconds between lines without a terminal."""

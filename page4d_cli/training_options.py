@@ -12,7 +12,7 @@ from page4d_cli.interrupts import noticed_stop
 from page4d_cli.training_display import observed_training
 
 if TYPE_CHECKING:
-    from page4d.training.engine.progress import TrainObserver
+    from page4d.training.engine.logs import TrainObserver
     from page4d.training.engine.step_plan import Position
 
 TRAINING = "Training"

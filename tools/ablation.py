@@ -31,7 +31,7 @@ from page4d.models.config import PRESETS as NETWORKS
 from page4d.models.config import NetworkConfig, Streams
 from page4d.models.network import build_network
 from page4d.models.schedule import Step, images_together, merge, split
-from page4d.training.engine.progress import SilentObserver
+from page4d.training.engine.logs import SilentObserver
 from page4d.training.engine.step_plan import Budget
 from page4d.training.supervised.config import CurriculumStage, SampleShape, TrainedPart
 from page4d.training.supervised.presets import PRESETS as TRAININGS

@@ -13,8 +13,8 @@ from page4d.io.config import config_from_json, config_record, config_to_json
 from page4d.pretraining.crops import CropConfig
 from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
-from page4d.training.engine.config import Fraction, RunConfig
 from page4d.training.engine.optimizers import OptimizerConfig
+from page4d.training.engine.step_plan import Fraction, RunConfig
 
 
 @config_record("pretraining")

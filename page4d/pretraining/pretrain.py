@@ -1,23 +1,32 @@
 """Pretraining of an encoder, from folders of videos to a folder with weights and pictures."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
+import page4d
 from page4d.errors import UsageError
 from page4d.pretraining.config import PretrainConfig
+from page4d.pretraining.crops import Crops, CropSource
 from page4d.pretraining.figures import draw_pictures
-from page4d.pretraining.footage import open_footage
-from page4d.pretraining.pretraining_state import PretrainState, begin, read_checkpoint, resume
-from page4d.pretraining.release import release_encoder
-from page4d.pretraining.run import Pretraining
+from page4d.pretraining.footage import Footage, open_footage, open_pool
+from page4d.pretraining.mae import MAEConfig
+from page4d.pretraining.pretraining_state import PretrainState, begin, read_checkpoint, resume, write_checkpoint
+from page4d.pretraining.tasks import PretrainStep
 from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
-from page4d.training.engine.logs import read_metrics
-from page4d.training.engine.progress import TrainObserver
+from page4d.training.engine.logs import TrainObserver, read_metrics, summarize_metrics
+from page4d.training.engine.loop import Loop, LoopContext
 from page4d.training.engine.session import RunRequest, Session, find_resumed, open_session
-from page4d.training.engine.step_plan import Budget, Position
+from page4d.training.engine.step import StepResult, autocast, optimize
+from page4d.training.engine.step_plan import Budget, Position, begin_decay, fraction_done, rate_at
 from page4d.training.supervised.curve import draw_losses
+from page4d.weights.store import save_tensors
+from page4d.weights.stream import TensorSpec
 
 _BUDGET_OPTIONS = "--steps or --until-seconds"
 _MEMORY_HINT = "use a smaller --batch, or a smaller encoder"
@@ -34,6 +43,8 @@ _MIN_INFORMATION = 0.1
 
 _DETAIL = 1.5
 """Short side of the frames in memory, in sides of a large crop."""
+
+LICENCE = "that of the footage's owner: these weights were learned from it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +106,74 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
         session.group.wait()
     losses = [line["losses"]["total"] for line in metrics if line["kind"] == "step"]
     return PretrainOutcome(position=state.position, loss=losses[-1] if losses else None, encoder=folder.encoder)
+
+
+class Pretraining(Loop[PretrainState, PretrainStep, Crops]):
+    """Trains an encoder on crops."""
+
+    def __init__(self, state: PretrainState, context: LoopContext, footage: Footage) -> None:
+        super().__init__(state, context)
+        self._footage = footage
+
+    def _advance(self, position: Position) -> Position:
+        return begin_decay(position, self.state.config, self._context.budget)
+
+    def _plan(self, position: Position) -> PretrainStep:
+        config = self.state.config
+        return PretrainStep(
+            step=position.step,
+            first_sample=position.samples,
+            batch_size=config.batch,
+            num_batches=config.accumulation * self._context.group.size,
+            rate=rate_at(config, position),
+            done=fraction_done(position, self._context.budget),
+        )
+
+    def _feed(
+        self, steps: Iterator[PretrainStep], batches: Sequence[int]
+    ) -> Generator[tuple[PretrainStep, list[Crops]]]:
+        config = self.state.config
+        rows, columns = (config.crops.size // side for side in config.encoder.patch)
+        patches = rows * columns if isinstance(config.method, MAEConfig) else 0
+        with open_pool(self._footage, config.seed, frames=config.pool_frames, repeats=config.repeats) as pool:
+            source = CropSource(pool, config.crops, config.seed, patches)
+            for step in steps:
+                yield step, [source.read(step.samples(batch), self._context.device) for batch in batches]
+
+    def _take(self, step: PretrainStep, batches: list[Crops]) -> StepResult:
+        result = optimize(self.state, step, batches, self._losses, self._context.group)
+        self.state.task.after_step(step, self._context.group, moved=result.moved)
+        return result
+
+    def _losses(self, crops: Crops) -> Mapping[str, Tensor]:
+        with autocast(self._context.device, self._context.precision):
+            return self.state.task.losses(crops)
+
+    def _store(self, path: Path, position: Position) -> None:
+        write_checkpoint(path, self.state, position, self._context.budget)
+
+
+def release_encoder(state: PretrainState, path: Path, metrics: Sequence[Mapping[str, Any]]) -> None:
+    """Write the encoder in float32; the metadata name folders of the user without their paths.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    position, config = state.position, state.config
+    names = tuple(Path(scene).name for scene in config.scenes)
+    frozen = replace(config, scenes=names, decay_start_sample=position.decay_start)
+    tensors = state.task.encoder.state_dict()
+    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
+    metadata = {
+        "licence": LICENCE,
+        "description": f"a ViT pretrained by {config.method.kind} on {position.samples} crops of {', '.join(names)}",
+        "made_by": f"page4d {page4d.__version__}, torch {torch.__version__}",
+        "training": frozen.to_json(),
+        "samples": str(position.samples),
+        "steps": str(position.step),
+        "loss": json.dumps(summarize_metrics(metrics)["loss"]),
+    }
+    save_tensors(path, config.encoder, metadata, specs, lambda name: tensors[name].cpu())
 
 
 def _warn_of_collapse(metrics: Sequence[Mapping[str, Any]], observer: TrainObserver) -> None:

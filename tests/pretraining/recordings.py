@@ -16,9 +16,9 @@ from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
 from page4d.pretraining.pretrain import PretrainOutcome, PretrainRequest, pretrain
 from page4d.pretraining.pretraining_state import PretrainCheckpoint, read_checkpoint
+from page4d.training.engine.checkpoint import RunFolder
+from page4d.training.engine.logs import SilentObserver
 from page4d.training.engine.optimizers import OptimizerConfig
-from page4d.training.engine.progress import SilentObserver
-from page4d.training.engine.run_folder import RunFolder
 
 ENCODER = ViTConfig(image_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, pooling=Pooling.MEAN)
 TINY_MAE = PretrainConfig(

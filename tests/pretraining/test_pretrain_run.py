@@ -16,13 +16,11 @@ from page4d.pretraining import pretrain as pretraining
 from page4d.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
 from page4d.pretraining.crops import Crops
 from page4d.pretraining.figures import class_attention
-from page4d.pretraining.pretrain import PretrainRequest
-from page4d.pretraining.run import Pretraining
+from page4d.pretraining.pretrain import Pretraining, PretrainRequest
 from page4d.pretraining.tasks import DINOTask, PretrainStep, build_task
+from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.distributed import SINGLE_PROCESS
-from page4d.training.engine.logs import read_metrics
-from page4d.training.engine.progress import SilentObserver
-from page4d.training.engine.run_folder import RunFolder
+from page4d.training.engine.logs import SilentObserver, read_metrics
 from page4d.training.supervised.train import train as train_network
 from page4d.weights.loading import load_encoder
 from tests.pretraining.recordings import (

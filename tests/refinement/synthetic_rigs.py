@@ -15,8 +15,7 @@ from page4d.models.output import NetworkOutput, RigOutput
 from page4d.refinement.refine import refine_rig
 from page4d.refinement.view_prediction import ViewPrediction
 from page4d.training.supervised.matching_losses import centered
-from page4d.training.supervised.targets import targets_of
-from page4d.training.supervised.true_matches import TrueCorrespondences, true_correspondences
+from page4d.training.supervised.targets import TrueCorrespondences, targets_of, true_correspondences
 
 PATCH, FINER = 8, 2
 KINDS = tuple(MatchTarget)

@@ -19,8 +19,7 @@ from page4d.models.output import NetworkOutput
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.training.supervised.losses import LossConfig, confidence_weighted, losses, mask_loss
 from page4d.training.supervised.matching_losses import centered
-from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
-from page4d.training.supervised.true_matches import bilinear_weights, true_correspondences
+from page4d.training.supervised.targets import SceneUnit, Targets, bilinear_weights, targets_of, true_correspondences
 
 PATCH = 8
 GRID = (6, 8)

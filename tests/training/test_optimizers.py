@@ -9,12 +9,13 @@ from torch import nn
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from page4d.training.engine.ema import EMA
-from page4d.training.engine.muon import Muon, orthogonalize
 from page4d.training.engine.optimizers import (
+    Muon,
     OptimizerConfig,
     OptimizerKind,
     build_optimizers,
     clip_gradients,
+    orthogonalize,
     set_rate,
 )
 

@@ -12,8 +12,8 @@ import torch
 from training_runs import TINY, checkpoint_of, train_tiny
 from training_team import StoringTraining
 
+from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.distributed import ProcessGroup
-from page4d.training.engine.run_folder import RunFolder
 from page4d.training.supervised import train as training
 
 STEPS = 3

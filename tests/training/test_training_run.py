@@ -23,12 +23,11 @@ from page4d.models.config import MatchConfig
 from page4d.models.ood import OODLimits
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
+from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.logs import read_metrics
 from page4d.training.engine.optimizers import OptimizerConfig, OptimizerKind
-from page4d.training.engine.run_folder import RunFolder
 from page4d.training.engine.step_plan import Budget, Position
 from page4d.training.supervised import step as steps
-from page4d.training.supervised.captures import CaptureSource
 from page4d.training.supervised.config import (
     ConditioningProbabilities,
     SampleShape,
@@ -37,7 +36,7 @@ from page4d.training.supervised.config import (
     TrainedPart,
 )
 from page4d.training.supervised.curriculum import BatchRequest, plan_step
-from page4d.training.supervised.sources import SyntheticSource
+from page4d.training.supervised.sources import CaptureSource, SyntheticSource
 from page4d.training.supervised.train import TrainRequest, train
 from page4d.training.supervised.training_state import TrainingState, begin, begin_from_weights, resume
 from page4d.training.validation.validation import NETWORK, network_predictors
@@ -201,7 +200,7 @@ class TestResuming:
                 raise KeyboardInterrupt
             return take(*arguments)
 
-        monkeypatch.setattr("page4d.training.supervised.run.take_step", die)
+        monkeypatch.setattr("page4d.training.supervised.train.take_step", die)
         with pytest.raises(KeyboardInterrupt):
             train_tiny(out, 6, config=config)
         assert checkpoint_of(out).position.decay_start == 3
@@ -266,7 +265,7 @@ class TestResuming:
             raise RuntimeError("unexpected pos 64 vs 0")
 
         monkeypatch.setattr(torch, "save", full)
-        from page4d.training.supervised.checkpoint import write_checkpoint
+        from page4d.training.supervised.training_state import write_checkpoint
 
         with pytest.raises(OutputError, match="cannot write"):
             write_checkpoint(path, checkpoint_of(whole))
@@ -379,7 +378,7 @@ def test_exhausted_memory_is_reported_with_advice(tmp_path, monkeypatch):
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("page4d.training.supervised.run.take_step", exhausted)
+    monkeypatch.setattr("page4d.training.supervised.train.take_step", exhausted)
     with pytest.raises(MemoryBudgetError) as raised:
         train_tiny(tmp_path, 2)
     assert "2.00 GiB" in raised.value.message

@@ -20,11 +20,10 @@ from page4d.geometry.rigid import transform_points
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 from page4d.training.engine.step_plan import Position, after
-from page4d.training.supervised.captures import CaptureSource
 from page4d.training.supervised.config import ALL_FAMILIES
 from page4d.training.supervised.curriculum import BatchRequest, CurriculumStep, plan_step
 from page4d.training.supervised.feed import feed_batches
-from page4d.training.supervised.sources import SyntheticSource
+from page4d.training.supervised.sources import CaptureSource, SyntheticSource
 
 CPU = torch.device("cpu")
 TABLETOP = Path(__file__).parents[3] / "shared" / "scenes" / "tabletop"

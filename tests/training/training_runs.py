@@ -8,11 +8,10 @@ from typing import Any
 import torch
 
 from page4d.choices import SceneFamily
+from page4d.training.engine.checkpoint import RunFolder
+from page4d.training.engine.logs import SilentObserver, StepReport
 from page4d.training.engine.optimizers import OptimizerConfig
-from page4d.training.engine.progress import SilentObserver, StepReport
-from page4d.training.engine.run_folder import RunFolder
 from page4d.training.engine.step_plan import Budget
-from page4d.training.supervised.checkpoint import TrainCheckpoint, read_checkpoint
 from page4d.training.supervised.config import (
     CurriculumStage,
     EvaluationConfig,
@@ -21,6 +20,7 @@ from page4d.training.supervised.config import (
     TrainConfig,
 )
 from page4d.training.supervised.train import TrainOutcome, TrainRequest, train
+from page4d.training.supervised.training_state import TrainCheckpoint, read_checkpoint
 
 SIZE = (28, 42)
 

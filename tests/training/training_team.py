@@ -11,7 +11,7 @@ import torch
 from training_runs import train_tiny
 
 from page4d.training.supervised import train as training
-from page4d.training.supervised.run import SupervisedTraining
+from page4d.training.supervised.train import SupervisedTraining
 
 
 class StoringTraining(SupervisedTraining):

@@ -1,7 +1,7 @@
-"""Checkpoint files of all runs: replaced atomically, read without executing code from them."""
+"""Files of a run, and its checkpoints: replaced atomically, read without executing code from them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Protocol, TypeVar
@@ -14,6 +14,53 @@ from page4d.io.atomic import open_atomic, output_error
 from page4d.training.engine.step_plan import Budget, Position
 
 _POSITION = TypeAdapter(Position)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Configuration."""
+        return self.path / "config.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Latest checkpoint."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def stable(self) -> Path:
+        """Checkpoint before the learning rate decay, from which a run with a longer budget continues."""
+        return self.path / "stable.pt"
+
+    @property
+    def metrics(self) -> Path:
+        """Losses and metrics, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard files."""
+        return self.path / "tensorboard"
+
+    @property
+    def weights(self) -> Path:
+        """EMA weights of a supervised run."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def encoder(self) -> Path:
+        """Encoder of a pretraining run."""
+        return self.path / "encoder.safetensors"
+
+    @property
+    def curve(self) -> Path:
+        """Chart of losses and metrics."""
+        return self.path / "curve.png"
 
 
 class Checkpoint(Protocol):

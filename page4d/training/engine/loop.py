@@ -13,10 +13,9 @@ from typing import Generic, TypeVar
 import torch
 
 from page4d.errors import InterruptedRunError, UsageError
+from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.distributed import ProcessGroup
-from page4d.training.engine.logs import Log
-from page4d.training.engine.progress import StepReport, TrainObserver
-from page4d.training.engine.run_folder import RunFolder
+from page4d.training.engine.logs import Log, StepReport, TrainObserver
 from page4d.training.engine.step import LoopState, StepResult
 from page4d.training.engine.step_plan import Budget, PlannedStep, Position, after, is_finished, remaining_samples
 

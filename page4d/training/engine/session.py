@@ -12,12 +12,10 @@ from page4d.errors import MemoryBudgetError, UsageError
 from page4d.inference.memory_budget import is_out_of_memory
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.config import config_to_json
-from page4d.training.engine.checkpoint import AnyCheckpoint
+from page4d.training.engine.checkpoint import AnyCheckpoint, RunFolder
 from page4d.training.engine.distributed import ProcessGroup, local_device, open_process_group
-from page4d.training.engine.logs import Log, MetricsFile, TensorBoardLog
+from page4d.training.engine.logs import Log, MetricsFile, SilentObserver, TensorBoardLog, TrainObserver
 from page4d.training.engine.loop import LoopContext
-from page4d.training.engine.progress import SilentObserver, TrainObserver
-from page4d.training.engine.run_folder import RunFolder
 from page4d.training.engine.step import LoopState
 from page4d.training.engine.step_plan import Budget, is_finished
 from page4d.weights.placement import choose_device, choose_precision

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from page4d.training.engine.config import RunConfig
 from page4d.training.engine.distributed import ProcessGroup
 from page4d.training.engine.optimizers import clip_gradients, set_rate
-from page4d.training.engine.step_plan import PlannedStep, Position
+from page4d.training.engine.step_plan import PlannedStep, Position, RunConfig
 
 Batch = TypeVar("Batch")
 

@@ -9,7 +9,7 @@ from page4d.choices import SceneFamily
 from page4d.errors import UsageError
 from page4d.io.config import config_from_json, config_record, config_to_json
 from page4d.models.config import PRESETS, NetworkConfig
-from page4d.training.engine.config import Fraction, RunConfig
+from page4d.training.engine.step_plan import Fraction, RunConfig
 from page4d.training.supervised.losses import LossConfig
 from page4d.training.validation.held_out import HeldOutScenes
 

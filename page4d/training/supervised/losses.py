@@ -10,10 +10,15 @@ from page4d.ground_truth import GroundTruth
 from page4d.io.config import config_record
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
-from page4d.training.engine.config import Fraction
+from page4d.training.engine.step_plan import Fraction
 from page4d.training.supervised.matching_losses import match_position_loss, match_probability_loss, reprojection_loss
-from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
-from page4d.training.supervised.true_matches import TrueCorrespondences, true_correspondences
+from page4d.training.supervised.targets import (
+    SceneUnit,
+    Targets,
+    TrueCorrespondences,
+    targets_of,
+    true_correspondences,
+)
 
 _MIN_DEPTH = 1e-4
 _GRADIENT_STEPS = (1, 2, 4)

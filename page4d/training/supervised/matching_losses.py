@@ -9,7 +9,7 @@ from page4d.geometry.camera import normalize_pixels, project
 from page4d.geometry.pose_encoding import decode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.models.inputs.matching import Matches, target_images
-from page4d.training.supervised.true_matches import TrueCorrespondences, bilinear_weights
+from page4d.training.supervised.targets import TrueCorrespondences, bilinear_weights
 
 _MIN_DEPTH = 0.05
 _MAX_DISTANCE = 1.0

@@ -1,29 +1,40 @@
 """Supervised training of a network, from a request to a folder with weights."""
 
-from collections.abc import Callable
+import copy
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import page4d
 from page4d.errors import UsageError
+from page4d.ground_truth import GroundTruth
 from page4d.models.ood import OODLimits
-from page4d.training.engine.logs import read_metrics
-from page4d.training.engine.progress import TrainObserver
-from page4d.training.engine.run_folder import RunFolder
+from page4d.training.engine.checkpoint import RunFolder
+from page4d.training.engine.logs import TrainObserver, read_metrics, summarize_metrics
+from page4d.training.engine.loop import Loop, LoopContext
 from page4d.training.engine.session import RunRequest, Session, find_resumed, open_session
+from page4d.training.engine.step import StepResult
 from page4d.training.engine.step_plan import Budget, Position
 from page4d.training.supervised import training_state as states
-from page4d.training.supervised.checkpoint import read_checkpoint
 from page4d.training.supervised.config import SYNTHETIC, TrainConfig
+from page4d.training.supervised.curriculum import CurriculumStep, advance, plan_step
 from page4d.training.supervised.curve import draw_curve
-from page4d.training.supervised.release import release_weights
-from page4d.training.supervised.run import SupervisedTraining
-from page4d.training.supervised.sources import open_sources
-from page4d.training.supervised.training_state import TrainingState
-from page4d.training.validation.ood_limits import find_ood_limits
+from page4d.training.supervised.feed import feed_batches
+from page4d.training.supervised.sources import Source, open_sources
+from page4d.training.supervised.step import prepare_forward, take_step
+from page4d.training.supervised.training_state import TrainingState, read_checkpoint, write_checkpoint
+from page4d.training.validation.validation import Validator, find_ood_limits
+from page4d.weights.store import save_network
 
 _BUDGET_OPTIONS = "--until-seconds or --until-samples"
 _MEMORY_HINT = "use fewer images_per_batch with more accumulation, or checkpoint_blocks, in the configuration"
+
+LICENCE = "Apache-2.0"
+"""Licence of weights that were trained from random ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +100,91 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
     return TrainOutcome(position=state.position, weights=session.folder.weights)
 
 
+class SupervisedTraining(Loop[TrainingState, CurriculumStep, GroundTruth]):
+    """Trains a network on batches with ground truth."""
+
+    def __init__(self, state: TrainingState, context: LoopContext, sources: Sequence[Source]) -> None:
+        super().__init__(state, context)
+        self._sources = sources
+        self._validator = Validator(state.config.evaluation, context.device, context.precision)
+        self._validated_step, self._validated_at_s = -1, state.position.seconds
+        self._forward = prepare_forward(state.network, state.config)
+
+    def _begin(self) -> None:
+        """Log the baselines of a new run or branch."""
+        position = self.state.position
+        if position.samples == position.first_sample and self._context.group.is_main:
+            self._log("baselines", {"step": position.step, "figures": self._validator.baselines()})
+
+    def _advance(self, position: Position) -> Position:
+        return advance(position, self.state.config, self._context.budget)
+
+    def _plan(self, position: Position) -> CurriculumStep:
+        return plan_step(self.state.config, position, self._context.group.size)
+
+    def _feed(
+        self, steps: Iterator[CurriculumStep], batches: Sequence[int]
+    ) -> Generator[tuple[CurriculumStep, list[GroundTruth]]]:
+        return feed_batches(self._sources, steps, batches, self._context.device, self.state.config.workers)
+
+    def _take(self, step: CurriculumStep, batches: list[GroundTruth]) -> StepResult:
+        return take_step(self._forward, self.state, step, batches, self._context.precision, self._context.group)
+
+    def _store(self, path: Path, position: Position) -> None:
+        write_checkpoint(path, self.state.snapshot(position, self._context.budget))
+
+    def _validate(self, *, finished: bool) -> None:
+        """Validate the EMA network if it is due, at most once per step."""
+        position = self.state.position
+        is_due = (finished or self._is_due()) and self._validated_step != position.step
+        if not is_due or not self._context.group.is_main:
+            return
+        self._validated_step, self._validated_at_s = position.step, self._seconds()
+        metrics = self._validator.validate(self.state.average.network)
+        progress = {"step": position.step, "samples": position.samples, "seconds": position.seconds}
+        self._log("evaluation", {**progress, "figures": metrics})
+        self._context.observer.evaluation(position.step, metrics)
+
+    def _is_due(self) -> bool:
+        config = self.state.config.evaluation
+        on_step = config.every_steps > 0 and self.state.position.step % config.every_steps == 0
+        return on_step or 0 < config.every_seconds <= self._seconds() - self._validated_at_s
+
+
+def release_weights(
+    state: TrainingState,
+    path: Path,
+    metrics: Sequence[Mapping[str, Any]],
+    *,
+    limits: OODLimits | None,
+    processes: int,
+    half: bool,
+) -> None:
+    """Write the EMA weights; `half` stores them as fp16. `metrics` are the lines of the run's metrics file.
+
+    With `limits`, `reconstruct` warns of out-of-distribution footage.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    network = copy.deepcopy(state.average.network)
+    position = state.position
+    metadata = {
+        "licence": state.history.get("licence", LICENCE),
+        "description": f"{state.config.model_name} trained on {position.samples} samples",
+        "made_by": f"page4d {page4d.__version__}, torch {torch.__version__}",
+        "command": _command(position, processes),
+        "training": _replayed(state.config, position).to_json(),
+        "seeds": f"run {state.config.seed}; scenes of training have even seeds, held-out scenes odd ones",
+        "samples": str(position.samples),
+        "steps": str(position.step),
+        "curve": json.dumps(summarize_metrics(metrics), sort_keys=True),
+        **({} if limits is None else {"domain": limits.to_json()}),
+        **{f"history_{name}": text for name, text in state.history.items()},
+    }
+    save_network(network.half() if half else network, path, metadata)
+
+
 def _start(request: TrainRequest, session: Session) -> tuple[TrainingState, Budget]:
     """Build or restore the state, with the settings of the request."""
     device, budget = session.device, request.budget
@@ -119,3 +215,17 @@ def _finish(state: TrainingState, session: Session, *, half: bool) -> None:
         limits = find_ood_limits(state.average.network, state.config.evaluation, session.device)
     release_weights(state, folder.weights, metrics, limits=limits, processes=session.group.size, half=half)
     draw_curve(metrics, folder.curve)
+
+
+def _command(position: Position, processes: int) -> str:
+    """Return the command that reproduces the weights from the configuration under "training"."""
+    start = "page4d" if processes == 1 else f"torchrun --nproc-per-node {processes} -m page4d_cli"
+    samples = position.samples - position.first_sample
+    return f"{start} train --config TRAINING.json --until-samples {samples} --out RUN"
+
+
+def _replayed(config: TrainConfig, position: Position) -> TrainConfig:
+    """Return the configuration with the starts of stages and decay in samples, as they happened."""
+    starts = position.stage_starts
+    stages = [replace(stage, start_sample=start) for stage, start in zip(config.stages, starts, strict=False)]
+    return replace(config, stages=tuple(stages), decay_start_sample=position.decay_start)

@@ -1,4 +1,4 @@
-"""State of supervised training: how a run starts, resumes and branches."""
+"""State of supervised training, in memory and in checkpoints: how a run starts, resumes and branches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,20 +6,74 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from page4d.errors import UsageError
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.training.engine.checkpoint import read_checkpoint_file, write_checkpoint_file
 from page4d.training.engine.ema import EMA
 from page4d.training.engine.optimizers import build_optimizers, restore_optimizers
 from page4d.training.engine.step_plan import Budget, Position
-from page4d.training.supervised.checkpoint import TrainCheckpoint
 from page4d.training.supervised.config import TrainConfig, TrainedPart
 from page4d.weights.loading import fill_encoder, load_network
 
+FORMAT = 1
+
 _RESIDUAL_PARTS = ("motion_head",)
 """Parts of a network without effect on its output until they are trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCheckpoint:
+    """A run at one position."""
+
+    config: TrainConfig
+    network_config: NetworkConfig
+    position: Position
+    network: Mapping[str, Tensor]
+    average: Mapping[str, Tensor]
+    """EMA of the weights."""
+    optimizers: list[dict[str, Any]]
+    history: Mapping[str, str]
+    """Origin of the run: initial weights, or the run that it continues."""
+    budget: Budget | None
+
+
+def write_checkpoint(path: Path, checkpoint: TrainCheckpoint) -> None:
+    """Replace a checkpoint once the new one is complete on disk.
+
+    Raises:
+        OutputError: if it cannot be written; the older one is then unchanged.
+    """
+    content = {
+        "config": checkpoint.config.to_json(),
+        "network_config": checkpoint.network_config.to_json(),
+        "network": dict(checkpoint.network),
+        "average": dict(checkpoint.average),
+        "optimizers": checkpoint.optimizers,
+        "history": dict(checkpoint.history),
+    }
+    write_checkpoint_file(path, FORMAT, checkpoint.position, checkpoint.budget, content)
+
+
+def read_checkpoint(path: Path) -> TrainCheckpoint:
+    """Read what `write_checkpoint` wrote, into memory of the CPU.
+
+    Raises:
+        InputError: if the file is missing, damaged or of another kind.
+    """
+
+    def parse(content: dict[str, Any]) -> TrainCheckpoint:
+        unchanged = ("position", "network", "average", "optimizers", "history", "budget")
+        return TrainCheckpoint(
+            config=TrainConfig.from_json(content["config"]),
+            network_config=NetworkConfig.from_json(content["network_config"]),
+            **{name: content[name] for name in unchanged},
+        )
+
+    return read_checkpoint_file(path, FORMAT, parse, "give the folder of a run of page4d train")
 
 
 @dataclass(kw_only=True)
@@ -82,19 +136,6 @@ def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) ->
     return _new(config, network, {"from": origin, "licence": loaded.info.licence})
 
 
-def _missing_parts(existing: NetworkConfig, config: TrainConfig) -> dict[str, Any]:
-    """Return the residual parts that the configured network has in addition, if nothing else differs."""
-    if isinstance(config.model, str) and config.model not in PRESETS:
-        return {}
-    wanted = config.network()
-    added = [
-        name for name in _RESIDUAL_PARTS if getattr(existing, name) is None and getattr(wanted, name) is not None
-    ]
-    without: dict[str, Any] = dict.fromkeys(added)
-    is_same = replace(wanted, **without) == existing
-    return {name: getattr(wanted, name) for name in added} if is_same else {}
-
-
 def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfig | None = None) -> TrainingState:
     """Continue from a checkpoint, with its configuration or another one.
 
@@ -134,6 +175,19 @@ def branch(
         state.config = replace(state.config, stages=state.config.stages[: len(starts)], decay_fraction=1.0)
     state.history = {**state.history, "branch": f"off step {origin.step}, {origin.samples} samples"}
     return state
+
+
+def _missing_parts(existing: NetworkConfig, config: TrainConfig) -> dict[str, Any]:
+    """Return the residual parts that the configured network has in addition, if nothing else differs."""
+    if isinstance(config.model, str) and config.model not in PRESETS:
+        return {}
+    wanted = config.network()
+    added = [
+        name for name in _RESIDUAL_PARTS if getattr(existing, name) is None and getattr(wanted, name) is not None
+    ]
+    without: dict[str, Any] = dict.fromkeys(added)
+    is_same = replace(wanted, **without) == existing
+    return {name: getattr(wanted, name) for name in added} if is_same else {}
 
 
 def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, str]) -> TrainingState:

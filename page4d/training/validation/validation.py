@@ -1,5 +1,6 @@
-"""Validation of networks on held-out scenes: as they are, refined, and with known cameras."""
+"""Validation of networks on held-out scenes, and the out-of-distribution limits fitted on them."""
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -8,7 +9,8 @@ from page4d.choices import SceneFamily
 from page4d.ground_truth import GroundTruth
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
-from page4d.models.output import NetworkOutput
+from page4d.models.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
+from page4d.models.output import NetworkOutput, RigOutput
 from page4d.refinement.refine import refine
 from page4d.training.engine.step import autocast
 from page4d.training.validation.baselines import baselines
@@ -25,6 +27,12 @@ _NAMES = {
     (True, False): NETWORK_WITH_CAMERAS,
     (True, True): REFINED_WITH_CAMERAS,
 }
+
+_QUANTILE = 0.97
+"""Fraction of the held-out scenes that are within the limits."""
+
+_FAMILIES = (SceneFamily.ARC, SceneFamily.HANDHELD)
+"""Rigs with covisible views; small networks are inaccurate on rings, which should count as out of distribution."""
 
 
 class Validator:
@@ -69,6 +77,14 @@ def evaluate_all(predictors: dict[str, ScenePredictor], truths: list[GroundTruth
     return {name: evaluate(predictor, truths) for name, predictor in predictors.items()}
 
 
+def find_ood_limits(network: ViewTimeNetwork, scenes: HeldOutScenes, device: torch.device) -> OODLimits:
+    """Fit limits on held-out scenes of these numbers and sizes, with rigs of covisible views."""
+    covisible = replace(scenes, families=_FAMILIES)
+    return fit_ood_limits(
+        [found for family in _FAMILIES for found in _measure(network, covisible, family, device)], _QUANTILE
+    )
+
+
 @torch.no_grad()
 def _predict(
     network: ViewTimeNetwork, precision: torch.dtype, truth: GroundTruth, *, cameras_known: bool, refined: bool
@@ -90,3 +106,14 @@ def _predict(
         intrinsics=output.intrinsics,
         dynamic=output.dynamic > 0.5 if several and output.dynamic is not None else None,
     )
+
+
+@torch.no_grad()
+def _measure(
+    network: ViewTimeNetwork, scenes: HeldOutScenes, family: SceneFamily, device: torch.device
+) -> list[OODIndicators]:
+    return [
+        measure_ood(RigOutput.of(network(truth.images[scene : scene + 1])))
+        for truth in held_out_truths(scenes, family, device)
+        for scene in range(len(truth.images))
+    ]
