@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from page4d_cli import console
 
 if TYPE_CHECKING:
-    from page4d.batch.outcome import BatchRecord
+    from page4d.batch.jobs import BatchRecord
     from page4d.export.diagnostics import AgreementRecord
     from page4d.export.run_record import RunRecord
     from page4d.inference.run_plan import RunPlan

@@ -14,8 +14,7 @@ from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.run_report import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
-    from page4d.batch.jobs import SceneJob
-    from page4d.batch.outcome import SceneOutcome
+    from page4d.batch.jobs import SceneJob, SceneOutcome
     from page4d.batch.process import Watch
     from page4d.export.run_record import RunRecord
     from page4d.inference.chunk_source import OpenChunks
@@ -113,7 +112,7 @@ def run_batch(
         BatchError: if a scene failed.
         InterruptedRunError: if a signal ended the batch.
     """
-    from page4d.batch.outcome import BatchRecord, SceneStatus, not_begun
+    from page4d.batch.jobs import BatchRecord, SceneStatus, not_begun
     from page4d.errors import BatchError, InterruptedRunError
     from page4d.io.atomic import check_can_be_made
 

@@ -39,8 +39,7 @@ from page4d.training.supervised.train import TrainRequest, train
 from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
 from page4d.training.validation.validation import NETWORK, network_predictors
 from page4d.training.validation.validation_metrics import evaluate
-from page4d.weights.bundled import bundled_weights
-from page4d.weights.loading import load_network
+from page4d.weights.loading import bundled_weights, load_network
 from page4d.weights.store import save_network
 
 SIZES = ((48, 64), (64, 48), (56, 56))

@@ -1,13 +1,23 @@
-"""The jobs of a batch: scenes and their output folders."""
+"""The jobs of a batch: scenes and their output folders, and their outcomes in `batch.json`."""
 
+import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
-from page4d.errors import UsageError
+from pydantic import Field
+
+import page4d
+from page4d.errors import InterruptedRunError, Page4DError, UsageError
 from page4d.export.run_record import RunRecord
 from page4d.inference.progress import Observer
+from page4d.io.atomic import write_bytes_atomic
+from page4d.io.json_model import FileModel, format_json, readable
+
+BATCH_FILE = "batch.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +59,87 @@ def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
         if job.out.resolve() == job.scene.resolve():
             raise UsageError(f"the output folder of '{job.scene}' is the scene itself", "give another --out")
     return jobs
+
+
+class SceneStatus(StrEnum):
+    """Status of a scene."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    NOT_BEGUN = "not begun"
+
+
+class SceneOutcome(FileModel):
+    """Outcome of a scene: counts of its result, or the error and exit code that it would have had alone."""
+
+    scene: str
+    out: str
+    status: SceneStatus
+    exit_code: int = 0
+    error: str = ""
+    hint: str = ""
+    trace: str = ""
+    """Traceback of an internal error."""
+    seconds: float = 0.0
+    num_times: int | None = None
+    num_views: int | None = None
+    num_points: int | None = None
+    warnings: list[str] = Field(default_factory=list)
+
+
+class BatchRecord(FileModel):
+    """The content of `batch.json`, in the order of the command line."""
+
+    page4d: str = page4d.__version__
+    scenes: list[SceneOutcome]
+
+    @property
+    def num_failed(self) -> int:
+        """Number of scenes without a result."""
+        return sum(scene.status is not SceneStatus.COMPLETE for scene in self.scenes)
+
+    def write(self, root: Path) -> None:
+        """Write `batch.json` below the root.
+
+        Raises:
+            OutputError: if it cannot be written.
+        """
+        root.mkdir(parents=True, exist_ok=True)
+        write_bytes_atomic(root / BATCH_FILE, format_json(self.model_dump(mode="json")).encode())
+
+
+def not_begun(job: SceneJob) -> SceneOutcome:
+    """Return the outcome of a scene that has not started."""
+    return SceneOutcome(scene=readable(str(job.scene)), out=readable(str(job.out)), status=SceneStatus.NOT_BEGUN)
+
+
+def outcome_of(job: SceneJob, work: Work, observer: Observer) -> SceneOutcome:
+    """Run a job; every failure becomes an outcome."""
+    begin = time.perf_counter()
+    outcome = not_begun(job)
+    try:
+        record = work(job, observer)
+    except Page4DError as error:
+        stopped = isinstance(error, InterruptedRunError)
+        status = SceneStatus.INTERRUPTED if stopped else SceneStatus.FAILED
+        changes = {"exit_code": error.exit_code, "error": error.message, "hint": error.hint}
+    except Exception as error:  # an internal error ends the scene, not the batch
+        status = SceneStatus.FAILED
+        text = traceback.format_exception_only(error)[-1].strip()
+        changes = {
+            "exit_code": 1,
+            "error": f"internal error: {text}",
+            "hint": "this is a bug of page4d; please report it with the trace in batch.json",
+            "trace": traceback.format_exc(),
+        }
+    else:
+        status = SceneStatus.COMPLETE
+        changes = {
+            "num_times": len(record.times),
+            "num_views": len(record.views),
+            "num_points": record.counts.points,
+            "warnings": record.warnings,
+        }
+    seconds = round(time.perf_counter() - begin, 3)
+    return outcome.model_copy(update={"status": status, "seconds": seconds, **changes})

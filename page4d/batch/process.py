@@ -10,8 +10,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Lock
 
-from page4d.batch.jobs import SceneJob, Work
-from page4d.batch.outcome import SceneOutcome, SceneStatus, not_begun, outcome_of
+from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_begun, outcome_of
 from page4d.errors import InterruptedRunError
 from page4d.inference.progress import Observer
 from page4d.scene.records import Notice

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from page4d.batch.jobs import SceneJob, Work
-from page4d.batch.outcome import SceneOutcome, SceneStatus, not_begun, outcome_of
+from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_begun, outcome_of
 from page4d.choices import Preprocess
 from page4d.errors import CapabilityError, InputError, UsageError
 from page4d.export.run_record import RunRecord

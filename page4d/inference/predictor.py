@@ -26,9 +26,14 @@ from page4d.predictions import Predictions
 from page4d.refinement.refine import refine
 from page4d.scene.records import FrameBatch, Scene
 from page4d.settings import NetworkOptions, ReconstructSettings
-from page4d.weights.bundled import BUNDLED_NAME, NOTICE, bundled_weights
-from page4d.weights.loading import load_network
-from page4d.weights.placement import choose_device, choose_precision
+from page4d.weights.loading import (
+    BUNDLED_NAME,
+    BUNDLED_NOTICE,
+    bundled_weights,
+    choose_device,
+    choose_precision,
+    load_network,
+)
 
 PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Names of precisions in options and in `run.json`."""
@@ -362,7 +367,7 @@ def _trained(options: NetworkOptions, device: torch.device, precision: torch.dty
             weights=loaded.info.path.name,
             sha256=loaded.info.sha256,
             licence=loaded.info.licence,
-            notice=NOTICE if is_bundled else "",
+            notice=BUNDLED_NOTICE if is_bundled else "",
         ),
         ood_limits=None if limits is None else OODLimits.from_json(limits),
     )

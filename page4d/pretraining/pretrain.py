@@ -25,8 +25,7 @@ from page4d.training.engine.session import RunRequest, Session, find_resumed, op
 from page4d.training.engine.step import StepResult, autocast, optimize
 from page4d.training.engine.step_plan import Budget, Position, begin_decay, fraction_done, rate_at
 from page4d.training.supervised.curve import draw_losses
-from page4d.weights.store import save_tensors
-from page4d.weights.stream import TensorSpec
+from page4d.weights.store import TensorSpec, save_tensors
 
 _BUDGET_OPTIONS = "--steps or --until-seconds"
 _MEMORY_HINT = "use a smaller --batch, or a smaller encoder"

@@ -1,19 +1,20 @@
-"""Runs of networks on the meta device that record FLOPs and memory."""
+"""Runs of networks on the meta device that record shapes, FLOPs and memory of torch operations."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from page4d.profiling.memory import StorageTracker
-from page4d.profiling.meta_kernels import flops_of, result_of
 
 
 class _MetaDispatch:
@@ -91,3 +92,190 @@ def meta_run(network: nn.Module) -> Iterator[MetaRun]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+_aten = torch.ops.aten
+
+
+def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return the result of an operation on the meta device; a scalar read from a tensor is 1.
+
+    Torch implements this too, but loads its compiler for it, which takes longer than all networks together. Frequent
+    operations are implemented here; views and rare operations are left to torch.
+    """
+    rule = _RULES.get(function.overloadpacket)
+    if rule is not None:
+        return rule(*args, **kwargs)
+    if function._schema.is_mutable:
+        return args[0]
+    if torch.Tag.pointwise in function.tags:
+        return _pointwise(function.overloadpacket, args)
+    return function(*args, **kwargs)
+
+
+def flops_of(function: Any, args: Sequence[Any], result: Any) -> int:
+    """Return the FLOPs of a matrix product, a convolution or attention; other operations count as 0."""
+    formula = _FLOPS.get(function.overloadpacket)
+    return 0 if formula is None else formula(result, *args)
+
+
+def _pointwise(packet: Any, args: Sequence[Any]) -> Tensor:
+    tensors = [value for value in args if isinstance(value, Tensor)]
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    if packet in _COMPARISONS:
+        dtype = torch.bool
+    elif not dtype.is_floating_point and any(isinstance(value, float) for value in args):
+        dtype = torch.get_default_dtype()
+    whole = next((tensor for tensor in tensors if tensor.shape == shape), None)
+    return tensors[0].new_empty(shape, dtype=dtype) if whole is None else _empty_like(whole, dtype)
+
+
+def _empty_like(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty tensor with the same memory order of axes, so that later reshapes copy as in a real run."""
+    strides = values.stride()
+    order = sorted(range(values.ndim), key=lambda axis: -strides[axis]) if all(strides) else range(values.ndim)
+    return torch.empty_permuted(values.shape, tuple(order), dtype=dtype or values.dtype, device="meta")
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape)
+
+
+def _attention(query: Tensor, _key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, length = query.shape[:3]
+    return _empty(query, batch, length, heads, value.shape[3]).transpose(1, 2), _empty(query, batch, length, heads)
+
+
+def _layer_norm(tokens: Tensor, normalized: Sequence[int], *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    kept = (*tokens.shape[: -len(normalized)], *(1 for _ in normalized))
+    return _empty(tokens, *tokens.shape), _empty(tokens, *kept), _empty(tokens, *kept)
+
+
+def _group_norm(
+    maps: Tensor, _weight: Any, _bias: Any, frames: int, _channels: int, _positions: int, groups: int, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_like(maps), _empty(maps, frames, groups), _empty(maps, frames, groups)
+
+
+def _convolution(
+    maps: Tensor, weight: Tensor, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *__: Any
+) -> Tensor:
+    kernels = [(kernel - 1) * spacing + 1 for kernel, spacing in zip(weight.shape[2:], dilation, strict=True)]
+    sides = zip(maps.shape[2:], kernels, stride, padding, strict=True)
+    if transposed:
+        enlarged = [(side - 1) * step - 2 * margin + kernel for side, kernel, step, margin in sides]
+        return _empty(maps, maps.shape[0], weight.shape[1], *enlarged)
+    reduced = [(side + 2 * margin - kernel) // step + 1 for side, kernel, step, margin in sides]
+    return _empty(maps, maps.shape[0], weight.shape[0], *reduced)
+
+
+def _resample(maps: Tensor, size: Sequence[int], *_: Any, **__: Any) -> Tensor:
+    return _empty(maps, *maps.shape[:2], *size)
+
+
+def _pool(maps: Tensor, kernel: Sequence[int], *_: Any) -> Tensor:
+    """Pool over windows that do not overlap."""
+    return _empty(maps, *maps.shape[:2], *(side // width for side, width in zip(maps.shape[2:], kernel, strict=True)))
+
+
+def _pixel_shuffle(maps: Tensor, factor: int) -> Tensor:
+    frames, channels, rows, columns = maps.shape
+    return _empty(maps, frames, channels // factor**2, factor * rows, factor * columns)
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+    return tensors[0].new_empty(shape, dtype=reduce(torch.promote_types, (tensor.dtype for tensor in tensors)))
+
+
+def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return _cat([tensor.unsqueeze(dim) for tensor in tensors], dim)
+
+
+def _repeat(values: Tensor, counts: Sequence[int]) -> Tensor:
+    return _empty(values, *(side * count for side, count in zip(values.shape, counts, strict=True)))
+
+
+def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    chosen = range(values.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    reduced = {axis % values.ndim for axis in chosen}
+    kept = [
+        1 if axis in reduced else side for axis, side in enumerate(values.shape) if keepdim or axis not in reduced
+    ]
+    return _empty(values, *kept)
+
+
+def _sort(values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    return _empty_like(values), _empty_like(values, torch.long)
+
+
+def _norm(values: Tensor, _: Any, dims: Any = None, keepdim: bool = False, **__: Any) -> Tensor:
+    return _reduce(values, dims, keepdim)
+
+
+def _index(values: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """Index along consecutive axes."""
+    before = next(axis for axis, index in enumerate(indices) if index is not None)
+    found = np.broadcast_shapes(*(index.shape for index in indices if index is not None))
+    return _empty(values, *values.shape[:before], *found, *values.shape[len(indices) :])
+
+
+def _same(values: Tensor, *_: Any, **__: Any) -> Tensor:
+    return _empty_like(values)
+
+
+def _clone(values: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+    return _empty_like(values) if memory_format is torch.preserve_format else _empty(values, *values.shape)
+
+
+def _small_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a rule that computes a small table on the CPU for its shape and type."""
+    return lambda *args, **kwargs: _meta(function(*args, **kwargs | {"device": "cpu"}))
+
+
+def _meta(values: Tensor) -> Tensor:
+    return torch.empty(values.shape, dtype=values.dtype, device="meta")
+
+
+_COMPARISONS = frozenset((_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isfinite))
+_RULES: dict[Any, Callable[..., Any]] = {
+    _aten._local_scalar_dense: lambda _: 1.0,
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten.addmm: lambda _, one, other, **__: _empty(one, one.shape[0], other.shape[1]),
+    _aten.mm: lambda one, other: _empty(one, one.shape[0], other.shape[1]),
+    _aten.bmm: lambda one, other: _empty(one, *one.shape[:2], other.shape[2]),
+    _aten.convolution: _convolution,
+    _aten.native_layer_norm: _layer_norm,
+    _aten.native_group_norm: _group_norm,
+    _aten.upsample_bilinear2d: _resample,
+    _aten._upsample_bicubic2d_aa: _resample,
+    _aten.avg_pool2d: _pool,
+    _aten.pixel_shuffle: _pixel_shuffle,
+    _aten.cat: _cat,
+    _aten.stack: _stack,
+    _aten.repeat: _repeat,
+    _aten.index: _index,
+    _aten.arange: _small_table(torch.arange),
+    _aten.linspace: _small_table(torch.linspace),
+    **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any), _reduce),
+    _aten.var_mean: lambda *args, **kwargs: (_reduce(*args, **kwargs), _reduce(*args, **kwargs)),
+    _aten.linalg_vector_norm: _norm,
+    _aten.sort: _sort,
+    _aten.gather: lambda values, _, indices, **__: _empty(values, *indices.shape),
+    **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.linalg_cross), _same),
+    **dict.fromkeys((_aten.zeros_like, _aten.ones_like), _same),
+    _aten.clone: _clone,
+}
+_FLOPS: dict[Any, Callable[..., int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value, *__: (
+        2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+    ),
+    _aten.addmm: lambda result, _, one, __: 2 * result.numel() * one.shape[-1],
+    _aten.mm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
+    _aten.bmm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
+    _aten.convolution: lambda result, maps, weight, *more: (
+        2 * (maps if more[4] else result).numel() * weight[0].numel()
+    ),
+}

@@ -1,4 +1,6 @@
-"""Profile of a network at any size, from a run on the meta device."""
+"""Profile of a network at any size and stage by stage, from a run on the meta device."""
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -8,12 +10,33 @@ from page4d.errors import UsageError
 from page4d.layers.embed import patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import Conditioning
-from page4d.models.config import FullAttention, NetworkConfig, SparseStrategy
+from page4d.models.config import FullAttention, MaskRule, NetworkConfig, SparseStrategy
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.schedule import Step
 from page4d.models.sparse import cell_counts, dilated_neighbours
 from page4d.profiling.meta_run import meta_run, on_meta_device
-from page4d.profiling.network_stages import network_stages
-from page4d.profiling.table import Profile, ProfileBuilder
+from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage, num_parameters
+
+_ENCODERS = {"dinov2": "DINOv2", "vit": "ViT", "swin": "Swin", "twins": "Twins-SVT", "navit": "NaViT"}
+"""Names of the encoders in their papers, by kind of configuration."""
+
+_MERGED = {
+    Step.FRAME: "B*T*V N",
+    Step.VIEW: "B*T V*N",
+    Step.TIME: "B*V T*N",
+    Step.GLOBAL: "B T*V*N",
+    Step.CROSS: "B T*V*N",
+}
+_RANGE = {
+    Step.FRAME: "one image",
+    Step.VIEW: "fixed t",
+    Step.TIME: "fixed v",
+    Step.GLOBAL: "all images",
+    Step.CROSS: "same t or same v",
+}
+"""Tokens that a step attends to."""
+
+_NetworkProfile = ProfileBuilder[ViewTimeNetwork]
 
 
 def profile_network(
@@ -50,6 +73,18 @@ def profile_network(
     symbols = _symbols(network, (batch, times, views), grid)
     builder = ProfileBuilder(network=network, run=run, symbols=symbols)
     return builder.profile(network_stages(builder))
+
+
+def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:
+    """Return all stages; their parameters add up to those of the network."""
+    return (
+        *_encoding(builder),
+        *_inputs(builder),
+        *_mask(builder),
+        *_trunk(builder),
+        *_sparse(builder),
+        *_heads(builder),
+    )
 
 
 def _conditioning(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) -> Conditioning:
@@ -93,3 +128,119 @@ def _symbols(network: ViewTimeNetwork, leading: tuple[int, int, int], grid: tupl
         else:
             symbols["M"] = config.sparse.memory_tokens
     return symbols
+
+
+def _encoding(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    tokens, part = builder.network.aggregator.special, "encoding"
+    yield builder.stage(part, "1 normalized images", "B T V 3 H W")
+    yield builder.stage(part, "2 images in one batch", "B*T*V 3 H W")
+    if isinstance(builder.network.config.encoder, StemConfig):
+        yield builder.stage(part, "3 fine feature map (first convolution)", "B*T*V F H/2 W/2", "encoder.fine")
+        rest = ("encoder.middle", "encoder.coarse", "encoder.coarse_norm", "encoder.blocks", "encoder.norm")
+        yield builder.stage(part, "3 patch tokens (convolutions and blocks)", "B*T*V P C", *rest)
+    else:
+        name = _ENCODERS[builder.network.config.encoder.kind]
+        yield builder.stage(part, f"3 patch tokens ({name})", "B*T*V P C", "encoder")
+    yield builder.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
+    yield builder.stage(part, "5 concatenated tokens", "B*T*V R+P C")
+    yield builder.stage(part, "6 tokens per image", "B T V R+P C")
+    if tokens.camera_token is not None:
+        yield builder.stage(part, "7 camera token", "B T V 1+R+P C", parameters=tokens.camera_token.numel())
+
+
+def _inputs(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    network, part = builder.network, "inputs"
+    if network.matching is not None:
+        yield builder.stage(part, "match scores with the cells of G images", "B T V P Q", "matching")
+    if network.ray_embedding is not None:
+        yield builder.stage(part, "ray embedding of known cameras", "B T V P C", "ray_embedding")
+    if network.triangulation is not None:
+        yield builder.stage(part, "triangulated matches", "B T V P C", "triangulation")
+
+
+def _mask(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    mask, aggregator, part = builder.network.config.mask, builder.network.aggregator, "mask"
+    if mask is None or aggregator.dynamic is None or aggregator.mask_bias is None:
+        return
+    gates = [
+        f"aggregator.dynamic.{name}" for name in ("alpha_gate", "beta_gate") if hasattr(aggregator.dynamic, name)
+    ]
+    scalars = sum(parameter.numel() for parameter in aggregator.dynamic.parameters(recurse=False))
+    yield builder.stage(part, f"predicted mask ({mask.head} head)", "B T V gh gw", "aggregator.dynamic.head")
+    name = "mask, fused with the external mask"
+    yield builder.stage(part, name, "B T V P", *gates, parameters=scalars)
+    layers = _listed(mask.layers)
+    for step in builder.network.config.schedule:
+        if mask.rule is MaskRule.LAMBDA or step.across_views:
+            name = f"mask bias of {step}-attention, {layers}"
+            yield builder.stage(part, name, _MERGED[step])
+    scalars = num_parameters(aggregator.mask_bias)
+    if scalars:
+        name = "weights (lambda) of the mask bias"
+        yield builder.stage(part, name, f"{scalars}", "aggregator.mask_bias")
+
+
+def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    config, aggregator, part = builder.network.config, builder.network.aggregator, "trunk"
+    hidden = (
+        f"{config.mlp_ratio:g}*C" if config.mlp_ratio % 1 == 0 else f"{int(config.mlp_ratio * builder.symbols['C'])}"
+    )
+    for step in config.schedule:
+        groups, length = _MERGED[step].split()
+        name = f"{step}-attention ({_RANGE[step]}), {config.depth} layers"
+        yield builder.stage(part, name, f"{groups} {length} C", f"aggregator.blocks.{step}")
+        yield builder.stage(part, f"{step}-attention: q, k, v", f"3 {groups} h {length} d")
+        yield builder.stage(part, f"{step}-attention: hidden layer of the MLP", f"{groups} {length} {hidden}")
+        yield builder.stage(part, f"{step}-attention: tokens per image", "B T V N C")
+    if config.epipolar is not None:
+        name = f"epipolar prior of view-attention, {_listed(config.epipolar.layers)}"
+        yield builder.stage(part, name, "B*T V*N V*N")
+    for stream in aggregator.stream_blocks:
+        name = f"own blocks of the {stream} stream"
+        yield builder.stage(part, name, "B T V N C", f"aggregator.stream_blocks.{stream}")
+    if aggregator.time is not None:
+        name = f"relative time ({config.time_encoding}): one gate per layer"
+        yield builder.stage(part, name, f"{config.depth}", "aggregator.time")
+    if config.dense_layers:
+        name = f"outputs of both steps for the heads, {_listed(config.dense_layers)}"
+        yield builder.stage(part, name, "B T V N 2*C")
+
+
+def _sparse(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    sparse, part = builder.network.config.sparse, "sparse"
+    if sparse is None:
+        return
+    yield builder.stage(part, f"{sparse.strategy} attention after {_listed(sparse.layers)}", "B T*V*N C")
+    keys = {
+        SparseStrategy.LANDMARK: ("keys: special tokens and landmarks", "B T*V*L C"),
+        SparseStrategy.DILATED: ("keys: tokens of at most E images", "B E*N C"),
+        SparseStrategy.MEMORY: ("memory tokens", "B M C"),
+    }
+    yield builder.stage(part, *keys[sparse.strategy])
+    yield builder.stage(part, "tokens per image", "B T V N C", "aggregator.sparse")
+
+
+def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    rows = (
+        ("pose encodings (t, quaternion, fov)", "B T V 9", "camera_head"),
+        ("depth", "B T V H W 1", "depth_head"),
+        ("world points", "B T V H W 3", "point_head"),
+        ("patch rays", "B T V gh gw 3", "ray_head"),
+        ("motion log-odds", "B T V H W", "motion_head"),
+    )
+    for name, symbolic, head in rows:
+        if getattr(builder.network, head) is not None:
+            yield builder.stage("heads", name, symbolic, head)
+    if builder.network.frame_head is not None:
+        point, confidence, camera = (f"frame_head.{name}_decoder" for name in ("point", "confidence", "camera"))
+        yield builder.stage("heads", "camera-frame points", "B T V H W 3", point, "frame_head.point_out")
+        yield builder.stage("heads", "confidence", "B T V H W", confidence, "frame_head.confidence_out")
+        yield builder.stage("heads", "camera-to-world poses", "B T V 4 4", camera, "frame_head.pose")
+
+
+def _listed(layers: tuple[int, ...]) -> str:
+    """Name layers, consecutive ones as a range."""
+    first, last = layers[0], layers[-1]
+    if len(layers) > 2 and layers == tuple(range(first, last + 1)):
+        return f"layers {first}-{last}"
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from page4d.errors import WeightsError
 from page4d.weights.keymap import KeyMap, target_name
-from page4d.weights.stream import TensorSpec
+from page4d.weights.store import TensorSpec
 
 
 class Tag(StrEnum):

@@ -15,7 +15,7 @@ from page4d.models.config import CameraHeadConfig, DPTHeadConfig, FrameHeadConfi
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.weights.families import FAMILIES, Family
 from page4d.weights.published import PUBLISHED, EncoderSettings, Pi3Settings, Settings, VGGTSettings
-from page4d.weights.stream import TensorSpec
+from page4d.weights.store import TensorSpec
 
 Specs = Mapping[str, TensorSpec]
 

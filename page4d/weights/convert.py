@@ -22,8 +22,7 @@ from page4d.weights.families import FAMILIES, Family, recognize, titles
 from page4d.weights.published import Settings
 from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
 from page4d.weights.sources import TensorSource, open_source
-from page4d.weights.store import describe_encoder, save_tensors
-from page4d.weights.stream import TensorSpec
+from page4d.weights.store import TensorSpec, describe_encoder, save_tensors
 from page4d.weights.view_time import ViewTimeOptions, copied_tensors
 
 _CONSTANTS = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_DEVIATION}

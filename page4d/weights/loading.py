@@ -1,4 +1,4 @@
-"""Loading of networks and encoders from weights files, at a given precision."""
+"""Loading of networks and encoders from weights files, at a given device and precision; the bundled network."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,19 +12,27 @@ from torch import Tensor, nn
 
 from page4d.choices import Precision
 from page4d.encoders.build import EncoderConfig, build_encoder
-from page4d.errors import WeightsError
+from page4d.errors import CapabilityError, UsageError, WeightsError
 from page4d.layers.block import Block, MixerBlock
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput, RigOutput
-from page4d.weights.bundled import bundled_weights
 from page4d.weights.file_type import FETCH_AGAIN
-from page4d.weights.placement import choose_device, choose_precision
 from page4d.weights.store import WeightsInfo, describe_encoder, describe_weights
 
 _HALVES = (torch.float16, torch.bfloat16)
+
+DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+
+BUNDLED_NOTICE = "a demonstration network, trained on synthetic scenes alone: for real footage pass --weights"
+"""Notice shown whenever the bundled network is used."""
+
+BUNDLED_NAME = "mv-demo 1.0"
+"""Name and version of the bundled network."""
+
+_BUNDLED_FILE = Path(__file__).parent / "files" / "mv-demo.safetensors"
 
 
 class HalfPrecisionNetwork(ViewTimeNetwork):
@@ -152,6 +160,56 @@ def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo
     encoder = network.get_submodule("encoder")
     encoder.load_state_dict({key: value for key, value in tensors.items() if not key.startswith("head.")})
     return loaded.info
+
+
+def choose_device(name: str | torch.device = "auto") -> torch.device:
+    """Return a device by name; `auto` is a GPU if there is one.
+
+    Raises:
+        UsageError: if the name is not that of a device.
+        CapabilityError: if this machine has no such device, or its type is not supported.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"no device is called '{name}'", "give auto, cpu, cuda or cuda:N") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise CapabilityError(f"no CUDA device is available (torch {torch.__version__})", "use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise CapabilityError(f"there is no {name}: {torch.cuda.device_count()} CUDA devices", "use another index")
+    if device.type not in ("cpu", "cuda"):
+        raise CapabilityError(f"device '{name}' is not supported", "use cpu or cuda")
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> torch.dtype:
+    """Return the precision of a name on a device.
+
+    Raises:
+        UsageError: if the name is not that of a precision.
+    """
+    if name not in list(Precision):
+        raise UsageError(f"no precision is called '{name}'", f"choose from {', '.join(Precision)}")
+    if name == Precision.AUTO:
+        fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if fast else torch.float32
+    return DTYPES[Precision(name)]
+
+
+def bundled_weights() -> Path:
+    """Return the file of the network that is used by default.
+
+    Raises:
+        WeightsError: if this installation lacks it.
+    """
+    if not _BUNDLED_FILE.is_file():
+        raise WeightsError(
+            f"the bundled weights are missing: '{_BUNDLED_FILE}'",
+            "reinstall page4d, pass --weights FILE, or --untrained to test without trained weights",
+        )
+    return _BUNDLED_FILE
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

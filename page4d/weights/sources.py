@@ -17,7 +17,7 @@ from torch import Tensor
 
 from page4d.errors import WeightsError
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
-from page4d.weights.stream import DTYPES_BY_CODE, TensorSpec
+from page4d.weights.store import DTYPES_BY_CODE, TensorSpec
 
 _WRAPPERS = ("model", "state_dict")
 """Keys of training checkpoints that hold the tensors, next to the optimizer state and the like."""

@@ -9,7 +9,7 @@ from page4d.settings import NetworkOptions
 from page4d_cli import console, options
 
 if TYPE_CHECKING:
-    from page4d.benchmark.grid import Measurement
+    from page4d.benchmark import Measurement
 
 
 def benchmark(
@@ -35,7 +35,7 @@ def benchmark(
 
     import torch
 
-    from page4d.benchmark.grid import draw_grid, measure_grid
+    from page4d.benchmark import draw_grid, measure_grid
     from page4d.export.maps import write_png
     from page4d.inference.network_cost import Extent, network_cost
     from page4d.inference.predictor import build_predictor

@@ -123,7 +123,7 @@ def convert_weights(
         report_document,
         write_conversion,
     )
-    from page4d.weights.placement import DTYPES
+    from page4d.weights.loading import DTYPES
 
     check_output(out, overwrite=overwrite)
     _check_report(report, [out, *sources], overwrite=overwrite)

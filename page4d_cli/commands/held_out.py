@@ -47,9 +47,7 @@ def held_out(
     from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
     from page4d.training.validation.validation import evaluate_all, network_predictors
     from page4d.training.validation.validation_metrics import METRICS
-    from page4d.weights.bundled import bundled_weights
-    from page4d.weights.loading import load_network
-    from page4d.weights.placement import choose_device, choose_precision
+    from page4d.weights.loading import bundled_weights, choose_device, choose_precision, load_network
 
     names = [name.strip() for name in families.split(",")]
     unknown = [name for name in names if name not in list(SceneFamily)]

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from page4d.batch.jobs import SceneJob, scene_jobs
-from page4d.batch.outcome import BatchRecord, SceneStatus, not_begun
+from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, not_begun, scene_jobs
 from page4d.batch.process import in_a_process
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.scene.records import Notice

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from page4d.weights import load_network
 from page4d.weights.loading import load_encoder
-from page4d.weights.stream import write_tensors
+from page4d.weights.store import write_tensors
 from tests.encoders.recorded import load_recorded
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vggt_c.safetensors"

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from page4d.weights.published import Settings, read_settings
-from page4d.weights.stream import TensorSpec
+from page4d.weights.store import TensorSpec
 
 INSIDE = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"

@@ -15,8 +15,7 @@ from page4d.synthetic.sampler import SceneFamily
 from page4d.training.validation.baselines import MEAN, baselines
 from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
 from page4d.training.validation.validation import NETWORK, evaluate_all, network_predictors
-from page4d.weights import bundled
-from page4d.weights.bundled import bundled_weights
+from page4d.weights.loading import bundled_weights
 from page4d.weights.store import describe_weights
 
 CPU = torch.device("cpu")
@@ -66,7 +65,7 @@ def test_noise_is_out_of_distribution_and_training_scenes_are_not(network, truth
 
 
 def test_a_missing_file_is_reported(monkeypatch, tmp_path):
-    monkeypatch.setattr(bundled, "_FILE", tmp_path / "lost.safetensors")
+    monkeypatch.setattr("page4d.weights.loading._BUNDLED_FILE", tmp_path / "lost.safetensors")
     with pytest.raises(WeightsError, match="the bundled weights are missing") as caught:
         bundled_weights()
     assert "--weights FILE" in caught.value.hint

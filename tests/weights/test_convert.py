@@ -17,7 +17,7 @@ from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.weights import load_network
 from page4d.weights.accounting import Tag
 from page4d.weights.convert import ConvertSettings, check_output, plan_conversion, report_document, write_conversion
-from page4d.weights.stream import TensorSpec, write_tensors
+from page4d.weights.store import TensorSpec, write_tensors
 
 
 def converted(source: Path, given: Checkpoint, out: Path, **settings: object):

@@ -18,7 +18,7 @@ from page4d.weights.families import Family, recognize
 from page4d.weights.keymap import Rule
 from page4d.weights.published import PUBLISHED, read_settings
 from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, network_blueprint
-from page4d.weights.stream import TensorSpec
+from page4d.weights.store import TensorSpec
 from page4d.weights.view_time import ViewTimeOptions
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV

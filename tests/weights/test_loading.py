@@ -16,8 +16,7 @@ from page4d.models import PRESETS, build_network
 from page4d.models.config import MaskFusion, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.weights import load_network, save_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.loading import HalfPrecisionNetwork
-from page4d.weights.placement import choose_device
+from page4d.weights.loading import HalfPrecisionNetwork, choose_device
 
 
 def converted(given: Checkpoint, folder: Path, **settings: object) -> Path:

@@ -21,7 +21,7 @@ from page4d.weights.architectures import read_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families import Family
 from page4d.weights.recipes import network_blueprint
-from page4d.weights.stream import TensorSpec
+from page4d.weights.store import TensorSpec
 from page4d.weights.view_time import ViewTimeOptions
 
 GRID, NUM_SPECIAL, WIDTH = (2, 3), 5, 32

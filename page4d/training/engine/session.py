@@ -18,7 +18,7 @@ from page4d.training.engine.logs import Log, MetricsFile, SilentObserver, Tensor
 from page4d.training.engine.loop import LoopContext
 from page4d.training.engine.step import LoopState
 from page4d.training.engine.step_plan import Budget, is_finished
-from page4d.weights.placement import choose_device, choose_precision
+from page4d.weights.loading import choose_device, choose_precision
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,0 @@
-"""Measured against predicted memory and time of networks on a device."""
