@@ -18,8 +18,7 @@ from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.time_axis import join_times, slice_times
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import FrameBatch, FrameReader, FrameSource, Image, PairedFrames, Scene, View, ViewCamera
-from page4d.scene.resample import resample, resize
-from page4d.scene.undistort import undistortion_map
+from page4d.scene.resample import resample, resize, undistortion_map
 
 PADDING_RGB = (0.485, 0.456, 0.406)
 """Colour of the padding: the mean that networks of this family subtract, so that normalized padding is zero.

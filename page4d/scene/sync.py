@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from page4d.errors import InputError, UsageError
 from page4d.scene.audio import MAX_SECOND_PEAK, MIN_SCORE, correlate_audio
+from page4d.scene.files import ParseError, first_violation, parse_json, parse_toml
 from page4d.scene.records import Clock, FrameSource, Level, Notice
-from page4d.scene.structured_text import ParseError, first_violation, parse_json, parse_toml
 from page4d.scene.timeline import timing
 from page4d.scene.video import VideoSource
 

@@ -1,10 +1,13 @@
 """Synthetic capture of one rig: a `Scene` whose frames are rendered on demand, and its true `Predictions`."""
 
 import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Annotated
 
+import cv2
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, UInt8
@@ -19,16 +22,13 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.io.config import config_record
 from page4d.predictions import Predictions
-from page4d.scene.records import Clock, Scene, View, ViewCamera
+from page4d.scene.records import Clock, FrameReader, Image, Scene, View, ViewCamera
 from page4d.synthetic.appearance import Appearance, develop, plain_appearance, sample_appearance
-from page4d.synthetic.camera_rigs import RigSpec, build_rig, sample_rig
+from page4d.synthetic.camera_rigs import Rig, RigSpec, build_rig, sample_rig
 from page4d.synthetic.flow import Flow, exact_flow
 from page4d.synthetic.furnish import sample_world
-from page4d.synthetic.render import render
-from page4d.synthetic.rig import Rig
+from page4d.synthetic.render import render, render_rolling
 from page4d.synthetic.rng import Rng
-from page4d.synthetic.rolling import render_rolling
-from page4d.synthetic.source import RenderedSource
 from page4d.synthetic.world import World
 from page4d.synthetic.world_spec import build_world
 
@@ -246,6 +246,43 @@ class Frame:
 def quantize(image: Float[Tensor, "3 H W"]) -> UInt8[np.ndarray, "H W 3"]:
     """Quantize RGB in [0, 1] to 8 bits."""
     return np.ascontiguousarray(torch.round(image * 255).to(torch.uint8).movedim(-3, -1).numpy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderedSource:
+    """Frames of one view; `render` returns the RGB pixels of a frame given its index.
+
+    `label` names the source in messages, `size` is (height, width), `frame_times` are seconds from the first frame.
+    """
+
+    label: str
+    size: tuple[int, int]
+    frame_times: NDArray[np.float64]
+    render: Callable[[int], Image]
+
+    @property
+    def codec(self) -> str:
+        """Name of the storage format."""
+        return "rendered"
+
+    def open(self, size: tuple[int, int] | None = None) -> AbstractContextManager[FrameReader]:
+        """Return a reader of frames, resized to `size` (height, width) if given."""
+        return nullcontext(_RenderedReader(render=self.render, size=size or self.size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RenderedReader:
+    render: Callable[[int], Image]
+    size: tuple[int, int]
+
+    def read(self, indices: Sequence[int]) -> Iterator[Image]:
+        """Yield the frames at `indices`."""
+        for index in indices:
+            frame = self.render(index)
+            if self.size == frame.shape[:2]:
+                yield frame
+            else:
+                yield np.asarray(cv2.resize(frame, self.size[::-1], interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
 def _on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:

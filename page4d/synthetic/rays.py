@@ -1,5 +1,6 @@
-"""Ray casting in packets of coherent rays: conservative culling of objects per packet, then exact intersections."""
+"""Ray casting in packets: conservative culling of objects per packet, then exact closed-form intersections."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -7,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from page4d.synthetic.intersection import INTERSECT, NO_HIT, Coordinates, slabs
 from page4d.synthetic.world import Shape, Snapshots
 
 CANDIDATES_PER_BATCH = 2**16
@@ -18,6 +18,14 @@ _SLACK = 1e-3
 
 _MISS = 1e9
 """Distance above which a ray has hit nothing."""
+
+Coordinates = tuple[Tensor, Tensor, Tensor]
+
+NO_HIT = 1e30
+"""Distance of a ray that hits nothing."""
+
+_STEEP = 1e18
+"""Limit of reciprocal directions, so that products with sizes stay finite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,44 +112,6 @@ def split(
     return smaller, _cull_boxes(snapshots, smaller, candidates.for_packets(parents, count), max_distance)
 
 
-def _cull_boxes(snapshots: Snapshots, packets: RayPackets, candidates: Candidates, max_distance: float) -> Candidates:
-    """Keep the candidates whose bounding boxes the packets' cones may hit.
-
-    Every box is enlarged by the width of the cone at the box's far end: if any ray hits the object, the axis of the
-    cone hits the enlarged box.
-    """
-    axis, spread, longest = packets.cone
-    matrix, offset, length, unit = _object_transforms(snapshots, candidates.instance)
-    origin = _transform(matrix, packets.origin.index_select(1, candidates.packet))
-    direction = _transform(matrix, axis.index_select(1, candidates.packet))
-    x, y, z = (part + shift for part, shift in zip(origin, offset, strict=True))
-    far = max_distance * longest.index_select(0, candidates.packet)
-    reach = (torch.stack([x, y, z]) * unit).square().sum(0).sqrt() + snapshots.radius.flatten().index_select(
-        0, candidates.instance
-    )
-    width = torch.minimum(reach, far) * spread.index_select(0, candidates.packet) + _SLACK
-    wide = width / unit
-    entry, leave = slabs((1 + wide[0], length + wide[1], 1 + wide[2]), (x, y, z), direction)
-    return candidates[((entry <= leave) & (leave > 0) & (entry < far + _SLACK)).nonzero()[:, 0]]
-
-
-def _cull_spheres(snapshots: Snapshots, packets: RayPackets, max_distance: float) -> Bool[Tensor, "K N"]:
-    """Return which bounding spheres overlap the cones of packets; every instant has the same number of packets."""
-    instants = len(snapshots.shape)
-    axis, spread, longest = packets.cone
-    ray, start = (part.T.reshape(instants, -1, 3) for part in (axis, packets.origin))
-    spread, longest = (part.reshape(instants, -1, 1) for part in (spread, longest))
-    center, radius = snapshots.center.transpose(1, 2), snapshots.radius[:, None]
-    along = ray @ center - (ray * start).sum(-1, keepdim=True)
-    apart = start.square().sum(-1, keepdim=True) - 2 * start @ center + snapshots.center.square().sum(-1)[:, None]
-    limit = max_distance * longest + radius
-    wide = radius + spread * torch.minimum(along + radius, limit)
-    # Cancellation in `apart` grows with the distance; the relative and absolute slack cover it.
-    touched = apart * (1 - 1e-5) - along * along <= wide * wide + _SLACK
-    touched &= (along > -radius) & (along < limit) & (snapshots.shape >= Shape.BOX)[:, None]
-    return touched.flatten(0, 1)
-
-
 def closest_hit(
     snapshots: Snapshots, packets: RayPackets, candidates: Candidates
 ) -> tuple[Float[Tensor, "K P"], Int[Tensor, "K P"]]:
@@ -186,6 +156,101 @@ def background(snapshots: Snapshots, packets: RayPackets) -> Float[Tensor, "K P"
     ground = (-packets.origin[1, :, None] / direction[1]).clamp(max=NO_HIT)
     ground = torch.nn.functional.threshold(ground, 0.0, NO_HIT)
     return torch.where(outdoors.index_select(0, first)[:, None], ground, wall)
+
+
+def slabs(half: tuple[Tensor | float, ...], origin: Coordinates, direction: Coordinates) -> tuple[Tensor, Tensor]:
+    """Return the distances at which rays enter the last and leave the first of the three slabs of a box.
+
+    Source: Kay & Kajiya, "Ray tracing complex scenes" (1986), section 2.
+    """
+    entries, exits = [], []
+    for size, start, along in zip(half, origin, direction, strict=True):
+        inverse = along.reciprocal().clamp(-_STEEP, _STEEP)
+        middle, reach = start * inverse, inverse.abs() * size
+        entries.append(middle + reach)
+        exits.append(reach - middle)
+    entry = torch.maximum(torch.maximum(-entries[0], -entries[1]), -entries[2])
+    return entry, torch.minimum(torch.minimum(exits[0], exits[1]), exits[2])
+
+
+def valid_hits(distance: Tensor, missed_by: Tensor) -> Tensor:
+    """Return positive distances where `missed_by` is at most 0, else `NO_HIT` or more."""
+    found = torch.add(distance, missed_by.clamp(min=0), alpha=NO_HIT)
+    return torch.nn.functional.threshold(found, 0.0, NO_HIT)
+
+
+def intersect_box(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
+    """Intersect rays that start outside with the box from -1 to 1."""
+    entry, leave = slabs((1.0, 1.0, 1.0), origin, direction)
+    return valid_hits(entry, entry - leave)
+
+
+def intersect_sphere(origin: Coordinates, direction: Coordinates) -> Float[Tensor, "K P"]:
+    """Intersect rays that start outside with the sphere of radius 1."""
+    return valid_hits(*_intersect_round(origin, direction))
+
+
+def intersect_capsule(origin: Coordinates, direction: Coordinates, length: Tensor) -> Float[Tensor, "K P"]:
+    """Intersect rays that start outside with a capsule along y: its cylinder, else the cap on the same side.
+
+    A ray that starts above or below the capsule, or is parallel to y, enters the infinite cylinder behind its origin,
+    on the side that it comes from.
+
+    Source: Quilez, "Ray capsule intersection" (2016), for the choice of the cap.
+    """
+    (x, y, z), (u, v, w) = origin, direction
+    reach = length - 1
+    side, missed_by = _intersect_round((x, z), (u, w))
+    height = torch.addcmul(y, side, v)
+    beyond = height.abs() - reach
+    cap = intersect_sphere((x, y - torch.copysign(reach, height), z), direction)
+    return torch.minimum(valid_hits(side, torch.maximum(missed_by, beyond)), cap)
+
+
+INTERSECT: dict[Shape, Callable[[Coordinates, Coordinates, Tensor], Tensor]] = {
+    Shape.BOX: lambda origin, direction, _: intersect_box(origin, direction),
+    Shape.ELLIPSOID: lambda origin, direction, _: intersect_sphere(origin, direction),
+    Shape.CAPSULE: intersect_capsule,
+}
+"""Intersection by shape in the object's unit frame; the last argument is the half length of capsules."""
+
+
+def _cull_boxes(snapshots: Snapshots, packets: RayPackets, candidates: Candidates, max_distance: float) -> Candidates:
+    """Keep the candidates whose bounding boxes the packets' cones may hit.
+
+    Every box is enlarged by the width of the cone at the box's far end: if any ray hits the object, the axis of the
+    cone hits the enlarged box.
+    """
+    axis, spread, longest = packets.cone
+    matrix, offset, length, unit = _object_transforms(snapshots, candidates.instance)
+    origin = _transform(matrix, packets.origin.index_select(1, candidates.packet))
+    direction = _transform(matrix, axis.index_select(1, candidates.packet))
+    x, y, z = (part + shift for part, shift in zip(origin, offset, strict=True))
+    far = max_distance * longest.index_select(0, candidates.packet)
+    reach = (torch.stack([x, y, z]) * unit).square().sum(0).sqrt() + snapshots.radius.flatten().index_select(
+        0, candidates.instance
+    )
+    width = torch.minimum(reach, far) * spread.index_select(0, candidates.packet) + _SLACK
+    wide = width / unit
+    entry, leave = slabs((1 + wide[0], length + wide[1], 1 + wide[2]), (x, y, z), direction)
+    return candidates[((entry <= leave) & (leave > 0) & (entry < far + _SLACK)).nonzero()[:, 0]]
+
+
+def _cull_spheres(snapshots: Snapshots, packets: RayPackets, max_distance: float) -> Bool[Tensor, "K N"]:
+    """Return which bounding spheres overlap the cones of packets; every instant has the same number of packets."""
+    instants = len(snapshots.shape)
+    axis, spread, longest = packets.cone
+    ray, start = (part.T.reshape(instants, -1, 3) for part in (axis, packets.origin))
+    spread, longest = (part.reshape(instants, -1, 1) for part in (spread, longest))
+    center, radius = snapshots.center.transpose(1, 2), snapshots.radius[:, None]
+    along = ray @ center - (ray * start).sum(-1, keepdim=True)
+    apart = start.square().sum(-1, keepdim=True) - 2 * start @ center + snapshots.center.square().sum(-1)[:, None]
+    limit = max_distance * longest + radius
+    wide = radius + spread * torch.minimum(along + radius, limit)
+    # Cancellation in `apart` grows with the distance; the relative and absolute slack cover it.
+    touched = apart * (1 - 1e-5) - along * along <= wide * wide + _SLACK
+    touched &= (along > -radius) & (along < limit) & (snapshots.shape >= Shape.BOX)[:, None]
+    return touched.flatten(0, 1)
 
 
 def _rounds(packet: Int[Tensor, " L"]) -> list[Int[Tensor, " l"]]:
@@ -234,3 +299,26 @@ def _object_transforms(snapshots: Snapshots, instance: Int[Tensor, " L"]) -> tup
 def _transform(matrix: Float[Tensor, "3 3 ..."], vector: Float[Tensor, "3 ..."]) -> Coordinates:
     x, y, z = vector
     return tuple(torch.addcmul(torch.addcmul(x * r[0], y, r[1]), z, r[2]) for r in matrix)  # type: ignore[return-value]
+
+
+def _intersect_round(origin: tuple[Tensor, ...], direction: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Return entry distances into a sphere of radius 1, or an infinite cylinder for two coordinates, and miss values.
+
+    The miss value is the squared distance of the ray from the centre minus 1. Distances are computed from the point
+    of the ray closest to the centre, which preserves precision for distant origins.
+
+    Source: Haines, Guenther & Akenine-Moeller, "Precision improvements for ray/sphere intersection", in Ray Tracing
+    Gems (2019), chapter 7.
+    """
+    inverse = _dot(direction, direction).reciprocal().clamp(max=_STEEP)
+    closest = -_dot(origin, direction) * inverse
+    off = tuple(torch.addcmul(start, closest, along) for start, along in zip(origin, direction, strict=True))
+    missed_by = _dot(off, off) - 1
+    return closest - (-missed_by.clamp(max=0) * inverse).sqrt(), missed_by
+
+
+def _dot(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> Tensor:
+    total = first[0] * second[0]
+    for a, b in zip(first[1:], second[1:], strict=True):
+        total = torch.addcmul(total, a, b)
+    return total

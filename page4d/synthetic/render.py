@@ -1,4 +1,4 @@
-"""Ray-cast radiance, depth, motion masks and object indices of worlds, for all cameras at once."""
+"""Ray-cast radiance, depth, motion masks and object indices of worlds, for all cameras at once or row by row."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras
+from page4d.synthetic.camera_rigs import Rig
 from page4d.synthetic.rays import Candidates, RayPackets, closest_hit, cull
 from page4d.synthetic.shade import SHADOW_PARTS, ShadingContext, shade
 from page4d.synthetic.world import Snapshots, World
@@ -147,6 +148,37 @@ class _Rays:
         split = values.reshape(*leading, *self.count, rows, columns, *self.block)
         whole = split.movedim((-5, -4, -3, -2), (-3, -5, -2, -4)).flatten(-3).flatten(-4, -2)
         return whole[..., : self.size[0], : self.size[1]].contiguous()
+
+
+def render_rolling(
+    world: World,
+    rig: Rig,
+    times: Float[Tensor, "B T"],
+    image_size: tuple[int, int],
+    readout_s: float,
+    *,
+    supersample: int = 1,
+) -> Rendered:
+    """Render images whose rows are read out from top to bottom over `readout_s` seconds, centred on `times`.
+
+    Depth, motion and object indices of a row are those of its own instant and camera pose. The rig's cameras at
+    `times` are exact for the middle row only.
+    """
+    height, width = image_size
+    rows = torch.arange(height, dtype=times.dtype, device=times.device)
+    instants = (times[..., None] + ((rows + 0.5) / height - 0.5) * readout_s).flatten(1)
+    whole = rig.cameras(instants, image_size)
+    intrinsics = whole.intrinsics.clone()
+    intrinsics[..., 1, 2] -= rows.repeat(times.shape[1])[:, None]
+    cameras = Cameras(world_to_camera=whole.world_to_camera, intrinsics=intrinsics, image_size=(1, width))
+    rendered = render(world, cameras, instants, supersample=supersample)
+
+    def join_rows(values: Tensor) -> Tensor:
+        """Join the rows [B, T H, V, ..., 1, W] to images."""
+        split = values.reshape(len(times), times.shape[1], height, *values.shape[2:])
+        return split.transpose(2, -2).squeeze(2)
+
+    return Rendered(**{name: join_rows(value) for name, value in vars(rendered).items()})
 
 
 def _at_edges(part: Int[Tensor, "M H W"]) -> Bool[Tensor, "M H W"]:

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from page4d.synthetic.figure import Figures, Joint, Part
 from page4d.synthetic.materials import Material, Rows
-from page4d.synthetic.motion import Motion
 from page4d.synthetic.rng import Vector
 from page4d.synthetic.texture import Pattern, Texture
-from page4d.synthetic.world import ROOM_FACES, Lights, Shape, World
+from page4d.synthetic.world import ROOM_FACES, Lights, Motion, Shape, World
 
 ZERO: Vector = (0.0, 0.0, 0.0)
 UP: Vector = (0.0, -1.0, 0.0)

@@ -12,8 +12,7 @@ from page4d.geometry.camera import unproject, world_points
 from page4d.synthetic.camera_rigs import build_rig
 from page4d.synthetic.furnish import sample_world
 from page4d.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
-from page4d.synthetic.render import render
-from page4d.synthetic.rolling import render_rolling
+from page4d.synthetic.render import render, render_rolling
 from page4d.synthetic.world import Lights, Shape, Snapshots, World
 from page4d.synthetic.world_spec import build_world
 

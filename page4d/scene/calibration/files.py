@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from page4d.errors import InputError
 from page4d.scene.calibration.record import CORRECTION_HINT
-from page4d.scene.structured_text import ParseError, first_violation, parse_json
+from page4d.scene.files import ParseError, first_violation, parse_json
 
 SUPPORTED_FORMATS = (
     "supported: COLMAP, OpenCV YAML (intri.yml and extri.yml), nerfstudio (transforms.json), cameras.json, "

@@ -24,7 +24,7 @@ from page4d.scene.calibration.build import (
 )
 from page4d.scene.calibration.files import error_context, read_text, unreadable, validated
 from page4d.scene.calibration.record import CalibratedCamera, Calibration
-from page4d.scene.structured_text import ParseError, parse_toml
+from page4d.scene.files import ParseError, parse_toml
 
 _CAMERA_KEYS = frozenset({"matrix", "rotation", "translation"})
 
