@@ -10,9 +10,8 @@ from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, PatchTokens, check_multiple
 from page4d.io.config import config_record
-from page4d.layers.block import INIT_STD, Block, BlockConfig, drop_path_rates, initialise_linears
+from page4d.layers.block import INIT_STD, Block, BlockConfig, FeedForwardKind, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
-from page4d.layers.feed_forward import FeedForwardKind
 from page4d.layers.positions import resample_positions
 
 

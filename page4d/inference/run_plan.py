@@ -7,8 +7,7 @@ from page4d.choices import MaskMeaning, PointSource, Preprocess
 from page4d.errors import UsageError
 from page4d.export.open3d_runtime import load_open3d, require_open3d
 from page4d.export.points import MAX_VIEWS
-from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
-from page4d.geometry.preprocess import place_views
+from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
 from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
 from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
 from page4d.inference.metric_scale import known_distance, metric_scene

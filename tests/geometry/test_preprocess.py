@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from page4d.choices import Preprocess
 from page4d.errors import UsageError
 from page4d.geometry.camera import project
-from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.geometry.preprocess import VGGT_SIDE, budget_size, place_views
+from page4d.geometry.pixels import VGGT_SIDE, PixelTransform, budget_size, fit_views, place_views
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "preprocess_sizes.json"
 SIZES = json.loads(GOLDEN.read_text())["table"]

@@ -5,9 +5,8 @@ import torch
 
 from page4d.errors import ShapeError
 from page4d.layers.attention import Context
-from page4d.layers.block import Block, BlockConfig, DropPath, drop_path_rates
+from page4d.layers.block import Block, BlockConfig, DropPath, FeedForward, FeedForwardKind, SwiGLU, drop_path_rates
 from page4d.layers.embed import PatchEmbed, patch_grid
-from page4d.layers.feed_forward import FeedForward, FeedForwardKind, SwiGLU
 
 
 def test_parameter_names_are_those_of_public_checkpoints() -> None:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.choices import Preprocess
-from page4d.geometry.preprocess import place_views
+from page4d.geometry.pixels import place_views
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameBatch, Scene

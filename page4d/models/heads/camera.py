@@ -5,8 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.layers.block import Block, BlockConfig, initialise_linears
-from page4d.layers.feed_forward import FeedForward
+from page4d.layers.block import Block, BlockConfig, FeedForward, initialise_linears
 from page4d.models.config import CameraHeadConfig
 
 POSE_DIM = 9

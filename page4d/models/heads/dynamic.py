@@ -5,8 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.layers.block import initialise_linears
-from page4d.layers.feed_forward import FeedForward
+from page4d.layers.block import FeedForward, initialise_linears
 from page4d.models.config import MaskConfig, MaskFusion, MaskHeadKind
 
 _RELEASE_HIDDEN = 256

@@ -9,9 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.layers.block import initialise_linears
+from page4d.layers.block import FeedForward, initialise_linears
 from page4d.layers.execution import full_precision
-from page4d.layers.feed_forward import FeedForward
 from page4d.models.config import MatchConfig, MatchTarget
 from page4d.models.size_groups import Grid, SizeGroups
 
