@@ -20,7 +20,7 @@ _MIN_SCORE = float("-inf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class SparseInputs:
     """Inputs of a sparse block besides the tokens; `rope` is that of one image."""
 
     rope: RotaryTables
@@ -71,7 +71,7 @@ class SparseBlock(nn.Module):
     def forward(
         self,
         state: Float[Tensor, "B T V N C"],
-        around: Surroundings,
+        inputs: SparseInputs,
         weight: Tensor | None = None,
         memory: Float[Tensor, "B M C"] | None = None,
     ) -> tuple[Float[Tensor, "B T V N C"], Float[Tensor, "B M C"] | None]:
@@ -80,39 +80,39 @@ class SparseBlock(nn.Module):
         Keypoints add `weight` to the logits of their keys; without it they only affect the choice of landmarks.
         """
         tokens = state.flatten(1, 3)
-        key = self._key_bias(around, weight)
-        rope = around.rope.repeat(state.shape[1] * state.shape[2])
+        key = self._key_bias(inputs, weight)
+        rope = inputs.rope.repeat(state.shape[1] * state.shape[2])
         if self.config.strategy is SparseStrategy.DILATED:
             neighbours = dilated_neighbours(state.shape[1], state.shape[2], self.config.dilations)
             bias = None if key is None else LogitsBias(key=key)
-            reached = self.block(tokens, rope, bias, around.limits.max_queries, neighbours=neighbours)
+            reached = self.block(tokens, rope, bias, inputs.limits.max_queries, neighbours=neighbours)
         elif self.memory is not None:
             memory = self._update_memory(
                 tokens, rope, key, self.memory.expand(len(tokens), -1, -1) if memory is None else memory
             )
             unrotated = _identity_rope(rope, memory.shape[1])
-            reached = self._attend_to(tokens, rope, Context(tokens=memory, rope=unrotated), None, around.limits)
+            reached = self._attend_to(tokens, rope, Context(tokens=memory, rope=unrotated), None, inputs.limits)
         else:
-            places = self._landmarks(state, around)
+            places = self._landmarks(state, inputs)
             batch = torch.arange(len(tokens), device=tokens.device)[:, None]
             context = Context(tokens=tokens[batch, places], rope=rope.at(places))
             bias = None if key is None else LogitsBias(key=key[batch, places])
-            reached = self._attend_to(tokens, rope, context, bias, around.limits)
+            reached = self._attend_to(tokens, rope, context, bias, inputs.limits)
         return state + self.gate * (reached.reshape(state.shape) - state), memory
 
-    def _key_bias(self, around: Surroundings, weight: Tensor | None) -> Float[Tensor, "B L"] | None:
-        if weight is None or around.keypoints is None:
+    def _key_bias(self, inputs: SparseInputs, weight: Tensor | None) -> Float[Tensor, "B L"] | None:
+        if weight is None or inputs.keypoints is None:
             return None
-        key: Tensor = weight * functional.pad(around.keypoints, (self.num_special, 0)).to(weight.dtype)
+        key: Tensor = weight * functional.pad(inputs.keypoints, (self.num_special, 0)).to(weight.dtype)
         return key.flatten(1)
 
-    def _landmarks(self, state: Tensor, around: Surroundings) -> Tensor:
+    def _landmarks(self, state: Tensor, inputs: SparseInputs) -> Tensor:
         score = state.new_zeros(*state.shape[:3], state.shape[3] - self.num_special)
-        if around.mask is not None:
-            score = score + 1 - around.mask.detach()
-        if around.keypoints is not None:
-            score = score + self.config.keypoint_weight * around.keypoints
-        chosen = choose_landmarks(score, around.grid, self.config.landmarks)
+        if inputs.mask is not None:
+            score = score + 1 - inputs.mask.detach()
+        if inputs.keypoints is not None:
+            score = score + self.config.keypoint_weight * inputs.keypoints
+        chosen = choose_landmarks(score, inputs.grid, self.config.landmarks)
         return landmark_places(chosen, self.num_special, state.shape[3])
 
     def _update_memory(self, tokens: Tensor, rope: RotaryTables, key: Tensor | None, memory: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class SparseLayers(nn.Module):
         state: Float[Tensor, "B T V N C"],
         stream: Stream,
         layer: int,
-        around: Surroundings,
+        inputs: SparseInputs,
         conditioning: Conditioning,
     ) -> tuple[Float[Tensor, "B T V N C"], dict[str, Tensor]]:
         """Return the state of a stream after a layer's sparse block, and its memory by name.
@@ -172,7 +172,7 @@ class SparseLayers(nn.Module):
         limit = self.config.lambda_limit
         weight = self.lambda_kpt.clamp(-limit, limit) if biased else None
         memory = None if conditioning.memory is None else _of_stream(conditioning.memory, layer, stream)
-        state, memory = self.layers[str(layer)](state, around, weight, memory)
+        state, memory = self.layers[str(layer)](state, inputs, weight, memory)
         return state, {} if memory is None else {f"{layer}.{stream}": memory}
 
     def _has_keypoint_bias(self, conditioning: Conditioning) -> bool:

@@ -19,7 +19,7 @@ from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
 from page4d.models.relative_time import RelativeTime
 from page4d.models.schedule import Step, images_together, merge, neighbours, split
 from page4d.models.size_groups import Grid, SizeGroups, join
-from page4d.models.sparse import SparseLayers, Surroundings
+from page4d.models.sparse import SparseInputs, SparseLayers
 from page4d.models.streams import MaskBias, ReleaseBias, Stream
 from page4d.models.tokens import SpecialTokens, token_positions
 
@@ -58,7 +58,7 @@ class _Run:
     positions: list[Tensor]
     times: Tensor
     ropes: dict[Step, list[RotaryTables]]
-    around: Surroundings
+    sparse_inputs: SparseInputs
     limits: ForwardLimits
     conditioning: Conditioning
     band: EpipolarBand | None = None
@@ -187,7 +187,7 @@ class Aggregator(nn.Module):
             positions=positions,
             times=times.to(device, dtype),
             ropes={step: _ropes(tables, sizes, step, num_times) for step in self.config.schedule},
-            around=Surroundings(rope=tables[0], grid=sizes.grids[0], keypoints=keypoints, limits=limits),
+            sparse_inputs=SparseInputs(rope=tables[0], grid=sizes.grids[0], keypoints=keypoints, limits=limits),
             limits=limits,
             conditioning=conditioning,
             band=self._band(conditioning, sizes.grids[0]),
@@ -215,7 +215,7 @@ class Aggregator(nn.Module):
         streams = self._streams_read() if dual else (Stream.SHARED,)
         if external is not None or not self.dynamic.is_untrained():
             masks = [logit.sigmoid().flatten(3) for logit in logits]
-            run.around = replace(run.around, mask=masks[0])
+            run.sparse_inputs = replace(run.sparse_inputs, mask=masks[0])
             for stream in streams:
                 for step in self.config.schedule:
                     biases = [self.mask_bias(mask, stream, step) for mask in masks]
@@ -233,7 +233,7 @@ class Aggregator(nn.Module):
             halves.update({(stream, False): halves[Stream.SHARED, False] for stream in run.states})
         for stream in run.states:
             (state,) = run.states[stream]  # sparse blocks are for images of one size
-            state, memory = self.sparse(state, stream, layer, run.around, run.conditioning)
+            state, memory = self.sparse(state, stream, layer, run.sparse_inputs, run.conditioning)
             run.states[stream] = [state]
             halves[stream, True] = self._read(run.states[stream], stream, layer)
             run.memory.update(memory)

@@ -17,7 +17,7 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.sparse import (
     SparseBlock,
-    Surroundings,
+    SparseInputs,
     cell_counts,
     cells,
     choose_landmarks,
@@ -36,7 +36,7 @@ SPECIAL = 2
 SHAPE = (2, 3, 2, 8, 16)
 """B, T, V, N, C"""
 ROPE = rotary_tables(token_positions(GRID, SPECIAL), 8, dtype=torch.float64)
-AROUND = Surroundings(rope=ROPE, grid=GRID)
+INPUTS = SparseInputs(rope=ROPE, grid=GRID)
 
 
 def block_of(config: SparseConfig, gate: float = 1.0) -> SparseBlock:
@@ -63,19 +63,19 @@ def full(sparse: SparseBlock, state: Tensor, bias: LogitsBias | None = None) -> 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
 def test_a_closed_gate_changes_nothing(strategy: SparseStrategy) -> None:
     sparse = block_of(SparseConfig(layers=(0,), strategy=strategy, landmarks=2), gate=0.0)
-    assert torch.equal(sparse(tokens(), AROUND)[0], tokens())
+    assert torch.equal(sparse(tokens(), INPUTS)[0], tokens())
 
 
 @pytest.mark.parametrize("strategy", [SparseStrategy.LANDMARK, SparseStrategy.DILATED])
 def test_all_landmarks_or_all_dilations_equal_full_attention(strategy: SparseStrategy) -> None:
     sparse = block_of(SparseConfig(layers=(0,), strategy=strategy, landmarks=6, dilations=(1, 2)))
     state = tokens()
-    torch.testing.assert_close(sparse(state, AROUND)[0], full(sparse, state), **EXACT)
+    torch.testing.assert_close(sparse(state, INPUTS)[0], full(sparse, state), **EXACT)
     points = torch.rand(*SHAPE[:3], 6, dtype=torch.float64)
     weight = torch.tensor(1.5, dtype=torch.float64)
     key = torch.nn.functional.pad(weight * points, (SPECIAL, 0)).flatten(1)
     for learned in (False, True):
-        ours, _ = sparse(state, replace(AROUND, keypoints=points), weight.clone().requires_grad_(learned))
+        ours, _ = sparse(state, replace(INPUTS, keypoints=points), weight.clone().requires_grad_(learned))
         torch.testing.assert_close(ours, full(sparse, state, LogitsBias(key=key)), **EXACT)
 
 
@@ -85,7 +85,7 @@ def test_landmark_attention_equals_full_attention_with_other_keys_reswapped() ->
     kept = landmark_places(choose_landmarks(1 - score, GRID, 2), SPECIAL, SHAPE[3])
     reswapped = torch.full((SHAPE[0], SHAPE[1] * SHAPE[2] * SHAPE[3]), -1e9, dtype=torch.float64)
     reswapped.scatter_(1, kept, 0.0)
-    ours, _ = sparse(state, replace(AROUND, mask=score))
+    ours, _ = sparse(state, replace(INPUTS, mask=score))
     torch.testing.assert_close(ours, full(sparse, state, LogitsBias(key=reswapped)), **EXACT)
 
 
@@ -102,7 +102,7 @@ def test_dilated_attention_equals_full_attention_with_images_reswapped() -> None
             return torch.where(pairs, 0.0, -torch.inf).double()[None, start:stop]
 
     bias = LogitsBias(key=torch.zeros(2, 48, dtype=torch.float64), pairs=Blocks())
-    torch.testing.assert_close(sparse(state, AROUND)[0], full(sparse, state, bias), **EXACT)
+    torch.testing.assert_close(sparse(state, INPUTS)[0], full(sparse, state, bias), **EXACT)
 
 
 def test_dilated_neighbours_are_at_the_given_offsets() -> None:
@@ -150,8 +150,8 @@ def test_memory_is_equivariant_to_the_order_of_its_tokens() -> None:
     sparse = block_of(SparseConfig(layers=(0,), strategy="memory", memory_tokens=5))
     state, memory = tokens(), torch.randn(2, 5, 16, dtype=torch.float64)
     order = [3, 1, 4, 0, 2]
-    one, kept = sparse(state, AROUND, memory=memory)
-    other, permuted = sparse(state, AROUND, memory=memory[:, order])
+    one, kept = sparse(state, INPUTS, memory=memory)
+    other, permuted = sparse(state, INPUTS, memory=memory[:, order])
     torch.testing.assert_close(one, other, **EXACT)
     torch.testing.assert_close(kept[:, order], permuted, **EXACT)
     assert kept.shape == (2, 5, 16)
@@ -168,7 +168,7 @@ def test_memory_is_updated_before_tokens_attend_to_it() -> None:
     again = torch.cat([written, state.flatten(1, 3)], dim=1)
     only_memory = LogitsBias(key=torch.cat([torch.zeros(2, 4), torch.full((2, 48), -1e9)], dim=1).double())
     read = sparse.block(again, rope, only_memory)[:, 4:].reshape(state.shape)
-    ours, kept = sparse(state, AROUND)
+    ours, kept = sparse(state, INPUTS)
     torch.testing.assert_close(kept, written, **EXACT)
     torch.testing.assert_close(ours, read, **EXACT)
 
@@ -179,9 +179,9 @@ def test_limits_do_not_change_the_result(strategy: SparseStrategy, learned: bool
     sparse = block_of(SparseConfig(layers=(0,), strategy=strategy, landmarks=2))
     points = torch.rand(*SHAPE[:3], 6, dtype=torch.float64)
     weight = torch.tensor(2.0, dtype=torch.float64, requires_grad=learned)
-    around = replace(AROUND, keypoints=points)
-    whole, _ = sparse(tokens(), around, weight)
-    limited, _ = sparse(tokens(), replace(around, limits=ForwardLimits(max_tokens=5, max_queries=3)), weight)
+    inputs = replace(INPUTS, keypoints=points)
+    whole, _ = sparse(tokens(), inputs, weight)
+    limited, _ = sparse(tokens(), replace(inputs, limits=ForwardLimits(max_tokens=5, max_queries=3)), weight)
     torch.testing.assert_close(whole, limited, **EXACT)
 
 
