@@ -1,6 +1,6 @@
 """The hierarchical vision transformer with shifted windows (Swin)."""
 
-from itertools import accumulate
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -140,10 +140,9 @@ class Swin(PyramidEncoder):
         if config.absolute_positions:
             self.pos_embed = nn.Parameter(torch.empty(1, self.table_side**2, config.dim))
             nn.init.trunc_normal_(self.pos_embed, std=INIT_STD)
-        rates = drop_path_rates(sum(config.depths), config.drop_path)
-        ends = list(accumulate(config.depths))
+        rates = iter(drop_path_rates(sum(config.depths), config.drop_path))
         self.stages = nn.ModuleList(
-            SwinStage(config, stage, rates[end - config.depths[stage] : end]) for stage, end in enumerate(ends)
+            SwinStage(config, stage, list(islice(rates, depth))) for stage, depth in enumerate(config.depths)
         )
         self.norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps)
         self.fusion = None

@@ -2,7 +2,7 @@
 
 import operator
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import prod
 from typing import Literal
 
@@ -225,10 +225,9 @@ class Twins(PyramidEncoder):
     def __init__(self, config: TwinsConfig) -> None:
         super().__init__()
         self.config = config
-        rates = drop_path_rates(sum(config.depths), config.drop_path)
-        ends = list(accumulate(config.depths))
+        rates = iter(drop_path_rates(sum(config.depths), config.drop_path))
         self.stages = nn.ModuleList(
-            TwinsStage(config, stage, rates[end - config.depths[stage] : end]) for stage, end in enumerate(ends)
+            TwinsStage(config, stage, list(islice(rates, depth))) for stage, depth in enumerate(config.depths)
         )
         normed = config.design is TwinsDesign.PAPER
         self.norm = nn.LayerNorm(config.dims[-1], eps=config.norm_eps) if normed else nn.Identity()

@@ -32,7 +32,7 @@ Batch = TypeVar("Batch")
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext:
-    """Surroundings of a loop. Only the main process has `logs`.
+    """Context of a loop. Only the main process has `logs`.
 
     `stop` is polled between steps; it returns the number of the signal that requests a stop.
     """

@@ -171,8 +171,5 @@ def _median(values: Float[Tensor, " N"]) -> float | None:
 
 
 def _below(values: Float[Tensor, " N"]) -> float | None:
-    return (
-        float(fraction_below(values, THRESHOLD_DEG, torch.ones_like(values, dtype=torch.bool)))
-        if len(values)
-        else None
-    )
+    below = fraction_below(values, THRESHOLD_DEG, torch.ones_like(values, dtype=torch.bool))
+    return float(below) if len(values) else None
