@@ -20,6 +20,13 @@ PIXEL_CENTER = 0.5
 INTEGER_PIXEL_CENTER = 0.0
 """The same coordinate in OpenCV, Open3D, KITTI, Qualisys and the public VGGT code."""
 
+IMAGE_MEAN = (0.485, 0.456, 0.406)
+IMAGE_DEVIATION = (0.229, 0.224, 0.225)
+"""Mean and standard deviation of RGB in [0, 1] by which networks normalize images.
+
+Source: ImageNet, as in the public DINOv2 and VGGT code.
+"""
+
 METRIC_DEPTH_SCALE = 1000.0
 """Levels of a metric 16-bit depth PNG per metre, as written by RGB-D sensors."""
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from page4d.encoders.build import build_encoder
-from page4d.pretraining.crops import normalised
+from page4d.layers.embed import normalize_images
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.weights.loading import load_encoder
@@ -45,7 +45,7 @@ def read(scene: Path, size: int, patch: int) -> Frames:
 @torch.no_grad()
 def features(encoder: nn.Module, images: Tensor) -> Tensor:
     """Return tokens [T, V, P, C]."""
-    tokens = encoder.eval()(normalised(images.flatten(0, 1))).tokens
+    tokens = encoder.eval()(normalize_images(images.flatten(0, 1))).tokens
     return tokens.unflatten(0, images.shape[:2]).double()
 
 

@@ -3,6 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import ShapeError
 
 
@@ -41,6 +42,12 @@ def join_patches(
     height, width = patch
     cut = patches.reshape(frames, rows, columns, height, width, -1)
     return cut.transpose(2, 3).reshape(frames, rows * height, columns * width, -1)
+
+
+def normalize_images(images: Float[Tensor, "*batch 3 H W"]) -> Float[Tensor, "*batch 3 H W"]:
+    """Subtract `IMAGE_MEAN` from images in [0, 1] and divide by `IMAGE_DEVIATION`."""
+    mean, deviation = (images.new_tensor(values)[:, None, None] for values in (IMAGE_MEAN, IMAGE_DEVIATION))
+    return (images - mean) / deviation
 
 
 class NormedPatchEmbed(nn.Module):

@@ -14,7 +14,7 @@ from page4d.errors import ShapeError, UsageError
 from page4d.geometry.camera import Cameras, fit_intrinsics
 from page4d.geometry.pose_encoding import decode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.layers.embed import patch_grid
+from page4d.layers.embed import normalize_images, patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits, full_precision
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
 from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
@@ -29,9 +29,6 @@ from page4d.models.inputs.triangulation import Triangulation
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.size_groups import Grid, SizeGroups, check_mixed
 from page4d.models.trunk import Aggregator, TrunkOutput
-
-IMAGE_MEAN = (0.485, 0.456, 0.406)
-IMAGE_DEVIATION = (0.229, 0.224, 0.225)
 
 
 class ViewTimeNetwork(nn.Module):
@@ -288,10 +285,8 @@ class ViewTimeNetwork(nn.Module):
             raise ShapeError(f"masks have shape {shape}, images {tuple(images.shape)}", f"give {expected}")
 
     def _encode(self, images: Tensor, max_images: int | None) -> PatchTokens:
-        mean = images.new_tensor(IMAGE_MEAN)[:, None, None]
-        deviation = images.new_tensor(IMAGE_DEVIATION)[:, None, None]
         frames = images.flatten(0, 2)
-        parts = [self.encoder((part - mean) / deviation) for part in torch.split(frames, max_images or len(frames))]
+        parts = [self.encoder(normalize_images(part)) for part in torch.split(frames, max_images or len(frames))]
         fine = [part.fine for part in parts if part.fine is not None]
         return PatchTokens(
             tokens=torch.cat([part.tokens for part in parts]),

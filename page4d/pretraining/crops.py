@@ -10,9 +10,10 @@ from jaxtyping import Float
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
+from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import UsageError
 from page4d.io.config import config_record
-from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN
+from page4d.layers.embed import normalize_images
 from page4d.pretraining.color_jitter import ColourProbabilities, draw_colours, recolour
 from page4d.pretraining.footage import FramePool
 from page4d.scene.records import Image
@@ -85,7 +86,7 @@ class CropSource:
             images = torch.from_numpy(np.stack(cut)).to(device).permute(0, 3, 1, 2).float() / 255
             if config.recoloured:
                 images = recolour(images, torch.from_numpy(np.stack(drawn)).to(device))
-            views.append(normalised(images))
+            views.append(normalize_images(images))
         return Crops(
             large=tuple(views[: config.num_large]),
             small=tuple(views[config.num_large :]),
@@ -102,12 +103,6 @@ _PROBABILITIES = (
 
 Source: Grill et al. (2020), BYOL, appendix B; Caron et al. (2021), DINO, section 3.2 and its public code.
 """
-
-
-def normalised(images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F 3 H W"]:
-    """Normalise images in [0, 1] by mean and standard deviation, as networks do."""
-    mean, deviation = (images.new_tensor(values)[:, None, None] for values in (IMAGE_MEAN, IMAGE_DEVIATION))
-    return (images - mean) / deviation
 
 
 def denormalised(images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F 3 H W"]:

@@ -16,10 +16,11 @@ from page4d.encoders.vit import ViT
 from page4d.io.atomic import write_bytes_atomic
 from page4d.layers.attention import Attention
 from page4d.layers.block import MixerBlock
+from page4d.layers.embed import normalize_images
 from page4d.plotting.canvas import blank, font
 from page4d.plotting.colors import ATTENTION_MAP, INK, NO_VALUE, colored
 from page4d.pretraining.config import PretrainConfig
-from page4d.pretraining.crops import denormalised, normalised
+from page4d.pretraining.crops import denormalised
 from page4d.pretraining.footage import Footage
 from page4d.pretraining.tasks import MAETask, PretrainTask
 from page4d.scene.records import Image
@@ -58,11 +59,11 @@ def reconstruction_sheet(task: MAETask, images: Float[Tensor, "F 3 H W"]) -> Pic
     """
     network = task.average.network
     device = next(network.parameters()).device
-    originals = normalised(images).to(device)
+    originals = normalize_images(images).to(device)
     rows, columns = network.encoder.grid_of(originals)
     noise = torch.rand(len(originals), rows * columns, generator=torch.Generator().manual_seed(_SEED))
     output = network(originals, noise.to(device))
-    grey = normalised(torch.tensor(NO_VALUE).float().expand(1, 1, 1, 3).permute(0, 3, 1, 2) / 255).to(device)
+    grey = normalize_images(torch.tensor(NO_VALUE).float().expand(1, 1, 1, 3).permute(0, 3, 1, 2) / 255).to(device)
     visible = network.mask_images(torch.ones_like(originals), output.masking)
     masked = originals * visible + grey * (1 - visible)
     pictures = [masked, network.reconstruct(originals, output), originals]
@@ -74,7 +75,7 @@ def reconstruction_sheet(task: MAETask, images: Float[Tensor, "F 3 H W"]) -> Pic
 def attention_sheet(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Picture.Image:
     """Draw the attention of the class token in every image, per head."""
     device = next(encoder.parameters()).device
-    attention = class_attention(encoder, normalised(images).to(device)).cpu().numpy()
+    attention = class_attention(encoder, normalize_images(images).to(device)).cpu().numpy()
     pixels = _pixels(images)
     tiles = [
         [_tile(image), *(_tile(_over(image, heat)) for heat in heads)]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.choices import MaskMeaning, Preprocess
+from page4d.conventions import IMAGE_MEAN
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
@@ -20,11 +21,8 @@ from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import FrameBatch, FrameReader, FrameSource, Image, PairedFrames, Scene, View, ViewCamera
 from page4d.scene.resample import resample, resize, undistortion_map
 
-PADDING_RGB = (0.485, 0.456, 0.406)
-"""Colour of the padding: the mean that networks of this family subtract, so that normalized padding is zero.
-
-Source: the ImageNet mean of the DINOv2 and VGGT code.
-"""
+PADDING_RGB = IMAGE_MEAN
+"""Colour of the padding, so that normalized padding is zero."""
 
 PUBLISHED_PADDING_RGB = (1.0, 1.0, 1.0)
 """Colour of the padding in the public VGGT code."""

@@ -12,10 +12,11 @@ from torch import Tensor
 
 import page4d
 from page4d.choices import Recipe, Target
+from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.models.config import NetworkConfig
-from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, build_network
+from page4d.models.network import build_network
 from page4d.weights.accounting import Account, Tag, build_account
 from page4d.weights.architectures import Specs, read_encoder, read_network
 from page4d.weights.families import FAMILIES, Family, recognize, titles

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.layers.positions import rotary_tables
-from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN, ViewTimeNetwork, build_network
+from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW
 from page4d.models.tokens import token_positions
 from page4d.weights.keymap import VGGT

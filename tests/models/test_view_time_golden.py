@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
@@ -15,7 +16,6 @@ from page4d.layers.positions import rotary_tables
 from page4d.models import trunk as aggregator
 from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
 from page4d.models.heads.dynamic import MASK_HEADS
-from page4d.models.network import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, images_together, merge, split
 from page4d.models.streams import MaskBias, Stream
 from page4d.models.tokens import token_positions

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from page4d.errors import UsageError
+from page4d.layers.embed import normalize_images
 from page4d.pretraining import crops
 from page4d.pretraining.color_jitter import ColourProbabilities, draw_colours, recolour
-from page4d.pretraining.crops import CropConfig, CropSource, denormalised, normalised
+from page4d.pretraining.crops import CropConfig, CropSource, denormalised
 
 CPU = torch.device("cpu")
 CONFIG = CropConfig(size=24, area=(0.4, 1.0), num_large=2, small_size=8, num_small=3, recoloured=True)
@@ -62,7 +63,7 @@ def test_a_box_that_does_not_fit_is_the_centred_square() -> None:
 
 def test_normalisation_is_inverted() -> None:
     images = torch.rand(2, 3, 5, 5)
-    torch.testing.assert_close(denormalised(normalised(images)), images, rtol=0, atol=1e-6)
+    torch.testing.assert_close(denormalised(normalize_images(images)), images, rtol=0, atol=1e-6)
 
 
 class TestColours:
