@@ -9,7 +9,7 @@ from page4d.choices import PretrainMethod
 from page4d.encoders.build import EncoderConfig
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import UsageError
-from page4d.io.config import config_from_json, config_record, config_to_json
+from page4d.io.config import config_from_json, config_record
 from page4d.pretraining.crops import CropConfig
 from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
@@ -51,10 +51,6 @@ class PretrainConfig(RunConfig):
     def encoder(self) -> ViTConfig:
         """Encoder to pretrain."""
         return self.method.encoder
-
-    def to_json(self) -> str:
-        """Write the record as one line of JSON with sorted keys."""
-        return config_to_json(self)
 
     @staticmethod
     def from_json(text: str) -> "PretrainConfig":

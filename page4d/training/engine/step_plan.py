@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from page4d.choices import Precision
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.config import config_record, config_to_json
 from page4d.training.engine.optimizers import OptimizerConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -36,6 +36,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.precision is Precision.FP16:
             raise UsageError("training in fp16", "use bf16, auto or fp32")
+
+    def to_json(self) -> str:
+        """Write the record as one line of JSON with sorted keys."""
+        return config_to_json(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeA
 
 from page4d.choices import SceneFamily
 from page4d.errors import UsageError
-from page4d.io.config import config_from_json, config_record, config_to_json
+from page4d.io.config import config_from_json, config_record
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.training.engine.step_plan import Fraction, RunConfig
 from page4d.training.supervised.losses import LossConfig
@@ -180,10 +180,6 @@ class TrainConfig(RunConfig):
         if self.model not in PRESETS:
             raise UsageError(f"no network is called '{self.model}'", f"choose from {', '.join(PRESETS)}")
         return PRESETS[self.model]
-
-    def to_json(self) -> str:
-        """Write the record as one line of JSON with sorted keys."""
-        return config_to_json(self)
 
     @staticmethod
     def from_json(text: str) -> "TrainConfig":
