@@ -95,11 +95,7 @@ class NaViT(nn.Module):
         self.column_embed = nn.Parameter(torch.empty(1, columns, dim))
         self.blocks = nn.ModuleList(
             MixerBlock(
-                dim,
-                _attention(config),
-                hidden_dim=round(dim * config.mlp_ratio),
-                norm_bias=False,
-                drop_path=rate,
+                dim, _attention(config), hidden_dim=round(dim * config.mlp_ratio), norm_bias=False, drop_path=rate
             )
             for rate in drop_path_rates(config.depth, config.drop_path)
         )

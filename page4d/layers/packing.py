@@ -88,9 +88,7 @@ class Packing:
 
 
 def pack_images(
-    patches: Sequence[Float[Tensor, "P patch_dim"]],
-    positions: Sequence[Int[Tensor, "P 2"]],
-    groups: Sequence[range],
+    patches: Sequence[Float[Tensor, "P patch_dim"]], positions: Sequence[Int[Tensor, "P 2"]], groups: Sequence[range]
 ) -> Packing:
     """Concatenate the patches of the images of each group, and their positions."""
     device = patches[0].device

@@ -174,11 +174,7 @@ class ViewTimeNetwork(nn.Module):
         return logit
 
     def _add_inputs(
-        self,
-        patches: list[Tensor],
-        fine: Sequence[Tensor | None],
-        sizes: SizeGroups,
-        conditioning: Conditioning,
+        self, patches: list[Tensor], fine: Sequence[Tensor | None], sizes: SizeGroups, conditioning: Conditioning
     ) -> tuple[list[Tensor], Sequence[Matches | None]]:
         """Add the embeddings of matches and known cameras to the patch tokens; return them and the matches."""
         added, matches = list(patches), None

@@ -84,13 +84,7 @@ PRESETS: dict[PretrainMethod, PretrainConfig] = {
             teacher_momentum=0.99,
         ),
         crops=CropConfig(
-            size=64,
-            area=(0.5, 1.0),
-            num_large=2,
-            small_size=32,
-            small_area=(0.15, 0.5),
-            num_small=2,
-            recoloured=True,
+            size=64, area=(0.5, 1.0), num_large=2, small_size=32, small_area=(0.15, 0.5), num_small=2, recoloured=True
         ),
         batch=32,
         # With a higher learning rate the teacher collapses before the centre has adapted.

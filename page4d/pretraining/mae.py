@@ -93,10 +93,7 @@ class MaskedAutoencoder(nn.Module):
             MixerBlock(
                 dim,
                 Attention(
-                    dim,
-                    config.decoder_heads,
-                    head_dim=config.decoder_head_dim,
-                    qkv_bias=config.encoder.qkv_bias,
+                    dim, config.decoder_heads, head_dim=config.decoder_head_dim, qkv_bias=config.encoder.qkv_bias
                 ),
                 hidden_dim=round(dim * config.mlp_ratio),
                 norm_eps=config.encoder.norm_eps,

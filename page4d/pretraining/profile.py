@@ -82,9 +82,7 @@ def profile_dino(
         network(large, small)
     sizes = {"B": batch, "H": height, "W": width, "P": patches, "S": small_crops, "s": small_side, "Q": small_patches}
     builder = ProfileBuilder(
-        network=network,
-        run=run,
-        symbols=sizes | {"C": encoder.embed_dim, "K": config.projector.classes},
+        network=network, run=run, symbols=sizes | {"C": encoder.embed_dim, "K": config.projector.classes}
     )
     return builder.profile(_distillation(builder))
 

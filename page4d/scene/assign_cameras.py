@@ -63,10 +63,7 @@ def match_cameras(
 
 
 def place_cameras(
-    cameras: Sequence[CalibratedCamera],
-    views: Sequence[View],
-    resize: CalibrationResize | None,
-    file: Path,
+    cameras: Sequence[CalibratedCamera], views: Sequence[View], resize: CalibrationResize | None, file: Path
 ) -> tuple[tuple[ViewCamera, ...], tuple[Notice, ...]]:
     """Convert calibrated cameras to the image sizes of the views and to the instants of the scene.
 

@@ -140,10 +140,7 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
         offset = correlate_audio(videos[0].path, source.path)
         if offset.score < MIN_SCORE:
             score = f"score {offset.score:.0f}, need {MIN_SCORE:g}"
-            raise InputError(
-                f"audio of {names[0]} and {source.path.stem} does not match ({score})",
-                _NO_SYNC_HINT,
-            )
+            raise InputError(f"audio of {names[0]} and {source.path.stem} does not match ({score})", _NO_SYNC_HINT)
         if offset.second_peak > MAX_SECOND_PEAK:
             raise InputError(
                 f"audio of {names[0]} and {source.path.stem} matches at several offsets (a hum or a loop)",

@@ -98,10 +98,7 @@ def build_timeline(
     first = max(float(times[0]) - reach for times, reach in zip(frame_times, reaches, strict=True))
     last = min(float(times[-1]) + reach for times, reach in zip(frame_times, reaches, strict=True))
     if first > last:
-        raise InputError(
-            "the videos do not overlap in time after their clock offsets are applied",
-            _CLOCK_HINT,
-        )
+        raise InputError("the videos do not overlap in time after their clock offsets are applied", _CLOCK_HINT)
     slowest = _slowest(frame_times)
     if fps is not None:
         start = max(float(times[0]) for times in frame_times)
@@ -130,9 +127,7 @@ def build_timeline(
     if len(times) == 1:
         notices.append(Notice("1 instant: motion cannot be estimated"))
     return Timeline(
-        times=times,
-        indices=tuple(tuple(int(i) for i in index[keep]) for index in nearest),
-        notices=tuple(notices),
+        times=times, indices=tuple(tuple(int(i) for i in index[keep]) for index in nearest), notices=tuple(notices)
     )
 
 

@@ -154,11 +154,7 @@ def _to_rgb(frame: Any, size: tuple[int, int], quarter_turns: int, bit_depth: in
     layout = "rgb48le" if bit_depth > 8 else "rgb24"
     method = Interpolation.AREA if height < frame.height else Interpolation.BICUBIC
     converted = frame.reformat(
-        width=width,
-        height=height,
-        format=layout,
-        src_colorspace=source,
-        interpolation=method | _EXACT_COLOR,
+        width=width, height=height, format=layout, src_colorspace=source, interpolation=method | _EXACT_COLOR
     )
     pixels = converted.to_ndarray()
     return np.ascontiguousarray(np.rot90(pixels, quarter_turns)) if quarter_turns else pixels

@@ -5,14 +5,7 @@ from typing import NamedTuple
 
 from page4d.synthetic.camera_rigs import RigSpec
 from page4d.synthetic.furniture import AT_WALLS, FREE_STANDING, diagonal, extent, side_table
-from page4d.synthetic.materials import (
-    Material,
-    floor_material,
-    near,
-    object_material,
-    plain_material,
-    wall_material,
-)
+from page4d.synthetic.materials import Material, floor_material, near, object_material, plain_material, wall_material
 from page4d.synthetic.placement import FloorPlan, placed
 from page4d.synthetic.rng import Rng
 from page4d.synthetic.world import Shape

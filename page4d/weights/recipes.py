@@ -32,8 +32,7 @@ _MASK_SCALARS = Exemption(
     target=r"aggregator.dynamic.head.\1",
 )
 _PI3_HEADS = Exemption(
-    rule="Pi3 heads: PAGE-4D heads are used",
-    pattern=r"(?:(?:point|conf|camera)_(?:decoder|head))\..*",
+    rule="Pi3 heads: PAGE-4D heads are used", pattern=r"(?:(?:point|conf|camera)_(?:decoder|head))\..*"
 )
 _PAGE4D_ENCODER = Exemption(rule="encoder: Pi3 encoder is used", pattern=r"aggregator\.patch_embed\..*")
 _PAGE4D_REGISTERS = Exemption(rule="registers: Pi3 registers are used", pattern=r"aggregator\.register_token")

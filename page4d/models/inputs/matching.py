@@ -223,10 +223,7 @@ class PatchMatching(nn.Module):
         patches, cells = (part.to(torch.promote_types(part.dtype, torch.float32)) for part in described)
         sharpness = self._sharpness()
         return MatchFeatures(
-            patches=sharpness * patches,
-            cells=cells,
-            unseen=sharpness * self.unseen_cosine,
-            finer=self.config.finer,
+            patches=sharpness * patches, cells=cells, unseen=sharpness * self.unseen_cosine, finer=self.config.finer
         )
 
     def _sharpness(self) -> Float[Tensor, ""]:

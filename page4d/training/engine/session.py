@@ -98,12 +98,7 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
         if folder.checkpoint.exists() and not request.resume:
             raise UsageError(f"'{folder.path}' holds a run already", "pass --resume, or choose another folder")
         yield Session(
-            folder=folder,
-            device=device,
-            group=group,
-            observer=observer,
-            stop=stop,
-            tensorboard=request.tensorboard,
+            folder=folder, device=device, group=group, observer=observer, stop=stop, tensorboard=request.tensorboard
         )
 
 

@@ -54,12 +54,7 @@ def draw_losses(metrics: Sequence[Mapping[str, Any]], path: Path, titles: Mappin
     """
     charts = [
         Chart(
-            title=title,
-            x_label="samples",
-            y_label="",
-            curves=[_loss(metrics, name)],
-            from_zero=False,
-            whole_x=True,
+            title=title, x_label="samples", y_label="", curves=[_loss(metrics, name)], from_zero=False, whole_x=True
         )
         for name, title in titles.items()
     ]

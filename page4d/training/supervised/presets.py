@@ -130,22 +130,11 @@ _MOTION = replace(
 
 _TINY = TrainConfig(
     model="mv-tiny",
-    stages=(
-        CurriculumStage(
-            sizes=((28, 42), (42, 28)),
-            shots=_shapes({(1, 2): 1, (2, 2): 1}),
-            images_per_batch=4,
-        ),
-    ),
+    stages=(CurriculumStage(sizes=((28, 42), (42, 28)), shots=_shapes({(1, 2): 1, (2, 2): 1}), images_per_batch=4),),
     optimizer=OptimizerConfig(warmup_steps=5, average_decay=0.9),
     evaluation=EvaluationConfig(scenes=2, times=1, views=2, image_size=(28, 42), families=(SceneFamily.ARC,)),
     log_every_steps=1,
 )
 
-PRESETS: dict[str, TrainConfig] = {
-    "demo": _DEMO,
-    "demo-gpu": _DEMO_GPU,
-    "motion": _MOTION,
-    "tiny": _TINY,
-}
+PRESETS: dict[str, TrainConfig] = {"demo": _DEMO, "demo-gpu": _DEMO_GPU, "motion": _MOTION, "tiny": _TINY}
 """The bundled network on a CPU and on a GPU, its motion head, and a network for tests."""
