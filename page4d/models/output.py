@@ -1,5 +1,6 @@
 """Network outputs, of views of one size and of a rig of mixed sizes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,24 +50,20 @@ class NetworkOutput:
 
     def at_instants(self, num_times: int) -> "NetworkOutput":
         """Reshape predictions [B, 1, T * V, ...] of images as one instant to [B, T, V, ...], without matches."""
-
-        def back(values: Tensor) -> Tensor:
-            return torch.unflatten(values[:, 0], 1, (num_times, -1))
-
-        parts = {name: back(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        iterations = tuple(back(pose) for pose in self.pose_encoding_iterations)
-        changes: dict[str, Any] = {**parts, "pose_encoding_iterations": iterations, "matches": None}
-        return replace(self, **changes)
+        return self._mapped(lambda values: torch.unflatten(values[:, 0], 1, (num_times, -1)), matches=None)
 
     def of_view(self, view: int) -> "NetworkOutput":
         """Return the predictions of one view, V = 1, without memory."""
-        chosen = slice(view, view + 1)
+        matches = None if self.matches is None else self.matches.of_view(view)
+        return self._mapped(lambda values: values[:, :, view : view + 1], matches=matches, memory=None)
+
+    def _mapped(self, function: Callable[[Tensor], Tensor], **others: Any) -> "NetworkOutput":
+        """Apply a function to all tensors, and replace `others`."""
         parts: dict[str, Any] = {
-            name: value[:, :, chosen] for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: function(value) for name, value in vars(self).items() if isinstance(value, Tensor)
         }
-        parts["pose_encoding_iterations"] = tuple(pose[:, :, chosen] for pose in self.pose_encoding_iterations)
-        parts["matches"] = None if self.matches is None else self.matches.of_view(view)
-        return NetworkOutput(**parts)
+        iterations = tuple(map(function, self.pose_encoding_iterations))
+        return replace(self, **parts, pose_encoding_iterations=iterations, **others)
 
 
 @dataclass(frozen=True, kw_only=True)
