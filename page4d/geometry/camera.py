@@ -1,5 +1,6 @@
 """Pinhole cameras: projection, unprojection, viewing rays, and intrinsics: resized, cropped, or fitted to points."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,19 +49,19 @@ class Cameras:
 
     def by_time(self, num_times: int) -> "Cameras":
         """Return cameras [B, T*V] as [B, T, V]."""
-        return replace(
-            self,
-            world_to_camera=torch.unflatten(self.world_to_camera, 1, (num_times, -1)),
-            intrinsics=torch.unflatten(self.intrinsics, 1, (num_times, -1)),
-        )
+        return self.map(lambda matrices: torch.unflatten(matrices, 1, (num_times, -1)))
+
+    def to(self, target: torch.dtype | torch.device | str) -> "Cameras":
+        """Convert to a precision, or copy to a device."""
+        return self.map(lambda matrices: matrices.to(target))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Cameras":
+        """Apply a function to the poses and to the intrinsics."""
+        return replace(self, world_to_camera=function(self.world_to_camera), intrinsics=function(self.intrinsics))
 
     def __getitem__(self, index: object) -> "Cameras":
         """Index the batch axes like a tensor."""
-        return Cameras(
-            world_to_camera=self.world_to_camera[index],  # type: ignore[index]
-            intrinsics=self.intrinsics[index],  # type: ignore[index]
-            image_size=self.image_size,
-        )
+        return self.map(lambda matrices: matrices[index])  # type: ignore[index]
 
 
 def pixel_grid(

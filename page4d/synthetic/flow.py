@@ -44,7 +44,7 @@ def exact_flow(
     poses = world.object_to_world(times)
     batch = torch.arange(len(depth), device=depth.device)[:, None, None]
     motion = (poses[:, 1] @ invert_rigid(poses[:, 0])).to(depth.dtype)[batch, objects]
-    first, second = (_cast(one, depth.dtype) for one in cameras)
+    first, second = (one.to(depth.dtype) for one in cameras)
     points = world_points(depth, first)
     moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
     pixels, target_depth = project(transform_points(second.world_to_camera, moved), second.intrinsics)
@@ -83,11 +83,3 @@ def _occluded(
     )
     hidden = occluded(snapshots, packets, cull(snapshots, packets, 1.0), 1.0)
     return hidden.reshape(len(points), -1)[:, :count].reshape(points.shape[:3])
-
-
-def _cast(cameras: Cameras, dtype: torch.dtype) -> Cameras:
-    return Cameras(
-        world_to_camera=cameras.world_to_camera.to(dtype),
-        intrinsics=cameras.intrinsics.to(dtype),
-        image_size=cameras.image_size,
-    )

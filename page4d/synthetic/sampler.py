@@ -1,7 +1,7 @@
 """Batches of random scenes with exact ground truth for training, one per seed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import torch
@@ -74,11 +74,7 @@ class Sample:
             valid=torch.ones_like(self.rendered.dynamic),
             depth=self.rendered.depth,
             dynamic=self.rendered.dynamic,
-            cameras=Cameras(
-                world_to_camera=self.cameras.world_to_camera.float(),
-                intrinsics=self.cameras.intrinsics.float(),
-                image_size=self.cameras.image_size,
-            ),
+            cameras=self.cameras.to(torch.float32),
             times=self.times.float(),
         )
 
@@ -104,10 +100,7 @@ def sample(seeds: Sequence[int], request: SceneRequest, device: torch.device | s
         [sample_world(seed, rig, request.outdoor_probability) for seed, rig in zip(seeds, rigs, strict=True)]
     ).map(lambda value: value.to(device))
     times = torch.tensor([_times(seed, request) for seed in seeds], dtype=torch.float64)
-    cameras = build_rig(rigs).cameras(times, request.image_size)
-    cameras = replace(
-        cameras, world_to_camera=cameras.world_to_camera.to(device), intrinsics=cameras.intrinsics.to(device)
-    )
+    cameras = build_rig(rigs).cameras(times, request.image_size).to(device)
     rendered = render(world, cameras, times.to(device), supersample=request.supersample)
     count = len(seeds), request.num_views
     look = sample_appearance(seeds, request.num_views) if request.photometric else plain_appearance(*count)

@@ -74,8 +74,7 @@ class _Frames:
     valid: Bool[Tensor, "T V H W"]
     depth: Float[Tensor, "T V H W"]
     dynamic: Bool[Tensor, "T V H W"] | None
-    world_to_camera: Float[Tensor, "T V 4 4"]
-    intrinsics: Float[Tensor, "T V 3 3"]
+    cameras: Cameras
     times: Float[Tensor, " T"]
 
 
@@ -107,11 +106,7 @@ class CaptureSource:
             valid=frames.valid[at].to(device),
             depth=frames.depth[at].to(device),
             dynamic=None if frames.dynamic is None else frames.dynamic[at].to(device),
-            cameras=Cameras(
-                world_to_camera=frames.world_to_camera[at].to(device),
-                intrinsics=frames.intrinsics[at].to(device),
-                image_size=size,
-            ),
+            cameras=frames.cameras[at].to(device),
             times=frames.times[times].to(device),
         )
 
@@ -160,8 +155,11 @@ def _decode(scene: Scene, canvas: tuple[int, int]) -> _Frames:
         valid=torch.cat([part.valid[0] for part in parts]),
         depth=torch.cat([depth[0] for depth in depths]).float(),
         dynamic=torch.cat([mask[0] for mask in masks]) > 0.5 if masked else None,
-        world_to_camera=torch.cat([part.world_to_camera[0] for part in cameras]).float(),
-        intrinsics=torch.cat([part.intrinsics[0] for part in cameras]).float(),
+        cameras=Cameras(
+            world_to_camera=torch.cat([part.world_to_camera[0] for part in cameras]).float(),
+            intrinsics=torch.cat([part.intrinsics[0] for part in cameras]).float(),
+            image_size=canvas,
+        ),
         times=torch.cat([part.times for part in parts]).float(),
     )
 
