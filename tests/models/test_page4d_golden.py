@@ -1,23 +1,22 @@
-"""PAGE-4D's mask reproduces recorded layers, tokens and weights; without the mask PAGE-4D equals VGGT."""
+"""PAGE-4D reproduces recorded numbers of the public network; without its mask it equals VGGT."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from page4d.models.config import PRESETS, MaskConfig
+from page4d.models.config import PRESETS
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import ReleaseBias, Stream
-from page4d.models.trunk import Aggregator
 from page4d.weights.keymap import PAGE4D, VGGT
 from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
 
 MASK = PRESETS["page4d-mask"].mask
 PARTS = ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence")
+RECORDED = ("pose_enc", "extrinsics", "intrinsics", "depth", "depth_conf", "world_points", "world_points_conf")
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,27 @@ def case(request: pytest.FixtureRequest, golden: Callable, config_of: Callable) 
     return Case(masked, plain, loaded.tensors)
 
 
+@pytest.mark.parametrize("axis", ["views", "times"])
+@pytest.mark.parametrize("mask", [True, False], ids=["mask", "no mask"])
+def test_whole_forward(case: Case, agrees: Callable, axis: str, mask: bool) -> None:
+    """Cameras, depth, points and confidences, with the mask and without it."""
+    where = 1 if axis == "views" else 2
+    out = (case.masked if mask else case.plain)(case.tensors["input/images"].unsqueeze(where))
+    recorded = {name: case.tensors[f"output{'' if mask else '_nomask'}/{name}"] for name in RECORDED}
+    ours = {
+        "pose_enc": out.pose_encoding,
+        "extrinsics": out.world_to_camera[..., :3, :].float(),
+        "intrinsics": out.intrinsics.float(),
+        "depth": out.depth[..., None],
+        "depth_conf": out.depth_confidence,
+        "world_points": out.points,
+        "world_points_conf": out.points_confidence,
+    }
+    for name, reference in recorded.items():
+        agrees(ours[name].squeeze(where), reference)
+    assert (out.dynamic is None) == (not mask)
+
+
 def test_without_the_mask_page4d_equals_vggt(case: Case) -> None:
     """Exactly: a mask head of zeros, no mask head, and VGGT."""
     zeroed = build_network(case.masked.config).eval().requires_grad_(False)
@@ -75,69 +95,26 @@ def test_dynamic_logits_reproduce_the_recorded_ones(case: Case, agrees: Callable
     agrees(-out.dynamic_logit.flatten(0, 2), case.tensors["mid/mask_logit"][:, 0] + mean)
 
 
-class Recorded(nn.Module):
-    """A block with a recorded output."""
-
-    def __init__(self, recorded: Tensor) -> None:
-        super().__init__()
-        self.recorded = recorded
-
-    def forward(self, tokens: Tensor, *_: object, **__: object) -> Tensor:
-        return self.recorded.reshape(tokens.shape)
-
-
-@pytest.fixture(scope="module")
-def part(golden: Callable) -> Any:
-    return golden("page4d_a_trunk")
+def first_masked_block(network: ViewTimeNetwork, images: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+    """Return the output [B, S, N, C] of the first masked global block, and that of the last global block."""
+    kept: list[Tensor] = []
+    blocks = [network.aggregator.blocks["global"][at] for at in (layer, network.config.depth - 1)]
+    handles = [block.register_forward_hook(lambda *call: kept.append(call[-1])) for block in blocks]
+    network(images)
+    for handle in handles:
+        handle.remove()
+    first, last = (tokens.reshape(*images.shape[:1], images.shape[2], -1, tokens.shape[-1]) for tokens in kept)
+    return first, last
 
 
-def trunk_of(part: Any, config_of: Callable, mask: MaskConfig | None) -> Aggregator:
-    """Return the trunk of case a with the recorded output of layer 1; layers 0 and 5 have no effect."""
-    config = replace(config_of(part.meta, FRAME_GLOBAL), mask=mask)
-    trunk = Aggregator(config).eval().requires_grad_(False)
-    names = PAGE4D if mask is not None else PAGE4D_WITHOUT_MASK
-    ours = rename(part.part("weights/"), names)
-    missing = trunk.load_state_dict({name.removeprefix("aggregator."): value for name, value in ours.items()}, False)
-    assert missing.unexpected_keys == []
-    for step, output in zip(config.schedule, part.tensors["mid/aggregated_1"].chunk(2, dim=-1), strict=True):
-        trunk.blocks[step][1] = Recorded(output)
-    return trunk
-
-
-def test_masked_layers_reproduce_the_recorded_ones(part: Any, config_of: Callable, agrees: Callable) -> None:
-    """Layer and value of the mask, the biased layers, and the unbiased one after them."""
-    trunk = trunk_of(part, config_of, replace(MASK, layers=tuple(part.meta["mask"]["layers_masked"])))
-    recorded: dict[str, tuple] = {}
-
-    def keeper(name: str) -> Callable:
-        def keep(_: nn.Module, arguments: tuple, result: object) -> None:
-            recorded[name] = (*arguments, result)
-
-        return keep
-
-    first = trunk.blocks["global"][2]
-    first.register_forward_hook(keeper("block"))
-    first.attn.register_forward_hook(keeper("attention"))
-    trunk.dynamic.head.head0.register_forward_hook(keeper("logit"))
-    levels = trunk.transform(torch.zeros(1, 1, 3, 25, 64), (4, 5)).levels
-    for layer in (2, 4):
-        agrees(levels[layer][:, 0], part.tensors[f"mid/aggregated_{layer}"])
-    bias = recorded["block"][2]
-    agrees(bias.key[:, None], part.tensors["mid/mask_key_value"])
-    agrees(bias.row, part.tensors["mid/mask_row_weight"])
-    agrees(recorded["logit"][-1], part.tensors["mid/mask_logit"])
-    agrees(recorded["attention"][-1], part.tensors["mid/masked_global_attn_out"])
-
-
-def test_the_mask_biases_special_tokens_only(part: Any, config_of: Callable) -> None:
-    """In the first masked layer; the next one spreads the difference to all tokens."""
-    plain = trunk_of(part, config_of, None).transform(torch.zeros(1, 1, 3, 25, 64), (4, 5)).levels
-    masked = part.tensors["mid/aggregated_2"]
-    within, across = (masked - plain[2][:, 0]).abs().chunk(2, dim=-1)
-    assert within.max() < 1e-4
-    assert across[:, :, 5:].max() < 1e-4
-    assert across[:, :, :5].max() > 1e-2
-    assert (part.tensors["mid/aggregated_4"] - plain[4][:, 0])[:, :, 5:].abs().max() > 1e-2
+def test_the_mask_biases_special_tokens_only(case: Case) -> None:
+    """In the first masked layer; the next layers spread the difference to all tokens."""
+    layer = case.masked.config.mask.layers[0]
+    masked, plain = (first_masked_block(network, case.images, layer) for network in (case.masked, case.plain))
+    special = case.masked.config.num_registers + 1
+    assert torch.equal(masked[0][:, :, special:], plain[0][:, :, special:])
+    assert (masked[0] - plain[0])[:, :, :special].abs().max() > 1e-2
+    assert (masked[1] - plain[1])[:, :, special:].abs().max() > 1e-2
 
 
 def test_a_mask_head_of_zeros_leaves_vggt_unchanged(golden: Callable, config_of: Callable, agrees: Callable) -> None:
