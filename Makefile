@@ -1,4 +1,4 @@
-# Two commands set everything up on a fresh machine: `make demo` and `make test`. Everything else is for developers.
+# On a new machine, `make demo` or `make test` installs everything it needs. The other targets are for developers.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,25 +8,25 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: demo test lint libraries golden clean
 .DEFAULT_GOAL := help
 
-help: ## Print the targets.
+help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed ## Install, reconstruct the sample into demo_out/, compare it with the truth.
+demo: $(VENV)/.installed ## Install page4d, reconstruct samples/room into demo_out/, and evaluate it against ground truth.
 	$(BIN)/page4d reconstruct samples/room --out demo_out --overwrite
 	$(BIN)/page4d evaluate demo_out samples/room
 
-test: $(VENV)/.tested libraries ## Install with the test tools, then run the tests.
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+test: $(VENV)/.tested libraries ## Install page4d with the test dependencies, and run the tests.
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --durations=15 --durations-min=1
 
-lint: $(VENV)/.developed ## Check style and types.
+lint: $(VENV)/.developed ## Check format, lint rules and types.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-golden: $(VENV)/.tested ## Write golden files anew; read the diff before you commit it.
+golden: $(VENV)/.tested ## Regenerate the golden files; review the diff before committing it.
 	PAGE4D_REGENERATE=1 $(BIN)/python -m pytest -k golden
 
-clean: ## Remove the environment and the demo's output.
+clean: ## Remove the virtual environment and the output of the demo.
 	rm -rf $(VENV) demo_out
 
 $(BIN)/python:
@@ -34,7 +34,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade 'pip>=24'
 
-# torch is installed first and pinned: left to itself pip may fetch gigabytes that this version does not use.
+# Install the pinned torch first; otherwise pip may download another version (several GB) and discard it.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) install --constraint constraints.txt torch
 	$(PIP) install --constraint constraints.txt --editable .
@@ -48,6 +48,6 @@ $(VENV)/.developed: $(VENV)/.tested
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# Open3D reads our files back in the tests. It needs libraries that bare servers lack; without them those tests skip.
+# Tests read exported files with Open3D, which needs system libraries; without them these tests are skipped.
 libraries:
 	@sh tools/system-libraries.sh
