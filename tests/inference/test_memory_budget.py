@@ -126,7 +126,7 @@ def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path,
 
 
 def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
-    ballast = np.ones(1 << 30, dtype=np.uint8)
+    ballast = np.ones(1 << 29, dtype=np.uint8)
     code = (
         "from page4d.inference.memory_budget import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
     )

@@ -293,7 +293,7 @@ def test_an_option_has_the_same_effect_from_python_and_from_the_command_line(cas
         (plain(max_frames=2), UsageError),
         (plain(max_megapixels=0.001), InputError),
         (plain(memory_bytes="1MB"), MemoryBudgetError),
-        (plain("weights", "long_side", refine=True, strict_seams=True), InputError),
+        (plain("weights", strict_seams=True), InputError),
     ],
     ids=lambda value: list(value)[-1] if isinstance(value, dict) else "",
 )

@@ -1,9 +1,11 @@
 """Small recordings as image folders, and minimal pretraining runs."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -65,10 +67,15 @@ def run_tiny(
     steps: int | None,
     *,
     stop: Callable[[], int | None] = never,
+    pictures: bool = False,
     **more: Any,
 ) -> PretrainOutcome:
+    """Pretrain; pictures take longer than the steps and are drawn on request."""
     request = PretrainRequest(out=out, config=config, steps=steps, device="cpu", **more)
-    return pretrain(request, SilentObserver(), stop)
+    with ExitStack() as stack:
+        for name in () if pictures else ("draw_losses", "draw_pictures"):
+            stack.enter_context(patch(f"page4d.pretraining.pretrain.{name}"))
+        return pretrain(request, SilentObserver(), stop)
 
 
 def stop_after(calls: int) -> Callable[[], int | None]:

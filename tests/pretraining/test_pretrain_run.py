@@ -48,7 +48,7 @@ def whole(request, scene, tmp_path_factory):
     """A run of 6 steps from beginning to end, with its configuration."""
     config = replace(METHODS[request.param], scenes=(str(scene),))
     out = tmp_path_factory.mktemp("pretraining") / request.param
-    run_tiny(out, config, 6)
+    run_tiny(out, config, 6, pictures=True)
     return config, out
 
 
@@ -149,6 +149,8 @@ def test_a_collapsed_teacher_is_reported(information, warnings, scene, tmp_path,
     monkeypatch.setattr(observer, "message", messages.append)
     config = replace(TINY_MAE, scenes=(str(scene),))
     losses = {"total": 1.0} if information is None else {"total": 1.0, "teacher_information": information}
+    monkeypatch.setattr(pretraining, "draw_losses", lambda *_: None)
+    monkeypatch.setattr(pretraining, "draw_pictures", lambda *_: None)
     monkeypatch.setattr(pretraining, "read_metrics", lambda _: [{"kind": "step", "samples": 1, "losses": losses}])
     pretraining.pretrain(PretrainRequest(out=tmp_path, config=config, steps=1, device="cpu"), observer, never)
     assert len([text for text in messages if "collapsed" in text]) == warnings

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -52,9 +53,11 @@ def never() -> None:
 def train_tiny(
     out: Path, samples: int, *, config: TrainConfig | None = TINY, stop: Callable[[], int | None] = never, **more: Any
 ) -> TrainOutcome:
+    """Train without drawing the learning curve, which takes longer than the steps."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
-    return train(request, SilentObserver(), stop)
+    with patch("page4d.training.supervised.train.draw_curve"):
+        return train(request, SilentObserver(), stop)
 
 
 def checkpoint_of(out: Path) -> TrainCheckpoint:
