@@ -1,10 +1,11 @@
-"""The `page4d` command: which commands there are, and how every failure ends."""
+"""The `page4d` command: its subcommands, and the exit code of every error."""
 
+import inspect
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import typer
@@ -26,7 +27,7 @@ from page4d_cli.commands.train import train
 
 app = typer.Typer(
     name="page4d",
-    help="Synchronized videos in, a 4D reconstruction out: points, depth and cameras for every instant.",
+    help="4D reconstruction of synchronized videos: points, depth and cameras for every instant.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -48,21 +49,30 @@ def _root(
     del version
 
 
-app.command()(reconstruct)
-app.command("inspect-scene")(inspect_scene)
-app.command()(synthesize)
-app.command()(evaluate)
-app.command()(train)
-app.command()(pretrain)
-app.command("held-out")(held_out)
-app.command()(benchmark)
-app.command("convert-weights")(convert_weights)
-app.command("inspect-shapes")(inspect_shapes)
-app.command()(doctor)
+def _help(command: Callable[..., None]) -> str:
+    """Return the docstring of a command with one line per paragraph, which the terminal wraps."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for _command in (
+    reconstruct,
+    inspect_scene,
+    synthesize,
+    evaluate,
+    train,
+    pretrain,
+    held_out,
+    benchmark,
+    convert_weights,
+    inspect_shapes,
+    doctor,
+):
+    app.command(_command.__name__.replace("_", "-"), help=_help(_command))(_command)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code; every error ends in two lines on stderr."""
+    """Run a command line and return its exit code; an error is printed as two lines on stderr."""
     try:
         code = _run_app(list(arguments))
         console.flush_results()
@@ -76,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
         console.print_error(f"out of memory: {error}".rstrip(": "), "try a smaller --size, --chunk or --fps")
         return MemoryBudgetError.exit_code
     except Exception:
-        # The last resort: a bug of ours, written down for the report.
+        # An internal error: its trace is written to a log file.
         return _report_bug(arguments)
     return code
 
@@ -104,6 +114,6 @@ def _report_bug(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Enter from the shell."""
-    console.survive_closed_pipes()
+    """Run the command line of this process."""
+    console.ignore_closed_pipes()
     sys.exit(run(sys.argv[1:]))

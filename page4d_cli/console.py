@@ -1,4 +1,4 @@
-"""What a person sees: messages and progress on stderr, results on stdout."""
+"""Console output: messages and progress on stderr, results on stdout."""
 
 import io
 import os
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verbosity:
-    """`quiet` leaves only warnings and errors on stderr, `verbose` adds what is merely good to know."""
+    """Messages on stderr: `quiet` restricts them to warnings and errors, `verbose` adds informational notices."""
 
     quiet: bool = False
     verbose: bool = False
 
 
-class _ForgivingFile(io.FileIO):
-    """A terminal, pipe or file. What cannot be written is dropped; why is kept, unless the reader went away."""
+class _LenientFile(io.FileIO):
+    """A terminal, pipe or file. A failed write drops its data; its error is kept, except that of a closed pipe."""
 
     failure: OSError | None = None
 
     def write(self, data: Any, /) -> int:
-        """Write what can be written."""
+        """Write data; return its length even if it was dropped."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
-            pass  # as with `| head`: nobody is left to be told
+            pass  # the reader has closed the pipe, as `| head` does
         except OSError as error:
             self.failure = error
         return memoryview(data).nbytes
 
 
-def survive_closed_pipes() -> None:
-    """Let a command end as if somebody still read its output, and show names that the encoding does not have."""
+def ignore_closed_pipes() -> None:
+    """Ignore closed pipes on stdout and stderr, and escape characters that their encoding lacks."""
     for name, number in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is None:  # the shell closed it, as with `>&-`
             number = os.open(os.devnull, os.O_WRONLY)
-        file = _ForgivingFile(number, "wb", closefd=False)
+        file = _LenientFile(number, "wb", closefd=False)
         text = io.TextIOWrapper(
             io.BufferedWriter(file),
             encoding=stream.encoding if stream else "utf-8",
@@ -59,38 +59,38 @@ def survive_closed_pipes() -> None:
 
 
 def flush_results() -> None:
-    """Bring everything printed to where it goes.
+    """Flush standard output.
 
     Raises:
-        OutputError: if it cannot be written there.
+        OutputError: if it could not be written.
     """
     from page4d.errors import OutputError
 
     sys.stdout.flush()
     file = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if isinstance(file, _ForgivingFile) and file.failure is not None:
-        raise OutputError(f"cannot write to standard output: {file.failure.strerror}", "send it to another place")
+    if isinstance(file, _LenientFile) and file.failure is not None:
+        raise OutputError(f"cannot write to standard output: {file.failure.strerror}", "redirect it to another file")
 
 
 def visible(text: str) -> str:
-    """Escape what a terminal would obey or break a line at: names of files may hold anything."""
+    """Escape control characters and line separators, which file names may contain."""
     return "".join(char.encode("unicode_escape").decode() if _is_control(char) else char for char in text)
 
 
 def _is_control(char: str) -> bool:
-    """Tell controls, halves of characters, line separators and turns of the writing direction from letters."""
+    """Return whether a character is a control, a surrogate, a line separator or a change of writing direction."""
     return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in "\u202a\u202b\u202d\u202e\u2066\u2067"
 
 
 def cell(text: str) -> "Text":
-    """Return a cell of a table that shows a text as it is: square brackets in names are no markup."""
+    """Return a table cell with a text in which square brackets are not markup."""
     from rich.text import Text
 
     return Text(visible(text))
 
 
 def error_console() -> "Console":
-    """Return a console on stderr that never wraps what a script may want to grep."""
+    """Return a console on stderr that does not wrap lines, so that scripts can search them."""
     from rich.console import Console
 
     return Console(stderr=True, soft_wrap=True, highlight=False)
@@ -107,7 +107,7 @@ def print_error(message: str, hint: str) -> None:
 
 
 def print_notice(notice: "Notice", verbosity: Verbosity) -> None:
-    """Print a warning always, what takes a while unless `quiet`, and what is merely good to know if `verbose`."""
+    """Print a notice: warnings always, long steps unless `quiet`, and all others if `verbose`."""
     from page4d.scene.records import Level
 
     console = error_console()
@@ -121,14 +121,14 @@ def print_notice(notice: "Notice", verbosity: Verbosity) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a result for machines."""
+    """Print a result as JSON."""
     import json
 
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def human_size(num_bytes: float) -> str:
-    """Write a number of bytes for people, to three digits."""
+    """Format a number of bytes with three significant digits."""
     for unit in ("bytes", "kB", "MB"):
         if num_bytes < 999.5:
             return f"{num_bytes:.3g} {unit}"
@@ -137,7 +137,7 @@ def human_size(num_bytes: float) -> str:
 
 
 def print_table(table: "Table") -> None:
-    """Print a result for people; on a pipe it is not cut to the width of a terminal."""
+    """Print a table; if stdout is not a terminal, it is 200 columns wide."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else 200
@@ -150,7 +150,7 @@ def print_text(text: str) -> None:
 
 
 class ProgressObserver:
-    """Shows notices and a progress bar with frames a second and the time left; made by `observed_run`."""
+    """Prints notices and a progress bar with frames per second and remaining time; created by `observed_run`."""
 
     def __init__(self, verbosity: Verbosity, progress: "Progress | None", task: "TaskID | None") -> None:
         self._verbosity = verbosity
@@ -158,11 +158,11 @@ class ProgressObserver:
         self._task = task
 
     def notice(self, notice: "Notice") -> None:
-        """Print a notice above the bar."""
+        """Print a notice above the progress bar."""
         print_notice(notice, self._verbosity)
 
     def progress(self, done: int, total: int) -> None:
-        """Move the bar."""
+        """Update the progress bar."""
         if self._progress is not None and self._task is not None:
             self._progress.start()
             self._progress.update(self._task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""Ctrl-C and termination end a run between two files, with the exit code that the signal asks for."""
+"""SIGINT and SIGTERM: a run stops between two files and exits with 128 + the number of the signal."""
 
 import signal
 from collections.abc import Iterator
@@ -26,22 +26,22 @@ def stops_cleanly() -> Iterator[None]:
 
 
 class StopRequest:
-    """What a signal asked for: its number, or None as long as none came."""
+    """The number of the signal that was received, or None."""
 
     number: int | None = None
 
 
 @contextmanager
-def noticed_stop() -> Iterator[StopRequest]:
-    """Note the first SIGINT or SIGTERM for a run that ends by itself soon; a second one ends the process at once."""
+def recorded_stop() -> Iterator[StopRequest]:
+    """Record the first SIGINT or SIGTERM for a run that polls for it; a second one ends the process at once."""
     request = StopRequest()
 
-    def note(number: int, _: FrameType | None) -> None:
+    def record(number: int, _: FrameType | None) -> None:
         request.number = number
         for each in earlier:
             signal.signal(each, signal.SIG_DFL)
 
-    earlier = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    earlier = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield request
     finally:

@@ -72,10 +72,10 @@ def parse_precision(name: str | None) -> Precision | None:
 
 
 def read_text(path: Path, hint: str) -> str:
-    """Read a text file that the user names.
+    """Read a text file.
 
     Raises:
-        InputError: if it cannot be read, with this hint.
+        InputError: if it cannot be read, with the given hint.
     """
     from page4d.errors import InputError
 
@@ -99,10 +99,11 @@ ImageFps = Annotated[
 ]
 Stride = Annotated[int, typer.Option(min=1, help="Use every Nth instant.", rich_help_panel=INPUT)]
 Frames = Annotated[
-    str | None, typer.Option(metavar="A:B", help="Instants A to before B of the timeline.", rich_help_panel=INPUT)
+    str | None, typer.Option(metavar="A:B", help="Instants A to B - 1 of the timeline.", rich_help_panel=INPUT)
 ]
 MaxFrames = Annotated[
-    int | None, typer.Option(min=1, help="Refuse longer captures (default 100000).", rich_help_panel=INPUT)
+    int | None,
+    typer.Option(min=1, help="Refuse captures with more instants (default 100000).", rich_help_panel=INPUT),
 ]
 Sync = Annotated[
     str,
@@ -124,25 +125,29 @@ Depth = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Measured depth, <view>/*.png with 16 bits, instead of a network; needs --calibration.",
+        help="Measured depth (<view>/*.png, 16 bits) to use instead of a network; requires --calibration.",
         rich_help_panel=INPUT,
     ),
 ]
 DepthLevels = Annotated[
     float,
-    typer.Option(help="Levels of measured depth per metre (per unit if that is unknown).", rich_help_panel=INPUT),
+    typer.Option(
+        help="Levels of measured depth per metre, or per unit of length if the scale is arbitrary.",
+        rich_help_panel=INPUT,
+    ),
 ]
 AllowDamaged = Annotated[
     bool, typer.Option("--allow-damaged", help="Use the intact frames of damaged videos.", rich_help_panel=INPUT)
 ]
 MaxPixels = Annotated[
-    float, typer.Option(metavar="MPX", help="Refuse larger frames (megapixels).", rich_help_panel=INPUT)
+    float, typer.Option(metavar="MPX", help="Refuse frames with more megapixels.", rich_help_panel=INPUT)
 ]
 Calibration = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Qualisys .qca.txt, Pose2Sim or Anipose .toml, intri.yml, transforms.json, COLMAP, cameras.json.",
+        help="Calibration: Qualisys .qca.txt, Pose2Sim or Anipose .toml, intri.yml, transforms.json, COLMAP or "
+        "cameras.json.",
         rich_help_panel=RIG,
     ),
 ]
@@ -156,7 +161,9 @@ CalibrationPairing = Annotated[
 ]
 CalibResize = Annotated[
     CalibrationResize | None,
-    typer.Option(help="How a video was made from the calibrated image, if their sizes differ.", rich_help_panel=RIG),
+    typer.Option(
+        help="How videos were resized from the calibrated images, if their sizes differ.", rich_help_panel=RIG
+    ),
 ]
 Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device of the computation.", rich_help_panel=NETWORK)
@@ -166,7 +173,9 @@ NetworkPrecision = Annotated[
     typer.Option("--precision", help="auto: bf16 on a GPU that supports it, else fp32.", rich_help_panel=NETWORK),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel=TERMINAL)]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors.", rich_help_panel=TERMINAL)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.", rich_help_panel=TERMINAL)
+]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also informational notices.", rich_help_panel=TERMINAL)
+    bool, typer.Option("--verbose", "-v", help="Also print informational notices.", rich_help_panel=TERMINAL)
 ]

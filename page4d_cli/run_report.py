@@ -1,4 +1,4 @@
-"""Reports of `page4d reconstruct`: a plan, a result, or the outcomes of a batch."""
+"""Printed reports of `page4d reconstruct`: a plan, a result, or the outcomes of a batch."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

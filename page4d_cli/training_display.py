@@ -19,7 +19,7 @@ _SHOWN = ("abs_rel", "rotation_deg", "direction_deg", "focal", "mask_iou")
 
 
 class TrainingProgress:
-    """Shows reports on stderr; made by `observed_training`."""
+    """Shows reports on stderr; created by `observed_training`."""
 
     def __init__(self, live: "Live | None") -> None:
         self._live = live

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d_cli import console, options
-from page4d_cli.interrupts import noticed_stop
+from page4d_cli.interrupts import recorded_stop
 from page4d_cli.training_display import observed_training
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Continue the run in the folder; with another length, from before its learning rate decay.",
+        help="Continue the run in the folder; with another length, from the checkpoint before the decay.",
         rich_help_panel=LENGTH,
     ),
 ]
@@ -57,7 +57,7 @@ def running(threads: int | None, quiet: bool) -> Iterator[tuple["TrainObserver",
 
     if threads is not None:
         torch.set_num_threads(threads)
-    with noticed_stop() as stop, observed_training(quiet or not is_main_process()) as observer:
+    with recorded_stop() as stop, observed_training(quiet or not is_main_process()) as observer:
         yield observer, lambda: stop.number
 
 

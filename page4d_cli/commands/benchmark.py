@@ -1,4 +1,4 @@
-"""`page4d benchmark`: measured against predicted memory and time of a network on this device."""
+"""`page4d benchmark`: measured and predicted memory and time of a network on this device."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,9 +27,10 @@ def benchmark(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure memory and time of a network over a grid of instants, views and image sizes, next to the prediction.
+    """Measure memory and time of a network and compare them with the predictions.
 
-    Memory is that of a forward pass without the weights: on a GPU as counted by its allocator, elsewhere all tensors.
+    All combinations of instants, views and image sizes are measured. Memory is that of a forward pass without the
+    weights: on a GPU as counted by its allocator, elsewhere all tensors.
     """
     from functools import partial
 

@@ -107,7 +107,8 @@ def convert_weights(
         bool, typer.Option("--overwrite", help="Replace existing files.", rich_help_panel=options.OUTPUT)
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Account for every tensor and stop.", rich_help_panel=options.OUTPUT)
+        bool,
+        typer.Option("--dry-run", help="Print the plan for all tensors and exit.", rich_help_panel=options.OUTPUT),
     ] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -1,4 +1,4 @@
-"""`page4d doctor`: what this machine can do, and the line that adds what it cannot."""
+"""`page4d doctor`: check the Python version, libraries, video decoders and GPU of this machine."""
 
 import importlib
 import importlib.metadata
@@ -11,7 +11,7 @@ from page4d_cli import console, options
 
 @dataclass(frozen=True)
 class Capability:
-    """One thing that page4d can use; `fix` is the line that adds it."""
+    """A library, decoder or device that page4d uses; `fix` is the command that installs it."""
 
     name: str
     ok: bool
@@ -21,7 +21,7 @@ class Capability:
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Check what is installed; exits 6 if something that every run needs is missing."""
+    """Check Python, libraries, video decoders and GPU; exit with 6 if a library that every run needs is missing."""
     import typer
 
     capabilities = [check() for check in _CHECKS]
@@ -41,7 +41,7 @@ def _print(capabilities: list[Capability]) -> None:
     table.add_column("capability", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("found", overflow="fold")
-    table.add_column("to add it", overflow="fold")
+    table.add_column("how to install", overflow="fold")
     for capability in capabilities:
         state = "[green]ok[/]" if capability.ok else "[red]missing[/]" if capability.needed else "[yellow]missing[/]"
         fix = "" if capability.ok else capability.fix

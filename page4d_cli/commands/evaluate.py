@@ -35,7 +35,8 @@ def evaluate(
         ),
     ] = None,
     max_depth: Annotated[
-        float | None, typer.Option(help="Ignore true depth from this value on.", rich_help_panel=DEPTH)
+        float | None,
+        typer.Option(help="Ignore pixels with a true depth of this value or more.", rich_help_panel=DEPTH),
     ] = None,
     threshold: Annotated[
         float | None,

@@ -28,7 +28,7 @@ def pretrain(
         str | None,
         typer.Option(
             metavar="PRESET|FILE",
-            help="A ViT: vit-s16, vit-b16 ... or a JSON file; default: a small one for a CPU.",
+            help="ViT preset such as vit-s16 or vit-b16, or a JSON file; default: a small ViT for CPUs.",
             rich_help_panel=training.TRAINING,
         ),
     ] = None,

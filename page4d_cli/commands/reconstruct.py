@@ -90,8 +90,8 @@ def reconstruct(
     preprocess: Annotated[
         Preprocess,
         typer.Option(
-            help="native: --size, nothing cropped or stretched; otherwise exactly as in public code: VGGT's 518 px, "
-            "cropped or padded, or Pi3's 255,000 px.",
+            help="native: --size, without cropping or stretching. Others as in the published code: VGGT at 518 px, "
+            "cropped or padded; Pi3 at 255,000 pixels per image.",
             rich_help_panel=options.NETWORK,
         ),
     ] = ReconstructSettings.preprocess,
@@ -110,7 +110,7 @@ def reconstruct(
         str,
         typer.Option(
             metavar="auto|SIZE",
-            help="Memory limit such as 20GB: of a GPU, or of the process; auto: what is free.",
+            help="Memory limit such as 20GB: of a GPU, or of the process; auto: the free memory.",
             rich_help_panel=options.NETWORK,
         ),
     ] = "auto",
@@ -194,13 +194,13 @@ def reconstruct(
         bool, typer.Option("--resume", help="Continue an interrupted run.", rich_help_panel=options.OUTPUT)
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and stop.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--dry-run", help="Print the plan and exit.", rich_help_panel=options.OUTPUT)
     ] = False,
     batch: Annotated[
         bool,
         typer.Option(
             "--batch",
-            help="Treat one scene like several: its result in FOLDER/<its name>, a summary in FOLDER/batch.json.",
+            help="Run a single scene as a batch: result in FOLDER/<scene name>, summary in FOLDER/batch.json.",
             rich_help_panel=options.BATCH,
         ),
     ] = False,
@@ -208,7 +208,8 @@ def reconstruct(
         str | None,
         typer.Option(
             metavar="ray[://HOST:PORT]",
-            help="Run several scenes, or the chunks of one, on a Ray cluster; ray: a local or a new one.",
+            help="Run several scenes, or the chunks of one, on a Ray cluster; ray: that of this machine, started if "
+            "necessary.",
             rich_help_panel=options.BATCH,
         ),
     ] = None,

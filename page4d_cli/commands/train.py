@@ -18,7 +18,9 @@ def train(
     out: training.Out,
     preset: Annotated[
         str,
-        typer.Option(metavar="NAME", help="demo, demo-gpu, motion or tiny.", rich_help_panel=training.TRAINING),
+        typer.Option(
+            metavar="NAME", help="Training preset: demo, demo-gpu, motion or tiny.", rich_help_panel=training.TRAINING
+        ),
     ] = "demo",
     config: Annotated[
         Path | None,
