@@ -95,8 +95,8 @@ class SceneProcess:
             update={
                 "status": SceneStatus.FAILED,
                 "exit_code": 128 - code if code < 0 else code,
-                "error": f"its process was ended by {name}{likely}",
-                "hint": "try a smaller --memory, --chunk or --size; --resume continues it",
+                "error": f"the process was ended by {name}{likely}",
+                "hint": "try a smaller --memory, --chunk or --size; --resume continues the scene",
             }
         )
 

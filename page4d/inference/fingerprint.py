@@ -40,7 +40,7 @@ def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[
 
 
 def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Name what differs, by the names of the options where there is one."""
+    """Return the names of differing inputs and settings: those of their options where these exist."""
     names = []
     for key in dict.fromkeys([*now, *earlier]):
         before, after = earlier.get(key), now.get(key)

@@ -23,9 +23,7 @@ def check_target(out: Path, existing: ExistingOutput) -> None:
     if existing is ExistingOutput.REFUSE:
         raise UsageError(f"'{out}' already holds a result", "use --resume, --overwrite or another folder")
     if existing is ExistingOutput.OVERWRITE and not (out / "state" / "run.json").is_file():
-        raise UsageError(
-            f"'{out}' holds files that page4d did not write", "use another folder, or move them away yourself"
-        )
+        raise UsageError(f"'{out}' holds files that page4d did not write", "use another folder, or move them")
 
 
 def check_inputs_outside(scene: Scene, out: Path) -> None:

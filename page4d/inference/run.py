@@ -117,7 +117,7 @@ class Run:
         cameras = join_cameras([chunk.cameras for chunk in self.finished])
         files = write_capture_cameras(self.layout, replace(cameras, scale=self.state.scale or Scale.ARBITRARY))
         if self.settings.preview:
-            # The pictures are made from the files, so they show what a reader of the contract would see.
+            # Previews are drawn from the written files, not from predictions in memory.
             write_run(self.layout, self._record("incomplete"))
             with self.journal.timed("preview"):
                 output = open_output(self.layout.folder, allow_incomplete=True)

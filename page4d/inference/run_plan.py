@@ -29,7 +29,7 @@ _VISIBLE_STRETCH = 1.1
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """Everything about a run that is known when it starts.
+    """Plan of a run: scene, image sizes, chunks, world, memory forecast and disk space.
 
     `scene` has metric cameras if a known distance gives its calibration a unit. `bytes_on_disk` is an upper bound for
     points and maps.

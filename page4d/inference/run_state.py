@@ -1,4 +1,4 @@
-"""The state folder of an output: what a run records so that it can be resumed, and what it owns."""
+"""The state folder of an output: records for resuming a run, and the list of its files."""
 
 import shutil
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class ChunkState(FileModel):
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedChunk:
-    """What a run keeps in memory of a chunk whose instants, from `first` on, are all written."""
+    """Data in memory of a chunk whose instants, from `first` on, are all written."""
 
     record: ChunkRecord
     first: int
@@ -109,7 +109,7 @@ class RigState(FileModel):
 
 
 class RunState(FileModel):
-    """The state of a run: what must be equal to resume it, what was decided at its start, and its totals."""
+    """The state of a run: the fingerprint required for resuming, the decisions of the first chunk, and totals."""
 
     fingerprint: dict[str, JsonValue]
     plan: list[tuple[int, int, int]]
@@ -331,7 +331,7 @@ def _read(path: Path, model: type[Model]) -> Model:
     try:
         return read_model(path, model)
     except InputError as error:
-        raise UsageError(error.message, "use another folder, or delete this one yourself") from error
+        raise UsageError(error.message, "use another folder, or delete this one") from error
 
 
 def _write(path: Path, model: FileModel) -> None:

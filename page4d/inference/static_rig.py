@@ -75,7 +75,7 @@ def _image_shifts(
 ) -> Float[Tensor, "T V N 3"]:
     """Return the differences of the viewing directions of a grid of points, times the focal length.
 
-    They equal pixel displacements where these are small, and are bounded for cameras that look elsewhere.
+    They equal pixel displacements where these are small, and are bounded for opposite viewing directions.
     """
     cell = rig.intrinsics.new_tensor(
         [[[_GRID_SIDE / width], [_GRID_SIDE / height], [1.0]] for height, width in sizes]

@@ -95,7 +95,7 @@ def stitch(
         stitched = StitchedChunk(
             chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam, fit=fit
         )
-        del predictions  # one chunk is alive while the next is predicted, and this is not it
+        del predictions  # free its memory while the next chunk is predicted
         yield stitched
         del stitched
 

@@ -1,4 +1,4 @@
-"""The world frame of a result, and whose cameras it has: the calibrated rig's, or the first camera's."""
+"""The world frame of a result: that of the calibrated rig, or of the first predicted camera."""
 
 from dataclasses import replace
 

@@ -75,7 +75,7 @@ def test_every_scene_runs_whatever_happens_to_the_others(tmp_path):
     assert (fine.num_times, fine.num_views, fine.num_points, fine.warnings) == (2, 1, 7, ["a warning"])
     assert (broken.exit_code, broken.error, broken.hint) == (3, "no video", "add one")
     assert (killed.exit_code, killed.status) == (137, SceneStatus.FAILED)
-    assert killed.error == "its process was ended by SIGKILL, probably out of memory"
+    assert killed.error == "the process was ended by SIGKILL, probably out of memory"
     assert (crashed.exit_code, crashed.error) == (1, "internal error: ZeroDivisionError: internal")
     assert "ZeroDivisionError" in crashed.trace
     assert observer.steps == [(1, 2)] * 5
