@@ -1,0 +1,163 @@
+"""Help, messages, docstrings, comments and documentation use the terms of the field."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+
+from page4d_cli.app import app
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = sorted(path for folder in ("page4d", "page4d_cli", "tools") for path in (ROOT / folder).rglob("*.py"))
+PROSE = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "samples/*.md", "Makefile", ".ci/run", "tools/*.sh")
+    for path in ROOT.glob(pattern)
+)
+
+BANNED = re.compile(
+    r"(?<![\w`-])(?:tell(?:s|ing)?|told|says?|said|saying|believ(?:e|es|ed|ing)|knows|looks|(?:un)?sure(?:r|st|ly)?"
+    r"|beside|alike|lets|foretell(?:s|ing)?|foretold|so many|so much|own words?|a look"
+    r"|stands? for (?:it|them)sel(?:f|ves))(?![\w`-])",
+    re.IGNORECASE,
+)
+"""Personified networks and files, and old-fashioned turns."""
+
+ALLOWED: tuple[str, ...] = ()
+"""Sentences that contain a banned word and are correct, such as quotations."""
+
+
+class Text(NamedTuple):
+    """A piece of prose, and the line where it begins."""
+
+    line: int
+    text: str
+
+
+def banned_words(text: str) -> list[tuple[str, str]]:
+    """Return banned words and phrases in lower case, with their context; line breaks do not hide a phrase."""
+    words = " ".join(text.split())
+    for sentence in ALLOWED:
+        words = words.replace(sentence, "")
+    return [
+        (found.group().lower(), words[max(0, found.start() - 60) : found.end() + 60])
+        for found in BANNED.finditer(words)
+    ]
+
+
+def strings_of(code: str) -> Iterator[Text]:
+    """Yield string literals, docstrings included; adjacent literals and the parts of f-strings are joined."""
+    parts: set[ast.AST] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.JoinedStr):
+            parts.update(node.values)
+            texts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values]
+            yield Text(node.lineno, "".join(texts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
+            yield Text(node.lineno, node.value)
+
+
+def comments_of(code: str) -> Iterator[Text]:
+    """Yield comments; those on consecutive lines are joined."""
+    lines: dict[int, str] = {}
+    for token in tokenize.generate_tokens(io.StringIO(code).readline):
+        if token.type == tokenize.COMMENT:
+            lines[token.start[0]] = token.string.lstrip("# ")
+    first = 0
+    for line in lines:
+        if line - 1 not in lines:
+            first = line
+        if line + 1 not in lines:
+            yield Text(first, " ".join(lines[number] for number in range(first, line + 1)))
+
+
+def commands() -> list[tuple[str, Any]]:
+    """Return all commands with their names, the program itself included."""
+    program: Any = typer.main.get_command(app)
+    return [("page4d", program), *program.commands.items()]
+
+
+def found_in(where: str, texts: Iterable[Text]) -> list[str]:
+    return [
+        f"{where}:{text.line}: '{word}' in: {context}" for text in texts for word, context in banned_words(text.text)
+    ]
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent for path in PYTHON}), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_strings_docstrings_and_comments(folder: Path) -> None:
+    found = []
+    for path in PYTHON:
+        if path.parent == folder:
+            code = path.read_text()
+            found += found_in(str(path.relative_to(ROOT)), (*strings_of(code), *comments_of(code)))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documentation(path: Path) -> None:
+    text = path.read_text()
+    spans = [(found.start(), found.group()) for found in re.finditer(r"(?:.+\n?)+", text)]
+    paragraphs = (Text(text.count("\n", 0, start) + 1, paragraph) for start, paragraph in spans)
+    found = found_in(str(path.relative_to(ROOT)), paragraphs)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(("name", "command"), commands(), ids=lambda value: value if isinstance(value, str) else "")
+def test_help(name: str, command: Any) -> None:
+    texts = [command.help, command.epilog, *(getattr(parameter, "help", None) for parameter in command.params)]
+    assert command.help
+    found = found_in(name, (Text(0, text) for text in texts if text))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "words"),
+    [
+        ("Refine cameras and depth by bundle adjustment.", []),
+        ("measure, assure, besides, letters, storyteller, `tell`, --tell-cameras, tells_cameras", []),
+        ("What the network\n    says of it, in its own\nwords", ["says", "own words"]),
+        ("It is Told so\nmany times.", ["told", "so many"]),
+        ("patches that look alike, beside the surer depth", ["alike", "beside", "surer"]),
+    ],
+)
+def test_the_check_finds_planted_words(sentence: str, words: list[str]) -> None:
+    assert [word for word, _ in banned_words(sentence)] == words
+
+
+def test_quotations_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.ALLOWED", ('the paper "Tell me more"',))
+    assert banned_words('See the paper "Tell\nme more", which tells more.')[0][0] == "tells"
+    assert not banned_words('the paper "Tell me more"')
+
+
+def test_the_check_reads_strings_docstrings_and_comments() -> None:
+    code = '''
+def call(x):
+    """Do what x says."""
+    # A comment on lines, so
+    # many of them.
+    raise ValueError(f"{x} is {f'told {x}'} " "to be" " alike")
+'''
+    found = found_in("code", (*strings_of(code), *comments_of(code)))
+    assert sorted(line.split("'")[1] for line in found) == ["alike", "says", "so many", "told"]
+
+
+def test_all_kinds_of_files_are_checked() -> None:
+    names = {str(path.relative_to(ROOT)) for path in (*PYTHON, *PROSE)}
+    assert names >= {
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "samples/README.md",
+        "Makefile",
+        "tools/ablation.py",
+    }
+    assert len(commands()) > 8
