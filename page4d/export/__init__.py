@@ -1,1 +1,1 @@
-"""The output contract: what a run writes, and how it is read back. Nothing here knows a network."""
+"""The output format: writers and readers of every file of a run, independent of networks."""

@@ -1,4 +1,4 @@
-"""The one place where tensors become numpy arrays for files."""
+"""Conversion of tensors to numpy arrays, for files."""
 
 from typing import Any
 

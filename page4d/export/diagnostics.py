@@ -19,7 +19,7 @@ class TransformRecord(FileModel):
 
 
 class SeamRecord(FileModel):
-    """Residuals between a chunk and its predecessor after alignment, and what the alignment rotated and scaled.
+    """Residuals between a chunk and its predecessor after alignment, with the rotation and scale of the alignment.
 
     Medians over the static pixels of the overlap, None without such pixels: `residual` is the distance of the two
     points of a pixel in units of the scene, `residual_share` its ratio to the depth, `residual_px` the distance of

@@ -1,4 +1,4 @@
-"""Names and places of every file in an output folder."""
+"""Names and paths of every file in an output folder."""
 
 import re
 import unicodedata
@@ -42,7 +42,7 @@ def _clean(name: str) -> str:
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """The contract's paths below `folder`; views go by their true names.
+    """Paths of all output files below `folder`; methods take the true names of views.
 
     `file_names` are the cleaned names, made from `view_names` unless a record of an earlier run gives them.
     """
@@ -109,11 +109,11 @@ class OutputLayout:
         return self.path("dynamic", self.file_name(view), f"{frame_name(index)}.png")
 
     def preview(self, name: str) -> Path:
-        """Picture for people, named by its file name."""
+        """Preview picture or video, by its file name."""
         return self.path("preview", name)
 
     def state(self, name: str) -> Path:
-        """Record from which a run is resumed, named by its file name."""
+        """Record from which a run is resumed, by its file name."""
         return self.path("state", name)
 
     def path(self, *parts: str) -> Path:

@@ -1,4 +1,4 @@
-"""Depth, confidence and motion maps as PNG files, at the pixels of the network image: no padding, all of the view."""
+"""Depth, confidence and motion maps as PNG files, at the pixels of the network image without its padding."""
 
 import math
 from pathlib import Path
@@ -19,10 +19,10 @@ from page4d.io.atomic import WrittenFile, write_bytes_atomic
 
 DEEPEST_LEVEL = 65535
 HEADROOM = 4.0
-"""How many times deeper than the first chunk's 99.9th percentile an arbitrary-scale scene may become."""
+"""Factor by which depth of arbitrary scale may exceed the 99.9th percentile of the first chunk."""
 
 DYNAMIC_THRESHOLD = 0.5
-"""Above this probability a pixel counts as moving, in masks and clouds; who knows nothing says exactly this."""
+"""Pixels above this probability of motion are moving, in masks and clouds; an uninformed predictor returns it."""
 
 CONFIDENCE_MAPPING = "png = round(255 * confidence); 0 also where there is no depth"
 DYNAMIC_MAPPING = f"png = 255 where the probability of motion is above {DYNAMIC_THRESHOLD}, else 0"
@@ -61,10 +61,10 @@ def choose_depth_scale(
 def quantize_depth(
     depth: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"], depth_scale: float
 ) -> tuple[NDArray[np.uint16], int]:
-    """Turn depth into levels, 0 where it is invalid, and count the pixels that did not fit.
+    """Quantize depth to 16-bit levels, 0 where it is invalid, and count the clipped pixels.
 
-    What is not finite, not positive or not valid becomes 0. Depth beyond the last level, or so near that it would
-    round to 0, is clipped to the last or first level and counted.
+    Depth that is not finite, not positive or not valid becomes 0. Depth beyond the last level, or that would round to
+    0, is clipped to the last or first level and counted.
     """
     values = to_numpy(depth).astype(np.float64)
     known = to_numpy(valid) & np.isfinite(values) & (values > 0)
@@ -75,17 +75,17 @@ def quantize_depth(
 
 
 def quantize_confidence(confidence: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"]) -> NDArray[np.uint8]:
-    """Turn confidence in [0, 1] into bytes, 0 where it is invalid."""
+    """Quantize confidence in [0, 1] to bytes, 0 where it is invalid."""
     return np.where(to_numpy(valid), to_bytes(to_numpy(confidence)), 0).astype(np.uint8)
 
 
 def quantize_dynamic(dynamic: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"]) -> NDArray[np.uint8]:
-    """Turn probabilities of motion into a mask of 0 and 255."""
+    """Threshold probabilities of motion to a mask of 0 and 255."""
     return np.where(to_numpy(valid) & (to_numpy(dynamic) > DYNAMIC_THRESHOLD), 255, 0).astype(np.uint8)
 
 
 def write_png(path: Path, image: NDArray[Any]) -> WrittenFile:
-    """Write a grey or RGB image whole or not at all.
+    """Write a grayscale or RGB image atomically.
 
     Raises:
         OutputError: if the file cannot be written.
@@ -101,7 +101,7 @@ def write_png(path: Path, image: NDArray[Any]) -> WrittenFile:
 
 
 def read_png(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDArray[Any]:
-    """Read a grey PNG of the given number type and (height, width).
+    """Read a grayscale PNG of the given number type and (height, width).
 
     Raises:
         InputError: if the file is missing, damaged or of another kind.
@@ -117,7 +117,7 @@ def read_png(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDArr
         raise InputError(f"'{path}' is damaged", "run page4d again with --resume")
     if image.dtype != np.dtype(kind) or image.shape != size:
         raise InputError(
-            f"'{path}' is {image.dtype} {image.shape}, run.json says {np.dtype(kind)} {size}",
+            f"'{path}' is {image.dtype} {image.shape}, run.json has {np.dtype(kind)} {size}",
             "restore the file, or run page4d again",
         )
     return image

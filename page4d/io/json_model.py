@@ -1,4 +1,4 @@
-"""JSON as page4d writes and reads it: exact floats, one matrix a line, no NaN."""
+"""JSON files: exact floats, one matrix per line, no NaN."""
 
 import json
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Model = TypeVar("Model", bound="FileModel")
 
 
 class FileModel(BaseModel):
-    """Base of everything that is read from a file: unknown keys and non-finite numbers are errors."""
+    """Base class of records in JSON files: unknown keys and non-finite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -26,7 +26,7 @@ def readable(name: str) -> str:
 def format_json(value: Any, indent: int = 0) -> str:
     """Format with one line per number, vector or matrix; floats are the shortest text that reads back exactly.
 
-    An iterator becomes a list with a line or more an item: only their text is held at once.
+    An iterator becomes a list with at least one line per item, so that only the text is held in memory.
 
     Raises:
         ValueError: if a number is NaN or infinite.
@@ -44,7 +44,7 @@ def format_json(value: Any, indent: int = 0) -> str:
 
 
 def _fits_one_line(value: dict[str, Any] | list[Any]) -> bool:
-    """Say whether a container is empty, a vector of scalars or a matrix of numbers."""
+    """Return whether a container is empty, a vector of scalars or a matrix of numbers."""
     if isinstance(value, dict) or not value:
         return not value
     rows = [row if isinstance(row, list) else [row] for row in value]
@@ -55,7 +55,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
     """Read and check a JSON file.
 
     Raises:
-        InputError: if the file is missing, is not JSON, or does not have the fields that it must have.
+        InputError: if the file is missing, is not JSON, or lacks a required field.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
