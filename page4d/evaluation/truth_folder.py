@@ -8,20 +8,19 @@ import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import cv2
 import numpy as np
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError
+from page4d.export.maps import read_png
 from page4d.scene.calibration.page4d_json import read_page4d_json
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"
+_HINT = f"provide maps of the image size in {CAMERAS}: 16-bit depth, 8-bit masks"
 _LAYOUT = "pass a folder with cameras.json, depth/<view>/*.png and dynamic/<view>/*.png, as page4d synthesize writes"
 
 
@@ -47,13 +46,13 @@ class TruthView:
 
     def depth(self, frame: int) -> Float[np.ndarray, "H W"]:
         """Read the depth of a frame in units of the cameras, 0 where it is unknown."""
-        levels = _read_map(self.depth_files[frame], np.uint16, self.image_size)
+        levels = read_png(self.depth_files[frame], np.uint16, self.image_size, _HINT)
         return (levels / METRIC_DEPTH_SCALE).astype(np.float32)
 
     def dynamic(self, frame: int) -> Bool[np.ndarray, "H W"] | None:
         """Read the motion mask of a frame; None if there is none."""
         file = self.dynamic_files.get(frame)
-        return None if file is None else _read_map(file, np.uint8, self.image_size) > 127
+        return None if file is None else read_png(file, np.uint8, self.image_size, _HINT) > 127
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,19 +129,3 @@ def _recorded_fps(path: Path) -> float | None:
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
         raise InputError(f"'{path}': options.fps is {fps!r}", "restore it, or remove it and pass --fps")
     return float(fps)
-
-
-def _read_map(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDArray[Any]:
-    try:
-        encoded = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the file") from error
-    image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
-    if image is None:
-        raise InputError(f"'{path}' is damaged", "restore the ground truth")
-    if image.dtype != np.dtype(kind) or image.shape != size:
-        raise InputError(
-            f"'{path}' is {image.dtype} {image.shape}, not {np.dtype(kind)} {size}",
-            f"provide maps of the image size in {CAMERAS}: 16-bit depth, 8-bit masks",
-        )
-    return image

@@ -100,7 +100,9 @@ def write_png(path: Path, image: NDArray[Any]) -> WrittenFile:
     return write_bytes_atomic(path, encoded.tobytes())
 
 
-def read_png(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDArray[Any]:
+def read_png(
+    path: Path, kind: type[np.generic], size: tuple[int, int], hint: str = "run page4d again with --resume"
+) -> NDArray[Any]:
     """Read a grayscale PNG of the given number type and (height, width).
 
     Raises:
@@ -109,15 +111,12 @@ def read_png(path: Path, kind: type[np.generic], size: tuple[int, int]) -> NDArr
     try:
         encoded = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     except FileNotFoundError as error:
-        raise InputError(f"'{path}' is missing", "run page4d again with --resume") from error
+        raise InputError(f"'{path}' is missing", hint) from error
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the file") from error
     image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
     if image is None:
-        raise InputError(f"'{path}' is damaged", "run page4d again with --resume")
+        raise InputError(f"'{path}' is damaged", hint)
     if image.dtype != np.dtype(kind) or image.shape != size:
-        raise InputError(
-            f"'{path}' is {image.dtype} {image.shape}, run.json has {np.dtype(kind)} {size}",
-            "restore the file, or run page4d again",
-        )
+        raise InputError(f"'{path}' is {image.dtype} {image.shape}, not {np.dtype(kind)} {size}", hint)
     return image

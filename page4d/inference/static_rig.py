@@ -155,7 +155,7 @@ class StaticRigAligner:
         """Align a chunk to the rig; None if the cameras move. `held` are its first instants, in the world already."""
         if self._motion is CameraMotion.MOVING:
             return None
-        predicted = _in_double(predictions.cameras[0])
+        predicted = predictions.cameras[0].to(torch.float64)
         average = median_camera(predicted)
         num_points = 0
         if self.rig is None:
@@ -204,7 +204,7 @@ class StaticRigAligner:
         one = torch.ones((), dtype=torch.float64)
         if predictions.scale is Scale.METRIC:
             return one, 0
-        cameras = self._scale_of_cameras(predictions, _in_double(predictions.cameras[0]), average)
+        cameras = self._scale_of_cameras(predictions, predictions.cameras[0].to(torch.float64), average)
         depth = None if held is None else _scale_of_depth(predictions.at_times(0, held.num_times), held)
         if depth is None:
             scale, self._scale_std = (one, self._scale_std) if cameras is None else cameras
@@ -259,7 +259,3 @@ def _scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, f
 def _robust_std(residuals: Float[Tensor, " K"]) -> float:
     """Return the standard deviation of normal errors with this median absolute deviation."""
     return 1.4826 * float(residuals.abs().median())
-
-
-def _in_double(cameras: Cameras) -> Cameras:
-    return replace(cameras, world_to_camera=cameras.world_to_camera.double(), intrinsics=cameras.intrinsics.double())

@@ -110,7 +110,7 @@ def test_missing_damaged_or_other_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is damaged"):
         read_png(path, np.uint16, (2, 2))
     write_png(path, np.zeros((2, 3), dtype=np.uint8))
-    with pytest.raises(InputError, match=r"is uint8 \(2, 3\), run.json says uint16 \(2, 3\)"):
+    with pytest.raises(InputError, match=r"is uint8 \(2, 3\), not uint16 \(2, 3\)"):
         read_png(path, np.uint16, (2, 3))
     with pytest.raises(InputError, match="cannot be read"):
         read_png(tmp_path, np.uint16, (2, 3))
