@@ -1,11 +1,11 @@
 """Exact memory of tensors: the bytes of all live storages, independent of the allocator."""
 
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 
 class StorageTracker:
@@ -17,10 +17,11 @@ class StorageTracker:
 
     def record(self, inputs: Any, results: Any) -> bool:
         """Count the storages that an operation allocated until they are freed; return whether the peak rose."""
-        known = {_key(tensor) for tensor in tree_iter(inputs) if isinstance(tensor, Tensor)}
-        for tensor in tree_iter(results):
-            if isinstance(tensor, Tensor) and _key(tensor) not in known | self._sizes.keys():
-                storage, key = tensor.untyped_storage(), _key(tensor)
+        known = {_key(tensor) for tensor in _tensors_in(inputs)}
+        for tensor in _tensors_in(results):
+            key = _key(tensor)
+            if key not in known and key not in self._sizes:
+                storage = tensor.untyped_storage()
                 self._sizes[key] = storage.nbytes()
                 self.live += storage.nbytes()
                 weakref.finalize(storage, self._freed, key)
@@ -56,6 +57,17 @@ class LiveBytes(TorchDispatchMode):
         results = function(*args, **(kwargs or {}))
         self._storages.record((args, kwargs), results)
         return results
+
+
+def _tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists and dictionaries."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors_in(value)
+    elif isinstance(values, dict):
+        yield from _tensors_in(list(values.values()))
 
 
 def _key(tensor: Tensor) -> int:
