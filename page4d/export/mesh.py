@@ -18,8 +18,8 @@ from page4d.settings import PointOptions
 FOOTPRINTS_PER_VOXEL = 1.5
 """Voxel size unless set, in footprints of a pixel: its width on the surface, depth / focal length."""
 
-MAX_VOXELS_PER_FOOTPRINT = 4.0
-"""Pixels whose footprint is more voxels wide are left out: such distant surfaces would fill the memory."""
+MAX_VOXELS_PER_FOOTPRINT = 2.0
+"""Pixels whose footprint is more voxels wide are left out: distant surfaces would dominate memory and file size."""
 
 _LAYERS = 3
 """Blocks along a ray through the truncation band; sharing of blocks between views is not counted."""
