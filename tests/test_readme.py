@@ -17,7 +17,7 @@ import pytest
 import page4d
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
-from page4d.weights.bundled import bundled_weights
+from page4d.weights.loading import bundled_weights
 from tests.scene.calibration_writers import RigCamera, write_qualisys, write_toml
 
 ROOT = Path(__file__).parents[1]
