@@ -185,7 +185,7 @@ def reconstruct(
         ),
     ] = ReconstructSettings.mesh_voxel,
     preview: Annotated[
-        bool, typer.Option(help="Write preview pictures.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option(help="Write preview pictures and a video.", rich_help_panel=options.OUTPUT)
     ] = ReconstructSettings.preview,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing result.", rich_help_panel=options.OUTPUT)

@@ -17,6 +17,14 @@ from page4d.scene.images import probe_image_folder
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 
+SAVED_MODES = {
+    "jpg": ("RGB", "L", "CMYK", "1"),
+    "webp": ("RGB", "RGBA", "P", "L", "LA", "CMYK", "1"),
+    "png": ("RGB", "RGBA", "P", "L", "LA", "1"),
+    "bmp": ("RGB", "RGBA", "P", "L", "1"),
+}
+"""Modes that Pillow saves in a format."""
+
 
 def numbered(folder: Path, numbers: dict[str, int] | list[int], pattern: str = "{:04}.png") -> Path:
     """Write images that encode their number."""
@@ -153,19 +161,17 @@ def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA", "CMYK", "1"])
-@pytest.mark.parametrize("suffix", ["jpg", "webp", "png", "bmp"])
-def test_pixels_are_those_of_pillow_in_every_mode_and_orientation(mode: str, suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "mode"), [(suffix, mode) for suffix, modes in SAVED_MODES.items() for mode in modes]
+)
+def test_pixels_are_those_of_pillow_in_every_mode_and_orientation(suffix: str, mode: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     path = tmp_path / "a" / f"0.{suffix}"
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (13, 17, 4), dtype=np.uint8)).convert(mode)
     for orientation in range(10):  # 0 and 9 are not valid
         exif = Image.Exif()
         exif[0x0112] = orientation
-        try:
-            image.save(path, exif=exif)
-        except OSError:
-            pytest.skip(f"no {suffix} of mode {mode}")
+        image.save(path, exif=exif)
         with Image.open(path) as stored:
             upright = ImageOps.exif_transpose(stored)
             for grayscale, kind in ((False, "RGB"), (True, "L")):
