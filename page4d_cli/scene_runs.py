@@ -69,12 +69,12 @@ def run_scene(
     """Reconstruct a scene and return the content of its `run.json`."""
     from page4d.export.open3d_runtime import preload_open3d
 
-    preload_open3d()
+    _check_target(request, job)
+    preload_open3d()  # while torch and the network load
     from page4d.inference.chunk_source import local_chunks
     from page4d.inference.reconstruct import reconstruct
     from page4d.scene.open import open_scene
 
-    _check_target(request, job)
     scene = open_scene(job.scene, request.scene)
     return reconstruct(
         scene,
@@ -90,11 +90,11 @@ def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
     """Print the plan of a run."""
     from page4d.export.open3d_runtime import preload_open3d
 
-    preload_open3d()
+    _check_target(request, job)
+    preload_open3d()  # while torch and the network load
     from page4d.inference.run_plan import plan_run
     from page4d.scene.open import open_scene
 
-    _check_target(request, job)
     scene = open_scene(job.scene, request.scene)
     notify = partial(console.print_notice, verbosity=show.verbosity)
     plan = plan_run(scene, request.predictor(scene), notify)

@@ -26,7 +26,7 @@ _COLUMNS = {
 
 def held_out(
     weights: Annotated[
-        Path | None, typer.Argument(metavar="[WEIGHTS]", help="Weights of the network; default: the bundled network.")
+        Path | None, typer.Argument(metavar="WEIGHTS", help="Weights of the network; default: the bundled network.")
     ] = None,
     scenes: Annotated[int, typer.Option(min=1, help="Scenes per family.")] = 200,
     families: Annotated[str, typer.Option(metavar="NAMES", help="Scene families.")] = ",".join(SceneFamily),

@@ -14,7 +14,7 @@ from page4d_cli.scene_runs import Request, Show, plan_scene, run_batch, run_one
 
 def reconstruct(
     scenes: Annotated[
-        list[Path], typer.Argument(metavar="SCENE...", help="Folders of synchronized videos or image folders.")
+        list[Path], typer.Argument(metavar="SCENE", help="Folders of synchronized videos or image folders.")
     ],
     out: Annotated[
         Path,

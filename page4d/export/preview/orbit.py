@@ -80,6 +80,8 @@ def _frames(output: Output) -> Iterator[NDArray[np.uint8]]:
     times = np.array(output.run.times)
     instants = shown_instants(times)
     viewpoints = _viewpoints(output, instants)
+    blank = with_banner(Image.new("RGB", SIZE), output.run.network.notice)
+    banner = np.asarray(blank)[: blank.height - SIZE[1]]
     shown, cloud = -1, None
     for index, viewpoint in zip(instants, viewpoints, strict=True):
         if cloud is None or index != shown:
@@ -87,9 +89,8 @@ def _frames(output: Output) -> Iterator[NDArray[np.uint8]]:
         picture = Image.fromarray(draw(viewpoint, cloud))
         label = f"t = {times[index]:.3f} s"
         ImageDraw.Draw(picture).text((SIZE[0] - 12, SIZE[1] - 14), label, fill=FAINT, font=font(14), anchor="rm")
-        framed = with_banner(picture, output.run.network.notice)
-        width, height = framed.size
-        yield np.ascontiguousarray(np.asarray(framed)[: height - height % 2, : width - width % 2])
+        frame = np.concatenate([banner, np.asarray(picture)])
+        yield frame[len(frame) % 2 :]  # video encoders need even sizes
 
 
 def shown_instants(times: NDArray[np.float64]) -> list[int]:
