@@ -19,28 +19,23 @@ from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions,
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import choose_depth_scale
 from page4d.export.mesh import check_fusion_memory, choose_voxel_size
-from page4d.export.open3d_runtime import load_open3d
 from page4d.export.output import open_output
-from page4d.export.run_record import CountsRecord, RunRecord, SceneRecord, read_run, view_record, write_run
+from page4d.export.run_record import RunRecord, read_run, write_run
 from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
-from page4d.inference.calibration_check import compare_rigs, summarize_residuals
+from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
 from page4d.inference.diagnostics import (
-    calibration_notice,
     check_seams,
     distance_notice,
     ood_notice,
-    open3d_notice,
-    rig_fit_notice,
     rig_notice,
-    seams_notice,
 )
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
-from page4d.inference.memory_budget import is_out_of_memory, peak_bytes, usable_bytes
-from page4d.inference.predictor import PRECISION_NAMES, PredictedChunk
+from page4d.inference.memory_budget import is_out_of_memory, usable_bytes
+from page4d.inference.predictor import PredictedChunk
 from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
@@ -55,11 +50,11 @@ from page4d.inference.run_state import (
 )
 from page4d.inference.static_rig import StaticRigAligner
 from page4d.inference.stitch import StitchedChunk, stitch
+from page4d.inference.summary import final_notices, summarize_run
 from page4d.models.conditioning import Memory
 from page4d.predictions import Predictions
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Level, Notice
-from page4d.settings import describe_settings
 
 MAX_HALVINGS = 3
 """Number of times that a chunk that does not fit in memory is halved."""
@@ -113,7 +108,8 @@ class Run:
             self.journal.notice(notice)
         write_run(self.layout, self._record("incomplete"))
         self._reconstruct_chunks()
-        self._final_notices()
+        for notice in final_notices(self.plan, self.state, self.finished):
+            self.journal.notice(notice)
         cameras = join_cameras([chunk.cameras for chunk in self.finished])
         files = write_capture_cameras(self.layout, replace(cameras, scale=self.state.scale or Scale.ARBITRARY))
         if self.settings.preview:
@@ -172,46 +168,7 @@ class Run:
 
     def _record(self, status: Literal["complete", "incomplete"]) -> RunRecord:
         """Return the content of `run.json` at this point."""
-        plan, scene, state, predictor = self.plan, self.scene, self.state, self.plan.predictor
-        scale = state.scale or Scale.ARBITRARY
-        chunks = [chunk.record for chunk in self.finished]
-        return RunRecord(
-            status=status,
-            settings=describe_settings(scene.options, self.settings),
-            scale=scale,
-            unit=scale.unit,
-            depth_scale=state.depth_scale or 1.0,
-            mesh_voxel_size=state.mesh_voxel_size,
-            scene=SceneRecord(name=scene.name, synchronisation=scene.synchronisation, calibration=scene.calibration),
-            views=[
-                view_record(
-                    self.layout,
-                    view.name,
-                    view.source.label,
-                    transform,
-                    view.clock,
-                    None if view.camera is None else view.camera.distortion,
-                )
-                for view, transform in zip(scene.views, plan.transforms, strict=True)
-            ],
-            times=scene.times.tolist(),
-            network=predictor.record,
-            rig=None if state.rig is None else state.rig.record,
-            scale_from=state.scale_from,
-            calibration_residuals=summarize_residuals(scene, chunks),
-            chunks=chunks,
-            counts=CountsRecord(
-                clipped_depths=sum(chunk.clipped_depths for chunk in self.finished),
-                points=sum(chunk.num_points for chunk in self.finished),
-            ),
-            timings={stage: round(seconds, 3) for stage, seconds in self.journal.seconds.items()},
-            predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
-            peak_memory_bytes=peak_bytes(predictor.device),
-            device=str(predictor.device),
-            precision=PRECISION_NAMES[predictor.precision],
-            seed=self.settings.seed,
-            warnings=self.journal.warnings,
-        )
+        return summarize_run(status, self.plan, self.layout, self.state, self.finished, self.journal)
 
     def _reconstruct_chunks(self) -> None:
         """Predict, stitch and write every chunk that is not finished yet."""
@@ -439,21 +396,3 @@ class Run:
             self.journal.notice(Notice(text))
         elif self.world.scale is Scale.ARBITRARY:
             self.journal.notice(Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO))
-
-    def _final_notices(self) -> None:
-        """Report on clipped depths, seams, static cameras and the calibration."""
-        chunks = [chunk.record for chunk in self.finished]
-        clipped = sum(chunk.clipped_depths for chunk in self.finished)
-        levels = self.state.depth_scale or 1.0
-        text = f"{clipped} depths outside {1 / levels:.4g} to {65535 / levels:.4g} were clipped in the depth PNGs"
-        agreement = summarize_residuals(self.scene, chunks)
-        notices = (
-            Notice(text) if clipped else None,
-            seams_notice(chunks, self.plan.max_side),
-            rig_fit_notice(chunks, self.scene.view_names, self.plan.max_side),
-            None if agreement is None else calibration_notice(self.scene, agreement),
-            open3d_notice(*load_open3d()),
-        )
-        for notice in notices:
-            if notice is not None:
-                self.journal.notice(notice)

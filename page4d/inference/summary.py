@@ -1,0 +1,86 @@
+"""The summary of a run: the content of `run.json`, and the notices at its end."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from page4d.conventions import Scale
+from page4d.export.layout import OutputLayout
+from page4d.export.open3d_runtime import load_open3d
+from page4d.export.run_record import CountsRecord, RunRecord, SceneRecord, view_record
+from page4d.inference.calibration_check import summarize_residuals
+from page4d.inference.diagnostics import calibration_notice, open3d_notice, rig_fit_notice, seams_notice
+from page4d.inference.memory_budget import peak_bytes
+from page4d.inference.predictor import PRECISION_NAMES
+from page4d.inference.progress import Journal
+from page4d.inference.run_plan import RunPlan
+from page4d.inference.run_state import FinishedChunk, RunState
+from page4d.scene.records import Notice
+from page4d.settings import describe_settings
+
+
+def summarize_run(
+    status: Literal["complete", "incomplete"],
+    plan: RunPlan,
+    layout: OutputLayout,
+    state: RunState,
+    finished: Sequence[FinishedChunk],
+    journal: Journal,
+) -> RunRecord:
+    """Return the content of `run.json` after the finished chunks."""
+    scene, predictor = plan.scene, plan.predictor
+    scale = state.scale or Scale.ARBITRARY
+    chunks = [chunk.record for chunk in finished]
+    return RunRecord(
+        status=status,
+        settings=describe_settings(scene.options, plan.settings),
+        scale=scale,
+        unit=scale.unit,
+        depth_scale=state.depth_scale or 1.0,
+        mesh_voxel_size=state.mesh_voxel_size,
+        scene=SceneRecord(name=scene.name, synchronisation=scene.synchronisation, calibration=scene.calibration),
+        views=[
+            view_record(
+                layout,
+                view.name,
+                view.source.label,
+                transform,
+                view.clock,
+                None if view.camera is None else view.camera.distortion,
+            )
+            for view, transform in zip(scene.views, plan.transforms, strict=True)
+        ],
+        times=scene.times.tolist(),
+        network=predictor.record,
+        rig=None if state.rig is None else state.rig.record,
+        scale_from=state.scale_from,
+        calibration_residuals=summarize_residuals(scene, chunks),
+        chunks=chunks,
+        counts=CountsRecord(
+            clipped_depths=sum(chunk.clipped_depths for chunk in finished),
+            points=sum(chunk.num_points for chunk in finished),
+        ),
+        timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
+        predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
+        peak_memory_bytes=peak_bytes(predictor.device),
+        device=str(predictor.device),
+        precision=PRECISION_NAMES[predictor.precision],
+        seed=plan.settings.seed,
+        warnings=journal.warnings,
+    )
+
+
+def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
+    """Report on clipped depths, seams, static cameras, the calibration, and a missing Open3D."""
+    chunks = [chunk.record for chunk in finished]
+    clipped = sum(chunk.clipped_depths for chunk in finished)
+    levels = state.depth_scale or 1.0
+    text = f"{clipped} depths outside {1 / levels:.4g} to {65535 / levels:.4g} were clipped in the depth PNGs"
+    agreement = summarize_residuals(plan.scene, chunks)
+    notices = (
+        Notice(text) if clipped else None,
+        seams_notice(chunks, plan.max_side),
+        rig_fit_notice(chunks, plan.scene.view_names, plan.max_side),
+        None if agreement is None else calibration_notice(plan.scene, agreement),
+        open3d_notice(*load_open3d()),
+    )
+    return tuple(notice for notice in notices if notice is not None)
