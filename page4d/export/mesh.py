@@ -27,8 +27,7 @@ _LAYERS = 3
 
 def choose_voxel_size(predictions: Predictions) -> float:
     """Return the voxel size that fits the image resolution of predictions [1, T, V, H, W]; 1 if there is no depth."""
-    footprints = _footprints(predictions)[predictions.valid.cpu() & (predictions.depth.cpu() > 0)]
-    return FOOTPRINTS_PER_VOXEL * float(footprints.median()) if len(footprints) else 1.0
+    return FOOTPRINTS_PER_VOXEL * _median_footprint(predictions) or 1.0
 
 
 def fused_mesh(instant: Predictions, options: PointOptions, voxel_size: float) -> Mesh:
@@ -40,12 +39,18 @@ def fused_mesh(instant: Predictions, options: PointOptions, voxel_size: float) -
     return fuse_mesh(_depth_views(instant, options, voxel_size), voxel_size)
 
 
-def check_fusion_memory(predictions: Predictions, voxel_size: float, num_bytes: int) -> None:
-    """Refuse a voxel size with which the fusion of an instant is expected to exceed `num_bytes` of memory.
+def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int) -> None:
+    """Refuse voxels that are too small for the image resolution, or for `num_bytes` of memory.
 
     Raises:
-        UsageError: naming the voxel size that fits.
+        UsageError: naming a voxel size that fits.
     """
+    median = _median_footprint(predictions)
+    if median > MAX_VOXELS_PER_FOOTPRINT * voxel_size:
+        raise UsageError(
+            f"--mesh-voxel {voxel_size:.3g} is too small for images whose pixels are {median:.3g} wide in the scene",
+            f"use --mesh-voxel {FOOTPRINTS_PER_VOXEL * median:.2g}, or a larger --size",
+        )
     in_voxels = _footprints(predictions) / voxel_size
     counted = predictions.valid.cpu() & (predictions.depth.cpu() > 0) & (in_voxels <= MAX_VOXELS_PER_FOOTPRINT)
     voxels = torch.where(counted, in_voxels, 0.0).square().sum((0, 2, 3, 4)).max() * _LAYERS * BLOCK_SIDE
@@ -54,9 +59,15 @@ def check_fusion_memory(predictions: Predictions, voxel_size: float, num_bytes: 
         coarser = voxel_size * (expected / num_bytes) ** 0.5
         raise UsageError(
             f"--mesh with voxels of {voxel_size:.3g} needs about {expected / 1e9:.1f} GB, "
-            f"{num_bytes / 1e9:.1f} GB are free",
+            f"{num_bytes / 1e9:.1f} GB are available",
             f"use --mesh-voxel {coarser:.2g}",
         )
+
+
+def _median_footprint(predictions: Predictions) -> float:
+    """Return the median width of pixels with depth, 0 if there are none."""
+    footprints = _footprints(predictions)[predictions.valid.cpu() & (predictions.depth.cpu() > 0)]
+    return float(footprints.median()) if len(footprints) else 0.0
 
 
 def _footprints(predictions: Predictions) -> Float[Tensor, "1 T V H W"]:

@@ -18,7 +18,7 @@ from page4d.export.diagnostics import ChunkRecord, ResidualsRecord, TransformRec
 from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import choose_depth_scale
-from page4d.export.mesh import check_fusion_memory, choose_voxel_size
+from page4d.export.mesh import check_voxel_size, choose_voxel_size
 from page4d.export.output import open_output
 from page4d.export.run_record import RunRecord, read_run, write_run
 from page4d.geometry.camera import Cameras
@@ -356,7 +356,9 @@ class Run:
         if not self.settings.mesh:
             return None
         voxel_size = self.settings.mesh_voxel or choose_voxel_size(first)
-        check_fusion_memory(first, voxel_size, usable_bytes(torch.device("cpu")))
+        on_cpu = self.plan.predictor.device.type == "cpu"
+        limit = self.plan.memory_limit.num_bytes if on_cpu else usable_bytes(torch.device("cpu"))
+        check_voxel_size(first, voxel_size, limit)
         return voxel_size
 
     def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:

@@ -9,7 +9,7 @@ from export_scene import made_capture
 from numpy.typing import NDArray
 
 from page4d.errors import UsageError
-from page4d.export.mesh import FOOTPRINTS_PER_VOXEL, check_fusion_memory, choose_voxel_size, fused_mesh
+from page4d.export.mesh import FOOTPRINTS_PER_VOXEL, check_voxel_size, choose_voxel_size, fused_mesh
 from page4d.export.open3d_geometry import Mesh, fuse_mesh
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
@@ -110,10 +110,19 @@ def test_surfaces_too_far_for_the_voxels_are_left_out(capture: Predictions) -> N
 
 
 def test_voxels_that_would_fill_the_memory_are_refused_with_a_size_that_fits(capture: Predictions) -> None:
-    check_fusion_memory(capture, VOXEL, 10**9)
+    check_voxel_size(capture, VOXEL, 10**9)
     with pytest.raises(
-        UsageError, match=r"--mesh with voxels of 0\.04 needs about .* GB, 0\.0 GB are free"
+        UsageError, match=r"--mesh with voxels of 0\.04 needs about .* GB, 0\.0 GB are available"
     ) as caught:
-        check_fusion_memory(capture, VOXEL, 10**6)
+        check_voxel_size(capture, VOXEL, 10**6)
     size = float(caught.value.hint.removeprefix("use --mesh-voxel "))
-    check_fusion_memory(capture, size * 1.05, 10**6)
+    check_voxel_size(capture, size * 1.05, 10**6)
+
+
+def test_voxels_that_are_too_small_for_the_images_are_refused(capture: Predictions) -> None:
+    width = choose_voxel_size(capture) / FOOTPRINTS_PER_VOXEL
+    check_voxel_size(capture, width, 10**9)
+    with pytest.raises(UsageError, match="is too small for images whose pixels are") as caught:
+        check_voxel_size(capture, width / 3, 10**12)
+    hint, _ = caught.value.hint.removeprefix("use --mesh-voxel ").split(",")
+    check_voxel_size(capture, float(hint), 10**9)

@@ -373,3 +373,11 @@ def test_meshes_are_resumed_with_the_same_bytes_and_overwritten(tmp_path: Path):
 def test_a_voxel_size_without_a_mesh_is_refused():
     with pytest.raises(UsageError, match=r"--mesh-voxel 0\.1 without --mesh"):
         ReconstructSettings(mesh_voxel=0.1)
+
+
+@pytest.mark.usefixtures("open3d")
+def test_voxels_that_are_too_small_end_a_run_before_the_first_instant(tmp_path: Path):
+    settings = replace(SETTINGS, mesh=True, mesh_voxel=1e-4)
+    with pytest.raises(UsageError, match=r"--mesh-voxel 0\.0001 is too small for images"):
+        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings), out=tmp_path / "out")
+    assert not (tmp_path / "out" / "points").exists()
