@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from calibration_writers import WRITERS, make_rig
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import Page4DError
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.calibration.record import Calibration
+from tests.fuzzing import bounded, fuzz
 
 NAMES = ("x.qca.txt", "x.toml", "x.json", "intri.yml", "cameras.bin", "cameras.txt", "x")
 HOSTILE = (
@@ -46,10 +47,11 @@ def folder() -> Iterator[Path]:
 
 def read_or_refuse(path: Path) -> None:
     outcome: Calibration | Page4DError
-    try:
-        outcome = read_calibration(path)
-    except Page4DError as error:
-        outcome = error
+    with bounded():
+        try:
+            outcome = read_calibration(path)
+        except Page4DError as error:
+            outcome = error
     if isinstance(outcome, Page4DError):
         assert outcome.exit_code in (2, 3)
         assert outcome.hint
@@ -60,7 +62,7 @@ def read_or_refuse(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, deadline=None, database=None, derandomize=True)
+@fuzz(40)
 @given(
     content=st.one_of(st.binary(max_size=300), st.text(max_size=200).map(lambda text: text.encode(errors="replace")))
 )
@@ -91,7 +93,7 @@ def mutate(content: bytes, draw: st.DrawFn) -> bytes:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
+@fuzz(60)
 @given(draws=st.data())
 def test_mutated_valid_files_are_read_or_refused(
     name: str, draws: st.DataObject, valid: dict[str, Contents], folder: Path
