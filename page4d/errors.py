@@ -1,4 +1,6 @@
-"""Errors that a user can act on: message, hint and exit code."""
+"""Errors that a user can act on: message, hint and exit code; and the form of counts and lists in messages."""
+
+from collections.abc import Collection
 
 
 class Page4DError(Exception):
@@ -74,3 +76,14 @@ class InterruptedRunError(Page4DError):
 def counted(number: int, noun: str) -> str:
     """Format a count with its noun for a message: "1 frame", "2 frames"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def shortened(text: str, limit: int = 80) -> str:
+    """Shorten a text of a file, such as a name, for a message: the middle of a longer one is left out."""
+    return text if len(text) <= limit else f"{text[: limit - limit // 3 - 3]}...{text[-(limit // 3) :]}"
+
+
+def listed(names: Collection[object], limit: int = 8) -> str:
+    """Format names for a message: "cam01, cam02", or "cam01, cam02, ... (10,000 in all)" beyond `limit`."""
+    text = ", ".join(shortened(str(name)) for name, _ in zip(names, range(limit), strict=False))
+    return text if len(names) <= limit else f"{text}, ... ({len(names):,} in all)"

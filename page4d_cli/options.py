@@ -78,10 +78,11 @@ def read_text(path: Path, hint: str) -> str:
         InputError: if it cannot be read, with the given hint.
     """
     from page4d.errors import InputError
+    from page4d.io import documents
 
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return documents.read_text(path)
+    except documents.DocumentError as error:
         raise InputError(f"'{path}' cannot be read: {error}", hint) from error
 
 

@@ -4,7 +4,6 @@ The layout is that of `page4d synthesize`: `cameras.json`, `depth/<view>/000000.
 `dynamic/<view>/000000.png` (255 = moving), and `capture.json` with the frame rate.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from torch import Tensor
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError
 from page4d.export.maps import read_png
+from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.scene.calibration.page4d_json import read_page4d_json
 
 CAMERAS = "cameras.json"
@@ -123,8 +123,9 @@ def _recorded_fps(path: Path) -> float | None:
     if not path.is_file():
         return None
     try:
-        fps = json.loads(path.read_text(encoding="utf-8"))["options"]["fps"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        content = parse_json(read_text(path))
+        fps = content["options"]["fps"]
+    except (DocumentError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' has no options.fps", "restore it, or remove it and pass --fps") from error
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
         raise InputError(f"'{path}': options.fps is {fps!r}", "restore it, or remove it and pass --fps")

@@ -9,7 +9,8 @@ from typing import Any, TypeVar, dataclass_transform
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, shortened
+from page4d.io.documents import DocumentError, parse_json
 
 Record = TypeVar("Record")
 
@@ -24,7 +25,9 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
     """
 
     def decorate(cls: type[Record]) -> type[Record]:
-        record: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+        record: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))(
+            cls
+        )
         validate = record.__init__
 
         @wraps(validate)
@@ -51,17 +54,20 @@ def config_from_json(
 ) -> Record:
     """Read what `config_to_json` wrote; fields that are left out take their defaults.
 
-    `strict` forbids conversions between types, such as a string where a number belongs.
+    `strict` forbids conversions between types, such as a string where a number belongs. Repeated keys, and numbers
+    that are not finite, are errors.
 
     Raises:
         UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
     """
     try:
+        content = parse_json(text)
         return adapter.validate_json(text, strict=strict)
+    except DocumentError as error:
+        raise UsageError(f"{name} configuration: text: {error}", hint) from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = "text" if first["type"] == "json_invalid" else _place(first, json.loads(text)) or "text"
-        raise UsageError(f"{name} configuration: {place}: {first['msg']}", hint) from error
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UsageError(f"{name} configuration: {_place(first, content) or 'text'}: {first['msg']}", hint) from error
 
 
 def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> UsageError:
@@ -70,7 +76,7 @@ def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> U
     first, place = errors[0], _place(errors[0], values)
     if first["type"] == "unexpected_keyword_argument":
         return UsageError(f"{name}: no field is called '{place}'", "check its spelling")
-    found = "is missing" if first["type"] == "missing" else f"is {first['input']!r}"
+    found = "is missing" if first["type"] == "missing" else f"is {shortened(repr(first['input']))}"
     rules = [_rule(other["msg"]) for other in errors if _place(other, values) == place]
     hint = " or ".join(dict.fromkeys(rules)).replace(" or it must be", " or")
     return UsageError(f"{name}: {place} {found}", hint)
@@ -90,5 +96,5 @@ def _place(error: Any, values: Any) -> str:
         except (KeyError, IndexError, TypeError):  # not part of the values, unless it is a missing field
             if not (error["type"] == "missing" and number == len(error["loc"])):
                 continue
-        place.append(str(part))
+        place.append(shortened(str(part)))
     return ".".join(place)

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from page4d.errors import InputError
+from page4d.io.documents import DocumentError, DocumentMissingError, first_violation, parse_json, read_text
+
+_MAX_BYTES = 1024**3
 
 Model = TypeVar("Model", bound="FileModel")
 
@@ -58,17 +61,15 @@ def read_model(path: Path, model: type[Model]) -> Model:
         InputError: if the file is missing, is not JSON, or lacks a required field.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
-        raise InputError(f"'{path}' is missing", "give the output folder of a page4d run") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"'{path}' cannot be read: {error}", "check that it is a file that page4d wrote") from error
-    try:
+        text = read_text(path, _MAX_BYTES)
+        parse_json(text)  # refuses repeated keys
         return model.model_validate_json(text)
+    except DocumentMissingError as error:
+        raise InputError(f"'{path}' is missing", "give the output folder of a page4d run") from error
+    except DocumentError as error:
+        raise InputError(f"'{path}' cannot be read: {error}", "check that it is a file that page4d wrote") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(
-            f"'{path}' is not as page4d writes it: {place}: {first['msg']}",
+            f"'{path}' is not as page4d writes it: {first_violation(error, 'the file')}",
             "restore the file, or run page4d again",
         ) from error

@@ -7,9 +7,16 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.io.documents import (
+    DocumentError,
+    DocumentMissingError,
+    first_violation,
+    parse_json,
+    parse_toml,
+    read_text,
+)
 from page4d.scene.audio import MAX_SECOND_PEAK, MIN_SCORE, correlate_audio
-from page4d.scene.files import ParseError, first_violation, parse_json, parse_toml
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import VideoSource
@@ -31,10 +38,15 @@ class Synchronisation:
     notices: tuple[Notice, ...] = ()
 
 
+_MAX_OFFSET_S = 1e6
+_MIN_RATE, _MAX_RATE = 1e-3, 100.0
+"""Plausible clocks: 11 days, high speed at 25,000 fps played at 25, and a time lapse of one frame in 4 s."""
+
+
 class _ClockEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
-    offset_s: float = 0.0
-    rate: float = Field(default=1.0, gt=0)
+    offset_s: float = Field(default=0.0, ge=-_MAX_OFFSET_S, le=_MAX_OFFSET_S)
+    rate: float = Field(default=1.0, ge=_MIN_RATE, le=_MAX_RATE)
 
 
 def synchronise(
@@ -60,8 +72,8 @@ def synchronise(
     file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
     if file is not None:
         clocks = read_sync_file(file, all_names or names)
-        missing = ", ".join(name for name in names if name not in clocks)
-        notice = Notice(f"{file.name} has no entry for {missing}: offset 0 s and rate 1 are used")
+        missing = [name for name in names if name not in clocks]
+        notice = Notice(f"{file.name} has no entry for {listed(missing)}: offset 0 s and rate 1 are used")
         return Synchronisation(
             clocks=tuple(clocks.get(name, Clock()) for name in names),
             method=f"file {file.name}",
@@ -95,34 +107,37 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
     views = document.get("views", document)
     if not isinstance(views, dict):
         raise UsageError(f"{path.name}: 'views' is not a table", _EXAMPLE)
+    outside = [name for name in names if views is not document and name in document]
+    if outside:
+        raise UsageError(f"{path.name}: {listed(outside)} is not in 'views'", f"move it into 'views': {_EXAMPLE}")
     clocks = {}
     for name, entry in views.items():
         if name not in names:
             raise UsageError(
-                f"{path.name}: no view is called '{name}', the views are {', '.join(names)}",
+                f"{path.name}: no view is called '{shortened(name)}', the views are {listed(names)}",
                 "use names of views, without suffix",
             )
         try:
             values = _ClockEntry.model_validate(entry)
         except ValidationError as error:
             raise UsageError(
-                f"{path.name}: view '{name}': {first_violation(error, 'entry')}",
-                "give offset_s and rate as finite numbers, rate > 0",
+                f"{path.name}: view '{shortened(name)}': {first_violation(error, 'entry')}",
+                f"give offset_s in seconds after another view (not a date), at most {_MAX_OFFSET_S:,.0f}; "
+                f"and rate, {_MIN_RATE:g} to {_MAX_RATE:g}",
             ) from error
         clocks[name] = Clock(offset_s=values.offset_s, rate=values.rate)
     return clocks
 
 
 def _parse(path: Path) -> object:
-    if not path.is_file():
-        raise UsageError(f"sync file '{path}' does not exist", f"give a file, or one of: {', '.join(MODES)}")
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = read_text(path)
         return parse_toml(text) if path.suffix == ".toml" else parse_json(text)
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path.name} is not a text file", "write JSON or TOML in UTF-8") from error
-    except ParseError as error:
-        raise UsageError(f"{path.name}: {error}", "correct the file") from error
+    except DocumentMissingError:
+        hint = f"give a file, or one of: {', '.join(MODES)}"
+        raise UsageError(f"sync file '{path}' does not exist", hint) from None
+    except DocumentError as error:
+        raise UsageError(f"{path.name}: {error}", "correct the file, or write JSON or TOML in UTF-8") from error
 
 
 def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchronisation:

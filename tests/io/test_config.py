@@ -95,8 +95,12 @@ def test_json_round_trip_and_defaults() -> None:
         ('{"inner": {"number": 0}}', "outer configuration: inner.number: Input should be greater than 0"),
         ('{"inner": {"number": "1"}}', "outer configuration: inner.number: Input should be a valid integer"),
         ('{"views": 0}', "outer configuration: views: Input should be greater than 0"),
+        ('{"views": 1, "views": 2}', "outer configuration: text: key 'views' appears twice"),
+        ('{"rate": 1e999}', "outer configuration: rate: Input should be a finite number"),
+        ('{"views": ' + "[" * 100_000, "outer configuration: text: it is nested too deeply"),
+        ('{"views": ' + "9" * 10_000 + "}", "outer configuration: text: a number has too many digits"),
         ('{"other": 1}', "outer configuration: other: Unexpected keyword argument"),
-        ("no JSON", "outer configuration: text: Invalid JSON"),
+        ("no JSON", "outer configuration: text: line 1: Expecting value"),
     ],
 )
 def test_json_is_strict(text: str, message: str) -> None:

@@ -84,7 +84,7 @@ def test_a_folder_with_two_calibrations_is_refused(tmp_path: Path) -> None:
 
 
 def test_huge_files_are_refused_before_reading(tmp_path: Path) -> None:
-    for name, limit in (("x.toml", 256), ("x.qca.txt", 256), ("transforms.json", 256), ("intri.yml", 16)):
+    for name, limit in (("x.toml", 2), ("x.qca.txt", 2), ("transforms.json", 256), ("intri.yml", 2)):
         path = tmp_path / name
         with path.open("wb") as file:
             file.truncate((limit + 1) * 1024**2)
@@ -336,9 +336,9 @@ def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "x.toml"
     path.touch()
 
-    def refuse(_: Path) -> bytes:
+    def refuse(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(files.Path, "read_bytes", refuse)
+    monkeypatch.setattr(files.Path, "open", refuse)
     with pytest.raises(InputError, match=r"cannot read calibration 'x.toml': permission denied"):
         read_calibration(path)

@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
@@ -17,13 +17,27 @@ from page4d.geometry.rotation import matrix_from_rotation_vector, nearest_rotati
 from page4d.scene.calibration.files import error_context
 from page4d.scene.calibration.record import MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
 
+
+class FileSchema(BaseModel):
+    """Base class of the schemas of files: numbers are finite, and neither text nor truth values are numbers."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+def _refuse_other_types(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("Input should be a whole number")  # noqa: TRY004 - pydantic translates only ValueError
+    return value
+
+
 Row3: TypeAlias = Annotated[list[float], Field(min_length=3, max_length=3)]
 Row4: TypeAlias = Annotated[list[float], Field(min_length=4, max_length=4)]
 Matrix3: TypeAlias = Annotated[list[Row3], Field(min_length=3, max_length=3)]
 Matrix4: TypeAlias = Annotated[list[Row4], Field(min_length=4, max_length=4)]
 Matrix34: TypeAlias = Annotated[list[Row4], Field(min_length=3, max_length=4)]
 
-Side: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIDE_PX)]
+Side: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIDE_PX, strict=False), BeforeValidator(_refuse_other_types)]
+"""Side of an image in px; Pose2Sim writes it as 640.0."""
 
 
 def pinhole(

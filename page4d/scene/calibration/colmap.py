@@ -14,7 +14,15 @@ from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.geometry.rotation import matrix_from_quaternion
 from page4d.scene.calibration.build import brown_conrady, fisheye, pinhole, pose_matrix
-from page4d.scene.calibration.files import check_exists, error_context, read_bytes, read_text, unreadable
+from page4d.scene.calibration.files import (
+    MAX_IMAGES,
+    check_count,
+    check_exists,
+    error_context,
+    read_bytes,
+    read_text,
+    unreadable,
+)
 from page4d.scene.calibration.grouping import ImageCamera, group_images, join_images
 from page4d.scene.calibration.record import CORRECTION_HINT, Calibration
 
@@ -98,8 +106,10 @@ def read_colmap(path: Path) -> Calibration:
     else:
         cameras = _read_text_cameras(folder / "cameras.txt")
         images = _read_text_images(folder / "images.txt")
+    check_count(folder, len(images), "images", MAX_IMAGES)
     images = sorted(images, key=lambda image: image.name)
     names = group_images([image.name for image in images])
+    check_count(folder, len({name.view for name in names}))
     label = folder.name or str(folder)
     joined = []
     for image, name in zip(images, names, strict=True):

@@ -1,6 +1,5 @@
 """Reading of calibration files: bounded sizes, strict JSON, and errors with file and camera."""
 
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,15 +7,21 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from page4d.errors import InputError
+from page4d.errors import InputError, shortened
+from page4d.io import documents
+from page4d.io.documents import MAX_JSON_BYTES, DocumentError, first_violation
 from page4d.scene.calibration.record import CORRECTION_HINT
-from page4d.scene.files import ParseError, first_violation, parse_json
 
 SUPPORTED_FORMATS = (
     "supported: COLMAP, OpenCV YAML (intri.yml and extri.yml), nerfstudio (transforms.json), cameras.json, "
     "Qualisys (.qca.txt), Pose2Sim/Anipose TOML"
 )
-MAX_FILE_BYTES = 256 * 1024**2
+
+MAX_CAMERAS = 10_000
+"""Largest number of cameras; each takes about a millisecond."""
+
+MAX_IMAGES = 500_000
+"""Largest number of images of moving cameras."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -36,42 +41,46 @@ def check_exists(path: Path) -> None:
         raise InputError(f"calibration '{path}' does not exist", "check the path, or omit --calibration")
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+@contextmanager
+def parsing(path: Path) -> Iterator[None]:
+    """Report a DocumentError of the body as an InputError of the calibration `path`."""
+    try:
+        yield
+    except DocumentError as error:
+        raise unreadable(path, str(error)) from None
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
     """Return the content of a regular file of bounded size.
 
     Raises:
         InputError: if the file is missing, not a regular file, larger than `max_bytes` or not readable.
     """
     check_exists(path)
-    try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise unreadable(path, "it is not a regular file")
-        if status.st_size > max_bytes:
-            size, limit = status.st_size / 1024**2, max_bytes // 1024**2
-            raise unreadable(path, f"it has {size:.0f} MB, the limit is {limit} MB")
-        return path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, (error.strerror or "it cannot be opened").lower()) from None
+    with parsing(path):
+        return documents.read_bytes(path, max_bytes)
 
 
-def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
+def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
     """Return the content of a UTF-8 file without its byte order mark."""
-    try:
-        return read_bytes(path, max_bytes).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise unreadable(path, f"byte {error.start} is not UTF-8 text") from None
+    check_exists(path)
+    with parsing(path):
+        return documents.read_text(path, max_bytes)
 
 
 def read_json(path: Path) -> dict[str, object]:
     """Return a JSON object; NaN, Infinity and repeated keys are errors."""
-    try:
-        content = parse_json(read_text(path))
-    except ParseError as error:
-        raise unreadable(path, str(error)) from None
+    with parsing(path):
+        content = documents.parse_json(read_text(path))
     if not isinstance(content, dict):
         raise unreadable(path, "it is not a JSON object")
     return content
+
+
+def check_count(path: Path, number: int, noun: str = "cameras", limit: int = MAX_CAMERAS) -> None:
+    """Raise InputError for more cameras (or images) than a calibration may have, before they are built."""
+    if number > limit:
+        raise unreadable(path, f"it has {number:,} {noun}, the limit is {limit:,}")
 
 
 def validated(schema: type[Schema], content: object, label: str, camera: str | None = None) -> Schema:
@@ -83,7 +92,7 @@ def validated(schema: type[Schema], content: object, label: str, camera: str | N
     try:
         return schema.model_validate(content)
     except ValidationError as error:
-        prefix = "" if camera is None else f"camera {camera}: "
+        prefix = "" if camera is None else f"camera {shortened(camera)}: "
         raise InputError(f"{label}: {prefix}{first_violation(error, 'content')}", CORRECTION_HINT) from None
 
 
@@ -95,5 +104,6 @@ def error_context(label: str, camera: str) -> Iterator[None]:
     except InputError as error:
         if error.message.startswith(f"{label}: "):
             raise
-        prefix = "" if error.message.startswith(f"camera {camera}: ") else f"camera {camera}: "
+        name = f"camera {shortened(camera)}: "
+        prefix = "" if error.message.startswith(name) else name
         raise InputError(f"{label}: {prefix}{error.message}", error.hint) from None

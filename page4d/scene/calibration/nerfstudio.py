@@ -13,7 +13,7 @@ from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor
 
 from page4d.conventions import Scale
@@ -21,6 +21,7 @@ from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rigid import invert_rigid, rigid
 from page4d.scene.calibration.build import (
+    FileSchema,
     Matrix4,
     Matrix34,
     Side,
@@ -30,7 +31,7 @@ from page4d.scene.calibration.build import (
     orthonormalized,
     pinhole,
 )
-from page4d.scene.calibration.files import error_context, read_json, unreadable, validated
+from page4d.scene.calibration.files import MAX_IMAGES, check_count, error_context, read_json, unreadable, validated
 from page4d.scene.calibration.grouping import ImageCamera, group_images, join_images
 from page4d.scene.calibration.record import CORRECTION_HINT, Calibration
 
@@ -44,7 +45,7 @@ _MODELS = {
 """Distortion coefficients of each camera model, in the order of `Distortion`."""
 
 
-class _Intrinsics(BaseModel):
+class _Intrinsics(FileSchema):
     """Keys at the top level of the file, or in a frame, where they override the top level."""
 
     camera_model: str | None = None
@@ -64,16 +65,16 @@ class _Intrinsics(BaseModel):
     p2: float = 0.0
 
 
-class _Frame(BaseModel):
+class _Frame(FileSchema):
     file_path: str
     transform_matrix: Matrix4 | Matrix34
     time: float | None = None
 
 
-class _Transforms(BaseModel):
+class _Transforms(FileSchema):
     frames: Annotated[list[dict[str, object]], Field(min_length=1)]
     applied_transform: Matrix34 | Matrix4 | None = None
-    applied_scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    applied_scale: Annotated[float, Field(gt=0)] = 1.0
 
 
 def read_nerfstudio(path: Path) -> Calibration:
@@ -89,11 +90,13 @@ def read_nerfstudio(path: Path) -> Calibration:
     if "frames" not in content:
         raise unreadable(path, "it has no key 'frames'")
     transforms = validated(_Transforms, content, path.name)
+    check_count(path, len(transforms.frames), "images", MAX_IMAGES)
     shared = {key: value for key, value in content.items() if key in _Intrinsics.model_fields}
     frames = [validated(_Frame, frame, path.name, str(frame.get("file_path", index))) for index, frame in
               enumerate(transforms.frames)]  # fmt: skip
     times = {frame.time for frame in frames}
     names = group_images([frame.file_path for frame in frames], one_moving_camera=len(times) > 1)
+    check_count(path, len({name.view for name in names}))
     undo = _inverse_applied_transform(path.name, transforms)
     images = []
     for raw, frame, name in zip(transforms.frames, frames, names, strict=True):

@@ -1,7 +1,6 @@
 """OpenCV YAML as written by EasyMocap and EasyVolcap: `intri.yml` and `extri.yml`.
 
-PyYAML reads every scalar as a string: tags cannot run code, and numbers are not reinterpreted (YAML 1.1 parses `010`
-as 8 and `1e-05` as text). The files declare no unit of length, so the scale is arbitrary.
+The files declare no unit of length, so the scale is arbitrary.
 
 Source: EasyMocap documentation, "camera parameters"; OpenCV documentation, "XML/YAML/JSON file storages".
 """
@@ -10,18 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import yaml
 from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError
 from page4d.geometry.rotation import rotation_angle
+from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
 from page4d.scene.calibration.build import brown_conrady, is_rotation, make_camera, pose_matrix, rotation_from_vector
-from page4d.scene.calibration.files import check_exists, error_context, read_text, unreadable
+from page4d.scene.calibration.files import (
+    check_count,
+    check_exists,
+    error_context,
+    parsing,
+    read_text,
+    unreadable,
+)
 from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
-
-_MAX_YAML_BYTES = 16 * 1024**2
-"""Typical files have a few kB; PyYAML parses about 1 MB/s."""
 
 _MAX_ROTATION_DIFFERENCE_RAD = 1e-3
 """Accepted difference of `R_` and `Rot_` of a camera, which are often written with few digits."""
@@ -65,6 +68,7 @@ def read_opencv_yaml(path: Path) -> Calibration:
     intrinsic, extrinsic = (_load(_find(path, folder, stem)) for stem in ("intri", "extri"))
     label = f"{intrinsic.name}/{extrinsic.name}"
     names = _names(path, intrinsic, extrinsic)
+    check_count(path, len(names))
     cameras = tuple(_camera(label, name, intrinsic, extrinsic) for name in names)
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
 
@@ -77,22 +81,8 @@ def _find(path: Path, folder: Path, stem: str) -> Path:
 
 
 def _load(path: Path) -> _Storage:
-    text = read_text(path, _MAX_YAML_BYTES)
-    if text.startswith("%YAML"):
-        # OpenCV 3 and 4 write "%YAML:1.0", which is not a valid YAML directive.
-        text = text.partition("\n")[2]
-    try:
-        loader = yaml.BaseLoader(text)
-        content = loader.get_single_data()
-    except yaml.MarkedYAMLError as error:
-        line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 2}: "
-        raise unreadable(path, f"{line}{error.problem or 'not YAML'}") from None
-    except yaml.YAMLError:
-        raise unreadable(path, "it contains characters that YAML forbids") from None
-    except RecursionError:
-        raise unreadable(path, "it is nested too deeply") from None
-    except ValueError:
-        raise unreadable(path, "a value is malformed") from None
+    with parsing(path):
+        content = parse_yaml(read_text(path, MAX_TEXT_BYTES))
     if not isinstance(content, dict):
         raise unreadable(path, "it is not a mapping")
     return _Storage(path.name, {str(key): value for key, value in content.items()})

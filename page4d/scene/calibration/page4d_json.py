@@ -6,14 +6,14 @@ from typing import Annotated
 
 import torch
 from jaxtyping import Float
-from pydantic import BaseModel, Field
+from pydantic import Field
 from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.scene.calibration.build import Matrix3, Matrix4, Side, make_camera
-from page4d.scene.calibration.files import error_context, read_json, unreadable, validated
+from page4d.scene.calibration.build import FileSchema, Matrix3, Matrix4, Side, make_camera
+from page4d.scene.calibration.files import check_count, error_context, read_json, unreadable, validated
 from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -22,15 +22,15 @@ _MAX_DRIFT = 1e-6
 """Relative change over time up to which intrinsics are considered constant."""
 
 
-class _Distortion(BaseModel):
-    model: LensModel
+class _Distortion(FileSchema):
+    model: Annotated[LensModel, Field(strict=False)]
     coefficients: list[float]
 
     def record(self) -> Distortion:
         return Distortion(model=self.model, coefficients=tuple(self.coefficients))
 
 
-class _TruthCamera(BaseModel):
+class _TruthCamera(FileSchema):
     world_to_camera: Matrix4 | Annotated[list[Matrix4], Field(min_length=1)]
     intrinsics: Matrix3
     width: Side
@@ -38,15 +38,15 @@ class _TruthCamera(BaseModel):
     distortion: _Distortion | None = None
 
 
-class _Truth(BaseModel):
+class _Truth(FileSchema):
     cameras: dict[str, dict[str, object]]
     convention: str = ""
     pixel_center: _PixelCenter | None = None
-    scale: Scale | None = None
-    times: list[float] = []
+    scale: Annotated[Scale | None, Field(strict=False)] = None
+    times: list[float] = Field(default=[])
 
 
-class _OutputView(BaseModel):
+class _OutputView(FileSchema):
     image_size: Annotated[list[Side], Field(min_length=2, max_length=2)]
     static: bool = True
     intrinsics: Matrix3 | Annotated[list[Matrix3], Field(min_length=1)]
@@ -54,16 +54,16 @@ class _OutputView(BaseModel):
     distortion: _Distortion | None = None
 
 
-class _Conventions(BaseModel):
+class _Conventions(FileSchema):
     pixel_center: str | _PixelCenter = PIXEL_CENTER
 
 
-class _Output(BaseModel):
+class _Output(FileSchema):
     views: dict[str, dict[str, object]]
     conventions: _Conventions = _Conventions()
     pixel_center: _PixelCenter | None = None
-    scale: Scale = Scale.ARBITRARY
-    times: list[float] = []
+    scale: Annotated[Scale, Field(strict=False)] = Scale.ARBITRARY
+    times: list[float] = Field(default=[])
 
 
 def read_page4d_json(path: Path) -> Calibration:
@@ -81,6 +81,7 @@ def read_page4d_json(path: Path) -> Calibration:
 
 
 def _read_truth(path: Path, truth: _Truth) -> Calibration:
+    check_count(path, len(truth.cameras))
     notices: tuple[str, ...] = ()
     center = truth.pixel_center
     if center is None:
@@ -130,6 +131,7 @@ def _declared_center(text: str) -> float | None:
 
 
 def _read_output(path: Path, output: _Output) -> Calibration:
+    check_count(path, len(output.views))
     center = output.pixel_center
     if center is None:
         declared = output.conventions.pixel_center

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
+from page4d.io.documents import MAX_TEXT_BYTES, parse_toml
 from page4d.scene.calibration.build import (
+    FileSchema,
     Matrix3,
     Row3,
     Side,
@@ -22,20 +24,26 @@ from page4d.scene.calibration.build import (
     pose_matrix,
     rotation_from_vector,
 )
-from page4d.scene.calibration.files import error_context, read_text, unreadable, validated
+from page4d.scene.calibration.files import (
+    check_count,
+    error_context,
+    parsing,
+    read_text,
+    unreadable,
+    validated,
+)
 from page4d.scene.calibration.record import CalibratedCamera, Calibration
-from page4d.scene.files import ParseError, parse_toml
 
 _CAMERA_KEYS = frozenset({"matrix", "rotation", "translation"})
 
 
-class _CameraTable(BaseModel):
+class _CameraTable(FileSchema):
     """One camera: intrinsics and coefficients of OpenCV, `rotation` as a Rodrigues vector, world to camera."""
 
     name: str | None = None
     size: Annotated[list[Side], Field(min_length=2, max_length=2)]
     matrix: Matrix3
-    distortions: list[float] = []
+    distortions: list[float] = Field(default=[])
     rotation: Row3
     translation: Row3
     fisheye: bool = False
@@ -47,13 +55,12 @@ def read_pose2sim(path: Path) -> Calibration:
     Raises:
         InputError: if the file is damaged or a camera is invalid.
     """
-    try:
-        content = parse_toml(read_text(path))
-    except ParseError as error:
-        raise unreadable(path, str(error)) from None
+    with parsing(path):
+        content = parse_toml(read_text(path, MAX_TEXT_BYTES))
     tables = {key: table for key, table in content.items() if isinstance(table, dict) and _CAMERA_KEYS & set(table)}
     if not tables:
         raise unreadable(path, "it contains no camera table")
+    check_count(path, len(tables))
     cameras = tuple(_camera(path.name, key, table) for key, table in tables.items())
     return Calibration(path=path, scale=Scale.METRIC, cameras=cameras)
 

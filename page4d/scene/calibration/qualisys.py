@@ -9,24 +9,14 @@ from xml.etree import ElementTree
 import torch
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
-from page4d.errors import InputError
+from page4d.errors import InputError, shortened
+from page4d.io.documents import MAX_TEXT_BYTES, parse_xml
 from page4d.scene.calibration.build import brown_conrady, make_camera, pinhole, pose_matrix
-from page4d.scene.calibration.files import error_context, read_bytes, unreadable
+from page4d.scene.calibration.files import check_count, error_context, parsing, read_bytes, unreadable
 from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
 _UNITS_PER_PIXEL = 64.0
 _MM_PER_METRE = 1000.0
-
-
-class _DoctypeError(Exception):
-    """The document declares a DTD, which may contain entities."""
-
-
-class _PlainTreeBuilder(ElementTree.TreeBuilder):
-    """Tree builder that stops at a DTD before any entity is expanded."""
-
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:  # noqa: ARG002 - signature of the base class
-        raise _DoctypeError(name)
 
 
 def read_qualisys(path: Path) -> Calibration:
@@ -35,18 +25,12 @@ def read_qualisys(path: Path) -> Calibration:
     Raises:
         InputError: if the file is damaged or a camera is invalid.
     """
-    parser = ElementTree.XMLParser(target=_PlainTreeBuilder())  # noqa: S314 - any DTD is refused
-    try:
-        root = ElementTree.fromstring(read_bytes(path), parser=parser)  # noqa: S314 - same
-    except _DoctypeError:
-        raise unreadable(path, "it declares a DTD, which is not allowed in a calibration") from None
-    except ElementTree.ParseError as error:
-        raise unreadable(path, f"line {error.position[0]}: not well-formed XML") from None
-    except (ValueError, LookupError):
-        raise unreadable(path, "its text encoding is unknown") from None
+    with parsing(path):
+        root = parse_xml(read_bytes(path, MAX_TEXT_BYTES))
     if root.tag != "calibration":
         raise unreadable(path, f"the XML root is <{root.tag[:40]}>, not <calibration>")
     nodes = root.findall("./cameras/camera")
+    check_count(path, len(nodes))
     active = [node for node in nodes if node.get("active", "1") != "0"]
     cameras = tuple(_camera(path.name, node, f"number {index + 1}") for index, node in enumerate(active))
     return Calibration(
@@ -61,13 +45,12 @@ def read_qualisys(path: Path) -> Calibration:
 def _notices(label: str, nodes: list[ElementTree.Element]) -> tuple[str, ...]:
     texts = []
     for node in nodes:
-        name = node.get("serial", "?")
+        name = shortened(node.get("serial", "?"))
         if node.get("active", "1") == "0":
             texts.append(f"{label}: camera {name} is inactive and is ignored")
         elif node.get("viewrotation", "0") != "0":
-            texts.append(
-                f"{label}: camera {name} has a display rotation of {node.get('viewrotation')} degrees in QTM"
-            )
+            angle = shortened(node.get("viewrotation", ""))
+            texts.append(f"{label}: camera {name} has a display rotation of {angle} degrees in QTM")
     return tuple(texts)
 
 

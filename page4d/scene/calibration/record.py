@@ -1,5 +1,6 @@
 """Calibration records: the result of every reader, validated on construction."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.errors import InputError
+from page4d.errors import InputError, shortened
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rotation import rotation_defect
 
@@ -76,7 +77,7 @@ class CalibratedCamera:
 
     def _check(self, holds: bool, found: str) -> None:
         if not holds:
-            raise InputError(f"camera {self.name}: {found}", CORRECTION_HINT)
+            raise InputError(f"camera {shortened(self.name)}: {found}", CORRECTION_HINT)
 
     @property
     def is_static(self) -> bool:
@@ -106,11 +107,10 @@ class Calibration:
         label = self.path.name or str(self.path)
         if not self.cameras:
             raise InputError(f"cannot read calibration '{label}': it contains no camera", CORRECTION_HINT)
-        repeated = sorted({name for name in self.names if self.names.count(name) > 1})
+        repeated = sorted(name for name, count in Counter(self.names).items() if count > 1)
         if repeated:
-            raise InputError(
-                f"{label}: camera {repeated[0]}: the name appears twice", "give each camera its own name"
-            )
+            name = shortened(repeated[0])
+            raise InputError(f"{label}: camera {name}: the name appears twice", "give each camera its own name")
 
     @property
     def names(self) -> tuple[str, ...]:

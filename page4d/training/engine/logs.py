@@ -8,6 +8,7 @@ from typing import Any, Protocol, TextIO
 
 from page4d.errors import CapabilityError, InputError
 from page4d.io.atomic import output_error, write_bytes_atomic
+from page4d.io.documents import parse_json
 
 _CURVE_POINTS = 24
 
@@ -132,7 +133,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        return [parse_json(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' cannot be read: {error}", "move it away; training does not need it") from error
 

@@ -1,0 +1,217 @@
+"""Text documents: reading of bounded size, and strict parsing of JSON, TOML, YAML and XML under one guard.
+
+Every reader of a file that another program or a person may have written starts here. Whatever is wrong with the text,
+a `DocumentError` with the reason is raised; the reader adds the name of the file.
+"""
+
+import json
+import re
+import stat
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from pydantic import ValidationError
+
+from page4d.errors import listed, shortened
+
+_MB = 1024**2
+MAX_JSON_BYTES = 256 * _MB
+"""A capture of 8 moving cameras and 100,000 instants has about 250 MB."""
+
+MAX_TEXT_BYTES = 2 * _MB
+"""Largest TOML, YAML or XML document: 2,500 cameras, or 20,000 settings. Its parsers need seconds for each MB."""
+
+_MAX_CONTAINERS = 10_000_000
+"""Largest number of lists and objects of a JSON document: Python needs about 100 bytes for each."""
+
+_MAX_KEY_PARTS = 32
+_LONG_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){{{_MAX_KEY_PARTS}}}""")
+"""A dotted key of TOML with more parts: the parser's memory grows with the square of their number."""
+
+_CONSTANT = re.compile(r"(?<=[\s:,\[])(NaN|-?Infinity)(?=[\s,\]}])")
+
+
+class DocumentError(ValueError):
+    """A file that cannot be read, or text that is not valid; the message begins with the line where it is known."""
+
+
+class DocumentMissingError(DocumentError):
+    """There is no such file."""
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """Return the content of a regular file.
+
+    Raises:
+        DocumentMissingError: if there is no such file.
+        DocumentError: if it is not a regular file, larger than `max_bytes` or not readable.
+    """
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would block
+            raise DocumentError("it is not a regular file")
+        _check_size(status.st_size, max_bytes)
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except FileNotFoundError:
+        raise DocumentMissingError("it does not exist") from None
+    except OSError as error:
+        raise DocumentError((error.strerror or "it cannot be opened").lower()) from None
+    _check_size(len(content), max_bytes)  # files of /proc have size 0
+    return content
+
+
+def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the content of a UTF-8 file without its byte order mark.
+
+    Raises:
+        DocumentError: as `read_bytes`, or if it is not UTF-8.
+    """
+    content = read_bytes(path, max_bytes)
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in content[:4]:
+        raise DocumentError("it is not UTF-8 text (perhaps UTF-16): save it as UTF-8")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"byte {error.start} is not UTF-8 text") from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON; NaN, Infinity and repeated keys are errors.
+
+    Raises:
+        DocumentError: if the text is invalid.
+    """
+    if len(text) > _MAX_CONTAINERS and text.count("[") + text.count("{") > _MAX_CONTAINERS:
+        raise DocumentError(f"it has more than {_MAX_CONTAINERS:,} lists and objects")
+    with _guard():
+        try:
+            return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        except json.JSONDecodeError as error:
+            raise DocumentError(f"line {error.lineno}: {error.msg}") from None
+        except _ConstantError as error:
+            found = _CONSTANT.search(text)
+            line = "" if found is None else f"line {text.count(chr(10), 0, found.start()) + 1}: "
+            raise DocumentError(f"{line}{error} is not a JSON number") from None
+
+
+def parse_toml(text: str) -> dict[str, object]:
+    """Parse TOML; repeated keys, and keys of more than 32 parts, are errors.
+
+    Raises:
+        DocumentError: if the text is invalid.
+    """
+    found = _LONG_KEY.search(text)
+    if found is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        raise DocumentError(f"line {line}: a key has more than {_MAX_KEY_PARTS} parts")
+    with _guard():
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            message, _, place = str(error).partition(" (at ")
+            at = re.match(r"line (\d+)", place)
+            line = int(at[1]) if at else text.count("\n") + 1
+            raise DocumentError(f"line {line}: {shortened(message)}") from None
+
+
+def parse_yaml(text: str) -> object:
+    """Parse one YAML document; every scalar is a string, tags have no effect, and repeated keys are errors.
+
+    Numbers are not reinterpreted (YAML 1.1 parses `010` as 8 and `1e-05` as text). The first line of OpenCV 3 and 4,
+    `%YAML:1.0`, is no valid YAML and is skipped.
+
+    Raises:
+        DocumentError: if the text is invalid.
+    """
+    import yaml
+
+    class Loader(yaml.BaseLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            _check_unique([key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+            return super().construct_mapping(node, deep)
+
+    with _guard():
+        try:
+            return Loader(re.sub(r"\A%YAML:.*", "#", text)).get_single_data()
+        except yaml.MarkedYAMLError as error:
+            line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
+            raise DocumentError(f"{line}{shortened(error.problem or 'not YAML')}") from None
+        except yaml.YAMLError:
+            raise DocumentError("it contains characters that YAML forbids") from None
+
+
+def parse_xml(content: bytes) -> ElementTree.Element:
+    """Parse XML; a DTD, which may contain entities, is an error.
+
+    Raises:
+        DocumentError: if the content is invalid.
+    """
+    parser = ElementTree.XMLParser(target=_PlainTreeBuilder())  # noqa: S314 - any DTD is refused
+    with _guard():
+        try:
+            return ElementTree.fromstring(content, parser=parser)  # noqa: S314 - same
+        except ElementTree.ParseError as error:
+            raise DocumentError(f"line {error.position[0]}: not well-formed XML") from None
+        except (LookupError, ValueError) as error:
+            known = str(error) if isinstance(error, DocumentError) else "its text encoding is unknown"
+            raise DocumentError(known) from None
+
+
+def first_violation(error: ValidationError, whole: str) -> str:
+    """Format the first violation of a schema as "key: rule"; `whole` stands for the key of the top level."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    return f"{'.'.join(shortened(str(part)) for part in first['loc']) or whole}: {first['msg']}"
+
+
+def _check_size(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise DocumentError(f"it has {size / _MB:.0f} MB, the limit is {max_bytes / _MB:.0f} MB")
+
+
+@contextmanager
+def _guard() -> Iterator[None]:
+    """Translate the errors that a parser raises apart from its own."""
+    try:
+        yield
+    except DocumentError:
+        raise
+    except RecursionError:
+        raise DocumentError("it is nested too deeply") from None
+    except OverflowError:
+        raise DocumentError("a number is too large") from None
+    except ValueError:  # of int()
+        raise DocumentError("a number has too many digits") from None
+
+
+class _ConstantError(ValueError):
+    """NaN or Infinity in JSON."""
+
+
+def _refuse_constant(name: str) -> float:
+    raise _ConstantError(name)
+
+
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        _check_unique([key for key, _ in pairs])
+    return result
+
+
+def _check_unique(keys: list[str]) -> None:
+    repeated = [f"'{shortened(key)}'" for key, count in Counter(keys).items() if count > 1]
+    if repeated:
+        raise DocumentError(f"key {listed(repeated, 3)} appears twice")
+
+
+class _PlainTreeBuilder(ElementTree.TreeBuilder):
+    """Tree builder that stops at a DTD before any entity is expanded."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:  # noqa: ARG002 - of the base class
+        raise DocumentError("it declares a DTD, which is not allowed")

@@ -1,0 +1,151 @@
+"""Text documents: bounded size, UTF-8 only, and one error for all that a parser may raise."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from page4d.io.documents import (
+    DocumentError,
+    DocumentMissingError,
+    parse_json,
+    parse_toml,
+    parse_xml,
+    parse_yaml,
+    read_text,
+)
+from tests.fuzzing import bounded
+
+DEEP = 100_000
+
+
+def refused(parse: Callable[[], object]) -> str:
+    with bounded(seconds=2.0, megabytes=100.0), pytest.raises(DocumentError) as raised:
+        parse()
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 200
+    return str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "line 1: Expecting value"),
+        ("[" * DEEP, "it is nested too deeply"),
+        ('{"a":' * DEEP, "it is nested too deeply"),
+        ("9" * 10_000, "a number has too many digits"),
+        ('{"a": 1,\n "a": 2}', "key 'a' appears twice"),
+        ('{"' + "a" * 10_000 + '": 1, "' + "a" * 10_000 + '": 1}', "key 'aaa"),
+        ("[1,\n NaN]", "line 2: NaN is not a JSON number"),
+        ('{"a": "\0"}', "line 1: Invalid control character"),
+        ("[] []", "line 1: Extra data"),
+    ],
+)
+def test_hostile_json_is_refused(text: str, message: str) -> None:
+    assert refused(lambda: parse_json(text)).startswith(message)
+
+
+def test_json_of_too_many_lists_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("page4d.io.documents._MAX_CONTAINERS", 1000)
+    assert refused(lambda: parse_json("[" + "[]," * 1000 + "1]")) == "it has more than 1,000 lists and objects"
+    assert len(parse_json("[" + "[]," * 998 + "1]")) == 999
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (".".join("a" * 50_000) + " = 1", "line 1: a key has more than 32 parts"),
+        ("b = 1\n[" + " . ".join(['"a"'] * 50_000) + "]", "line 2: a key has more than 32 parts"),
+        ("c = {" + ".".join(["'a.b'"] * 50_000) + " = 1}", "line 1: a key has more than 32 parts"),
+        ("a = " + "[" * DEEP, "it is nested too deeply"),
+        ("a = " + "{a=" * DEEP, "it is nested too deeply"),
+        ("a = " + "9" * 10_000, "a number has too many digits"),
+        ("a = 1\na = 2", "line 2: Cannot overwrite a value"),
+        ("[a]\n[a]", "line 2: Cannot declare"),
+        ("a = 2020-13-41", "line 1: "),
+    ],
+)
+def test_hostile_toml_is_refused(text: str, message: str) -> None:
+    assert refused(lambda: parse_toml(text)).startswith(message)
+
+
+def test_the_bound_on_dotted_keys_takes_linear_time() -> None:
+    for text in ("a" * 2_000_000 + " = 1", "a = [" + "1.0, " * 400_000 + "]", "# " + "a.b.c.d " * 250_000):
+        with bounded(seconds=10.0):
+            parse_toml(text)
+
+
+def test_numbers_and_short_dotted_keys_of_toml_are_read() -> None:
+    values = ", ".join(["600.0"] * 100)
+    assert len(parse_toml(f"a.b.c.d = [{values}]")["a"]["b"]["c"]["d"]) == 100  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 20_000, "it is nested too deeply"),
+        ("- " * 20_000, "it is nested too deeply"),
+        ("a: 1\nb: 2\na: 3", "key 'a' appears twice"),
+        ("a: {b: 1, b: 2}", "key 'b' appears twice"),
+        ("a: *b", "line 1: found undefined alias 'b'"),
+        ("%YAML:1.0\n---\na: [1\nb: 2", "line 4: "),
+        ("a: \0", "it contains characters that YAML forbids"),
+        ("? [a]\n: 1", "line 1: found unhashable key"),
+        ("a: 1\n---\nb: 2", "line 2: but found another document"),
+    ],
+)
+def test_hostile_yaml_is_refused(text: str, message: str) -> None:
+    assert refused(lambda: parse_yaml(text)).startswith(message)
+
+
+def test_yaml_scalars_are_strings() -> None:
+    assert parse_yaml("%YAML:1.0\n---\na: [010, 1e-05, true, !!python/name:os.system ]\nb: &x 1\nc: *x") == {
+        "a": ["010", "1e-05", "true", ""],
+        "b": "1",
+        "c": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'<!DOCTYPE a [<!ENTITY b "x">]><a>&b;</a>', "it declares a DTD"),
+        (b"<a>&b;</a>", "line 1: not well-formed XML"),
+        (b"<a>" * DEEP, "line 1: not well-formed XML"),
+        (b"<?xml version='1.0' encoding='nonsense'?><a/>", "its text encoding is unknown|not well-formed"),
+        (b"\0\0", "line 1: not well-formed XML"),
+    ],
+)
+def test_hostile_xml_is_refused(content: bytes, message: str) -> None:
+    found = refused(lambda: parse_xml(content))
+    assert any(found.startswith(part) or part in found for part in message.split("|"))
+
+
+def test_deep_xml_is_read_without_recursion() -> None:
+    assert parse_xml(b"<a>" * DEEP + b"</a>" * DEEP).tag == "a"
+
+
+def test_files_are_read_as_utf8_within_the_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(b"\xef\xbb\xbf{}\r\n")
+    assert parse_json(read_text(path)) == {}
+    for content in ("{}".encode("utf-16"), "{}".encode("utf-16-le"), "{}".encode("utf-32")):
+        path.write_bytes(content)
+        assert refused(lambda: read_text(path)).startswith("it is not UTF-8 text (perhaps UTF-16)")
+    path.write_bytes(b"{}  \xe9")
+    assert refused(lambda: read_text(path)) == "byte 4 is not UTF-8 text"
+    with path.open("wb") as file:
+        file.truncate(3 * 1024**2)
+    assert refused(lambda: read_text(path)) == "it has 3 MB, the limit is 2 MB"
+
+
+def test_paths_that_are_no_files_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert refused(lambda: read_text(tmp_path / "pipe")) == "it is not a regular file"
+    assert refused(lambda: read_text(tmp_path)) == "it is not a regular file"
+    assert refused(lambda: read_text(tmp_path / "loop")) == "too many levels of symbolic links"
+    assert refused(lambda: read_text(tmp_path / ("x" * 5000))) == "file name too long"
+    with pytest.raises(DocumentMissingError, match="it does not exist"):
+        read_text(tmp_path / "nothing")
