@@ -11,12 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
-from page4d.errors import InputError
+from page4d.errors import InputError, listed, shortened
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.rigid import interpolate_rigid
+from page4d.scene.calibration.files import error_context
+from page4d.scene.calibration.plausibility import check_lens, check_rig
 from page4d.scene.calibration.record import CalibratedCamera, Calibration
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Notice, View, ViewCamera
+
+_MAX_NAMES_IN_HINT = 32
+"""Names up to which a hint writes an option that can be copied."""
 
 
 def match_cameras(
@@ -46,19 +51,20 @@ def match_cameras(
     hint = "rename the videos, or pass --calibration-match order"
     if without_camera and len(without_video) == len(cameras):
         raise InputError(
-            f"{file} and the videos have no name in common: the cameras are {', '.join(by_name)}, "
-            f"the videos {', '.join(all_names)}",
+            f"{file} and the videos have no name in common: the cameras are {listed(by_name)}, "
+            f"the videos {listed(all_names)}",
             hint,
         )
     if without_video and not views_were_named:
         count = f"calibration has {len(cameras)} cameras, scene has {len(all_names)} videos"
-        calibrated = ",".join(name for name in all_names if name in by_name)
+        both = [name for name in all_names if name in by_name]
+        calibrated = ",".join(both) if len(both) <= _MAX_NAMES_IN_HINT else "NAME,NAME,..."
         raise InputError(
-            f"{count}; missing video for {', '.join(without_video)}",
+            f"{count}; missing video for {listed(without_video)}",
             f"add the videos, or select the views by name: --views {calibrated}",
         )
     if without_camera:
-        raise InputError(f"{file} has no camera for {', '.join(without_camera)}", hint)
+        raise InputError(f"{file} has no camera for {listed(without_camera)}", hint)
     return tuple(by_name[name] for name in view_names)
 
 
@@ -78,7 +84,7 @@ def place_cameras(
     ]
     if differing and resize is None:
         hint = "pass --calib-resize crop-center or scale, depending on how the videos were made"
-        raise InputError("; ".join(differing), hint)
+        raise InputError(listed(differing, separator="; "), hint)
     notices = tuple(Notice(f"{text}; {resize} applied") for text in differing)
     placed = tuple(
         ViewCamera(
@@ -88,7 +94,23 @@ def place_cameras(
         )
         for camera, view in zip(cameras, views, strict=True)
     )
-    return placed, notices
+    return placed, (*notices, *_doubts(placed, cameras, views, file))
+
+
+def _doubts(
+    placed: Sequence[ViewCamera], cameras: Sequence[CalibratedCamera], views: Sequence[View], file: Path
+) -> tuple[Notice, ...]:
+    """Return doubts about the lenses at the sizes of the views, and about the positions of the cameras."""
+    doubts = []
+    for lens, camera, view in zip(placed, cameras, views, strict=True):
+        with error_context(file.name, camera.name):
+            found = check_lens(lens.intrinsics, view.source.size, lens.distortion)
+        doubts += [f"{file.name}: camera {shortened(camera.name)}: {doubt}" for doubt in found]
+    try:
+        found = check_rig([camera.name for camera in cameras], [lens.world_to_camera for lens in placed])
+    except InputError as error:
+        raise InputError(f"{file.name}: {error.message}", error.hint) from None
+    return tuple(Notice(text) for text in (*doubts, *(f"{file.name}: {doubt}" for doubt in found)))
 
 
 def _size(size: tuple[int, int]) -> str:

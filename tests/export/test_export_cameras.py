@@ -121,10 +121,11 @@ def test_records_of_inconsistent_shapes_are_refused(cameras: CaptureCameras) -> 
     [
         ('"scale": "metric"', '"scale": "metric", "more": 1', "more: Extra inputs"),
         ('"scale": "metric"', '"scale": "miles"', "scale: "),
-        ('"times": [', '"times": [NaN, ', "times"),
+        ('"times": [', '"times": [NaN, ', "line 15: NaN is not a JSON number"),
         ('"times": [', '"times": [0.0, ', "world_to_camera is not 4x4, or 3 of them"),
         ("[0.0, 0.0, 0.0, 1.0]", "[0.0, 0.0, 1.0]", "world_to_camera is not 4x4"),
-        ("{", "", "Invalid JSON"),
+        ("{", "", "line 2: Extra data"),
+        ('"scale": "metric"', '"scale": "metric", "scale": "arbitrary"', "key 'scale' appears twice"),
     ],
 )
 def test_invalid_camera_files_are_refused_with_the_field(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -11,13 +11,18 @@ from torch import Tensor
 from page4d.conventions import Scale
 from page4d.errors import InputError, shortened
 from page4d.geometry.distortion import Distortion
+from page4d.geometry.rigid import camera_centers
 from page4d.geometry.rotation import rotation_defect
+from page4d.scene.calibration.plausibility import MAX_POSITION, check_lens
 
 ROTATION_TOLERANCE = 1e-3
 """Largest entry of |R^T R - I| attributed to rounding; files often have 4 to 7 digits."""
 
 MAX_SIDE_PX = 1_000_000
 """Image side above which a file is considered damaged."""
+
+MAX_NAME = 255
+"""Longest name of a camera: that of a file."""
 
 CORRECTION_HINT = "correct the calibration file or calibrate again"
 
@@ -31,7 +36,7 @@ class CalibratedCamera:
     are identified by `frames` (file stems) or `times` (seconds on the common clock).
 
     Raises:
-        InputError: if a matrix or the image size is invalid.
+        InputError: if a matrix or the image size is invalid, or no real lens has such numbers (`plausibility.py`).
     """
 
     name: str
@@ -43,12 +48,17 @@ class CalibratedCamera:
     times: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        self._check(len(self.name) <= MAX_NAME, f"the name has {len(self.name):,} characters")
         self._check_intrinsics()
         self._check_pose()
         if self.image_size is not None:
             height, width = self.image_size
             plausible = min(height, width) > 0 and max(height, width) <= MAX_SIDE_PX
             self._check(plausible, f"the image size is {width}x{height}")
+        try:
+            check_lens(self.intrinsics, self.image_size, self.distortion)
+        except InputError as error:
+            raise InputError(f"camera {shortened(self.name)}: {error.message}", error.hint) from None
 
     def _check_intrinsics(self) -> None:
         shape = tuple(self.intrinsics.shape)
@@ -70,6 +80,8 @@ class CalibratedCamera:
         self._check(worst <= ROTATION_TOLERANCE, f"the rotation is not a rotation matrix (det {determinant:.2f})")
         last = self.world_to_camera.new_tensor([0.0, 0.0, 0.0, 1.0])
         self._check(bool((self.world_to_camera[..., 3, :] == last).all()), "the last row of the pose is not 0 0 0 1")
+        farthest = float(camera_centers(self.world_to_camera).norm(dim=-1).max())
+        self._check(farthest <= MAX_POSITION, f"the camera is {farthest:.3g} from the origin")
         for key, values in (("frames", self.frames), ("times", self.times)):
             num_poses = shape[0] if len(shape) == 3 else 1
             fits = values is None or (len(shape) == 3 and len(values) == num_poses)
