@@ -84,7 +84,7 @@ def shortened(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - limit // 3 - 3]}...{text[-(limit // 3) :]}"
 
 
-def listed(names: Collection[object], limit: int = 8, separator: str = ", ") -> str:
+def listed(names: Collection[object], limit: int = 12, separator: str = ", ") -> str:
     """Format names for a message: "cam01, cam02", or "cam01, cam02, ... (10,000 in all)" beyond `limit`."""
     text = separator.join(shortened(str(name)) for name in islice(names, limit))
     return text if len(names) <= limit else f"{text}{separator}... ({len(names):,} in all)"

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 import page4d
-from page4d.errors import InterruptedRunError, Page4DError, UsageError
+from page4d.errors import InterruptedRunError, Page4DError, UsageError, listed
 from page4d.export.run_record import RunRecord
 from page4d.inference.progress import Observer
 from page4d.io.atomic import write_bytes_atomic
@@ -48,9 +48,9 @@ def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
         by_name[scene.resolve().name].append(scene)
     for name, same in by_name.items():
         if len(same) > 1:
-            listed = ", ".join(f"'{scene}'" for scene in same)
+            folders = listed([f"'{scene}'" for scene in same])
             raise UsageError(
-                f"{len(same)} scenes are called '{name}': {listed}", "run them separately, with different --out"
+                f"{len(same)} scenes are called '{name}': {folders}", "run them separately, with different --out"
             )
         if not name:
             raise UsageError(f"'{same[0]}' has no name", "give a folder below it")

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import InputError
+from page4d.errors import InputError, listed
 from page4d.evaluation.depth import counted_pixels
 from page4d.evaluation.truth_folder import TruthFolder, TruthView, open_truth
 from page4d.export.output import Output, open_output
@@ -165,7 +165,7 @@ def compare(
     )
     if not views:
         raise InputError(
-            f"no view of '{out}' ({', '.join(output.view_names)}) is in '{true.folder}' ({', '.join(true_views)})",
+            f"no view of '{out}' ({listed(output.view_names)}) is in '{true.folder}' ({listed(true_views)})",
             "pass the ground truth of the reconstructed capture",
         )
     comparison = Comparison(output=output, truth=true, views=views, fps=rate, fps_source=source, max_depth=max_depth)

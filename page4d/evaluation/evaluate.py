@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from page4d.conventions import Scale
+from page4d.errors import listed
 from page4d.evaluation.camera_report import MAX_PAIRED_CAMERAS, report_cameras
 from page4d.evaluation.comparison import Comparison, compare
 from page4d.evaluation.depth_report import fit_alignments, report_confidence, report_depth, sample_pixels
@@ -107,15 +108,15 @@ def _run_notes(comparison: Comparison) -> Iterator[str]:
         yield "the run used given masks: mask errors may be those of the masks"
     undistorted = [view.name for view in run.views if view.undistorted is not None]
     if undistorted:
-        yield f"the run undistorted {', '.join(undistorted)}: the truth is assumed to be of undistorted images"
+        yield f"the run undistorted {listed(undistorted)}: the truth is assumed to be of undistorted images"
 
 
 def _match_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:
     match = evaluation.match
     if match.views_without_truth:
-        yield f"views without ground truth, not compared: {', '.join(match.views_without_truth)}"
+        yield f"views without ground truth, not compared: {listed(match.views_without_truth)}"
     if match.views_not_reconstructed:
-        yield f"views of the truth that are not in the output: {', '.join(match.views_not_reconstructed)}"
+        yield f"views of the truth that are not in the output: {listed(match.views_not_reconstructed)}"
     if match.times_without_truth:
         number, total = len(match.times_without_truth), len(comparison.output.run.times)
         yield f"{number} of {total} instants have no true map (first {match.times_without_truth[0]:.3f} s)"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import OutputError, UsageError
+from page4d.errors import OutputError, UsageError, listed
 
 LONGEST_NAME = 64
 """Maximum length of a cleaned view name."""
@@ -53,7 +53,7 @@ class OutputLayout:
 
     def __post_init__(self) -> None:
         if len(set(self.view_names)) != len(self.view_names):
-            raise UsageError(f"two views have the same name: {', '.join(self.view_names)}", "rename one of them")
+            raise UsageError(f"two views have the same name: {listed(self.view_names)}", "rename one of them")
         names = self.file_names or safe_names(self.view_names)
         if len(names) != len(self.view_names):
             raise UsageError(f"{len(names)} file names for {len(self.view_names)} views", "name every view once")
@@ -67,7 +67,7 @@ class OutputLayout:
             UsageError: if there is no such view.
         """
         if view not in self.view_names:
-            raise UsageError(f"no view is called '{view}'", f"the views are {', '.join(self.view_names)}")
+            raise UsageError(f"no view is called '{view}'", f"the views are {listed(self.view_names)}")
         return self.file_names[self.view_names.index(view)]
 
     @property

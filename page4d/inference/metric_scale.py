@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, UsageError, listed
 from page4d.export.diagnostics import DistanceRecord
 from page4d.geometry.rigid import camera_centers
 from page4d.inference.stitch import has_depth
@@ -65,7 +65,7 @@ def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
     cuts = [(text[:place], text[place + 1 :]) for place, character in enumerate(text) if character == "-"]
     pairs = [(first, second) for first, second in cuts if first in names and second in names]
     if len(pairs) != 1:
-        raise UsageError(f"--scale-from names '{text}', the views are {', '.join(names)}", _FORM)
+        raise UsageError(f"--scale-from names '{text}', the views are {listed(names)}", _FORM)
     if pairs[0][0] == pairs[0][1]:
         raise UsageError(f"--scale-from names '{pairs[0][0]}' twice", "name two views")
     return pairs[0]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, UsageError, listed
 from page4d.export.run_record import NetworkRecord
 from page4d.geometry.camera import Cameras
 from page4d.models.conditioning import Conditioning, Memory
@@ -265,7 +265,7 @@ class MeasuredDepth:
             raise UsageError("measured depth needs the cameras of all views", "pass --calibration")
         without = [view.name for view in self.scene.views if view.depth is None]
         if without:
-            raise InputError(f"no measured depth for {', '.join(without)}", "leave them out with --views")
+            raise InputError(f"no measured depth for {listed(without)}", "leave them out with --views")
 
     def with_settings(self, settings: ReconstructSettings) -> "MeasuredDepth":
         """Return the predictor under other settings."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import InputError, UsageError, counted
+from page4d.errors import InputError, UsageError, counted, listed
 from page4d.scene.calibration.read import is_calibration_name
 from page4d.scene.files import natural_key
 from page4d.scene.images import image_files
@@ -86,7 +86,7 @@ def select_views(
     """
     if wanted is None:
         return candidates, ()
-    files = ", ".join(candidate.path.name for candidate in candidates)
+    files = listed([candidate.path.name for candidate in candidates])
     if isinstance(wanted, int):
         if wanted > len(candidates):
             count = counted(len(candidates), "video")
@@ -94,18 +94,18 @@ def select_views(
                 f"--views {wanted}, but '{folder}' has {count}: {files}", f"pass --views {len(candidates)}"
             )
         unused = [candidate.path.name for candidate in candidates[wanted:]]
-        used = ", ".join(candidate.path.name for candidate in candidates[:wanted])
-        text = f"using {wanted} of {len(candidates)} videos: {used}; not used: {', '.join(unused)}"
+        used = listed([candidate.path.name for candidate in candidates[:wanted]])
+        text = f"using {wanted} of {len(candidates)} videos: {used}; not used: {listed(unused)}"
         return candidates[:wanted], (Notice(text),) if unused else ()
     by_name = {candidate.name: candidate for candidate in candidates}
     for name in wanted:
         if name not in by_name:
             raise UsageError(
-                f"--views: no view is called '{name}', the views are {', '.join(by_name)}",
+                f"--views: no view is called '{name}', the views are {listed(by_name)}",
                 "give names of views, without suffix",
             )
     if len(set(wanted)) < len(wanted):
-        raise UsageError(f"--views contains a view twice: {', '.join(wanted)}", "give each view once")
+        raise UsageError(f"--views contains a view twice: {listed(wanted)}", "give each view once")
     return tuple(by_name[name] for name in wanted), ()
 
 

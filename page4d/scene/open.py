@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from page4d.conventions import Scale
+from page4d.errors import listed
 from page4d.scene.assign_cameras import match_cameras, place_cameras
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.discover import Candidate, discover, select_views
@@ -85,7 +86,7 @@ def _open_sources(
     offsets = None
     if folders:
         if options.image_fps is None:
-            labels = ", ".join(source.label for source in folders)
+            labels = listed([source.label for source in folders])
             notices.append(Notice(f"{labels}: images have no time stamps; assuming 30 fps (--image-fps)"))
         numbered = time_by_number(folders)
         if numbered is None:
@@ -101,7 +102,7 @@ def _open_sources(
 def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:
     if all(len(source.files) == 1 for source in folders):
         return []
-    labels = ", ".join(source.label for source in folders)
+    labels = listed([source.label for source in folders])
     return [Notice(f"{labels}: file names without frame numbers; images are counted, missing ones are not detected")]
 
 

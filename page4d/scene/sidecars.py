@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, UsageError, listed
 from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
 from page4d.scene.timeline import PAIRING_SLACK, nearest_frames
@@ -34,9 +34,9 @@ def find_sidecars(
     missing = [view.name for view, frames in zip(views, paired, strict=True) if frames is None]
     if len(missing) == len(views):
         raise UsageError(
-            f"no {kind} in '{folder}' for {', '.join(missing)}", f"name them {missing[0]}/ or {missing[0]}.mp4"
+            f"no {kind} in '{folder}' for {listed(missing)}", f"name them {missing[0]}/ or {missing[0]}.mp4"
         )
-    return paired, (Notice(f"no {kind} for {', '.join(missing)}"),) if missing else ()
+    return paired, (Notice(f"no {kind} for {listed(missing)}"),) if missing else ()
 
 
 def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) -> PairedFrames | None:

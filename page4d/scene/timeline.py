@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, UsageError, counted
+from page4d.errors import InputError, UsageError, counted, listed
 from page4d.scene.records import Level, Notice
 
 _CLOCK_HINT = "correct the clocks (--sync FILE), or pass --sync none"
@@ -190,12 +190,10 @@ def _rate_notices(names: Sequence[str], timings: Sequence[Timing], slowest: int,
     if fps is not None:
         slower = [name for name, rate in zip(names, rates, strict=True) if 0 < rate < fps / 1.02]
         if slower:
-            notices.append(
-                Notice(f"--fps {fps:g} exceeds the frame rate of {', '.join(slower)}: frames are repeated")
-            )
+            notices.append(Notice(f"--fps {fps:g} exceeds the frame rate of {listed(slower)}: frames are repeated"))
     elif known and max(known) > 1.02 * min(known):
         faster = [rate for rate in known if rate > 1.02 * rates[slowest]]
-        others = ", ".join(f"{rate:.4g}" for rate in sorted(set(faster)))
+        others = listed([f"{rate:.4g}" for rate in sorted(set(faster))])
         if faster:
             step = max(faster) / rates[slowest] if rates[slowest] else 1
             every = f", every {_ordinal(round(step))} frame" if abs(step - round(step)) < 0.02 else ""

@@ -10,7 +10,7 @@ import torch
 
 from page4d.choices import LengthUnit
 from page4d.conventions import Scale
-from page4d.errors import UsageError
+from page4d.errors import UsageError, listed
 from page4d.geometry.rigid import camera_centers
 from page4d.scene.calibration.colmap import find_colmap, read_colmap
 from page4d.scene.calibration.files import check_exists, read_bytes, read_json, unreadable
@@ -127,7 +127,7 @@ def _find_in_folder(folder: Path) -> tuple[CalibrationFormat, Path]:
     except OSError as error:
         raise unreadable(folder, (error.strerror or "it cannot be opened").lower()) from None
     if len(files) > 1:
-        names = ", ".join(path.name for path in files[:5])
+        names = listed([path.name for path in files], limit=4)
         raise unreadable(folder, f"it contains {len(files)} calibrations ({names}); pass one of them")
     if not files:
         raise unreadable(folder, "it contains no calibration file")

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from page4d.errors import InputError
+from page4d.errors import InputError, listed
 from page4d.evaluation.truth_folder import open_truth
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform
@@ -126,9 +126,7 @@ def _open(folder: Path) -> Scene:
     truth = open_truth(folder)
     missing = [view.name for view in truth.views if not view.depth_files]
     if missing:
-        raise InputError(
-            f"'{folder}' has no depth for {', '.join(missing)}", "give a capture with depth of every view"
-        )
+        raise InputError(f"'{folder}' has no depth for {listed(missing)}", "give a capture with depth of every view")
     numbers = sorted(truth.views[0].depth_files)
     masks = truth.folder / "dynamic"
     return open_scene(

@@ -1,0 +1,75 @@
+"""Calibrations of thousands of cameras: linear time, a bound, and messages of bounded length."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from calibration_writers import WRITERS, make_rig
+
+from page4d.choices import CalibrationMatch
+from page4d.conventions import Scale
+from page4d.errors import InputError, listed, shortened
+from page4d.scene.assign_cameras import match_cameras
+from page4d.scene.calibration.build import pinhole
+from page4d.scene.calibration.read import read_calibration
+from page4d.scene.calibration.record import CalibratedCamera, Calibration
+from tests.fuzzing import bounded
+
+
+def test_lists_in_messages_are_bounded() -> None:
+    assert listed([]) == ""
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
+    assert listed(range(10_000), limit=2) == "0, 1, ... (10,000 in all)"
+    assert listed("abc", limit=2, separator="; ") == "a; b; ... (3 in all)"
+    assert len(listed(["x" * 10_000] * 100)) < 1100
+    assert shortened("x" * 80) == "x" * 80
+    assert len(shortened("x" * 81)) == 80
+    assert shortened("abcdefghij", limit=9) == "abc...hij"
+
+
+def many(number: int) -> Calibration:
+    camera = CalibratedCamera(
+        name="", image_size=(480, 640), intrinsics=pinhole(600, 600, 320, 240), world_to_camera=torch.eye(4)
+    )
+    return Calibration(
+        path=Path("rig.json"),
+        scale=Scale.METRIC,
+        cameras=tuple(replace(camera, name=f"camera-{index}") for index in range(number)),
+    )
+
+
+def test_the_names_of_many_cameras_are_compared_in_linear_time() -> None:
+    with bounded(seconds=6.0):
+        calibration = many(4000)
+        assert len(calibration.names) == 4000
+        with pytest.raises(InputError, match="the name appears twice"):
+            replace(calibration, cameras=calibration.cameras * 2)
+
+
+def test_messages_about_many_cameras_are_short() -> None:
+    calibration = many(1000)
+    views = tuple(f"camera-{index}" for index in range(500))
+    for names in (views, ("other",), views + tuple(f"view-{index}" for index in range(500))):
+        with pytest.raises(InputError) as raised:
+            match_cameras(calibration, names, names, CalibrationMatch.NAME, views_were_named=False)
+        assert len(raised.value.message) < 600
+        assert len(raised.value.hint) < 600
+
+
+@pytest.mark.parametrize("name", [name for name in WRITERS if name != "nerfstudio-applied"])
+def test_more_cameras_than_the_limit_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("page4d.scene.calibration.files.check_count.__defaults__", ("cameras", 2))
+    WRITERS[name](tmp_path, make_rig())
+    with pytest.raises(InputError, match="it has 3 cameras, the limit is 2"):
+        read_calibration(tmp_path)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_long_and_strange_camera_names_are_shortened_or_refused(name: str, tmp_path: Path) -> None:
+    rig = make_rig()
+    WRITERS[name](tmp_path, [replace(camera, name="x" * 900 + camera.name) for camera in rig])
+    with pytest.raises(InputError, match="the name has 905 characters") as raised:
+        read_calibration(tmp_path)
+    assert len(raised.value.message) < 400
