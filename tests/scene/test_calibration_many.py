@@ -1,5 +1,6 @@
 """Calibrations of thousands of cameras: linear time, a bound, and messages of bounded length."""
 
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +34,16 @@ def many(number: int) -> Calibration:
     camera = CalibratedCamera(
         name="", image_size=(480, 640), intrinsics=pinhole(600, 600, 320, 240), world_to_camera=torch.eye(4)
     )
-    return Calibration(
-        path=Path("rig.json"),
-        scale=Scale.METRIC,
-        cameras=tuple(replace(camera, name=f"camera-{index}") for index in range(number)),
-    )
+    cameras = tuple(copy(camera) for _ in range(number))
+    for index, each in enumerate(cameras):  # not by `replace`, which would check every lens
+        object.__setattr__(each, "name", f"camera-{index}")
+    return Calibration(path=Path("rig.json"), scale=Scale.METRIC, cameras=cameras)
 
 
 def test_the_names_of_many_cameras_are_compared_in_linear_time() -> None:
-    with bounded(seconds=6.0):
-        calibration = many(4000)
-        assert len(calibration.names) == 4000
+    with bounded(seconds=2.0):
+        calibration = many(10_000)
+        assert len(calibration.names) == 10_000
         with pytest.raises(InputError, match="the name appears twice"):
             replace(calibration, cameras=calibration.cameras * 2)
 

@@ -17,8 +17,8 @@ SUPPORTED_FORMATS = (
     "Qualisys (.qca.txt), Pose2Sim/Anipose TOML"
 )
 
-MAX_CAMERAS = 10_000
-"""Largest number of cameras; each takes about a millisecond."""
+MAX_CAMERAS = 5_000
+"""Largest number of cameras; each takes one or two milliseconds."""
 
 MAX_IMAGES = 500_000
 """Largest number of images of moving cameras."""
