@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
-from page4d.errors import InputError, listed, shortened
+from page4d.errors import InputError, counted, listed, shortened
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.rigid import interpolate_rigid
 from page4d.scene.calibration.files import error_context
@@ -138,7 +138,7 @@ def _poses_at(camera: CalibratedCamera, view: View, file: Path) -> Tensor:
     order = _order_in_video(camera)
     num_frames = len(view.source.frame_times)
     if order is None or len(order) != num_frames:
-        counts = f"{len(poses)} poses, {view.source.label} has {num_frames} frames"
+        counts = f"{counted(len(poses), 'pose')}, {view.source.label} has {counted(num_frames, 'frame')}"
         gap = "numbered without a gap, " if order is None else ""
         raise InputError(
             f"{file.name}: camera {camera.name} has {counts}: poses and frames cannot be paired",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -342,3 +343,52 @@ def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(files.Path, "open", refuse)
     with pytest.raises(InputError, match=r"cannot read calibration 'x.toml': permission denied"):
         read_calibration(path)
+
+
+def without_distortion(text: str) -> str:
+    return re.sub(r"dist_\w+: !!opencv-matrix\n(?:   .*\n)+", "", text)
+
+
+def with_empty_distortion(text: str) -> str:
+    empty = "   rows: 0\n   cols: 0\n   dt: d\n   data: []\n"
+    return re.sub(r"(dist_\w+: !!opencv-matrix\n)(?:   .*\n)+", rf"\1{empty}", text)
+
+
+@pytest.mark.parametrize("edit", [without_distortion, with_empty_distortion])
+def test_yaml_without_distortion_is_read_with_a_notice(edit: Callable[[str], str], tmp_path: Path) -> None:
+    WRITERS["yaml"](tmp_path, make_rig())
+    path = tmp_path / "intri.yml"
+    path.write_text(edit(path.read_text()))
+    calibration = read_calibration(tmp_path)
+    assert all(camera.distortion is None for camera in calibration.cameras)
+    assert calibration.notices == (
+        "intri.yml has no distortion of cam01, cam02, cam03: undistorted images are assumed",
+    )
+
+
+def test_yaml_intrinsics_of_another_shape_are_refused(tmp_path: Path) -> None:
+    WRITERS["yaml"](tmp_path, make_rig())
+    path = tmp_path / "intri.yml"
+    small = "   rows: 2\n   cols: 2\n   dt: d\n   data: [1, 2, 3, 4]\n"
+    path.write_text(re.sub(r"(K_cam01: !!opencv-matrix\n)(?:   .*\n)+", rf"\1{small}", path.read_text()))
+    with pytest.raises(InputError, match=r"camera cam01: K_cam01 has shape \(2, 2\), expected \(3, 3\)"):
+        read_calibration(tmp_path)
+
+
+def test_rotation_vectors_in_degrees_are_refused(tmp_path: Path) -> None:
+    path = WRITERS["toml"](tmp_path, make_rig())
+    path.write_text(re.sub(r"rotation = \[[^,]+", "rotation = [85.0", path.read_text()))
+    with pytest.raises(InputError, match="camera cam01: the rotation vector has a length of 85") as raised:
+        read_calibration(path)
+    assert raised.value.hint == "give it in radians, not in degrees"
+
+
+@pytest.mark.parametrize("value", [True, "64", None, [64]])
+def test_values_of_another_type_are_no_numbers(value: object, tmp_path: Path) -> None:
+    path = WRITERS["nerfstudio"](tmp_path, make_rig())
+    for key in ("w", "fl_x", "k1"):
+        edit_json(WRITERS["nerfstudio"](tmp_path, make_rig()), lambda c, key=key: c["frames"][0].update({key: value}))
+        if value is None and key != "k1":
+            continue  # stands for a key that is left out
+        with pytest.raises(InputError, match=f"camera cam01: {key}: Input should be a valid number"):
+            read_calibration(path)

@@ -1,11 +1,13 @@
 """Construction of calibrated cameras from the numbers of a file."""
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import torch
 from jaxtyping import Float
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
@@ -17,6 +19,9 @@ from page4d.geometry.rotation import matrix_from_rotation_vector, nearest_rotati
 from page4d.scene.calibration.files import error_context
 from page4d.scene.calibration.record import MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
 
+_MAX_ROTATION_RAD = 4 * math.pi
+"""Largest length of a rotation vector; OpenCV's are shorter than half a turn, those of other optimizers vary."""
+
 
 class FileSchema(BaseModel):
     """Base class of the schemas of files: numbers are finite, and neither text nor truth values are numbers."""
@@ -26,7 +31,7 @@ class FileSchema(BaseModel):
 
 def _refuse_other_types(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("Input should be a whole number")  # noqa: TRY004 - pydantic translates only ValueError
+        raise PydanticCustomError("number", "Input should be a valid number")
     return value
 
 
@@ -73,7 +78,14 @@ def fisheye(coefficients: Sequence[float]) -> Distortion:
 
 
 def rotation_from_vector(vector: Sequence[float]) -> Float[Tensor, "3 3"]:
-    """Convert a rotation vector (Rodrigues) to a matrix."""
+    """Convert a rotation vector (Rodrigues, in radians) to a matrix.
+
+    Raises:
+        InputError: if it is longer than two turns.
+    """
+    angle = math.hypot(*vector)
+    if angle > _MAX_ROTATION_RAD:
+        raise InputError(f"the rotation vector has a length of {angle:.6g} rad", "give it in radians, not in degrees")
     return matrix_from_rotation_vector(torch.tensor(list(vector), dtype=torch.float64))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
-from page4d.errors import InputError
+from page4d.errors import InputError, listed
 from page4d.geometry.rotation import rotation_angle
 from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
 from page4d.scene.calibration.build import brown_conrady, is_rotation, make_camera, pose_matrix, rotation_from_vector
@@ -70,7 +70,9 @@ def read_opencv_yaml(path: Path) -> Calibration:
     names = _names(path, intrinsic, extrinsic)
     check_count(path, len(names))
     cameras = tuple(_camera(label, name, intrinsic, extrinsic) for name in names)
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
+    plain = [name for name in names if not _coefficients(name, intrinsic)]
+    notice = f"{intrinsic.name} has no distortion of {listed(plain)}: undistorted images are assumed"
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=(notice,) if plain else ())
 
 
 def _find(path: Path, folder: Path, stem: str) -> Path:
@@ -101,13 +103,14 @@ def _names(path: Path, intrinsic: _Storage, extrinsic: _Storage) -> list[str]:
 
 def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> CalibratedCamera:
     with error_context(label, name):
-        lens = intrinsic.matrix((f"dist_{name}", f"D_{name}"))
-        distortion = None if lens is None else brown_conrady(lens.flatten().tolist())
+        distortion = brown_conrady(_coefficients(name, intrinsic))
         translation = extrinsic.required((f"T_{name}",)).flatten().tolist()
         if len(translation) != 3:
             raise InputError(f"T_{name} has {len(translation)} numbers, expected 3", CORRECTION_HINT)
         rotation = _rotation(name, extrinsic)
         intrinsics = intrinsic.required((f"K_{name}",))
+        if intrinsics.shape != (3, 3):
+            raise InputError(f"K_{name} has shape {tuple(intrinsics.shape)}, expected (3, 3)", CORRECTION_HINT)
         image_size = _image_size(name, intrinsic)
     return make_camera(
         label,
@@ -118,6 +121,16 @@ def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> 
         distortion=distortion,
         pixel_center=INTEGER_PIXEL_CENTER,
     )
+
+
+def _coefficients(name: str, intrinsic: _Storage) -> list[float]:
+    """Return the distortion coefficients; none if the matrix is missing or, as OpenCV writes an absent one, empty."""
+    for key in (f"dist_{name}", f"D_{name}"):
+        given = intrinsic.content.get(key)
+        if isinstance(given, dict) and given.get("data") == []:
+            return []
+    lens = intrinsic.matrix((f"dist_{name}", f"D_{name}"))
+    return [] if lens is None else [float(value) for value in lens.flatten()]
 
 
 def _rotation(name: str, extrinsic: _Storage) -> Tensor:

@@ -88,10 +88,13 @@ def check_lens(
     if max(abs(cx / width - 0.5), abs(cy / height - 0.5)) > USUAL_SHIFT:
         doubts.append(f"the principal point ({cx:.6g}, {cy:.6g}) is far from the centre of {width}x{height}")
     aspect = max(fx / fy, fy / fx)
-    if aspect > MAX_ASPECT or abs(skew) > MAX_SKEW * fx:
+    if abs(skew) > MAX_SKEW * fx:
         raise InputError(f"{_focal(fx, fy)}, with a skew of {skew:.6g} px", _LENS_HINT)
+    unequal = f"{_focal(fx, fy)}, which differ by a factor of {aspect:.3g}"
+    if aspect > MAX_ASPECT:
+        raise InputError(unequal, _LENS_HINT)
     if aspect > USUAL_ASPECT:
-        doubts.append(f"{_focal(fx, fy)}, which differ by {100 * (aspect - 1):.0f} %")
+        doubts.append(unequal)
     if distortion is not None:
         share = visible_share(intrinsics, image_size, distortion)
         found = f"the distortion leaves data in {100 * share:.0f} % of the undistorted image"

@@ -70,11 +70,12 @@ def _camera(label: str, key: str, content: dict[str, object]) -> CalibratedCamer
     name = key if table.name is None else table.name
     with error_context(label, name):
         distortion = fisheye(table.distortions) if table.fisheye else brown_conrady(table.distortions)
+        rotation = rotation_from_vector(table.rotation)
     return make_camera(
         label,
         name,
         intrinsics=torch.tensor(table.matrix, dtype=torch.float64),
-        world_to_camera=pose_matrix(rotation_from_vector(table.rotation), table.translation),
+        world_to_camera=pose_matrix(rotation, table.translation),
         image_size=(table.size[1], table.size[0]),
         distortion=distortion,
         pixel_center=INTEGER_PIXEL_CENTER,

@@ -24,6 +24,9 @@ MAX_SIDE_PX = 1_000_000
 MAX_NAME = 255
 """Longest name of a camera: that of a file."""
 
+MAX_TIME_S = 1e10
+"""Largest time of a pose: dates in seconds since 1970 are below 1e10 until the year 2286."""
+
 CORRECTION_HINT = "correct the calibration file or calibrate again"
 
 
@@ -80,6 +83,7 @@ class CalibratedCamera:
         self._check(worst <= ROTATION_TOLERANCE, f"the rotation is not a rotation matrix (det {determinant:.2f})")
         last = self.world_to_camera.new_tensor([0.0, 0.0, 0.0, 1.0])
         self._check(bool((self.world_to_camera[..., 3, :] == last).all()), "the last row of the pose is not 0 0 0 1")
+        self._check(all(abs(time) <= MAX_TIME_S for time in self.times or ()), "the times are not plausible")
         farthest = float(camera_centers(self.world_to_camera).norm(dim=-1).max())
         self._check(farthest <= MAX_POSITION, f"the camera is {farthest:.3g} from the origin")
         for key, values in (("frames", self.frames), ("times", self.times)):
