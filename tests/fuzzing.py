@@ -1,13 +1,17 @@
 """Fuzz tests: seconds in the suite, minutes by name, and a bound on time and memory of each example."""
 
+import copy
+import json
 import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 _KB_PER_UNIT = 1 / 1024 if sys.platform == "darwin" else 1.0
 """Unit of `ru_maxrss`: bytes on macOS, kB on Linux."""
@@ -35,3 +39,52 @@ def bounded(seconds: float = 1.0, megabytes: float = 300.0) -> Iterator[None]:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * _KB_PER_UNIT / 1024
     assert taken < seconds, f"{taken:.1f} s of processor time, the bound is {seconds:g} s"
     assert grown < megabytes, f"the peak memory grew by {grown:.0f} MB, the bound is {megabytes:g} MB"
+
+
+EXTREMES: tuple[object, ...] = (
+    *(None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63), 10**30, 10**400),
+    *(0.0, 0.5, -0.5, 1e-300, 1e9, -1e9, 1e300, -1e300, 1.7e308),
+    *("", "0", "nan", "x" * 3000, "a/../b", "\n\x1b[31m", "\ud800", "\u202e"),
+    *([], [[]], [0, 0, 0], [[[[[[]]]]]], {}, {"": {}}, {"a": {"a": {"a": []}}}),
+)
+"""Values in place of those of a valid document."""
+
+
+def places_of(value: object, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Return the paths to all values in nested lists and dictionaries."""
+    items: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    return [at, *(place for key, inner in items for place in places_of(inner, (*at, key)))]
+
+
+@st.composite
+def mutated_json(draw: st.DrawFn, document: object) -> str:
+    """Return JSON with one to three values of a valid document replaced, deleted, repeated or renamed."""
+    changed = copy.deepcopy(document)
+    text = None
+    for _ in range(draw(st.integers(1, 3))):
+        *route, last = draw(st.sampled_from(places_of(changed)[1:] or [("",)]))
+        if last == "" or not isinstance(changed, dict | list):
+            break
+        parent: Any = changed
+        for key in route:
+            parent = parent[key]
+        kind = draw(st.sampled_from(("replace", "replace", "replace", "delete", "repeat", "rename", "same key")))
+        if kind == "replace":
+            parent[last] = copy.deepcopy(draw(st.sampled_from(EXTREMES)))
+        elif kind == "delete":
+            del parent[last]
+        elif isinstance(parent, list):
+            parent += [parent[int(last)]] * draw(st.sampled_from((1, 20)))
+        elif kind == "rename":
+            parent[draw(st.sampled_from(("", "other", str(last).upper())))] = parent.pop(last)
+        else:
+            text = f'"{last}": 1, "{last}": '
+            parent["same key"] = parent.pop(last)
+    written = json.dumps(changed)
+    if text is not None:
+        written = written.replace('"same key": ', text, 1)
+    return written.replace("1.7e+308", draw(st.sampled_from(("1e400", "NaN", "-Infinity", "1.7e308"))))

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
-from page4d.errors import InputError
+from page4d.errors import InputError, shortened
 from page4d.export.maps import read_png
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.scene.calibration.page4d_json import read_page4d_json
@@ -128,5 +128,7 @@ def _recorded_fps(path: Path) -> float | None:
     except (DocumentError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' has no options.fps", "restore it, or remove it and pass --fps") from error
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
-        raise InputError(f"'{path}': options.fps is {fps!r}", "restore it, or remove it and pass --fps")
+        raise InputError(
+            f"'{path}': options.fps is {shortened(repr(fps))}", "restore it, or remove it and pass --fps"
+        )
     return float(fps)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
-from page4d.errors import InputError, counted, listed, shortened
+from page4d.errors import InputError, counted, listed
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.rigid import interpolate_rigid
 from page4d.scene.calibration.files import error_context
@@ -101,16 +101,17 @@ def _doubts(
     placed: Sequence[ViewCamera], cameras: Sequence[CalibratedCamera], views: Sequence[View], file: Path
 ) -> tuple[Notice, ...]:
     """Return doubts about the lenses at the sizes of the views, and about the positions of the cameras."""
-    doubts = []
+    doubts: dict[str, list[str]] = {}
     for lens, camera, view in zip(placed, cameras, views, strict=True):
         with error_context(file.name, camera.name):
-            found = check_lens(lens.intrinsics, view.source.size, lens.distortion)
-        doubts += [f"{file.name}: camera {shortened(camera.name)}: {doubt}" for doubt in found]
+            for doubt in check_lens(lens.intrinsics, view.source.size, lens.distortion):
+                doubts.setdefault(doubt, []).append(camera.name)
+    texts = [f"camera {listed(names)}: {doubt}" for doubt, names in doubts.items()]
     try:
-        found = check_rig([camera.name for camera in cameras], [lens.world_to_camera for lens in placed])
+        texts += check_rig([camera.name for camera in cameras], [lens.world_to_camera for lens in placed])
     except InputError as error:
         raise InputError(f"{file.name}: {error.message}", error.hint) from None
-    return tuple(Notice(text) for text in (*doubts, *(f"{file.name}: {doubt}" for doubt in found)))
+    return tuple(Notice(f"{file.name}: {text}") for text in texts)
 
 
 def _size(size: tuple[int, int]) -> str:

@@ -40,7 +40,9 @@ class Synchronisation:
 
 _MAX_OFFSET_S = 1e6
 _MIN_RATE, _MAX_RATE = 1e-3, 100.0
-"""Plausible clocks: 11 days, high speed at 25,000 fps played at 25, and a time lapse of one frame in 4 s."""
+_USUAL_DRIFT = 0.05
+"""Plausible clocks: 11 days, high speed at 25,000 fps played at 25, and a time lapse of one frame in 4 s.
+The clock of a camera without either differs by less than 5 %."""
 
 
 class _ClockEntry(BaseModel):
@@ -72,12 +74,10 @@ def synchronise(
     file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
     if file is not None:
         clocks = read_sync_file(file, all_names or names)
-        missing = [name for name in names if name not in clocks]
-        notice = Notice(f"{file.name} has no entry for {listed(missing)}: offset 0 s and rate 1 are used")
         return Synchronisation(
             clocks=tuple(clocks.get(name, Clock()) for name in names),
             method=f"file {file.name}",
-            notices=(notice,) if missing else (),
+            notices=_file_notices(file, names, clocks),
         )
     if mode == "audio":
         return _by_audio(names, sources)
@@ -91,6 +91,22 @@ def synchronise(
     return Synchronisation(
         clocks=(Clock(),) * len(names), method="same start", notices=() if mode == "none" else (start,)
     )
+
+
+def _file_notices(file: Path, names: Sequence[str], clocks: dict[str, Clock]) -> tuple[Notice, ...]:
+    """Name the views without an entry, and those with clocks that no camera has at its own frame rate."""
+    texts = []
+    missing = [name for name in names if name not in clocks]
+    if missing:
+        texts.append(f"{file.name} has no entry for {listed(missing)}: offset 0 s and rate 1 are used")
+    unusual = [
+        f"{name} ({clocks[name].rate:g})"
+        for name in names
+        if name in clocks and abs(clocks[name].rate - 1) > _USUAL_DRIFT
+    ]
+    if unusual:
+        texts.append(f"{file.name}: {listed(unusual)}: a rate other than 1 means slow motion or a time lapse")
+    return tuple(Notice(text) for text in texts)
 
 
 def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
@@ -117,6 +133,8 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
                 f"{path.name}: no view is called '{shortened(name)}', the views are {listed(names)}",
                 "use names of views, without suffix",
             )
+        if not isinstance(entry, dict):
+            raise UsageError(f"{path.name}: view '{name}' is not a table", _EXAMPLE)
         try:
             values = _ClockEntry.model_validate(entry)
         except ValidationError as error:
@@ -132,12 +150,13 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
 def _parse(path: Path) -> object:
     try:
         text = read_text(path)
-        return parse_toml(text) if path.suffix == ".toml" else parse_json(text)
+        return parse_toml(text) if path.suffix.lower() == ".toml" else parse_json(text)
     except DocumentMissingError:
         hint = f"give a file, or one of: {', '.join(MODES)}"
-        raise UsageError(f"sync file '{path}' does not exist", hint) from None
+        raise UsageError(f"sync file '{shortened(str(path))}' does not exist", hint) from None
     except DocumentError as error:
-        raise UsageError(f"{path.name}: {error}", "correct the file, or write JSON or TOML in UTF-8") from error
+        name = shortened(path.name or str(path))
+        raise UsageError(f"{name}: {error}", "correct the file, or write JSON or TOML in UTF-8") from error
 
 
 def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchronisation:

@@ -219,7 +219,7 @@ def _span_notices(
         parts.append(f"{names[int(ends.argmin())]} ends first")
     if not parts:
         return []
-    return [Notice(f"common span {times[0]:.2f}-{times[-1]:.2f} s ({count} frames); {', '.join(parts)}")]
+    return [Notice(f"common span {times[0]:.2f}-{times[-1]:.2f} s ({counted(count, 'frame')}); {', '.join(parts)}")]
 
 
 def _unpaired_notices(

@@ -429,7 +429,7 @@ def test_a_sync_file_is_read(file: str, text: str, tmp_path: Path) -> None:
         ("s.json", '{"cam01": {"offset": 1}}', "view 'cam01': offset: "),
         ("s.json", '{"cam01": {"rate": 0}}', "view 'cam01': rate: "),
         ("s.json", '{"cam01": {"rate": -1}}', "view 'cam01': rate: "),
-        ("s.json", '{"cam01": 0.25}', "view 'cam01': entry: "),
+        ("s.json", '{"cam01": 0.25}', "view 'cam01' is not a table"),
         ("s.json", '{"views": {"cam9": {}}}', "s.json: no view is called 'cam9', the views are cam01, cam02"),
         ("s.json", '{"views": [1]}', "'views' is not a table"),
         ("s.json", "[]", "s.json: line 1: not a table of views"),

@@ -1,0 +1,132 @@
+"""For any edited document, its reader returns a record or raises a Page4DError, in bounded time and memory."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
+from page4d.errors import Page4DError
+from page4d.evaluation.truth_folder import open_truth
+from page4d.export.output import open_output
+from page4d.io.config import config_to_json
+from page4d.models.config import PRESETS as NETWORKS
+from page4d.models.config import NetworkConfig
+from page4d.pretraining.config import PRESETS as PRETRAINING
+from page4d.pretraining.config import PretrainConfig
+from page4d.scene.calibration.read import read_calibration
+from page4d.scene.sync import read_sync_file
+from page4d.training.supervised.config import TrainConfig
+from page4d.training.supervised.presets import PRESETS as TRAINING
+from tests.export.export_scene import export, made_capture
+from tests.fuzzing import bounded, fuzz, mutated_json
+from tests.scene.calibration_writers import WRITERS, make_rig
+
+SYNC = {"views": {"cam01": {"offset_s": 0.25, "rate": 1.001}, "cam02": {"offset_s": -3.0}, "cam03": {}}}
+
+
+def refuse_or_return(read: Callable[[], object]) -> None:
+    found: object
+    with bounded():
+        try:
+            found = read()
+        except Page4DError as error:
+            found = error
+    if isinstance(found, Page4DError):
+        assert found.exit_code in (2, 3)
+        assert found.hint
+        assert len(found.message) < 1000
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Return a folder that is reused by all examples of a test."""
+    with tempfile.TemporaryDirectory() as raw:
+        yield Path(raw)
+
+
+@fuzz(150)
+@given(text=mutated_json(SYNC))
+def test_an_edited_sync_file_is_read_or_refused(text: str, folder: Path) -> None:
+    path = folder / "sync.json"
+    path.write_text(text)
+    refuse_or_return(lambda: read_sync_file(path, ["cam01", "cam02", "cam03"]))
+
+
+@fuzz(150)
+@given(
+    content=st.one_of(
+        st.binary(max_size=300),
+        st.text(alphabet="cam01.offset_s = [{\"'}]\n#1e5-+\\tu", max_size=200).map(str.encode),
+    )
+)
+@pytest.mark.parametrize("name", ["sync.json", "sync.toml"])
+def test_arbitrary_bytes_are_refused_as_a_sync_file(name: str, content: bytes, folder: Path) -> None:
+    (folder / name).write_bytes(content)
+    refuse_or_return(lambda: read_sync_file(folder / name, ["cam01"]))
+
+
+CONFIGURATIONS: dict[str, tuple[Callable[[str], object], str]] = {
+    "train": (TrainConfig.from_json, next(iter(TRAINING.values())).to_json()),
+    "pretrain": (PretrainConfig.from_json, next(iter(PRETRAINING.values())).to_json()),
+    "network": (NetworkConfig.from_json, next(iter(NETWORKS.values())).to_json()),
+    "encoder": (encoder_from_json, config_to_json(next(iter(ENCODER_PRESETS.values())))),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@fuzz(100)
+@given(draws=st.data())
+def test_an_edited_configuration_is_read_or_refused(name: str, draws: st.DataObject) -> None:
+    read, valid = CONFIGURATIONS[name]
+    text = draws.draw(mutated_json(json.loads(valid)))
+    refuse_or_return(lambda: read(text))
+
+
+@pytest.mark.parametrize("name", ["nerfstudio", "truth", "output"])
+@fuzz(100)
+@given(draws=st.data())
+def test_an_edited_json_calibration_is_read_or_refused(name: str, draws: st.DataObject, folder: Path) -> None:
+    path = WRITERS[name](folder, make_rig())
+    path.write_text(draws.draw(mutated_json(json.loads(path.read_text(encoding="utf-8-sig")))))
+    refuse_or_return(lambda: read_calibration(path))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a finished run."""
+    out = tmp_path_factory.mktemp("fuzz") / "out"
+    export(out, made_capture(1))
+    return out
+
+
+@pytest.mark.parametrize("name", ["run.json", "cameras.json"])
+@fuzz(100)
+@given(draws=st.data())
+def test_an_edited_record_of_a_run_is_read_or_refused(name: str, draws: st.DataObject, run: Path) -> None:
+    valid = (run / name).read_text()
+    (run / name).write_text(draws.draw(mutated_json(json.loads(valid))))
+    try:
+        refuse_or_return(lambda: open_output(run))
+    finally:
+        (run / name).write_text(valid)
+
+
+CAPTURE = {"options": {"fps": 12.0, "seed": 1}, "page4d": "0.2.0"}
+
+
+@fuzz(80)
+@given(text=mutated_json(CAPTURE))
+def test_an_edited_capture_of_ground_truth_is_read_or_refused(text: str, folder: Path) -> None:
+    truth = folder / "truth"
+    truth.mkdir(exist_ok=True)
+    rig = json.loads(WRITERS["truth"](truth, make_rig()).read_text(encoding="utf-8-sig"))
+    for camera in rig["cameras"].values():
+        del camera["distortion"]
+    (truth / "cameras.json").write_text(json.dumps(rig))
+    (truth / "capture.json").write_text(text)
+    refuse_or_return(lambda: open_truth(truth))
