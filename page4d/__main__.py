@@ -1,6 +1,12 @@
 """Entry point of `python -m page4d`."""
 
-from page4d_cli.app import main
+import os
+import sys
 
 if __name__ == "__main__":
+    try:
+        from page4d_cli.app import main
+    except KeyboardInterrupt:
+        os.write(2, b"error: interrupted\n")
+        sys.exit(130)
     main()

@@ -1,5 +1,12 @@
 """Run as `python -m page4d_cli`."""
 
-from page4d_cli.app import main
+import os
+import sys
 
-main()
+if __name__ == "__main__":
+    try:
+        from page4d_cli.app import main
+    except KeyboardInterrupt:
+        os.write(2, b"error: interrupted\n")
+        sys.exit(130)
+    main()

@@ -1,119 +1,127 @@
-"""The `page4d` command: its subcommands, and the exit code of every error."""
+"""The process of the `page4d` command: signals, and the exit code of every error.
 
-import inspect
+Commands are imported when signals are handled, since imports take most of the time of a short command.
+"""
+
 import os
+import signal
 import sys
-import tempfile
-import traceback
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import suppress
 
-import typer
-
-import page4d
-from page4d.errors import MemoryBudgetError, Page4DError
 from page4d_cli import console
-from page4d_cli.commands.benchmark import benchmark
-from page4d_cli.commands.convert_weights import convert_weights
-from page4d_cli.commands.doctor import doctor
-from page4d_cli.commands.evaluate import evaluate
-from page4d_cli.commands.held_out import held_out
-from page4d_cli.commands.inspect_scene import inspect_scene
-from page4d_cli.commands.inspect_shapes import inspect_shapes
-from page4d_cli.commands.pretrain import pretrain
-from page4d_cli.commands.reconstruct import reconstruct
-from page4d_cli.commands.synthesize import synthesize
-from page4d_cli.commands.train import train
+from page4d_cli.interrupts import Stopped, StopRequest, raising_stop
 
-app = typer.Typer(
-    name="page4d",
-    help="4D reconstruction of synchronized videos: points, depth and cameras for every instant.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+Failure = tuple[str, str, int]
+"""Message, hint and exit code of an error."""
 
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        console.print_text(f"page4d {page4d.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
-    ),
-) -> None:
-    del version
-
-
-def _help(command: Callable[..., None]) -> str:
-    """Return the docstring of a command with one line per paragraph, which the terminal wraps."""
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
-for _command in (
-    reconstruct,
-    inspect_scene,
-    synthesize,
-    evaluate,
-    train,
-    pretrain,
-    held_out,
-    benchmark,
-    convert_weights,
-    inspect_shapes,
-    doctor,
-):
-    app.command(_command.__name__.replace("_", "-"), help=_help(_command))(_command)
+_NO_MEMORY: Failure = ("out of memory", "try a smaller --size, --chunk or --fps", 7)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; an error is printed as two lines on stderr."""
+    stop = StopRequest()
     try:
-        code = _run_app(list(arguments))
-        console.flush_results()
-    except Page4DError as error:
-        console.print_error(error.message, error.hint)
-        return error.exit_code
-    except KeyboardInterrupt:
-        console.print_error("interrupted", "")
-        return 130
-    except MemoryError as error:
-        console.print_error(f"out of memory: {error}".rstrip(": "), "try a smaller --size, --chunk or --fps")
-        return MemoryBudgetError.exit_code
-    except Exception:
-        # An internal error: its trace is written to a log file.
-        return _report_bug(arguments)
+        with raising_stop(stop):
+            os.getcwd()  # noqa: PTH109  MKL ends the process if the working folder was deleted
+            _refuse_empty(arguments)
+            return _run_app(list(arguments))
+    except BaseException as error:
+        message, hint, code = _describe(error, stop, arguments)
+    # Outside the handler: the traceback keeps the memory of every frame.
+    _print_error(message, hint)
     return code
 
 
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Refuse a value without a visible character, which paths would take for the current folder.
+
+    Raises:
+        UsageError: naming the option.
+    """
+    from page4d.errors import UsageError
+
+    for before, argument in zip(("", *arguments), arguments, strict=False):
+        name, equals, value = argument.partition("=") if argument.startswith("--") else (before, "=", argument)
+        place = f"the value of {name}" if name.startswith("-") else "an argument"
+        if equals and not value.strip():
+            raise UsageError(f"{place} is empty", "give a value; a variable of the shell may not be set")
+        if "\0" in value:
+            raise UsageError(f"{place} contains a NUL character", "give a name without it")
+
+
 def _run_app(arguments: list[str]) -> int:
+    from page4d_cli.command_line import app
+
     try:
         app(args=arguments, standalone_mode=True)
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(bool(end.code))
-    return 0
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+    else:
+        code = 0
+    console.flush_results()
+    return code
 
 
-def _report_bug(arguments: Sequence[str]) -> int:
-    trace = traceback.format_exc()
+def _describe(error: BaseException, stop: StopRequest, arguments: Sequence[str]) -> Failure:
+    """Return what to print about an error."""
+    try:
+        from page4d.errors import InterruptedRunError
+        from page4d.io.limits import known_error
+
+        known = known_error(error)
+        if isinstance(known, InterruptedRunError):
+            return known.message, known.hint, known.exit_code
+        if isinstance(error, KeyboardInterrupt | Stopped) or stop.number is not None:
+            # Also where a library has replaced the exception of the signal by its own.
+            return "interrupted", "", 128 + (stop.number or signal.SIGINT)
+        return _describe_bug(error, arguments) if known is None else (known.message, known.hint, known.exit_code)
+    except MemoryError:
+        return _NO_MEMORY
+    except (ImportError, OSError) as failure:  # no module can be loaded any more
+        return f"cannot start: {failure}", "raise the limits of this process, such as 'ulimit -n'", 6
+
+
+def _describe_bug(error: BaseException, arguments: Sequence[str]) -> Failure:
+    """Write the trace of an internal error to a log file."""
+    import tempfile
+    import traceback
+
+    import page4d
+
+    trace = "".join(traceback.format_exception(error))
     hint = "this is a bug of page4d; please report it with the trace"
     try:
         handle, name = tempfile.mkstemp(prefix="page4d-error-", suffix=".log", text=True)
         with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as log:
             log.write(f"page4d {page4d.__version__}, Python {sys.version}\narguments: {list(arguments)}\n\n{trace}")
-        hint += f" in {Path(name)}"
+        hint += f" in {name}"
     except OSError:
         sys.stderr.write(trace)
-    console.print_error(f"internal error: {trace.strip().splitlines()[-1]}", hint)
-    return 1
+    return f"internal error: {trace.strip().splitlines()[-1]}", hint, 1
+
+
+def _print_error(message: str, hint: str) -> None:
+    """Print the two lines of an error; without colours if memory or files are short."""
+    try:
+        console.print_error(message, hint)
+    except Exception:
+        lines = [f"error: {message}", *([f"hint:  {hint}"] if hint else [])]
+        _write_plainly("".join(f"{console.visible(line)}\n" for line in lines))
+
+
+def _write_plainly(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, text.encode("utf-8", "backslashreplace"))
 
 
 def main() -> None:
     """Run the command line of this process."""
-    console.ignore_closed_pipes()
-    sys.exit(run(sys.argv[1:]))
+    try:
+        console.ignore_closed_pipes()
+        code = run(sys.argv[1:])
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback while Python shuts down
+    except KeyboardInterrupt:
+        _write_plainly("error: interrupted\n")
+        code = 130
+    sys.exit(code)

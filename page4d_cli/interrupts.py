@@ -1,49 +1,80 @@
-"""SIGINT and SIGTERM: a run stops between two files and exits with 128 + the number of the signal."""
+"""SIGINT, SIGTERM and SIGHUP: a run stops between two files and exits with 128 + the number of the signal."""
 
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from page4d.errors import InterruptedRunError
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """A signal ended a command. No library takes it for a failure of its own, as it could an `Exception`."""
+
+
+class StopRequest:
+    """The number of the first signal that was received, or None."""
+
+    number: int | None = None
+
 
 @contextmanager
-def stops_cleanly() -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into `InterruptedRunError`; a second one ends the process at once."""
+def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
+    """Call a function for the first signal; a second one ends the process at once.
 
-    def stop(number: int, _: FrameType | None) -> None:
+    Ignored signals stay ignored, such as SIGHUP under nohup. Outside the main thread nothing changes.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    earlier = {number: signal.getsignal(number) for number in SIGNALS if here}
+    earlier = {number: handler for number, handler in earlier.items() if handler not in (signal.SIG_IGN, None)}
+
+    def handle(number: int, _: FrameType | None) -> None:
         for each in earlier:
             signal.signal(each, signal.SIG_DFL)
-        raise InterruptedRunError("interrupted", "", number)
+        on_signal(number)
 
-    earlier = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for number in earlier:
+            signal.signal(number, handle)
         yield
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)
 
 
-class StopRequest:
-    """The number of the signal that was received, or None."""
+@contextmanager
+def raising_stop(request: StopRequest) -> Iterator[None]:
+    """Turn the first signal into `Stopped`, and record it: what a library makes of the exception is unknown."""
 
-    number: int | None = None
+    def stop(number: int) -> None:
+        request.number = number
+        raise Stopped
+
+    with handled(stop):
+        yield
+
+
+@contextmanager
+def stops_cleanly() -> Iterator[None]:
+    """Turn the first signal into `InterruptedRunError`."""
+
+    def stop(number: int) -> None:
+        raise InterruptedRunError("interrupted", "", number)
+
+    with handled(stop):
+        yield
 
 
 @contextmanager
 def recorded_stop() -> Iterator[StopRequest]:
-    """Record the first SIGINT or SIGTERM for a run that polls for it; a second one ends the process at once."""
+    """Record the first signal for a run that polls for it."""
     request = StopRequest()
 
-    def record(number: int, _: FrameType | None) -> None:
+    def record(number: int) -> None:
         request.number = number
-        for each in earlier:
-            signal.signal(each, signal.SIG_DFL)
 
-    earlier = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(record):
         yield request
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)

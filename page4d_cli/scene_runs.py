@@ -114,13 +114,13 @@ def run_batch(
     """
     from page4d.batch.jobs import BatchRecord, SceneStatus, not_begun
     from page4d.errors import BatchError, InterruptedRunError
-    from page4d.io.atomic import check_can_be_made
+    from page4d.io.atomic import check_folder
 
     if dry_run:
         for job in jobs:
             plan_scene(request, job, show)
         return
-    check_can_be_made(root)
+    check_folder(root)
     ended = {job.name: not_begun(job) for job in jobs}
     record, stopped = BatchRecord(scenes=list(ended.values())), None
     try:
@@ -191,7 +191,8 @@ def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "
 def _check_target(request: Request, job: "SceneJob") -> None:
     from page4d.errors import UsageError
     from page4d.inference.output_policy import check_target
+    from page4d.io.atomic import real_path
 
-    if job.out.resolve() == job.scene.resolve():
+    if real_path(job.out) == real_path(job.scene):
         raise UsageError(f"--out '{job.out}' is the scene itself", "give another folder, such as one below it")
     check_target(job.out, request.existing)

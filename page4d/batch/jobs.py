@@ -11,11 +11,12 @@ from pathlib import Path
 from pydantic import Field
 
 import page4d
-from page4d.errors import InterruptedRunError, Page4DError, UsageError, listed
+from page4d.errors import InterruptedRunError, UsageError, listed
 from page4d.export.run_record import RunRecord
 from page4d.inference.progress import Observer
-from page4d.io.atomic import write_bytes_atomic
+from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.json_model import FileModel, format_json, readable
+from page4d.io.limits import known_error
 
 BATCH_FILE = "batch.json"
 
@@ -45,7 +46,7 @@ def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
     """
     by_name: dict[str, list[Path]] = defaultdict(list)
     for scene in scenes:
-        by_name[scene.resolve().name].append(scene)
+        by_name[real_path(scene).name].append(scene)
     for name, same in by_name.items():
         if len(same) > 1:
             folders = listed([f"'{scene}'" for scene in same])
@@ -56,7 +57,7 @@ def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
             raise UsageError(f"'{same[0]}' has no name", "give a folder below it")
     jobs = [SceneJob(scene=same[0], out=root / name) for name, same in by_name.items()]
     for job in jobs:
-        if job.out.resolve() == job.scene.resolve():
+        if real_path(job.out) == real_path(job.scene):
             raise UsageError(f"the output folder of '{job.scene}' is the scene itself", "give another --out")
     return jobs
 
@@ -118,28 +119,34 @@ def outcome_of(job: SceneJob, work: Work, observer: Observer) -> SceneOutcome:
     """Run a job; every failure becomes an outcome."""
     begin = time.perf_counter()
     outcome = not_begun(job)
+    changes: dict[str, object]
     try:
         record = work(job, observer)
-    except Page4DError as error:
-        stopped = isinstance(error, InterruptedRunError)
-        status = SceneStatus.INTERRUPTED if stopped else SceneStatus.FAILED
-        changes = {"exit_code": error.exit_code, "error": error.message, "hint": error.hint}
-    except Exception as error:  # an internal error ends the scene, not the batch
-        status = SceneStatus.FAILED
-        text = traceback.format_exception_only(error)[-1].strip()
-        changes = {
-            "exit_code": 1,
-            "error": f"internal error: {text}",
-            "hint": "this is a bug of page4d; please report it with the trace in batch.json",
-            "trace": traceback.format_exc(),
-        }
+    except Exception as error:  # also an internal error ends the scene, not the batch
+        changes = _failure(error)
     else:
-        status = SceneStatus.COMPLETE
         changes = {
+            "status": SceneStatus.COMPLETE,
             "num_times": len(record.times),
             "num_views": len(record.views),
             "num_points": record.counts.points,
             "warnings": record.warnings,
         }
     seconds = round(time.perf_counter() - begin, 3)
-    return outcome.model_copy(update={"status": status, "seconds": seconds, **changes})
+    return outcome.model_copy(update={"seconds": seconds, **changes})
+
+
+def _failure(error: Exception) -> dict[str, object]:
+    """Return the fields of an outcome that describe an error."""
+    known = known_error(error)
+    if known is not None:
+        stopped = isinstance(known, InterruptedRunError)
+        status = SceneStatus.INTERRUPTED if stopped else SceneStatus.FAILED
+        return {"status": status, "exit_code": known.exit_code, "error": known.message, "hint": known.hint}
+    return {
+        "status": SceneStatus.FAILED,
+        "exit_code": 1,
+        "error": f"internal error: {traceback.format_exception_only(error)[-1].strip()}",
+        "hint": "this is a bug of page4d; please report it with the trace in batch.json",
+        "trace": "".join(traceback.format_exception(error)),
+    }

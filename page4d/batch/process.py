@@ -68,7 +68,12 @@ class SceneProcess:
             context = multiprocessing.get_context("spawn")  # a fork would share this process's threads and locks
             self._connection, remote = context.Pipe()
             self._process = context.Process(target=_serve, args=(remote, self._work), name="page4d scene")
-            self._process.start()
+            # Ctrl-C reaches this process only; the new one would take it while it imports.
+            earlier = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+            try:
+                self._process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, earlier)
             remote.close()
         return self._connection
 

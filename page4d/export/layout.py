@@ -7,12 +7,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from page4d.errors import OutputError, UsageError, listed
+from page4d.io.atomic import real_path
 
 LONGEST_NAME = 64
 """Maximum length of a cleaned view name."""
 
 SAFE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$"
 """Pattern of a cleaned view name; a leading dot would hide the file, a leading dash would read as an option."""
+
+
+_VIEW = SAFE_NAME.strip("^$")
+_OWN_FILE = re.compile(
+    rf"(run|cameras)\.json|cameras/{_VIEW}\.(tum|open3d\.json)|(points|mesh)/frame_[0-9]{{6,}}\.ply"
+    rf"|(depth|confidence|dynamic)/{_VIEW}/frame_[0-9]{{6,}}\.png"
+    r"|preview/(contact_sheet\.png|cloud\.png|orbit\.mp4)"
+    r"|state/(run\.json|chunk_[0-9]{5,}\.json|memory_[0-9]{5,}\.safetensors)"
+)
+
+
+def is_own_file(name: str) -> bool:
+    """Return whether page4d writes a file of this name, relative to the output folder."""
+    return _OWN_FILE.fullmatch(name) is not None
 
 
 def safe_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -123,7 +138,7 @@ class OutputLayout:
             OutputError: if a link or a part would lead outside the folder.
         """
         path = self.folder.joinpath(*parts)
-        if path.name in ("", "..") or not path.parent.resolve().is_relative_to(self.folder.resolve()):
+        if path.name in ("", "..") or not real_path(path.parent).is_relative_to(real_path(self.folder)):
             raise OutputError(f"'{path}' leads outside '{self.folder}'", "remove the link, or choose another folder")
         return path
 

@@ -11,15 +11,7 @@ from pathlib import Path
 import torch
 
 from page4d.inference.network_cost import Extent, NetworkCost, process_bytes
-
-_MESSAGES = (
-    "DefaultCPUAllocator: can't allocate",
-    "not enough memory",
-    "Cannot allocate memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
-
+from page4d.io.limits import is_memory_error
 
 _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Share of the free memory that a run may use by default: allocators cannot fill all of it."""
@@ -27,9 +19,7 @@ _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory ran out, on a GPU or on the CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES)
+    return isinstance(error, RuntimeError | MemoryError) and is_memory_error(error)
 
 
 def peak_bytes(device: torch.device) -> int:

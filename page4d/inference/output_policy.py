@@ -6,7 +6,7 @@ from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
 from page4d.inference.fingerprint import files_of
 from page4d.inference.run_state import CONTRACT_NAMES, is_occupied
-from page4d.io.atomic import check_can_be_made
+from page4d.io.atomic import check_folder, real_path
 from page4d.scene.records import Scene
 
 
@@ -17,7 +17,7 @@ def check_target(out: Path, existing: ExistingOutput) -> None:
         OutputError: if it is a file or cannot be created.
         UsageError: if it holds a result that is neither to be resumed nor overwritten.
     """
-    check_can_be_made(out)
+    check_folder(out)
     if not is_occupied(out):
         return
     if existing is ExistingOutput.REFUSE:
@@ -32,9 +32,9 @@ def check_inputs_outside(scene: Scene, out: Path) -> None:
     Raises:
         UsageError: naming the first such file.
     """
-    own = [(out / name).resolve() for name in CONTRACT_NAMES]
+    own = [real_path(out / name) for name in CONTRACT_NAMES]
     sidecars = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
     read = [path for source in (*(view.source for view in scene.views), *sidecars) for path in files_of(source)]
     for path in (*read, *scene.other_files):
-        if any(path.resolve().is_relative_to(folder) for folder in own):
+        if any(real_path(path).is_relative_to(folder) for folder in own):
             raise UsageError(f"the output would overwrite the input '{path}'", "use another folder for --out")

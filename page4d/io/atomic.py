@@ -9,7 +9,7 @@ import resource
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -21,17 +21,27 @@ _PART = re.compile(r"^\..+\.[0-9a-f]{8}\.part(\.\w+)?$", re.DOTALL)
 _NO_LOCKS_HERE = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 _CANNOT_SYNC_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 
+_ELSEWHERE = "choose another folder"
 _REASONS = {
-    errno.ENOSPC: ("disk full", "free space, then repeat with --resume"),
-    errno.EDQUOT: ("disk quota used up", "free space, then repeat with --resume"),
-    errno.EFBIG: ("the file is larger than this process may write", "raise 'ulimit -f', then repeat with --resume"),
+    errno.ENOSPC: ("disk full", "free space, then repeat"),
+    errno.EDQUOT: ("disk quota used up", "free space, then repeat"),
+    errno.EFBIG: ("the file is larger than this process may write", "raise 'ulimit -f', then repeat"),
+    errno.EIO: ("Input/output error", "check the disk, then repeat"),
     errno.EACCES: ("permission denied", "choose a folder that you may write to"),
     errno.EPERM: ("permission denied", "choose a folder that you may write to"),
-    errno.EROFS: ("the file system is read-only", "choose another folder"),
-    errno.ENOTDIR: ("a part of the path is a file", "choose another folder"),
-    errno.EISDIR: ("a folder is in the way", "move it away, or choose another folder"),
-    errno.ELOOP: ("a link is in the way", "remove it, or choose another folder"),
+    errno.EROFS: ("the file system is read-only", _ELSEWHERE),
+    errno.ENOENT: ("its folder was removed, or cannot be created", _ELSEWHERE),
+    errno.ENOTDIR: ("a part of the path is a file", _ELSEWHERE),
+    errno.EISDIR: ("a folder is in the way", f"move it away, or {_ELSEWHERE}"),
+    errno.ELOOP: ("a link is in the way", f"remove it, or {_ELSEWHERE}"),
+    errno.ENAMETOOLONG: ("the path or a name in it is too long", "choose a shorter one"),
 }
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Numbers of the errors that only writing can cause."""
+
+_RESUME = (", then repeat", ", then repeat with --resume")
+_LONGEST_NAME = "x" * 180
+"""No path below an output folder is longer."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +53,16 @@ class WrittenFile:
     sha256: str
 
 
-def output_error(error: OSError, path: Path) -> OutputError:
+def output_error(error: OSError, path: Path | None) -> OutputError:
     """Translate an operating system error on writing a path into a message with a hint."""
-    reason, hint = _REASONS.get(error.errno or 0, (error.strerror or str(error), "choose another folder"))
-    return OutputError(f"cannot write to '{path}': {reason}", hint)
+    reason, hint = _REASONS.get(error.errno or 0, (error.strerror or str(error), _ELSEWHERE))
+    place = "cannot write" if path is None else f"cannot write to '{path}'"
+    return OutputError(f"{place}: {reason}", hint)
+
+
+def with_resume(hint: str) -> str:
+    """Complete the hint of an `output_error` for a command that has `--resume`."""
+    return hint.replace(*_RESUME)
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
@@ -59,9 +75,8 @@ def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = part_name(path)
-        _write_synced(part, data)
-        _move_into_place(part, path)
+        with _replacing(path, part := part_name(path)), _created(part) as handle:
+            _write_all(handle, data)
     except OSError as error:
         raise output_error(error, path) from error
     return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
@@ -76,10 +91,12 @@ def open_atomic(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: if the file cannot be written; no temporary file remains.
     """
-    part = part_name(path)
-    with _synced_file(part) as handle, open(handle, "wb", closefd=False) as file:
+    with (
+        _replacing(path, part := part_name(path)),
+        _created(part) as handle,
+        open(handle, "wb", closefd=False) as file,
+    ):
         yield file
-    _move_into_place(part, path)
 
 
 @contextmanager
@@ -95,17 +112,44 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = part_name(path)
     part = part.with_name(part.name + path.suffix)
-    try:
+    with _replacing(path, part):
         yield part
         handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@contextmanager
+def _replacing(path: Path, part: Path) -> Iterator[None]:
+    """Move `part` to `path` when the body ends; delete it if the body or the move fails, also by a signal."""
+    try:
+        yield
+        part.replace(path)
     except BaseException:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
         raise
-    _move_into_place(part, path)
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def _created(part: Path) -> Iterator[int]:
+    """Create a file and yield its descriptor; sync the file when the body ends."""
+    # Created by the kernel with the user's umask: mkstemp would make it private, and reading the umask is racy.
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        yield handle
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_all(handle: int, data: bytes) -> None:
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(handle, remaining) :]
 
 
 def describe_file(path: Path) -> WrittenFile:
@@ -122,41 +166,14 @@ def has_room_for(path: Path, num_bytes: int) -> bool:
     return fits and num_bytes <= shutil.disk_usage(path.parent).free
 
 
+def real_path(path: Path) -> Path:
+    """Follow all links of a path; a link to itself is no error, in contrast to `Path.resolve`."""
+    return Path(os.path.realpath(path))
+
+
 def part_name(path: Path) -> Path:
     """Return a new temporary name in the folder of `path`, of the form `.name.xxxxxxxx.part`."""
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-
-
-@contextmanager
-def _synced_file(part: Path) -> Iterator[int]:
-    """Create a file and yield its descriptor; sync the file when the body ends, delete it if the body raises."""
-    # Created by the kernel with the user's umask: mkstemp would make it private, and reading the umask is racy.
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    try:
-        yield handle
-        os.fsync(handle)
-    except BaseException:
-        # Also when a signal ends the run: a partial file never gets its final name.
-        part.unlink()
-        raise
-    finally:
-        os.close(handle)
-
-
-def _write_synced(part: Path, data: bytes) -> None:
-    with _synced_file(part) as handle:
-        remaining = memoryview(data)
-        while remaining:
-            remaining = remaining[os.write(handle, remaining) :]
-
-
-def _move_into_place(part: Path, path: Path) -> None:
-    try:
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -170,36 +187,87 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def check_can_be_made(folder: Path) -> None:
-    """Refuse a folder that is a file, or that cannot be created or written, without creating it.
+def check_folder(folder: Path) -> None:
+    """Refuse an output folder that cannot be created or written, without creating it.
+
+    Raises:
+        OutputError: naming the reason.
+    """
+    _check_place(folder, folder)
+
+
+def check_file(path: Path) -> None:
+    """Refuse an output file that cannot be created or replaced, without creating it.
 
     Raises:
         OutputError: naming the reason.
     """
     try:
-        nearest = folder
-        while not nearest.exists() and not nearest.is_symlink() and nearest != nearest.parent:
-            nearest = nearest.parent
-        if not nearest.is_dir() and nearest == folder:
-            raise OutputError(f"cannot write to '{folder}': it is a file", "give a folder")
-        if not nearest.is_dir():
-            raise NotADirectoryError(errno.ENOTDIR, "a part of the path is a file")
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, "permission denied")
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "a folder is in the way")
     except OSError as error:
-        raise output_error(error, folder) from error
+        raise output_error(error, path) from error
+    _check_place(path.parent, path)
+
+
+def _check_place(folder: Path, target: Path) -> None:
+    """Check that a folder exists or can be created, and that it can be written."""
+    try:
+        nearest = folder / _LONGEST_NAME
+        while not _is_there(nearest) and nearest != nearest.parent:
+            nearest = nearest.parent
+        _check_is_folder(nearest, folder)
+        _try_to_write(nearest)
+    except ValueError as error:  # a NUL byte in the path
+        raise OutputError(f"cannot write to {str(target)!r}: {error}", "choose another name") from error
+    except OSError as error:
+        raise output_error(error, target) from error
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is an entry; names that are too long and links to themselves are errors."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _check_is_folder(nearest: Path, folder: Path) -> None:
+    """Refuse an entry in the place of a folder, or of a folder above it."""
+    if not nearest.is_dir():
+        if nearest != folder:
+            raise NotADirectoryError(errno.ENOTDIR, "a part of the path is a file")
+        if nearest.is_symlink() and not nearest.exists():
+            raise OSError(0, "it is a link to nothing")
+        raise OSError(0, "it is a file" if nearest.is_file() else "it is not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, "permission denied")
+
+
+def _try_to_write(folder: Path) -> None:
+    """Create, sync and delete a file: only that shows a full disk, or a file system of the kernel."""
+    probe = part_name(folder / "probe")
+    try:
+        with _created(probe) as handle:
+            _write_all(handle, b"page4d\n")
+    finally:
+        with suppress(FileNotFoundError):
+            probe.unlink()
 
 
 def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
     """Delete the partial files of a killed run; call this only while the folder is locked.
 
-    Only the subfolders of the output format are searched: another run may write below this folder.
+    Only the subfolders of the output format are searched, without following links: another run may write below this
+    folder.
     """
     places = [folder, *(folder / name for name in ("cameras", "points", "mesh", "preview", "state"))]
-    places += [view for name in ("depth", "confidence", "dynamic") for view in sorted((folder / name).glob("*"))]
+    maps = [folder / name for name in ("depth", "confidence", "dynamic")]
+    places += [view for place in maps if not place.is_symlink() for view in sorted(place.glob("*"))]
     stale = []
     for place in places:
-        if place.is_symlink() or not place.is_dir():
+        if (place.is_symlink() and place != folder) or not place.is_dir():
             continue
         for path in sorted(place.iterdir()):
             if _PART.match(path.name) and path.is_file() and not path.is_symlink():
@@ -219,7 +287,7 @@ def claim_output(folder: Path) -> Iterator[Path]:
         OutputError: if the folder cannot be written or another process has locked it.
     """
     folder = Path(folder)
-    check_can_be_made(folder)
+    check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -239,9 +307,7 @@ def _hold(lock: int, folder: Path) -> None:
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
         remove_stale_parts(folder)
-        probe = part_name(folder / "probe")
-        _write_synced(probe, b"page4d\n")
-        probe.unlink()
+        _try_to_write(folder)
     except OSError as error:
         raise output_error(error, folder) from error
 

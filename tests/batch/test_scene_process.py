@@ -1,5 +1,6 @@
 """Batches in a separate process survive the failure or death of a scene."""
 
+import errno
 import os
 import signal
 from contextlib import contextmanager
@@ -8,12 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, not_begun, scene_jobs
+from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, not_begun, outcome_of, scene_jobs
 from page4d.batch.process import in_a_process
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.scene.records import Notice
 
 SCENES = ("fine", "broken", "killed", "crashed", "fine too")
+LIMITED = ("no files", "no disk", "no memory")
 
 
 def work(job, observer):
@@ -22,6 +24,12 @@ def work(job, observer):
     observer.progress(1, 2)
     if job.name == "broken":
         raise InputError("no video", "add one")
+    if job.name == "no files":
+        raise InputError("'cam01.mp4' is damaged") from OSError(errno.EMFILE, "Too many open files")
+    if job.name == "no disk":
+        raise OSError(errno.ENOSPC, "No space left on device", "log")
+    if job.name == "no memory":
+        raise MemoryError
     if job.name == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if job.name == "crashed":
@@ -118,3 +126,15 @@ def test_a_batch_record_counts_scenes_without_a_result_and_is_read_back(tmp_path
     assert record.num_failed == 1
     record.write(tmp_path / "out")
     assert BatchRecord.model_validate_json((tmp_path / "out" / "batch.json").read_text()) == record
+
+
+def test_limits_of_the_system_are_named_in_outcomes(tmp_path):
+    outcomes = [
+        outcome_of(SceneJob(scene=tmp_path / name, out=tmp_path / "o" / name), work, RecordingObserver())
+        for name in LIMITED
+    ]
+    assert [outcome.exit_code for outcome in outcomes] == [6, 5, 7]
+    assert [outcome.status for outcome in outcomes] == [SceneStatus.FAILED] * 3
+    assert "too many open files" in outcomes[0].error
+    assert "cannot write to 'log': disk full" in outcomes[1].error
+    assert not any(outcome.trace for outcome in outcomes)

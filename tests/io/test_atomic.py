@@ -17,6 +17,8 @@ from page4d.errors import OutputError
 from page4d.io import atomic
 from page4d.io.atomic import (
     LOCK_NAME,
+    check_file,
+    check_folder,
     claim_output,
     open_atomic,
     output_error,
@@ -231,3 +233,97 @@ def test_another_locking_error_is_reported(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(fcntl, "flock", fail)
     with pytest.raises(OutputError, match="Input/output error"), claim_output(tmp_path):
         pass
+
+
+def _stopped(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "close"])
+def test_a_signal_at_any_step_leaves_no_partial_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Stop after the system call, when Python handles signals."""
+    real = getattr(os, call)
+
+    def stopping(*arguments: object) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(atomic.os, call, stopping)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes_atomic(tmp_path / "x", b"abc")
+    monkeypatch.undo()
+    assert files_below(tmp_path) == []
+
+
+def test_a_signal_before_the_file_is_moved_leaves_no_partial_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "replace", _stopped)
+    with pytest.raises(KeyboardInterrupt):
+        write_bytes_atomic(tmp_path / "x", b"abc")
+    with pytest.raises(KeyboardInterrupt), open_atomic(tmp_path / "y") as file:
+        file.write(b"abc")
+    assert files_below(tmp_path) == []
+
+
+def test_leftovers_behind_a_link_are_kept(tmp_path: Path) -> None:
+    out, outside = tmp_path / "out", tmp_path / "outside"
+    out.mkdir()
+    (outside / "cam01").mkdir(parents=True)
+    kept = outside / "cam01" / ".frame_000000.png.0123abcd.part"
+    kept.write_bytes(b"other")
+    (out / "depth").symlink_to(outside)
+    assert remove_stale_parts(out) == ()
+    assert kept.exists()
+
+
+TARGETS = {
+    "file": "it is a file",
+    "file/below": "a part of the path is a file",
+    "loop": "a link is in the way",
+    "loop/below": "a link is in the way",
+    "dangling": "it is a link to nothing",
+    "x" * 300: "too long",
+    "x/" * 3000: "too long",
+    "/dev/null": "it is not a folder",
+    "a\0b": "null",
+}
+
+
+@pytest.mark.parametrize(("name", "reason"), TARGETS.items(), ids=lambda text: text[:20].replace("\0", "NUL"))
+def test_a_folder_that_cannot_be_is_refused_with_its_reason(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    before = files_below(tmp_path)
+    with pytest.raises(OutputError, match=reason):
+        check_folder(tmp_path / name)
+    assert files_below(tmp_path) == before
+
+
+def test_a_possible_folder_is_not_created(tmp_path: Path) -> None:
+    for target in (tmp_path, tmp_path / "a" / "b", tmp_path / "new\nline", tmp_path / "s" / ".." / "t"):
+        check_folder(target)
+    check_file(tmp_path / "a" / "b.png")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"), [("", "a folder is in the way"), ("file/x.png", "file"), ("y" * 300, "too long")]
+)
+def test_an_output_file_that_cannot_be_is_refused_with_its_reason(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match=reason):
+        check_file(tmp_path / name)
+
+
+def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(atomic.os, "write", fail)
+    with pytest.raises(OutputError, match="disk full"):
+        check_folder(tmp_path / "out")
+    assert files_below(tmp_path) == []

@@ -1,0 +1,65 @@
+"""The subcommands of `page4d`."""
+
+import inspect
+from collections.abc import Callable
+
+import typer
+
+import page4d
+from page4d_cli import console
+from page4d_cli.commands.benchmark import benchmark
+from page4d_cli.commands.convert_weights import convert_weights
+from page4d_cli.commands.doctor import doctor
+from page4d_cli.commands.evaluate import evaluate
+from page4d_cli.commands.held_out import held_out
+from page4d_cli.commands.inspect_scene import inspect_scene
+from page4d_cli.commands.inspect_shapes import inspect_shapes
+from page4d_cli.commands.pretrain import pretrain
+from page4d_cli.commands.reconstruct import reconstruct
+from page4d_cli.commands.synthesize import synthesize
+from page4d_cli.commands.train import train
+
+app = typer.Typer(
+    name="page4d",
+    help="4D reconstruction of synchronized videos: points, depth and cameras for every instant.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        console.print_text(f"page4d {page4d.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    del version
+
+
+def _help(command: Callable[..., None]) -> str:
+    """Return the docstring of a command with one line per paragraph, which the terminal wraps."""
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for _command in (
+    reconstruct,
+    inspect_scene,
+    synthesize,
+    evaluate,
+    train,
+    pretrain,
+    held_out,
+    benchmark,
+    convert_weights,
+    inspect_shapes,
+    doctor,
+):
+    app.command(_command.__name__.replace("_", "-"), help=_help(_command))(_command)

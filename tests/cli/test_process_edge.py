@@ -1,0 +1,213 @@
+"""The process of the command: signals during imports, limits of the system, and values that are empty."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import av
+import pytest
+from clips import write_scene
+
+from page4d_cli import app, console
+from tests.cli.test_promises import CHUNKS, NETWORK, before_prediction, contents
+
+AT_IMPORT = """
+import os, signal, sys
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Finder)
+sys.argv = ["page4d", *{words!r}]
+{start}
+"""
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory) -> Path:
+    return write_scene(tmp_path_factory.mktemp("edge") / "scene", frames=4)
+
+
+def start(code: str, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+class TestSignals:
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+    @pytest.mark.parametrize("module", ["typer", "numpy"])
+    def test_a_signal_during_imports_is_no_error(self, module, number, tmp_path, scene):
+        words = ["reconstruct", str(scene), "--out", str(tmp_path / "out"), "--untrained"]
+        run = "from page4d_cli.app import main; main()"
+        done = start(AT_IMPORT.format(module=module, number=int(number), words=words, start=run))
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (128 + number, "error: interrupted")
+        assert "Traceback" not in done.stderr
+
+    @pytest.mark.parametrize("package", ["page4d", "page4d_cli"])
+    def test_ctrl_c_before_the_command_line_is_loaded_is_no_error(self, package):
+        run = f"import runpy; runpy.run_module({package!r}, run_name='__main__', alter_sys=True)"
+        done = start(
+            AT_IMPORT.format(module="page4d_cli.console", number=int(signal.SIGINT), words=["doctor"], start=run)
+        )
+        assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+    def test_a_closed_terminal_stops_a_run_that_can_be_resumed(self, scene, tmp_path, cli, monkeypatch):
+        words = ["reconstruct", scene, *NETWORK, *CHUNKS, "--out"]
+        assert cli(*words, tmp_path / "whole").code == 0
+        with monkeypatch.context() as patched:
+            before_prediction(patched, 3, lambda: os.kill(os.getpid(), signal.SIGHUP))
+            stopped = cli(*words, tmp_path / "out")
+        assert stopped.code == 129
+        assert stopped.err.endswith("error: interrupted after 2 of 4 frames\nhint:  continue with --resume\n")
+        assert cli(*words, tmp_path / "out", "--resume").code == 0
+        assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+    @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "background"])
+    def test_a_signal_that_is_ignored_stays_ignored(self, number, scene, tmp_path, cli, monkeypatch):
+        before = signal.signal(number, signal.SIG_IGN)
+        try:
+            before_prediction(monkeypatch, 2, lambda: os.kill(os.getpid(), number))
+            assert cli("reconstruct", scene, *NETWORK, *CHUNKS, "--out", tmp_path / "out").code == 0
+            assert signal.getsignal(number) is signal.SIG_IGN
+        finally:
+            signal.signal(number, before)
+
+    def test_a_signal_whose_exception_a_library_replaced_is_an_interruption(self, cli, monkeypatch):
+        def swallowing(_: object) -> int:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException:
+                raise ImportError("initialization failed") from None
+            return 0
+
+        monkeypatch.setattr(app, "_run_app", swallowing)
+        ended = cli("doctor")
+        assert (ended.code, ended.err) == (143, "error: interrupted\n")
+
+    def test_a_thread_other_than_the_main_one_can_run_a_command(self):
+        codes: list[int] = []
+        thread = threading.Thread(target=lambda: codes.append(app.run(["--version"])))
+        thread.start()
+        thread.join()
+        assert codes == [0]
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("error", "code", "text"),
+        [
+            (OSError(errno.EMFILE, "Too many open files"), 6, "too many open files"),
+            (RuntimeError("can't start new thread"), 6, "no more threads"),
+            (OSError(errno.ENOSPC, "No space left on device", "x/log"), 5, "cannot write to 'x/log': disk full"),
+            (MemoryError("Unable to allocate 1 TiB"), 7, "out of memory: Unable to allocate 1 TiB"),
+            (PermissionError(errno.EACCES, "Permission denied", "x"), 6, "'x': Permission denied"),
+            (ValueError("a bug"), 1, "internal error: ValueError: a bug"),
+        ],
+        ids=lambda value: repr(value)[:30],
+    )
+    def test_an_error_that_no_reader_expected_has_its_exit_code(self, error, code, text, cli, monkeypatch):
+        def fail(_: object) -> int:
+            raise error
+
+        monkeypatch.setattr(app, "_run_app", fail)
+        ended = cli("doctor")
+        assert ended.code == code
+        assert ended.err.startswith(f"error: {text}") or text in ended.err.splitlines()[0]
+        assert len(ended.err.splitlines()) == 2
+
+    def test_too_few_open_files_are_not_blamed_on_a_video(self, scene, tmp_path, cli):
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert cli("inspect-scene", scene).code == 0
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+        held = []
+        try:
+            while True:
+                held.append(os.open(tmp_path, os.O_RDONLY))
+        except OSError:
+            pass
+        try:
+            ended = cli("inspect-scene", scene)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            for each in held:
+                os.close(each)
+        assert ended.code == 6
+        assert "error: too many open files: this process may open 64\nhint:  raise the limit" in ended.err
+
+    @pytest.mark.parametrize(
+        ("number", "code"),
+        [(errno.EMFILE, 6), (errno.EAGAIN, 6), (errno.ENOMEM, 7)],
+        ids=["files", "threads", "memory"],
+    )
+    def test_a_decoder_without_resources_is_not_blamed_on_the_video(self, number, code, scene, cli, monkeypatch):
+        def fail(file: object, *_: object, **__: object) -> None:
+            av.error.err_check(-number, str(file))
+
+        monkeypatch.setattr(av, "open", fail)
+        ended = cli("inspect-scene", scene)
+        assert ended.code == code
+        assert "cam01" not in ended.err
+
+    @pytest.mark.parametrize("failing", ["traceback.format_exception", "tempfile.mkstemp"])
+    def test_an_internal_error_without_memory_to_report_it_is_out_of_memory(self, failing, cli, monkeypatch):
+        def no_memory(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        def fail(_: object) -> int:
+            raise ValueError("a bug")
+
+        monkeypatch.setattr(app, "_run_app", fail)
+        monkeypatch.setattr(failing, no_memory)
+        ended = cli("doctor")
+        assert (ended.code, ended.err.splitlines()[0]) == (7, "error: out of memory")
+
+    @pytest.mark.parametrize("error", [MemoryError(), ImportError("failed to map segment"), OSError(24, "files")])
+    def test_an_error_is_printed_even_without_memory_for_colours(self, error, capfd, monkeypatch):
+        def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(console, "error_console", fail)
+        assert app.run(["inspect-scene", "no\nfolder"]) == 2
+        assert capfd.readouterr().err.startswith("error: scene folder 'no\\nfolder' does not exist\nhint:  ")
+
+    def test_a_deleted_working_folder_is_named(self, tmp_path):
+        code = "import os, sys; os.rmdir(os.getcwd()); from page4d_cli.app import run; sys.exit(run(['doctor']))"
+        folder = tmp_path / "gone"
+        folder.mkdir()
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        done = start(code, cwd=folder, env=environment)
+        assert (done.returncode, done.stderr.splitlines()[0]) == (
+            6,
+            "error: the working folder does not exist any more",
+        )
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t\n", "a\0b"], ids=repr)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "reconstruct scene --out",
+        "synthesize --out",
+        "evaluate out scene --plots",
+        "train --out",
+        "pretrain scene --out",
+        "benchmark --plot",
+        "convert-weights a.pt --out",
+        "convert-weights a.pt --out b.safetensors --report",
+    ],
+)
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_empty_output_is_refused_by_every_command(words, value, joined, cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    *before, option = words.split()
+    ended = cli(*before, f"{option}={value}") if joined else cli(*before, option, value)
+    reason = "contains a NUL character" if "\0" in value else "is empty"
+    assert ended.code == 2
+    assert f"error: the value of {option} {reason}\nhint:  " in ended.err
+    assert list(tmp_path.iterdir()) == []
