@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
-from contextlib import ExitStack
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
+from typing import BinaryIO
 
 import av
 import cv2
@@ -17,6 +19,7 @@ from numpy.typing import NDArray
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
 from page4d.errors import OutputError, UsageError
+from page4d.io.atomic import check_folder, open_atomic, output_error
 from page4d.synthetic.capture import SyntheticCapture, quantize
 
 QUALITY_CRF = 18
@@ -35,11 +38,16 @@ def write_capture(
     `truth_stride`-th frame. Files are reproducible byte for byte with equal versions of torch, PyAV and OpenCV.
 
     Raises:
-        OutputError: if the folder is not empty or cannot be created.
+        OutputError: if the folder is not empty or cannot be written; nothing remains in it then.
         UsageError: for odd video sizes, frame rates that H.264 cannot represent, or a stride below 1.
     """
     _check(capture, truth_stride)
     _make_empty(folder)
+    with _removed_on_failure(folder):
+        _write(capture, folder, truth_stride, quality_crf)
+
+
+def _write(capture: SyntheticCapture, folder: Path, truth_stride: int, quality_crf: int) -> None:
     truth = folder / "truth"
     for kind in ("depth", "dynamic"):
         for name in capture.view_names:
@@ -50,9 +58,9 @@ def write_capture(
     with ExitStack() as stack:
         videos: list[VideoFile] = []
         for name in capture.view_names:
-            path = folder / f"{name}.mp4"
+            file = stack.enter_context(open_atomic(folder / f"{name}.mp4"))
             size = capture.view_sizes[len(videos)]
-            videos.append(stack.enter_context(VideoFile(path, size, capture.fps, quality_crf)))
+            videos.append(stack.enter_context(VideoFile(file, size, capture.fps, quality_crf)))
         for time in range(capture.num_times):
             for view, name in enumerate(capture.view_names):
                 rendered = capture.rendered(time, view)
@@ -126,11 +134,11 @@ def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf:
 
 
 class VideoFile:
-    """H.264 writer, single-threaded and without time stamps in its headers, so that its output is reproducible."""
+    """MP4 writer, single-threaded and without time stamps in its headers, so that its output is reproducible."""
 
-    def __init__(self, path: Path, image_size: tuple[int, int], fps: float, quality_crf: int) -> None:
+    def __init__(self, file: BinaryIO, image_size: tuple[int, int], fps: float, quality_crf: int) -> None:
         rate = Fraction(fps).limit_denominator(1001)
-        self._container: OutputContainer = av.open(str(path), "w", container_options={"fflags": "+bitexact"})
+        self._container: OutputContainer = av.open(file, "w", format="mp4", container_options={"fflags": "+bitexact"})
         self._stream: VideoStream = self._container.add_stream("libx264", rate=rate)
         self._stream.height, self._stream.width = image_size
         self._stream.pix_fmt = "yuv420p"
@@ -144,10 +152,13 @@ class VideoFile:
     def __enter__(self) -> "VideoFile":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for packet in self._stream.encode(None):
-            self._container.mux(packet)
-        self._container.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                for packet in self._stream.encode(None):
+                    self._container.mux(packet)
+        finally:
+            self._container.close()
 
     def add(self, image: UInt8[np.ndarray, "H W 3"]) -> None:
         """Append one RGB frame."""
@@ -172,14 +183,35 @@ def _check(capture: SyntheticCapture, truth_stride: int) -> None:
 
 
 def _make_empty(folder: Path) -> None:
+    check_folder(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found: Sequence[Path] = sorted(folder.iterdir())
     except OSError as error:
-        raise OutputError(f"'{folder}' cannot be created: {error.strerror}", "choose another folder") from error
+        raise output_error(error, folder) from error
     if found:
         message = f"'{folder}' contains {len(found)} entries, '{found[0].name}' first"
         raise OutputError(message, "choose an empty folder")
+
+
+@contextmanager
+def _removed_on_failure(folder: Path) -> Iterator[None]:
+    """Empty a folder, which was empty, if the body fails or is stopped by a signal.
+
+    Raises:
+        OutputError: if a file could not be written.
+    """
+    try:
+        yield
+    except BaseException as error:
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise output_error(error, folder) from error
+        raise
 
 
 def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 
 import av
 import cv2
@@ -11,6 +12,7 @@ import pytest
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import OutputError, UsageError
 from page4d.scene.open import open_scene
+from page4d.synthetic import write
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.write import write_capture
 
@@ -163,8 +165,45 @@ def test_a_folder_that_is_not_empty_is_refused(capture, tmp_path):
     with pytest.raises(OutputError, match=r"contains 1 entries, 'notes\.txt' first"):
         write_capture(capture, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    with pytest.raises(OutputError, match="cannot be created"):
+    with pytest.raises(OutputError, match="a part of the path is a file"):
         write_capture(capture, tmp_path / "notes.txt" / "inside")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(OSError(28, "No space left on device"), "disk full"), (KeyboardInterrupt(), None)],
+    ids=["full disk", "Ctrl-C"],
+)
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_capture_that_cannot_be_finished_leaves_an_empty_folder(
+    error, expected, at, capture, tmp_path, monkeypatch
+):
+    real, calls = write._write_png, []
+
+    def failing(path, image):
+        calls.append(path)
+        if len(calls) == at:
+            raise error
+        real(path, image)
+
+    monkeypatch.setattr(write, "_write_png", failing)
+    expectation = pytest.raises(KeyboardInterrupt) if expected is None else pytest.raises(OutputError, match=expected)
+    with expectation:
+        write_capture(capture, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    write_capture(capture, tmp_path)
+
+
+def test_a_disk_that_is_full_for_the_videos_is_named(capture, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(OutputError, match="larger than this process may write"):
+            write_capture(capture, tmp_path, truth_stride=1000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
