@@ -181,7 +181,12 @@ def write_run(layout: OutputLayout, run: RunRecord) -> WrittenFile:
     Raises:
         OutputError: if the file cannot be written.
     """
-    return write_bytes_atomic(layout.run, (format_json(run.model_dump(mode="json")) + "\n").encode("utf-8"))
+    return write_bytes_atomic(layout.run, encode_run(run))
+
+
+def encode_run(run: RunRecord) -> bytes:
+    """Return the bytes of `run.json`."""
+    return (format_json(run.model_dump(mode="json")) + "\n").encode("utf-8")
 
 
 def read_run(layout: OutputLayout) -> RunRecord:

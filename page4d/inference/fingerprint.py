@@ -12,7 +12,7 @@ import page4d
 from page4d.errors import UsageError
 from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.run_plan import RunPlan
-from page4d.inference.run_state import RunState
+from page4d.inference.state_records import RunState
 from page4d.io.json_model import readable
 from page4d.scene.records import Scene
 from page4d.settings import describe_settings, option_name
@@ -22,15 +22,17 @@ _WITHOUT_EFFECT = ("preview", "strict_seams", "memory_bytes", "max_frames", "max
 _PATHS = ("sync", "calibration", "masks", "depth")
 
 
-def check_fingerprint(folder: Path, earlier: RunState | None, fingerprint: dict[str, JsonValue]) -> RunState:
-    """Return the recorded run if its inputs and settings were the same.
+def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> RunState:
+    """Return the recorded run if its inputs and settings were those of the plan.
 
     Raises:
         UsageError: naming the differences.
     """
     if earlier is None:
         raise UsageError(f"'{folder}' holds files but no record of a page4d run", "use another folder")
-    differs = _differences(earlier.fingerprint, fingerprint)
+    differs = _differences(earlier.fingerprint, fingerprint_of(plan))
+    if not differs and not earlier.fits(plan.scene.num_times, plan.scene.num_views):
+        differs = ["instants or cameras of the state"]
     if differs:
         raise UsageError(
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",

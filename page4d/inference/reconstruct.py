@@ -15,11 +15,13 @@ from page4d.inference.progress import Journal, Observer, SilentObserver
 from page4d.inference.run import Run
 from page4d.inference.run_plan import plan_run
 from page4d.io.atomic import claim_output
+from page4d.io.limits import limits_named
 from page4d.scene.open import open_scene
 from page4d.scene.records import Notice, Scene
 from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 
 
+@limits_named()
 def reconstruct(
     scene: Scene | Path | str,
     predictor: Predictor | None = None,
@@ -50,9 +52,12 @@ def reconstruct(
         InputError: if a video, image or calibration cannot be used.
         WeightsError: if the weights cannot be used, or the network predicts cameras that are not finite.
         OutputError: if the folder cannot be written.
+        CapabilityError: if the system allows no more open files or threads.
         MemoryBudgetError: if not even the smallest chunk fits in memory, or in the memory that the settings allow.
         InterruptedRunError: if a signal ended the run; what is written stays and can be resumed.
     """
+    if not str(out).strip():
+        raise UsageError("the name of the output folder is empty", "give a folder")
     preload_open3d()
     of_scene, of_network, of_run = split_options(options)
     observer, out, existing = observer or SilentObserver(), Path(out), ExistingOutput(existing)

@@ -1,5 +1,6 @@
 """One run: chunks are predicted, stitched and written, resumably, each stage in a thread of its own."""
 
+import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,45 +13,34 @@ import torch
 
 from page4d.choices import ExistingOutput, Preprocess
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, WeightsError
+from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError
 from page4d.export.cameras import capture_cameras, check_finite, join_cameras
-from page4d.export.diagnostics import ChunkRecord, ResidualsRecord, TransformRecord
+from page4d.export.diagnostics import ChunkRecord, ResidualsRecord
 from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import choose_depth_scale
 from page4d.export.mesh import check_voxel_size, choose_voxel_size
 from page4d.export.output import open_output
-from page4d.export.run_record import RunRecord, read_run, write_run
+from page4d.export.run_record import RunRecord, encode_run, read_run, write_run
 from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
-from page4d.inference.diagnostics import (
-    check_seams,
-    distance_notice,
-    ood_notice,
-    rig_notice,
-)
+from page4d.inference.diagnostics import check_seams, distance_notice, ood_notice, rig_notice
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
 from page4d.inference.memory_budget import is_out_of_memory, usable_bytes
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
-from page4d.inference.run_state import (
-    FinishedChunk,
-    RigState,
-    RunState,
-    StateFolder,
-    check_disk,
-    is_occupied,
-    transform_of,
-)
+from page4d.inference.run_state import StateFolder, check_disk, is_occupied
+from page4d.inference.state_records import FinishedChunk, RigState, RunState, transform_of, transform_record
 from page4d.inference.static_rig import StaticRigAligner
 from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.summary import final_notices, summarize_run
+from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
 from page4d.models.conditioning import Memory
 from page4d.predictions import Predictions
 from page4d.scene.batches import scene_cameras
@@ -89,6 +79,8 @@ class Run:
             if not is_out_of_memory(error):
                 raise
             raise self._out_of_memory() from error
+        except OutputError as error:
+            raise OutputError(error.message, with_resume(error.hint)) from error
         except InterruptedRunError as error:
             raise InterruptedRunError(
                 f"interrupted after {self._num_done} of {self.scene.num_times} frames",
@@ -98,12 +90,13 @@ class Run:
 
     def _execute(self, existing: ExistingOutput) -> RunRecord:
         begin = time.perf_counter()
-        if existing is ExistingOutput.RESUME and self._is_done():
+        earlier = self._earlier() if existing is ExistingOutput.RESUME else None
+        if earlier is not None and self._num_done == self.scene.num_times and self.states.is_complete(earlier):
             self.journal.progress(self.scene.num_times, self.scene.num_times)
             finished = read_run(self.layout)
             self._check_seams(finished.chunks)
             return finished
-        self.state = self._begin(existing)
+        self.state = self._begun(existing) if earlier is None else self._continued(earlier)
         for notice in (*self.scene.notices, *self.plan.notices):
             self.journal.notice(notice)
         write_run(self.layout, self._record("incomplete"))
@@ -118,44 +111,52 @@ class Run:
             with self.journal.timed("preview"):
                 output = open_output(self.layout.folder, allow_incomplete=True)
                 files += write_previews(output, self.scene)
-        names = [str(file.path.relative_to(self.layout.folder)) for file in files]
         self.journal.seconds["total"] += time.perf_counter() - begin
-        self._update(other_files=[*names, "run.json"])
+        self.states.check_present(self.finished)
         record = self._record("complete")
-        write_run(self.layout, record)
+        encoded = encode_run(record)
+        # The record of the run lists the hash of run.json, and is written first: only then the run is complete.
+        files.append(WrittenFile(self.layout.run, len(encoded), hashlib.sha256(encoded).hexdigest()))
+        self._update(other_files=self.states.record_files(files))
+        write_bytes_atomic(self.layout.run, encoded)
         return record
 
-    def _is_done(self) -> bool:
-        """Return whether the run in the folder is this one, complete, with all its files."""
-        earlier = self.states.read_run()
-        if earlier is None or not self.states.is_complete():
-            return False
-        check_fingerprint(self.layout.folder, earlier, fingerprint_of(self.plan))
-        done = self._finished_chunks(earlier)
-        return bool(done) and done[-1].stop == self.scene.num_times
+    def _earlier(self) -> RunState | None:
+        """Return the state of the run to continue, with its finished chunks; None if there is nothing to continue.
 
-    def _finished_chunks(self, state: RunState) -> list[FinishedChunk]:
+        Raises:
+            UsageError: if the folder holds something else.
+        """
+        folder, earlier = self.layout.folder, self.states.read_run()
+        try:
+            state = check_fingerprint(folder, earlier, self.plan)
+        except UsageError:
+            if is_occupied(folder):
+                raise
+            return None
         image_sizes = tuple(transform.original_size for transform in self.plan.transforms)
-        return self.states.finished_chunks(state, image_sizes, state.scale or Scale.ARBITRARY)
+        self.finished = self.states.finished_chunks(state, self.scene.times.tolist(), image_sizes)
+        return state
 
-    def _begin(self, existing: ExistingOutput) -> RunState:
-        folder, fingerprint = self.layout.folder, fingerprint_of(self.plan)
-        if existing is ExistingOutput.RESUME and is_occupied(folder):
-            earlier = check_fingerprint(folder, self.states.read_run(), fingerprint)
-            self.finished = self._finished_chunks(earlier)
-            self._check_seams([chunk.record for chunk in self.finished])
-            self.journal.continue_from(earlier.warnings, earlier.seconds)
-            if self.finished and earlier.scale is not None:
-                self.world.continue_from(earlier.scale, transform_of(self.finished[-1].record))
-                if earlier.rig is not None:
-                    self.aligner.continue_from(earlier.rig.cameras(), self.finished[-1].record.rig)
-            return earlier
+    def _continued(self, earlier: RunState) -> RunState:
+        """Restore world and rig of an interrupted run."""
+        self._check_seams([chunk.record for chunk in self.finished])
+        self.journal.continue_from(earlier.warnings, earlier.seconds)
+        if self.finished and earlier.scale is not None:
+            self.world.continue_from(earlier.scale, transform_of(self.finished[-1].record))
+            if earlier.rig is not None:
+                self.aligner.continue_from(earlier.rig.cameras(), self.finished[-1].record.rig)
+        return earlier
+
+    def _begun(self, existing: ExistingOutput) -> RunState:
+        """Record a new run, after the files of an older one are deleted on request."""
+        folder = self.layout.folder
         if existing is ExistingOutput.OVERWRITE and is_occupied(folder):
             check_disk(folder, self.plan.bytes_on_disk, self.states.listed_bytes())
             self.states.remove_listed_files()
         check_disk(folder, self.plan.bytes_on_disk)
         chunks = [(chunk.start, chunk.stop, chunk.overlap) for chunk in self.plan.chunks]
-        state = RunState(fingerprint=fingerprint, plan=chunks, other_files=["run.json"])
+        state = RunState(fingerprint=fingerprint_of(self.plan), plan=chunks)
         self.states.write_run(state)
         return state
 
@@ -249,7 +250,7 @@ class Run:
         """Return the network's memory after the previous chunk; a resumed run reads it from disk."""
         if index - 1 in self.memories:
             return self.memories[index - 1]
-        return self.states.read_memory(index - 1) if index else None
+        return self.states.read_memory(index - 1, self.finished[index - 1]) if index else None
 
     def _halve(self, index: int, chunk: Chunk, halvings: int) -> None:
         """Replan from a chunk on with half its length.
@@ -344,10 +345,11 @@ class Run:
             record=record.model_copy(update={"seconds": seconds}),
             first=first,
             cameras=capture_cameras([predictions]),
+            files=tuple(self.states.record_files(files)),
             clipped_depths=written.clipped_depths,
             num_points=written.num_points,
         )
-        self.states.write_chunk(index, finished, files)
+        self.states.write_chunk(index, finished)
         self.finished.append(finished)
         self._update()
 
@@ -364,15 +366,12 @@ class Run:
     def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:
         chunk = stitched.chunk
         transform = self.registered if self.world.is_fixed else stitched.transform
-        x, y, z = transform.translation.tolist()
         return ChunkRecord(
             start=chunk.start,
             stop=chunk.stop,
             overlap=chunk.overlap,
             seconds=round(time.perf_counter() - self.begin, 3),
-            transform=TransformRecord(
-                scale=float(transform.scale), rotation=transform.rotation.tolist(), translation=(x, y, z)
-            ),
+            transform=transform_record(transform),
             seam=stitched.seam,
             rig=stitched.fit,
             calibration=self.residuals.pop(len(self.finished), None),

@@ -1,27 +1,23 @@
 """The state folder of an output: records for resuming a run, and the list of its files."""
 
+import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-import torch
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
-from page4d.export.cameras import CaptureCameras
-from page4d.export.diagnostics import ChunkRecord, DistanceRecord, RigRecord
-from page4d.export.layout import OutputLayout
-from page4d.export.run_record import RunRecord
-from page4d.geometry.camera import Cameras
-from page4d.geometry.similarity import Sim3
-from page4d.inference.chunk_plan import Chunk
-from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.json_model import FileModel, Model, format_json, read_model
+from page4d.export.layout import OutputLayout, is_own_file
+from page4d.export.run_record import RunRecord, read_run
+from page4d.inference.state_records import ChunkState, FileRecord, FinishedChunk, OwnFile, RunState
+from page4d.io.atomic import WrittenFile, describe_file, write_bytes_atomic
+from page4d.io.json_model import FileModel, Model, read_model
+from page4d.io.sealed import read_sealed, write_sealed
 from page4d.models.conditioning import Memory
 
 CONTRACT_NAMES = (
@@ -40,92 +36,14 @@ CONTRACT_NAMES = (
 
 PREVIEW_NAMES = ("contact_sheet.png", "cloud.png", "orbit.mp4")
 
-Matrix = list[list[float]]
+_Listed = Annotated[OwnFile, BeforeValidator(lambda file: file.get("name") if isinstance(file, dict) else file)]
 
 
-class FileRecord(FileModel):
-    """A complete file below the output folder."""
+class _Listing(FileModel, extra="ignore"):
+    """The files that a record lists, also one of an older version; all else is ignored."""
 
-    name: str
-    num_bytes: Annotated[int, Field(ge=0)]
-    sha256: str
-
-
-class ChunkState(FileModel):
-    """A chunk whose instants `first` to before `stop` are all written: its files, cameras and diagnostics."""
-
-    record: ChunkRecord
-    first: int
-    stop: int
-    files: list[FileRecord]
-    times: list[float]
-    world_to_camera: list[list[Matrix]]
-    intrinsics: list[list[Matrix]]
-    clipped_depths: int
-    num_points: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinishedChunk:
-    """Data in memory of a chunk whose instants, from `first` on, are all written."""
-
-    record: ChunkRecord
-    first: int
-    cameras: CaptureCameras
-    clipped_depths: int
-    num_points: int
-
-    @property
-    def stop(self) -> int:
-        """The instant after the last written one."""
-        return self.first + len(self.cameras.times)
-
-
-class RigState(FileModel):
-    """The decision on camera motion: the static cameras, at pixels of a network image (height, width), or none."""
-
-    record: RigRecord
-    image_size: tuple[int, int]
-    world_to_camera: list[Matrix] = Field(default_factory=list)
-    intrinsics: list[Matrix] = Field(default_factory=list)
-
-    @staticmethod
-    def of(record: RigRecord, cameras: Cameras | None, image_size: tuple[int, int]) -> "RigState":
-        """Record the static cameras [V], or none."""
-        if cameras is None:
-            return RigState(record=record, image_size=image_size)
-        poses, intrinsics = cameras.world_to_camera.tolist(), cameras.intrinsics.tolist()
-        return RigState(record=record, image_size=image_size, world_to_camera=poses, intrinsics=intrinsics)
-
-    def cameras(self) -> Cameras | None:
-        """Return the static cameras [V], or None if they move."""
-        if not self.world_to_camera:
-            return None
-        return Cameras(
-            world_to_camera=torch.tensor(self.world_to_camera, dtype=torch.float64),
-            intrinsics=torch.tensor(self.intrinsics, dtype=torch.float64),
-            image_size=self.image_size,
-        )
-
-
-class RunState(FileModel):
-    """The state of a run: the fingerprint required for resuming, the decisions of the first chunk, and totals."""
-
-    fingerprint: dict[str, JsonValue]
-    plan: list[tuple[int, int, int]]
-    depth_scale: float | None = None
-    mesh_voxel_size: float | None = None
-    scale: Scale | None = None
-    rig: RigState | None = None
-    scale_from: DistanceRecord | None = None
-    other_files: list[str] = Field(default_factory=list)
-    warnings: list[str] = Field(default_factory=list)
-    seconds: dict[str, float] = Field(default_factory=dict)
-
-    @property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks of the plan."""
-        return tuple(Chunk(*chunk) for chunk in self.plan)
+    files: list[_Listed] = Field(default_factory=list)
+    other_files: list[_Listed] = Field(default_factory=list)
 
 
 class StateFolder:
@@ -136,84 +54,97 @@ class StateFolder:
 
     def write_run(self, state: RunState) -> None:
         """Record the run atomically."""
-        _write(self._layout.state("run.json"), state)
+        write_sealed(self._layout.state("run.json"), state)
 
     def read_run(self) -> RunState | None:
-        """Return the recorded run, or None if there is none."""
-        path = self._layout.state("run.json")
-        return _read(path, RunState) if path.is_file() else None
+        """Return the recorded run, or None if there is none.
 
-    def write_chunk(self, index: int, chunk: FinishedChunk, files: Sequence[WrittenFile]) -> None:
+        Raises:
+            UsageError: if the record was changed, or is of an older version.
+        """
+        path = self._layout.state("run.json")
+        if not path.is_file():
+            return None
+        try:
+            return read_sealed(path, RunState)
+        except InputError as error:
+            hint = "use another folder, or --overwrite to replace the result"
+            raise UsageError(error.message, hint) from error
+
+    def write_chunk(self, index: int, chunk: FinishedChunk) -> None:
         """Record a finished chunk, after all its files."""
-        folder = self._layout.folder
         state = ChunkState(
             record=chunk.record,
             first=chunk.first,
             stop=chunk.stop,
-            files=[
-                FileRecord(name=str(file.path.relative_to(folder)), num_bytes=file.num_bytes, sha256=file.sha256)
-                for file in files
-            ],
+            files=list(chunk.files),
             times=chunk.cameras.times.tolist(),
             world_to_camera=chunk.cameras.world_to_camera.tolist(),
             intrinsics=chunk.cameras.intrinsics.tolist(),
             clipped_depths=chunk.clipped_depths,
             num_points=chunk.num_points,
         )
-        _write(self._layout.state(_chunk_name(index)), state)
+        write_sealed(self._layout.state(_chunk_name(index)), state)
 
     def write_memory(self, index: int, memory: Memory) -> WrittenFile:
         """Write the memory that the network passes on after a chunk."""
         tensors = {name: tokens.contiguous() for name, tokens in memory.items()}
         return write_bytes_atomic(self._layout.state(_memory_name(index)), save(tensors))
 
-    def read_memory(self, index: int) -> Memory | None:
-        """Return the memory after a chunk, or None if there is none.
+    def read_memory(self, index: int, chunk: FinishedChunk) -> Memory | None:
+        """Return the memory after a finished chunk, or None if it has none.
 
         Raises:
             UsageError: if the file is damaged.
         """
         path = self._layout.state(_memory_name(index))
+        if f"state/{path.name}" not in [file.name for file in chunk.files]:
+            return None
         try:
-            return load(path.read_bytes()) if path.is_file() else None
-        except SafetensorError as error:
-            raise UsageError(f"'{path}' is damaged: {error}", "use another folder, or delete this one") from error
+            return load(path.read_bytes())
+        except (SafetensorError, OSError) as error:
+            raise UsageError(f"'{path}' is damaged: {error}", "repeat with --resume, or use --overwrite") from error
 
     def finished_chunks(
-        self, run: RunState, image_sizes: tuple[tuple[int, int], ...], scale: Scale
+        self, run: RunState, times: Sequence[float], image_sizes: tuple[tuple[int, int], ...]
     ) -> list[FinishedChunk]:
-        """Return the first chunks of the plan that are recorded and whose files all exist.
+        """Return the first chunks of the plan that are recorded and whose files are unchanged.
 
-        `image_sizes` are the original (height, width) of the views.
+        `times` are those of the whole scene, `image_sizes` the original (height, width) of the views.
         """
         finished: list[FinishedChunk] = []
-        for index, (start, stop, overlap) in enumerate(run.plan):
-            path = self._layout.state(_chunk_name(index))
-            if not path.is_file():
+        for index, planned in enumerate(run.plan):
+            chunk = self._read_chunk(index)
+            first = finished[-1].stop if finished else 0
+            if (
+                chunk is None
+                or (chunk.record.start, chunk.record.stop, chunk.record.overlap) != planned
+                or chunk.first != first
+                or chunk.times != list(times[first : chunk.stop])
+                or len(chunk.world_to_camera[0]) != len(image_sizes)
+                or not all(self._is_unchanged(file) for file in chunk.files)
+            ):
                 break
-            chunk = _read(path, ChunkState)
-            planned = (chunk.record.start, chunk.record.stop, chunk.record.overlap) == (start, stop, overlap)
-            follows = chunk.first == (finished[-1].stop if finished else 0)
-            if not (planned and follows and all(self._is_whole(file) for file in chunk.files)):
-                break
-            cameras = CaptureCameras(
-                times=torch.tensor(chunk.times, dtype=torch.float64),
-                view_names=self._layout.view_names,
-                image_sizes=image_sizes,
-                world_to_camera=torch.tensor(chunk.world_to_camera, dtype=torch.float64),
-                intrinsics=torch.tensor(chunk.intrinsics, dtype=torch.float64),
-                scale=scale,
-            )
+            cameras = chunk.cameras(self._layout.view_names, image_sizes, run.scale or Scale.ARBITRARY)
             finished.append(
                 FinishedChunk(
                     record=chunk.record,
-                    first=chunk.first,
+                    first=first,
                     cameras=cameras,
+                    files=tuple(chunk.files),
                     clipped_depths=chunk.clipped_depths,
                     num_points=chunk.num_points,
                 )
             )
         return finished
+
+    def _read_chunk(self, index: int) -> ChunkState | None:
+        """Return the record of a chunk; None if it is missing or was changed, so that the chunk is repeated."""
+        path = self._layout.state(_chunk_name(index))
+        try:
+            return read_sealed(path, ChunkState) if path.is_file() else None
+        except InputError:
+            return None
 
     def delete_chunks_from(self, index: int) -> None:
         """Delete the records of chunks of an abandoned plan."""
@@ -221,31 +152,47 @@ class StateFolder:
             if path.name >= _chunk_name(index):
                 path.unlink()
 
-    def is_complete(self) -> bool:
-        """Return whether the run in the folder is recorded as complete and every file it lists exists."""
-        run = self.read_run()
-        if run is None or not self._layout.run.is_file():
-            return False
-        complete = _read(self._layout.run, RunRecord).status == "complete"
-        return complete and all((self._layout.folder / name).is_file() for name in run.other_files)
+    def is_complete(self, run: RunState) -> bool:
+        """Return whether the recorded run has ended and its files, other than those of chunks, are unchanged."""
+        return bool(run.other_files) and all(self._is_unchanged(file) for file in run.other_files)
+
+    def record_files(self, files: Sequence[WrittenFile]) -> list[FileRecord]:
+        """Record files that are complete on disk."""
+        return [FileRecord.of(file, self._layout.folder) for file in files]
+
+    def check_present(self, chunks: Sequence[FinishedChunk]) -> None:
+        """Refuse to end a run whose files were removed meanwhile.
+
+        Raises:
+            OutputError: naming the first such file.
+        """
+        for chunk in chunks:
+            for file in chunk.files:
+                path = self._layout.folder / file.name
+                if not path.is_file() or path.stat().st_size != file.num_bytes:
+                    raise OutputError(f"'{path}' was removed or changed during the run", "repeat with --resume")
 
     def _chunk_records(self) -> list[Path]:
-        return sorted(self._layout.state("run.json").parent.glob("chunk_*.json"))
+        found = self._layout.state("run.json").parent.glob("chunk_*.json")
+        return sorted(path for path in found if is_own_file(f"state/{path.name}") and path.is_file())
 
-    def _is_whole(self, file: FileRecord) -> bool:
-        path = self._layout.folder / file.name
-        return path.is_file() and path.stat().st_size == file.num_bytes
+    def _is_unchanged(self, file: FileRecord) -> bool:
+        path = self._layout.path(*PurePosixPath(file.name).parts)
+        if path.is_symlink() or not path.is_file() or path.stat().st_size != file.num_bytes:
+            return False
+        return describe_file(path).sha256 == file.sha256
 
     def listed_files(self) -> list[str]:
-        """Name every file that the recorded run lists, `run.json` first: without it a folder is no result."""
-        names = ["run.json"]
-        run = self.read_run()
-        if run is not None:
-            names += run.other_files + self._planned_files()
-        for path in self._chunk_records():
-            names += [file.name for file in _read(path, ChunkState).files]
-            names.append(f"state/{path.name}")
-        return list(dict.fromkeys([*names, "state/run.json"]))
+        """Name every file that the recorded run lists, `run.json` first: without it a folder is no result.
+
+        Raises:
+            UsageError: if a record is damaged, or names a file that page4d does not write.
+        """
+        names = ["run.json", *self._planned_files()]
+        for path in [self._layout.state("run.json"), *self._chunk_records()]:
+            listing = _read(path, _Listing)
+            names += [*listing.files, *listing.other_files, f"state/{path.name}"]
+        return list(dict.fromkeys(names))
 
     def listed_bytes(self) -> int:
         """Return the size of the listed files."""
@@ -253,17 +200,20 @@ class StateFolder:
         return sum(path.lstat().st_size for path in paths if path.is_file())
 
     def remove_listed_files(self) -> None:
-        """Delete the files that the recorded run lists, and nothing else, and the folders that this empties."""
-        names = self.listed_files()
-        root = self._layout.folder.resolve()
-        for name in names:
-            path = self._layout.folder / name
-            if path.parent.resolve().is_relative_to(root) and (path.is_file() or path.is_symlink()):
+        """Delete the files that the recorded run lists, and nothing else, and the folders that this empties.
+
+        Raises:
+            OutputError: if a link leads out of the folder; then nothing is deleted.
+        """
+        names = [PurePosixPath(name) for name in self.listed_files()]
+        for path in [self._layout.path(*name.parts) for name in names]:
+            if path.is_file() or path.is_symlink():
                 path.unlink()
-        for folder in sorted({(self._layout.folder / name).parent for name in names}, reverse=True):
-            for own in (folder, folder.parent):
-                if own not in (self._layout.folder, self._layout.folder.parent) and own.is_dir():
-                    _remove_if_empty(own)
+        parents = {parent for name in names for parent in name.parents if parent.name}
+        for parent in sorted(parents, reverse=True):
+            folder = self._layout.path(*parent.parts)
+            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
+                folder.rmdir()
 
     def _planned_files(self) -> list[str]:
         """Name the files of all instants of the run in the folder: the last chunk may be half written."""
@@ -281,28 +231,36 @@ class StateFolder:
         paths += [
             path(index, view) for path in maps for view in layout.view_names for index in range(len(earlier.times))
         ]
-        return [str(path.relative_to(root)) for path in paths]
+        return [path.relative_to(root).as_posix() for path in paths]
 
 
 def is_occupied(folder: Path) -> bool:
-    """Return whether a folder holds anything under the names of the output contract."""
-    return folder.is_dir() and any(_exists(folder / name) for name in CONTRACT_NAMES)
+    """Return whether a folder holds anything under the names of the output contract.
+
+    The records of a run that ended before it wrote its first file do not count, nor do empty folders.
+    """
+    held = {name for name in CONTRACT_NAMES if _holds_anything(folder / name)}
+    return bool(held - {"run.json", "state"}) or (bool(held) and not _has_only_begun(folder))
 
 
-def _exists(path: Path) -> bool:
-    """Return whether there is a file, or a folder that is not empty."""
-    return any(path.iterdir()) if path.is_dir() else path.exists()
+def _holds_anything(path: Path) -> bool:
+    """Return whether there is a file, or a folder with a file or link at any depth."""
+    if not path.is_dir():
+        return os.path.lexists(path)
+    return any(entry.is_symlink() or _holds_anything(entry) for entry in path.iterdir())
 
 
-def transform_of(record: ChunkRecord) -> Sim3:
-    """Return the transform that brought a recorded chunk into the world."""
-    if record.transform is None:
-        return Sim3.identity()
-    return Sim3(
-        scale=torch.tensor(record.transform.scale, dtype=torch.float64),
-        rotation=torch.tensor(record.transform.rotation, dtype=torch.float64),
-        translation=torch.tensor(record.transform.translation, dtype=torch.float64),
-    )
+def _has_only_begun(folder: Path) -> bool:
+    """Return whether the state is that of a run without any file of a result."""
+    layout = OutputLayout(folder, ())
+    if [path.name for path in (folder / "state").iterdir()] != ["run.json"]:
+        return False
+    try:
+        state = StateFolder(layout).read_run()
+        begun = not layout.run.exists() or read_run(layout).status == "incomplete"
+    except (InputError, OutputError, UsageError):
+        return False
+    return begun and state is not None and not state.other_files
 
 
 def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
@@ -332,12 +290,3 @@ def _read(path: Path, model: type[Model]) -> Model:
         return read_model(path, model)
     except InputError as error:
         raise UsageError(error.message, "use another folder, or delete this one") from error
-
-
-def _write(path: Path, model: FileModel) -> None:
-    write_bytes_atomic(path, (format_json(model.model_dump(mode="json")) + "\n").encode())
-
-
-def _remove_if_empty(folder: Path) -> None:
-    if not any(folder.iterdir()):
-        folder.rmdir()

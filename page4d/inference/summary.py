@@ -13,7 +13,7 @@ from page4d.inference.memory_budget import peak_bytes
 from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
-from page4d.inference.run_state import FinishedChunk, RunState
+from page4d.inference.state_records import FinishedChunk, RunState
 from page4d.scene.records import Notice
 from page4d.settings import describe_settings
 

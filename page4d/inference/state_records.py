@@ -1,0 +1,201 @@
+"""Records in the state folder of an output, checked when they are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Self
+
+import torch
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+from torch import Tensor
+
+from page4d.conventions import Scale
+from page4d.export.cameras import CaptureCameras
+from page4d.export.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
+from page4d.export.layout import is_own_file
+from page4d.geometry.camera import Cameras
+from page4d.geometry.similarity import Sim3
+from page4d.inference.chunk_plan import Chunk
+from page4d.io.atomic import WrittenFile
+from page4d.io.json_model import FileModel
+
+Matrix = list[list[float]]
+Positive = Annotated[float, Field(gt=0.0)]
+
+
+def _own_file(name: str) -> str:
+    if not is_own_file(name):
+        raise ValueError(f"page4d writes no file '{name}'")
+    return name
+
+
+OwnFile = Annotated[str, AfterValidator(_own_file)]
+"""Name of a file of the output, relative to its folder; it cannot lead out of the folder."""
+
+
+class FileRecord(FileModel):
+    """A complete file below the output folder."""
+
+    name: OwnFile
+    num_bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+    @staticmethod
+    def of(file: WrittenFile, folder: Path) -> "FileRecord":
+        """Record a file that is complete on disk."""
+        return FileRecord(name=file.path.relative_to(folder).as_posix(), num_bytes=file.num_bytes, sha256=file.sha256)
+
+
+class ChunkState(FileModel):
+    """A chunk whose instants `first` to before `stop` are all written: its files, cameras and diagnostics.
+
+    Cameras are [T][V][4][4] and [T][V][3][3].
+    """
+
+    record: ChunkRecord
+    first: Count
+    stop: Count
+    files: list[FileRecord]
+    times: Annotated[list[float], Field(min_length=1)]
+    world_to_camera: list[list[Matrix]]
+    intrinsics: list[list[Matrix]]
+    clipped_depths: Count
+    num_points: Count
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.record.start <= self.first < self.stop <= self.record.stop:
+            raise ValueError(f"instants {self.first} to {self.stop} are not those of the chunk")
+        axes = (self.stop - self.first, len(self.world_to_camera[0]) if self.world_to_camera else 0)
+        shapes = [tuple(_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
+        if len(self.times) != axes[0] or shapes != [(*axes, 4, 4), (*axes, 3, 3)]:
+            raise ValueError(f"cameras of shapes {shapes} for {len(self.times)} times")
+        return self
+
+    def cameras(
+        self, view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...], scale: Scale
+    ) -> CaptureCameras:
+        """Return the cameras, at the original images of these (height, width).
+
+        Raises:
+            ShapeError: if they are not those of as many views.
+        """
+        return CaptureCameras(
+            times=_tensor(self.times),
+            view_names=view_names,
+            image_sizes=image_sizes,
+            world_to_camera=_tensor(self.world_to_camera),
+            intrinsics=_tensor(self.intrinsics),
+            scale=scale,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinishedChunk:
+    """Data in memory of a chunk whose instants, from `first` on, are all written."""
+
+    record: ChunkRecord
+    first: int
+    cameras: CaptureCameras
+    files: tuple[FileRecord, ...]
+    clipped_depths: int
+    num_points: int
+
+    @property
+    def stop(self) -> int:
+        """The instant after the last written one."""
+        return self.first + len(self.cameras.times)
+
+
+class RigState(FileModel):
+    """The decision on camera motion: the static cameras, at pixels of a network image (height, width), or none."""
+
+    record: RigRecord
+    image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    world_to_camera: list[Matrix] = Field(default_factory=list)
+    intrinsics: list[Matrix] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        shapes = [tuple(_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
+        views = len(self.world_to_camera)
+        if shapes != ([(views, 4, 4), (views, 3, 3)] if views else [(0,), (0,)]):
+            raise ValueError(f"cameras of shapes {shapes}")
+        return self
+
+    @staticmethod
+    def of(record: RigRecord, cameras: Cameras | None, image_size: tuple[int, int]) -> "RigState":
+        """Record the static cameras [V], or none."""
+        if cameras is None:
+            return RigState(record=record, image_size=image_size)
+        poses, intrinsics = cameras.world_to_camera.tolist(), cameras.intrinsics.tolist()
+        return RigState(record=record, image_size=image_size, world_to_camera=poses, intrinsics=intrinsics)
+
+    def cameras(self) -> Cameras | None:
+        """Return the static cameras [V], or None if they move."""
+        if not self.world_to_camera:
+            return None
+        return Cameras(
+            world_to_camera=_tensor(self.world_to_camera),
+            intrinsics=_tensor(self.intrinsics),
+            image_size=self.image_size,
+        )
+
+
+class RunState(FileModel):
+    """The state of a run: the fingerprint required for resuming, the decisions of the first chunk, and totals."""
+
+    fingerprint: dict[str, JsonValue]
+    plan: Annotated[list[tuple[int, int, int]], Field(min_length=1)]
+    depth_scale: Positive | None = None
+    mesh_voxel_size: Positive | None = None
+    scale: Scale | None = None
+    rig: RigState | None = None
+    scale_from: DistanceRecord | None = None
+    other_files: list[FileRecord] = Field(default_factory=list)
+    warnings: list[str] = Field(default_factory=list)
+    seconds: dict[str, Annotated[float, Field(ge=0.0)]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        chunks = self.chunks
+        follow = all(one.stop - two.overlap == two.start and one.stop < two.stop for one, two in pairwise(chunks))
+        within = all(0 <= chunk.overlap < chunk.length for chunk in chunks)
+        if not follow or not within or (chunks[0].start, chunks[0].overlap) != (0, 0):
+            raise ValueError("the plan is not one of consecutive chunks")
+        if (self.depth_scale is None) != (self.scale is None):
+            raise ValueError("depth_scale and scale are only known together")
+        return self
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks of the plan."""
+        return tuple(Chunk(*chunk) for chunk in self.plan)
+
+    def fits(self, num_times: int, num_views: int) -> bool:
+        """Return whether plan and cameras are those of a scene of this extent."""
+        views = num_views if self.rig is None or not self.rig.world_to_camera else len(self.rig.world_to_camera)
+        return self.chunks[-1].stop == num_times and views == num_views
+
+
+def transform_of(record: ChunkRecord) -> Sim3:
+    """Return the transform that brought a recorded chunk into the world."""
+    if record.transform is None:
+        return Sim3.identity()
+    return Sim3(
+        scale=torch.tensor(record.transform.scale, dtype=torch.float64),
+        rotation=torch.tensor(record.transform.rotation, dtype=torch.float64),
+        translation=torch.tensor(record.transform.translation, dtype=torch.float64),
+    )
+
+
+def transform_record(transform: Sim3) -> TransformRecord:
+    """Record a transform."""
+    x, y, z = transform.translation.tolist()
+    return TransformRecord(scale=float(transform.scale), rotation=transform.rotation.tolist(), translation=(x, y, z))
+
+
+def _tensor(values: Sequence[object]) -> Tensor:
+    """Return numbers in double precision; a ValueError if the lists are not of one shape."""
+    return torch.tensor(values, dtype=torch.float64)
