@@ -1,30 +1,81 @@
 """File type of weights, from their first bytes."""
 
+import unicodedata
+import zipfile
 from pathlib import Path
 
 from page4d.errors import WeightsError
 
 FETCH_AGAIN = "fetch or copy the file again"
+WHAT_WEIGHTS_ARE = (
+    "weights are a .safetensors file that page4d convert-weights or page4d train wrote; convert-weights reads "
+    "checkpoints of PyTorch too"
+)
+WHERE_WEIGHTS_ARE = (
+    "check the path; page4d downloads nothing: get a checkpoint of VGGT, PAGE-4D or Pi3 from its authors and convert "
+    "it with page4d convert-weights, or train a network with page4d train"
+)
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 ZIP_START = b"PK\x03\x04"
 PICKLE_STARTS = (ZIP_START, b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+RUN_WEIGHTS = "weights.safetensors"
+"""Name of the weights in the folder of a training run."""
+
+_NUM_BYTES = 512
+_SAFETENSORS_HEADER = 8
+"""Bytes of the length of a safetensors header, which precede its opening brace."""
+
 _PAGE_STARTS = (b"<!doctype", b"<html")
 _POINTER_START = b"version https://git-lfs"
+_SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"\x89PNG\r\n", "a PNG image"),
+    (0, b"\xff\xd8\xff", "a JPEG image"),
+    (0, b"GIF8", "a GIF image"),
+    (0, b"II*\0", "a TIFF image"),
+    (0, b"MM\0*", "a TIFF image"),
+    (8, b"WEBP", "a WebP image"),
+    (8, b"AVI ", "an AVI video"),
+    (8, b"WAVE", "a WAV recording"),
+    (4, b"ftyp", "an MP4 or MOV file"),
+    (0, b"\x1aE\xdf\xa3", "an MKV or WebM video"),
+    (0, b"OggS", "an Ogg file"),
+    (0, b"%PDF", "a PDF document"),
+    (0, b"\x89HDF\r\n", "an HDF5 file"),
+    (0, b"GGUF", "a GGUF file"),
+    (0, b"\x93NUMPY", "a NumPy array"),
+    (0, b"SQLite format 3", "a database"),
+    (4, b"TFL3", "a TensorFlow Lite model"),
+    (0, b"\x7fELF", "a program"),
+    (0, b"MZ", "a program"),
+    (0, b"\x1f\x8b", "a gzip archive"),
+    (0, b"BZh", "a bzip2 archive"),
+    (0, b"\xfd7zXZ", "an xz archive"),
+    (0, b"(\xb5/\xfd", "a zstd archive"),
+    (0, b"7z\xbc\xaf", "a 7z archive"),
+    (0, b"Rar!", "a RAR archive"),
+    (257, b"ustar", "a tar archive"),
+)
+_SUFFIXES = {".onnx": "an ONNX model", ".msgpack": "a Flax checkpoint", ".pb": "a TensorFlow graph"}
+"""Formats without a signature."""
 
 
 def first_bytes(path: Path) -> bytes:
-    """Return the first bytes of a file.
+    """Return the first bytes of a file that may hold weights.
 
     Raises:
-        WeightsError: if it is missing, not a file, unreadable, empty, a git-lfs pointer or a web page.
+        WeightsError: if it is missing, not a file, unreadable, empty, or of a known kind other than weights.
     """
     if not path.exists():
-        raise WeightsError(f"weights '{path}' do not exist", "check the path, or fetch the weights first")
+        raise WeightsError(f"weights '{path}' do not exist", WHERE_WEIGHTS_ARE)
+    if path.is_dir():
+        inside = path / RUN_WEIGHTS
+        hint = f"give '{inside}'" if inside.is_file() else "give the .safetensors file itself"
+        raise WeightsError(f"weights '{path}' are a folder, not a file", hint)
     if not path.is_file():
-        raise WeightsError(f"weights '{path}' are not a file", "give the .safetensors file itself")
+        raise WeightsError(f"weights '{path}' are not a regular file", "give the .safetensors file itself")
     try:
         with path.open("rb") as file:
-            start = file.read(64)
+            start = file.read(_NUM_BYTES)
     except OSError as error:
         raise WeightsError(f"cannot read '{path}': {error.strerror}", "check the permissions of the file") from error
     if not start:
@@ -33,9 +84,52 @@ def first_bytes(path: Path) -> bytes:
         raise WeightsError(f"'{path}' is a git-lfs pointer, not the weights", "run git lfs pull in its repository")
     if start.lstrip().lower().startswith(_PAGE_STARTS):
         raise WeightsError(f"'{path}' is a web page, not weights", "download the file itself, not its web page")
+    kind = _other_kind(path, start)
+    if kind is not None:
+        raise WeightsError(f"'{path}' is {kind}, not weights", WHAT_WEIGHTS_ARE)
     return start
 
 
 def is_pickle(path: Path, start: bytes) -> bool:
     """Return whether a file is a PyTorch checkpoint by content or suffix."""
-    return start.startswith(PICKLE_STARTS) or path.suffix in PICKLE_SUFFIXES
+    return start.startswith(PICKLE_STARTS) or (path.suffix in PICKLE_SUFFIXES and not is_safetensors(start))
+
+
+def is_safetensors(start: bytes) -> bool:
+    """Return whether the first bytes are those of a safetensors file."""
+    return start[_SAFETENSORS_HEADER : _SAFETENSORS_HEADER + 1] == b"{"
+
+
+def _other_kind(path: Path, start: bytes) -> str | None:
+    """Return the kind of a file that holds no weights; None if it may hold some."""
+    for offset, signature, name in _SIGNATURES:
+        if start.startswith(signature, offset) and not is_safetensors(start):
+            return name
+    if start.startswith(ZIP_START):
+        return _zip_kind(path)
+    if _is_text(start):
+        return "a JSON file" if start.lstrip().startswith((b"{", b"[")) else "a text file"
+    return None if start.startswith(PICKLE_STARTS) or is_safetensors(start) else _SUFFIXES.get(path.suffix)
+
+
+def _zip_kind(path: Path) -> str | None:
+    """Return the kind of a ZIP archive that is no checkpoint of PyTorch; None also if it is damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return None
+    if any(name == "data.pkl" or name.endswith("/data.pkl") for name in names):
+        return None
+    return "a NumPy archive" if any(name.endswith(".npy") for name in names) else "a ZIP archive"
+
+
+def _is_text(start: bytes) -> bool:
+    """Return whether bytes are UTF-8 text, whose last character may be cut off."""
+    try:
+        text = start.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if error.start < len(start) - 3 or error.start == 0:
+            return False
+        text = start[: error.start].decode("utf-8")
+    return not any(unicodedata.category(char) == "Cc" and char not in "\t\n\r\f" for char in text)

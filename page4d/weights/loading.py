@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from page4d.choices import Precision
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import CapabilityError, UsageError, WeightsError
+from page4d.io.digest import parse_pin
 from page4d.layers.block import Block, MixerBlock
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
@@ -20,7 +21,7 @@ from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
-from page4d.weights.store import WeightsInfo, describe_encoder, describe_weights
+from page4d.weights.store import WeightsInfo, damaged, describe_encoder, describe_weights, is_finite
 
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -33,6 +34,7 @@ BUNDLED_NAME = "mv-demo 1.0"
 """Name and version of the bundled network."""
 
 _BUNDLED_FILE = Path(__file__).parent / "files" / "mv-demo.safetensors"
+_BUNDLED_SHA256 = "42fa3c7cf66a9eb0ee2f37a55426931dd22c566684df17b4d7bd7799478805b2"
 
 
 class HalfPrecisionNetwork(ViewTimeNetwork):
@@ -71,7 +73,10 @@ class LoadedNetwork:
 
 
 def load(
-    path: Path | str | None = None, device: str | torch.device = "auto", precision: str = Precision.AUTO
+    path: Path | str | None = None,
+    device: str | torch.device = "auto",
+    precision: str = Precision.AUTO,
+    sha256: str | None = None,
 ) -> ViewTimeNetwork:
     """Load a network from a file that `convert-weights` or `save_network` wrote.
 
@@ -82,27 +87,37 @@ def load(
         path: the .safetensors file; by default the bundled network.
         device: auto, cpu, cuda or cuda:N.
         precision: precision of encoder and trunk: auto, fp32, bf16 or fp16.
+        sha256: SHA-256 that the file must have.
 
     Raises:
-        WeightsError: if the file is missing, damaged, of another kind or of another network.
-        UsageError: if the device or precision is unknown.
+        WeightsError: if the file is missing, damaged, of another kind or of another network, or has another hash.
+        UsageError: if the device or precision is unknown, or `sha256` is no hash or given without a file.
         CapabilityError: if the device is not available.
     """
     place = choose_device(device)
-    file = bundled_weights() if path is None else Path(path)
-    loaded = load_network(file, place, choose_precision(precision, place))
+    file = None if path is None else Path(path)
+    pin = parse_pin(file, sha256)
+    loaded = load_network(file or bundled_weights(), place, choose_precision(precision, place), pin)
     return loaded.network.requires_grad_(False)
 
 
 def load_network(
-    path: Path, device: torch.device | str = "cpu", precision: torch.dtype = torch.float32
+    path: Path,
+    device: torch.device | str = "cpu",
+    precision: torch.dtype = torch.float32,
+    sha256: str | None = None,
 ) -> LoadedNetwork:
     """Load a network with its configuration and provenance; in float32 it can be trained further.
 
+    The hash of the file must be `sha256`, if given; that of the bundled network is always checked.
+
     Raises:
-        WeightsError: if the file is missing, damaged, of another kind or of another network.
+        WeightsError: if the file is missing, damaged, of another kind or of another network, or has another hash.
     """
-    config, info = describe_weights(path)
+    if path == _BUNDLED_FILE:
+        config, info = describe_weights(path, _BUNDLED_SHA256, "the bundled network is damaged: reinstall page4d")
+    else:
+        config, info = describe_weights(path, sha256)
     with torch.device("meta"):
         network = HalfPrecisionNetwork(config, precision) if precision in _HALVES else build_network(config)
     # Half precision copies every tensor, so that the file does not stay memory-mapped for a few norms.
@@ -229,10 +244,23 @@ def _read_tensors(
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             _check_tensors(path, expected, shapes)
             return {
-                name: file.get_tensor(name).to(device, kept.dtype, copy=copied) for name, kept in expected.items()
+                name: _converted(path, name, file.get_tensor(name), kept.dtype, copied=copied).to(device)
+                for name, kept in expected.items()
             }
-    except SafetensorError as error:
-        raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
+    except (SafetensorError, OSError) as error:
+        raise damaged(path, error) from error
+
+
+def _converted(path: Path, name: str, tensor: Tensor, dtype: torch.dtype, *, copied: bool) -> Tensor:
+    """Return a tensor of a file in another type; refuse values that are not finite, also in that type."""
+    if tensor.is_floating_point() != dtype.is_floating_point:
+        raise WeightsError(f"'{path}': tensor '{name}' is {tensor.dtype}, the network's {dtype}", FETCH_AGAIN)
+    if not is_finite(tensor):
+        raise WeightsError(f"'{path}': tensor '{name}' holds values that are not finite", FETCH_AGAIN)
+    converted = tensor.to(dtype, copy=copied)
+    if not is_finite(converted):
+        raise WeightsError(f"'{path}': tensor '{name}' exceeds the range of {dtype}", "pass --precision bf16 or fp32")
+    return converted
 
 
 def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:

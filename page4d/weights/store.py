@@ -1,9 +1,8 @@
 """Self-describing weights files: streamed writing, with configuration, licence and provenance next to the tensors."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -16,9 +15,10 @@ from page4d.encoders.build import EncoderConfig, encoder_from_json
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.atomic import open_atomic
 from page4d.io.config import config_to_json
+from page4d.io.digest import describe_mismatch, file_sha256
 from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork
-from page4d.weights.file_type import FETCH_AGAIN, first_bytes, is_pickle
+from page4d.weights.file_type import FETCH_AGAIN, WHAT_WEIGHTS_ARE, first_bytes, is_pickle, is_safetensors
 
 _CODES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -41,6 +41,8 @@ ENCODER_ENTRY = "page4d-encoder"
 """The only key in the file of a single encoder."""
 
 _REQUIRED = ("licence", "description")
+_MAX_CHARS = 200
+"""Length at which reasons of libraries are cut off in messages."""
 
 _Config = TypeVar("_Config")
 
@@ -84,6 +86,8 @@ def write_tensors(
     for name in ordered:
         spec, tensor = specs[name], read(name)
         assert (tuple(tensor.shape), tensor.dtype) == (spec.shape, spec.dtype), name
+        if not is_finite(tensor):
+            raise WeightsError(f"tensor '{name}' holds values that are not finite", "nothing was written")
         file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         if on_written is not None:
             on_written(spec.num_bytes)
@@ -97,12 +101,13 @@ class WeightsInfo:
     licence: str
     description: str
     metadata: Mapping[str, str]
+    checked_sha256: str | None = field(default=None, compare=False, repr=False)
+    """The hash, if it was compared with an expected one."""
 
     @cached_property
     def sha256(self) -> str:
         """Hash of the file, computed on first access: seconds for gigabytes."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return self.checked_sha256 or file_sha256(self.path)
 
 
 def save_network(network: ViewTimeNetwork, path: Path, metadata: Mapping[str, str]) -> None:
@@ -112,6 +117,7 @@ def save_network(network: ViewTimeNetwork, path: Path, metadata: Mapping[str, st
 
     Raises:
         UsageError: if a required entry is missing or empty.
+        WeightsError: if a value is not finite.
         OutputError: if the file cannot be written.
     """
     tensors = network.state_dict()
@@ -131,6 +137,7 @@ def save_tensors(
 
     Raises:
         UsageError: if a required entry of the metadata is missing or empty.
+        WeightsError: if a value is not finite; an older file remains.
         OutputError: if the file cannot be written.
     """
     missing = [key for key in _REQUIRED if not metadata.get(key)]
@@ -149,12 +156,17 @@ def save_tensors(
         raise OutputError(f"cannot write '{path}': {reason}", "check the folder and the space on its disk") from error
 
 
-def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
+def describe_weights(
+    path: Path, sha256: str | None = None, on_mismatch: str = FETCH_AGAIN
+) -> tuple[NetworkConfig, WeightsInfo]:
     """Read the configuration and provenance of a network's file, without its tensors.
 
     Raises:
-        WeightsError: if the file is missing, damaged or of another kind.
+        WeightsError: if the file is missing, damaged or of another kind, or its hash is not `sha256`, with the hint
+            `on_mismatch`.
     """
+    if sha256 is not None:
+        _check_sha256(path, sha256, on_mismatch)
     entries = _entries(path)
     if _ENTRY not in entries:
         if ENCODER_ENTRY in entries:
@@ -162,7 +174,30 @@ def describe_weights(path: Path) -> tuple[NetworkConfig, WeightsInfo]:
         raise WeightsError(
             f"'{path}' holds tensors but no page4d network", "convert it first with page4d convert-weights"
         )
-    return _about(path, entries[_ENTRY], NetworkConfig.from_json)
+    return _about(path, entries[_ENTRY], NetworkConfig.from_json, sha256)
+
+
+def _check_sha256(path: Path, expected: str, hint: str) -> None:
+    """Refuse a file whose hash is not the expected one.
+
+    Raises:
+        WeightsError: if they differ, or the file cannot be read.
+    """
+    first_bytes(path)
+    try:
+        found = file_sha256(path)
+    except OSError as error:
+        raise WeightsError(f"cannot read '{path}': {error.strerror}", FETCH_AGAIN) from error
+    if found != expected:
+        raise WeightsError(f"{path.name} {describe_mismatch(found, expected)}", hint)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Return whether all values are finite, without a copy of the tensor."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return True
+    # Infinities and NaN reach the extremes.
+    return bool(torch.isfinite(torch.stack(torch.aminmax(tensor.detach()))).all())
 
 
 def describe_encoder(path: Path) -> tuple[EncoderConfig, WeightsInfo]:
@@ -179,35 +214,50 @@ def describe_encoder(path: Path) -> tuple[EncoderConfig, WeightsInfo]:
 
 def _entries(path: Path) -> dict[str, str]:
     """Read the metadata of a safetensors file."""
-    if is_pickle(path, first_bytes(path)):
+    start = first_bytes(path)
+    if is_pickle(path, start):
         raise WeightsError(
             f"'{path}' is a PyTorch checkpoint, which may contain code, and was not loaded",
             "convert it first with page4d convert-weights",
         )
+    if not is_safetensors(start):
+        raise WeightsError(f"'{path}' is damaged (incomplete), or of an unknown format", WHAT_WEIGHTS_ARE)
     try:
         with safe_open(path, framework="pt") as file:
             return file.metadata() or {}
-    except SafetensorError as error:
-        raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
+    except (SafetensorError, OSError) as error:
+        raise damaged(path, error) from error
 
 
-def _about(path: Path, text: str, read_config: Callable[[str], _Config]) -> tuple[_Config, WeightsInfo]:
+def damaged(path: Path, error: Exception) -> WeightsError:
+    """Return the error on a file that cannot be parsed."""
+    return WeightsError(f"'{path}' is damaged (incomplete): {str(error)[:_MAX_CHARS]}", FETCH_AGAIN)
+
+
+def _about(
+    path: Path, text: str, read_config: Callable[[str], _Config], sha256: str | None = None
+) -> tuple[_Config, WeightsInfo]:
     """Parse the description of a file."""
     try:
         about = json.loads(text)
         version, config, metadata = about["version"], str(about["config"]), about["metadata"]
         described = {key: str(metadata[key]) for key in (*_REQUIRED, *metadata)}
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeightsError(f"'{path}' has a damaged description: {error}", FETCH_AGAIN) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise WeightsError(f"'{path}' has a damaged description: {str(error)[:_MAX_CHARS]}", FETCH_AGAIN) from error
     if version != FORMAT_VERSION:
         raise WeightsError(
-            f"'{path}' has format version {version}, this page4d reads version {FORMAT_VERSION}", "update page4d"
+            f"'{path}' has format version {version!s:.20}, this page4d reads version {FORMAT_VERSION}",
+            "update page4d",
         )
     try:
         record = read_config(config)
     except UsageError as error:
         raise WeightsError(f"'{path}': {error.message}", error.hint) from error
     info = WeightsInfo(
-        path=path, licence=described["licence"], description=described["description"], metadata=described
+        path=path,
+        licence=described["licence"],
+        description=described["description"],
+        metadata=described,
+        checked_sha256=sha256,
     )
     return record, info

@@ -15,6 +15,7 @@ from page4d.synthetic.sampler import SceneFamily
 from page4d.training.validation.baselines import MEAN, baselines
 from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
 from page4d.training.validation.validation import NETWORK, evaluate_all, network_predictors
+from page4d.weights import loading
 from page4d.weights.loading import bundled_weights
 from page4d.weights.store import describe_weights
 
@@ -30,6 +31,17 @@ def network():
 @pytest.fixture(scope="module")
 def truths():
     return list(held_out_truths(REQUEST, SceneFamily.ARC, CPU))
+
+
+def test_a_changed_bit_in_the_bundled_weights_is_noticed(tmp_path, monkeypatch):
+    content = bytearray(bundled_weights().read_bytes())
+    content[-1000] ^= 1
+    damaged = tmp_path / "mv-demo.safetensors"
+    damaged.write_bytes(content)
+    monkeypatch.setattr(loading, "_BUNDLED_FILE", damaged)
+    with pytest.raises(WeightsError, match=r"mv-demo\.safetensors has sha256 .*, expected 42fa3c7cf66a") as caught:
+        page4d.load(device="cpu")
+    assert "reinstall page4d" in caught.value.hint
 
 
 def test_the_file_is_small_and_records_its_provenance():

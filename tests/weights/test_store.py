@@ -1,8 +1,11 @@
 """Saved networks round-trip, and invalid files are reported."""
 
+import copy
 import hashlib
+import io
 import json
 import os
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.models import PRESETS, ViewTimeNetwork, build_network
 from page4d.weights import describe_weights, load_network, save_network
@@ -129,6 +133,14 @@ def test_a_licence_and_a_description_are_required(network: ViewTimeNetwork, tmp_
         save_network(network, tmp_path / "x.safetensors", metadata)
 
 
+def zipped(name: str) -> bytes:
+    """Return a ZIP archive with a file of this name."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(name, "x")
+    return content.getvalue()
+
+
 FOREIGN = {
     "empty": ("x.safetensors", b"", "is empty"),
     "pointer": (
@@ -142,7 +154,19 @@ FOREIGN = {
     "pickle": ("x.safetensors", b"\x80\x02}q\x00.", "is a PyTorch checkpoint"),
     "suffix": ("x.pt", bytes(64), "is a PyTorch checkpoint"),
     "noise": ("x.safetensors", bytes(range(200)), "is damaged"),
-    "short": ("x.safetensors", b"abc", "is damaged"),
+    "short": ("x.safetensors", b"\1\0\0", "is damaged"),
+    "readme": ("README.md", "# Poids : à lire\n".encode() * 99, "is a text file, not weights"),
+    "index": ("model.safetensors.index.json", b'{"metadata": {}}', "is a JSON file, not weights"),
+    "image": ("x.safetensors", b"\x89PNG\r\n\x1a\n" + bytes(99), "is a PNG image, not weights"),
+    "photo": ("x.pt", b"\xff\xd8\xff\xe0" + bytes(99), "is a JPEG image, not weights"),
+    "video": ("x.mp4", b"\0\0\0\x20ftypisom" + bytes(99), "is an MP4 or MOV file, not weights"),
+    "keras": ("x.h5", b"\x89HDF\r\n\x1a\n" + bytes(99), "is an HDF5 file, not weights"),
+    "gguf": ("x.gguf", b"GGUF\3\0\0\0" + bytes(99), "is a GGUF file, not weights"),
+    "onnx": ("x.onnx", b"\x08\x08\x12\x07pytorch" + bytes(99), "is an ONNX model, not weights"),
+    "tar": ("x.ckpt", b"a".ljust(257, b"\0") + b"ustar" + bytes(99), "is a tar archive, not weights"),
+    "gzip": ("x.safetensors", b"\x1f\x8b\x08" + bytes(99), "is a gzip archive, not weights"),
+    "npz": ("x.npz", zipped("a.npy"), "is a NumPy archive, not weights"),
+    "archive": ("x.zip", zipped("a.txt"), "is a ZIP archive, not weights"),
 }
 
 
@@ -166,10 +190,76 @@ def test_a_pytorch_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="do not exist"):
+    with pytest.raises(WeightsError, match="do not exist") as caught:
         load_network(tmp_path / "x.safetensors")
-    with pytest.raises(WeightsError, match="are not a file"):
+    assert "convert-weights" in caught.value.hint
+    with pytest.raises(WeightsError, match="are a folder, not a file"):
         load_network(tmp_path)
+
+
+def test_a_folder_of_a_run_is_refused_with_the_name_of_its_weights(saved: Path) -> None:
+    saved.rename(saved.with_name("weights.safetensors"))
+    with pytest.raises(WeightsError, match="are a folder, not a file") as caught:
+        load_network(saved.parent)
+    assert str(saved.with_name("weights.safetensors")) in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_are_neither_loaded_nor_written(
+    network: ViewTimeNetwork, saved: Path, value: float
+) -> None:
+    name = "camera_head.pose_branch.fc1.bias"
+
+    def spoil(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name][3] = value
+
+    before = saved.read_bytes()
+    spoiled = copy.deepcopy(network)
+    with torch.no_grad():
+        spoil(dict(spoiled.named_parameters()))
+    with pytest.raises(WeightsError, match=f"tensor '{name}' holds values that are not finite"):
+        save_network(spoiled, saved, METADATA)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+    with pytest.raises(WeightsError, match=f"tensor '{name}' holds values that are not finite"):
+        load_network(rewritten(saved, spoil))
+
+
+def test_values_beyond_half_precision_are_refused_in_half_precision_only(saved: Path) -> None:
+    def enlarge(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["aggregator.blocks.time.0.mlp.fc1.weight"][0, 0] = 1e6
+
+    rewritten(saved, enlarge)
+    load_network(saved)
+    with pytest.raises(WeightsError, match=r"exceeds the range of torch\.float16") as caught:
+        load_network(saved, precision=torch.float16)
+    assert "bf16" in caught.value.hint
+
+
+def test_whole_numbers_are_not_loaded_as_weights(saved: Path) -> None:
+    def quantize(tensors: dict[str, torch.Tensor]) -> None:
+        name = next(iter(tensors))
+        tensors[name] = tensors[name].to(torch.uint8)
+
+    with pytest.raises(WeightsError, match=r"is torch\.uint8, the network's torch\.float32"):
+        load_network(rewritten(saved, quantize))
+
+
+def test_a_file_can_be_pinned_by_its_hash(saved: Path) -> None:
+    digest = hashlib.sha256(saved.read_bytes()).hexdigest()
+    assert load_network(saved, sha256=digest).info.sha256 == digest
+    assert page4d.load(saved, sha256=digest.upper()).config == PRESETS["mv-tiny"]
+    other = "0" * 64
+    for read in (load_network, describe_weights):
+        with pytest.raises(WeightsError, match=rf"^tiny\.safetensors has sha256 {digest[:12]}\.\., expected 0{{12}}"):
+            read(saved, sha256=other)
+    for path, given, message in (
+        (saved, digest[:-1], "is not a SHA-256"),
+        (saved, "x" * 64, "is not a SHA-256"),
+        (None, digest, "--sha256 without weights"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            page4d.load(path, sha256=given)
 
 
 @pytest.mark.parametrize("kept", [6, 100, 0.5, 0.999])
