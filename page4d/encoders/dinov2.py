@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, PatchTokens, check_multiple
@@ -13,6 +12,7 @@ from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, Block, BlockConfig, FeedForwardKind, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.positions import resample_positions
+from page4d.layers.ranges import Epsilon, OptionalCount, OptionalDepth, Ratio, Side, Width
 
 
 @config_record("encoder")
@@ -20,15 +20,15 @@ class DinoV2Config:
     """Architecture of DINOv2; `image_size` is the side in pixels of the square that its position table covers."""
 
     kind: Literal["dinov2"] = "dinov2"
-    image_size: PositiveInt = 518
-    patch_size: PositiveInt = 14
-    embed_dim: PositiveInt = 1024
-    depth: NonNegativeInt = 24
-    num_heads: PositiveInt = 16
-    mlp_ratio: float = 4.0
+    image_size: Side = 518
+    patch_size: Side = 14
+    embed_dim: Width = 1024
+    depth: OptionalDepth = 24
+    num_heads: Width = 16
+    mlp_ratio: Ratio = 4.0
     feed_forward: FeedForwardKind = FeedForwardKind.MLP
-    num_registers: NonNegativeInt = 4
-    norm_eps: float = 1e-6
+    num_registers: OptionalCount = 4
+    norm_eps: Epsilon = 1e-6
     layer_scale: float | None = 1.0
     drop_path: DropPathRate = 0.0
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, PatchTokens, apply_head, check_multiple
@@ -16,6 +16,7 @@ from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialis
 from page4d.layers.embed import NormedPatchEmbed, cut_patches, patch_grid
 from page4d.layers.packing import Packing, group_in_order, pack_images
 from page4d.layers.positions import grid_positions
+from page4d.layers.ranges import Classes, OptionalDepth, Ratio, Side, Width
 
 Images = Sequence[Float[Tensor, "3 _ _"]] | Float[Tensor, "F 3 H W"]
 """Images of any sizes."""
@@ -30,17 +31,17 @@ class NaViTConfig:
     """
 
     kind: Literal["navit"] = "navit"
-    image_size: PositiveInt = 512
-    image_width: PositiveInt | None = None
-    patch_size: PositiveInt = 16
-    embed_dim: PositiveInt = 768
-    depth: NonNegativeInt = 12
-    num_heads: PositiveInt = 12
-    head_dim: PositiveInt = 64
-    mlp_ratio: float = 4.0
-    max_tokens: PositiveInt = 2048
+    image_size: Side = 512
+    image_width: Side | None = None
+    patch_size: Side = 16
+    embed_dim: Width = 768
+    depth: OptionalDepth = 12
+    num_heads: Width = 12
+    head_dim: Width = 64
+    mlp_ratio: Ratio = 4.0
+    max_tokens: Annotated[int, Field(ge=1, le=2**24)] = 2048
     token_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    num_classes: PositiveInt | None = None
+    num_classes: Classes | None = None
     """Without a number there are no pooling and no classification head."""
 
     drop_path: DropPathRate = 0.0

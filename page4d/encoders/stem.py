@@ -4,7 +4,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,6 +12,7 @@ from page4d.io.config import config_record
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.embed import patch_grid
 from page4d.layers.positions import DEFAULT_BASE, grid_positions, rotary_tables
+from page4d.layers.ranges import Epsilon, OptionalDepth, Ratio, RotaryBase, Side, Width
 
 _NUM_CONVOLUTIONS = 3
 
@@ -25,16 +25,16 @@ class StemConfig:
     """
 
     kind: Literal["stem"] = "stem"
-    image_size: PositiveInt = 128
-    embed_dim: PositiveInt = 160
-    fine_dim: PositiveInt = 32
-    depth: NonNegativeInt = 2
-    num_heads: PositiveInt = 4
-    mlp_ratio: float = 4.0
-    norm_eps: float = 1e-6
-    qk_norm_eps: float | None = 1e-5
+    image_size: Side = 128
+    embed_dim: Width = 160
+    fine_dim: Width = 32
+    depth: OptionalDepth = 2
+    num_heads: Width = 4
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon = 1e-6
+    qk_norm_eps: Epsilon | None = 1e-5
     layer_scale: float | None = None
-    rope_base: float = DEFAULT_BASE
+    rope_base: RotaryBase = DEFAULT_BASE
 
     def __post_init__(self) -> None:
         check_multiple("image_size", self.image_size, "patch_size", self.patch_size)

@@ -1,11 +1,11 @@
 """The hierarchical vision transformer with shifted windows (Swin)."""
 
 from itertools import islice
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, check_level, check_multiple, check_stages
@@ -14,6 +14,7 @@ from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.positions import resample_positions
+from page4d.layers.ranges import MAX_STAGES, Classes, Depth, Epsilon, OptionalDepth, Ratio, Side, Width, Window
 from page4d.layers.window import ShiftedWindowAttention, pad_to_multiple
 
 
@@ -26,19 +27,19 @@ class SwinConfig:
     """
 
     kind: Literal["swin"] = "swin"
-    image_size: PositiveInt = 224
-    first_patch: PositiveInt = 4
-    dim: PositiveInt = 96
-    depths: tuple[PositiveInt, ...] = (2, 2, 6, 2)
-    num_heads: tuple[PositiveInt, ...] = (3, 6, 12, 24)
-    window: PositiveInt = 7
-    mlp_ratio: float = 4.0
+    image_size: Side = 224
+    first_patch: Side = 4
+    dim: Width = 96
+    depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_STAGES)] = (2, 2, 6, 2)
+    num_heads: Annotated[tuple[Width, ...], Field(max_length=MAX_STAGES)] = (3, 6, 12, 24)
+    window: Window = 7
+    mlp_ratio: Ratio = 4.0
     qkv_bias: bool = True
     patch_norm: bool = True
     absolute_positions: bool = False
-    level: NonNegativeInt | None = None
-    norm_eps: float = 1e-5
-    num_classes: PositiveInt | None = None
+    level: OptionalDepth | None = None
+    norm_eps: Epsilon = 1e-5
+    num_classes: Classes | None = None
     """Without a number there is no classification head."""
 
     drop_path: DropPathRate = 0.0
@@ -77,7 +78,7 @@ class PatchMerging(nn.Module):
     Source: Liu et al. (2021), section 3.1; the order of the public code (reference facts).
     """
 
-    def __init__(self, dim: int, norm_eps: float) -> None:
+    def __init__(self, dim: int, norm_eps: Epsilon) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(4 * dim, eps=norm_eps)
         self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)

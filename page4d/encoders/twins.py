@@ -4,11 +4,11 @@ import operator
 from enum import StrEnum
 from itertools import accumulate, islice
 from math import prod
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -19,6 +19,7 @@ from page4d.io.config import config_record
 from page4d.layers.attention import attend
 from page4d.layers.block import MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import NormedPatchEmbed, PatchEmbed, cut_patches
+from page4d.layers.ranges import MAX_STAGES, Classes, Depth, Epsilon, OptionalDepth, Ratio, Side, Width, Window
 from page4d.layers.window import WindowAttention, pad_to_multiple
 
 _PATCH_EPS = 1e-5
@@ -45,20 +46,20 @@ class TwinsConfig:
     """
 
     kind: Literal["twins"] = "twins"
-    image_size: PositiveInt = 224
-    patches: tuple[PositiveInt, ...] = (4, 2, 2, 2)
-    dims: tuple[PositiveInt, ...] = (64, 128, 256, 512)
-    depths: tuple[PositiveInt, ...] = (2, 2, 10, 4)
-    num_heads: tuple[PositiveInt, ...] = (2, 4, 8, 16)
-    head_dim: PositiveInt | None = None
-    windows: tuple[PositiveInt, ...] = (7, 7, 7, 7)
-    reductions: tuple[PositiveInt, ...] = (8, 4, 2, 1)
-    position_kernel: PositiveInt = 3
-    mlp_ratio: float = 4.0
-    norm_eps: float = 1e-6
+    image_size: Side = 224
+    patches: Annotated[tuple[Side, ...], Field(max_length=MAX_STAGES)] = (4, 2, 2, 2)
+    dims: Annotated[tuple[Width, ...], Field(max_length=MAX_STAGES)] = (64, 128, 256, 512)
+    depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_STAGES)] = (2, 2, 10, 4)
+    num_heads: Annotated[tuple[Width, ...], Field(max_length=MAX_STAGES)] = (2, 4, 8, 16)
+    head_dim: Width | None = None
+    windows: Annotated[tuple[Window, ...], Field(max_length=MAX_STAGES)] = (7, 7, 7, 7)
+    reductions: Annotated[tuple[Window, ...], Field(max_length=MAX_STAGES)] = (8, 4, 2, 1)
+    position_kernel: Window = 3
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon = 1e-6
     design: TwinsDesign = TwinsDesign.PAPER
-    level: NonNegativeInt | None = None
-    num_classes: PositiveInt | None = None
+    level: OptionalDepth | None = None
+    num_classes: Classes | None = None
     """Without a number there is no classification head."""
 
     drop_path: DropPathRate = 0.0

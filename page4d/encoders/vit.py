@@ -5,7 +5,6 @@ from typing import Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, PatchTokens, apply_head, check_multiple
@@ -15,6 +14,7 @@ from page4d.layers.attention import Attention
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import NormedPatchEmbed, PatchEmbed, cut_patches, patch_grid
 from page4d.layers.positions import resample_positions
+from page4d.layers.ranges import Classes, Epsilon, OptionalDepth, Ratio, Side, Width
 
 
 class Pooling(StrEnum):
@@ -49,20 +49,20 @@ class ViTConfig:
     """
 
     kind: Literal["vit"] = "vit"
-    image_size: PositiveInt = 224
-    image_width: PositiveInt | None = None
-    patch_size: PositiveInt = 16
-    patch_width: PositiveInt | None = None
-    embed_dim: PositiveInt = 768
-    depth: NonNegativeInt = 12
-    num_heads: PositiveInt = 12
-    head_dim: PositiveInt | None = None
-    mlp_ratio: float = 4.0
+    image_size: Side = 224
+    image_width: Side | None = None
+    patch_size: Side = 16
+    patch_width: Side | None = None
+    embed_dim: Width = 768
+    depth: OptionalDepth = 12
+    num_heads: Width = 12
+    head_dim: Width | None = None
+    mlp_ratio: Ratio = 4.0
     qkv_bias: bool = True
-    norm_eps: float = 1e-6
+    norm_eps: Epsilon = 1e-6
     patch_embedding: PatchEmbedding = PatchEmbedding.LINEAR
     pooling: Pooling = Pooling.CLASS
-    num_classes: PositiveInt | None = None
+    num_classes: Classes | None = None
     """Without a number there is no classification head."""
 
     drop_path: DropPathRate = 0.0

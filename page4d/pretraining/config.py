@@ -10,6 +10,7 @@ from page4d.encoders.build import EncoderConfig
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import UsageError
 from page4d.io.config import config_from_json, config_record
+from page4d.layers.ranges import Count
 from page4d.pretraining.crops import CropConfig
 from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
@@ -28,9 +29,9 @@ class PretrainConfig(RunConfig):
     method: Annotated[MAEConfig | DINOConfig, Field(discriminator="kind")]
     scenes: tuple[str, ...] = ()
     crops: CropConfig = CropConfig()
-    batch: PositiveInt = 64
-    pool_frames: PositiveInt = 512
-    repeats: PositiveInt = 8
+    batch: Count = 64
+    pool_frames: Annotated[int, Field(ge=1, le=10**6)] = 512
+    repeats: Count = 8
     decay_fraction: Fraction = 0.3
     log_every_steps: PositiveInt = 5
 

@@ -7,13 +7,14 @@ from typing import Annotated
 import numpy as np
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import UsageError
 from page4d.io.config import config_record
 from page4d.layers.embed import normalize_images
+from page4d.layers.ranges import Side
 from page4d.pretraining.color_jitter import ColourProbabilities, draw_colours, recolour
 from page4d.pretraining.footage import FramePool
 from page4d.scene.records import Image
@@ -23,6 +24,7 @@ _ASPECT = (3 / 4, 4 / 3)
 _ATTEMPTS = 10
 
 
+_NumCrops = Annotated[int, Field(ge=1, le=64)]
 _Area = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -30,12 +32,12 @@ _Area = Annotated[float, Field(gt=0, le=1)]
 class CropConfig:
     """Number and size in pixels of large and small crops, and the range of their area as a fraction of the frame."""
 
-    size: PositiveInt = 96
+    size: Side = 96
     area: tuple[_Area, _Area] = (0.2, 1.0)
-    num_large: PositiveInt = 1
-    small_size: PositiveInt = 48
+    num_large: _NumCrops = 1
+    small_size: Side = 48
     small_area: tuple[_Area, _Area] = (0.05, 0.4)
-    num_small: NonNegativeInt = 0
+    num_small: Annotated[int, Field(ge=0, le=64)] = 0
     recoloured: bool = False
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,6 +18,7 @@ from page4d.encoders.vit import Pooling, ViT, ViTConfig
 from page4d.errors import UsageError
 from page4d.io.config import config_record
 from page4d.layers.block import initialise_linears
+from page4d.layers.ranges import Classes, Depth, Width
 
 _PROBABILITY_EPS = 1e-20
 """Added before the logarithm: it bounds the loss of a class whose probability underflows."""
@@ -40,10 +41,10 @@ class ProjectorConfig:
     """Size of the projector; `layers` includes the last one, a plain projector has no bottleneck."""
 
     kind: ProjectorKind = ProjectorKind.PAPER
-    layers: Annotated[int, Field(ge=2)] = 4
-    hidden_dim: PositiveInt = 2048
-    bottleneck_dim: PositiveInt = 256
-    classes: PositiveInt = 65536
+    layers: Annotated[Depth, Field(ge=2)] = 4
+    hidden_dim: Width = 2048
+    bottleneck_dim: Width = 256
+    classes: Classes = 65536
 
 
 @config_record("dino")

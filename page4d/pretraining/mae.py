@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
 from page4d.encoders.vit import ViT, ViTConfig
@@ -15,6 +15,7 @@ from page4d.layers.attention import Attention
 from page4d.layers.block import INIT_STD, MixerBlock, initialise_linears
 from page4d.layers.embed import cut_patches, join_patches
 from page4d.layers.positions import resample_positions
+from page4d.layers.ranges import Depth, Ratio, Width
 
 _VARIANCE_EPS = 1e-6
 """Added to the variance of a patch before the division."""
@@ -31,11 +32,11 @@ class MAEConfig:
     encoder: ViTConfig = ViTConfig()
     masked_share: Annotated[float, Field(gt=0, lt=1)] = 0.75
     normalise_patches: bool = True
-    decoder_dim: PositiveInt = 512
-    decoder_depth: PositiveInt = 8
-    decoder_heads: PositiveInt = 16
-    decoder_head_dim: PositiveInt | None = None
-    mlp_ratio: float = 4.0
+    decoder_dim: Width = 512
+    decoder_depth: Depth = 8
+    decoder_heads: Width = 16
+    decoder_head_dim: Width | None = None
+    mlp_ratio: Ratio = 4.0
 
     def __post_init__(self) -> None:
         rows, columns = self.encoder.table_grid

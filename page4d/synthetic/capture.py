@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 from torch import Tensor
 
 from page4d.choices import SceneFamily, Subject
@@ -27,6 +27,7 @@ from page4d.synthetic.appearance import Appearance, develop, plain_appearance, s
 from page4d.synthetic.camera_rigs import Rig, RigSpec, build_rig, sample_rig
 from page4d.synthetic.flow import Flow, exact_flow
 from page4d.synthetic.furnish import sample_world
+from page4d.synthetic.ranges import ImageSide, NumTimes, NumViews, Seed, Spacing
 from page4d.synthetic.render import render, render_rolling
 from page4d.synthetic.rng import Rng
 from page4d.synthetic.world import World
@@ -44,20 +45,20 @@ class SyntheticCapture:
     synthetic world: metres, x right, y down, z forward, the floor at y = 0.
     """
 
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     family: SceneFamily = SceneFamily.ARC
     subject: Subject | None = None
     outdoors: bool = False
-    num_views: PositiveInt = 4
-    num_times: PositiveInt = 24
-    image_size: tuple[PositiveInt, PositiveInt] = (240, 320)
+    num_views: NumViews = 4
+    num_times: NumTimes = 24
+    image_size: tuple[ImageSide, ImageSide] = (240, 320)
     mixed_sizes: bool = False
-    fps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 12.0
-    spacing_deg: float | None = None
+    fps: Annotated[float, Field(gt=0, le=1000)] = 12.0
+    spacing_deg: Spacing | None = None
     moving_cameras: bool = False
     photometric: bool = False
-    readout_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    supersample: PositiveInt = 1
+    readout_s: Annotated[float, Field(ge=0, le=1)] = 0.0
+    supersample: Annotated[int, Field(ge=1, le=8)] = 1
 
     def __post_init__(self) -> None:
         if self.family is SceneFamily.SINGLE and self.num_views > 1:

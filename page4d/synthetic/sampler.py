@@ -18,6 +18,7 @@ from page4d.synthetic.appearance import develop, plain_appearance, sample_appear
 from page4d.synthetic.camera_rigs import build_rig, sample_rig
 from page4d.synthetic.flow import Flow, exact_flow
 from page4d.synthetic.furnish import sample_world
+from page4d.synthetic.ranges import ImageSide, NumTimes, NumViews, Spacing
 from page4d.synthetic.render import Rendered, render
 from page4d.synthetic.rng import Rng
 from page4d.synthetic.world import World
@@ -40,11 +41,11 @@ class SceneRequest:
     """
 
     family: SceneFamily = SceneFamily.ARC
-    num_times: PositiveInt = 2
-    num_views: PositiveInt = 4
-    image_size: tuple[PositiveInt, PositiveInt] = (64, 80)
+    num_times: NumTimes = 2
+    num_views: NumViews = 4
+    image_size: tuple[ImageSide, ImageSide] = (64, 80)
     step_s: tuple[PositiveFloat, PositiveFloat] = (0.1, 0.8)
-    spacing_deg: tuple[float, float] | None = None
+    spacing_deg: tuple[Spacing, Spacing] | None = None
     moving_probability: Probability = 0.5
     outdoor_probability: Probability = 0.25
     photometric: bool = True

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from page4d.choices import FullAttention, TimeEncoding
 from page4d.encoders.build import ClassifierConfig, EncoderConfig
@@ -11,6 +11,7 @@ from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
 from page4d.io.config import config_from_json, config_record, config_to_json
 from page4d.layers.positions import DEFAULT_BASE
+from page4d.layers.ranges import Depth, Epsilon, OptionalCount, Ratio, RotaryBase, Width
 from page4d.models.config.parts import (
     CameraHeadConfig,
     DPTHeadConfig,
@@ -35,18 +36,18 @@ class NetworkConfig:
     """
 
     encoder: EncoderConfig
-    depth: PositiveInt
-    num_heads: PositiveInt
+    depth: Depth
+    num_heads: Width
     schedule: Schedule = TIME_VIEW
     full_attention: FullAttention = FullAttention.NEVER
     time_encoding: TimeEncoding = TimeEncoding.NONE
-    mlp_ratio: float = 4.0
-    norm_eps: float | tuple[float, ...] = 1e-5
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon | tuple[Epsilon, ...] = 1e-5
     """Of the blocks' norms; one number per layer where layers come from different networks."""
-    qk_norm_eps: float | None = 1e-5
+    qk_norm_eps: Epsilon | None = 1e-5
     layer_scale: float | None = 0.01
-    rope_base: float = DEFAULT_BASE
-    num_registers: NonNegativeInt = 4
+    rope_base: RotaryBase = DEFAULT_BASE
+    num_registers: OptionalCount = 4
     token_slots: Annotated[int, Field(ge=1, le=2)] = 2
     camera_token: bool = True
     """Whether a camera token precedes the registers."""

@@ -3,10 +3,11 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from page4d.errors import UsageError
 from page4d.io.config import config_record
+from page4d.layers.ranges import Count, Depth, Epsilon, Layer, OptionalWidth, Ratio, Side, Width
 
 
 class MaskHeadKind(StrEnum):
@@ -66,7 +67,7 @@ class MaskRule(StrEnum):
 class MaskConfig:
     """The dynamic mask and its bias on the attention of the named layers."""
 
-    layers: tuple[int, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
+    layers: tuple[Layer, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
     head: MaskHeadKind = MaskHeadKind.CONV
     fusion: MaskFusion = MaskFusion.SCALAR
     rule: MaskRule = MaskRule.LAMBDA
@@ -129,10 +130,10 @@ class MatchConfig:
     among cells, `finer` per patch side. Descriptors read the encoder's fine map of `fine_dim` channels; 0 for none.
     """
 
-    dim: PositiveInt = 64
-    hidden: PositiveInt = 96
-    finer: PositiveInt = 2
-    fine_dim: NonNegativeInt = 0
+    dim: Width = 64
+    hidden: Width = 96
+    finer: Annotated[int, Field(ge=1, le=16)] = 2
+    fine_dim: OptionalWidth = 0
     targets: tuple[MatchTarget, ...] = Field(default=tuple(MatchTarget), min_length=1)
 
     def __post_init__(self) -> None:
@@ -147,7 +148,7 @@ class EpipolarConfig:
     Patches up to `band` patch sides from the line are not penalized.
     """
 
-    layers: tuple[int, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
+    layers: tuple[Layer, ...] = Field(default=(8, 9, 10, 11, 12), min_length=1)
     penalty: NonNegativeFloat = 2.0
     band: PositiveFloat = 1.5
 
@@ -155,7 +156,7 @@ class EpipolarConfig:
         check_increasing("epipolar prior", self.layers)
 
 
-def check_increasing(name: str, layers: tuple[int, ...]) -> None:
+def check_increasing(name: str, layers: tuple[Layer, ...]) -> None:
     """Refuse layers that are not different and in increasing order.
 
     Raises:
@@ -169,15 +170,15 @@ def check_increasing(name: str, layers: tuple[int, ...]) -> None:
 class CameraHeadConfig:
     """The iterative camera head; its width is twice that of the trunk."""
 
-    trunk_depth: PositiveInt = 4
-    num_heads: PositiveInt = 16
-    num_iterations: PositiveInt = 4
-    mlp_ratio: float = 4.0
-    norm_eps: float = 1e-5
+    trunk_depth: Depth = 4
+    num_heads: Width = 16
+    num_iterations: Depth = 4
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon = 1e-5
     layer_scale: float = 0.01
 
 
-_Channels = Annotated[int, Field(gt=0, multiple_of=4)]
+_Channels = Annotated[Width, Field(multiple_of=4)]
 
 
 @config_record("dense head")
@@ -188,12 +189,12 @@ class DPTHeadConfig:
     works at its resolution: cheaper than full resolution, with sharp depth edges.
     """
 
-    layers: tuple[int, int, int, int] = (4, 11, 17, 23)
-    features: Annotated[int, Field(gt=0, multiple_of=8)] = 256
+    layers: tuple[Layer, Layer, Layer, Layer] = (4, 11, 17, 23)
+    features: Annotated[Width, Field(multiple_of=8)] = 256
     out_channels: tuple[_Channels, _Channels, _Channels, _Channels] = (256, 512, 1024, 1024)
-    hidden: int = 32
-    fine_dim: int = 0
-    norm_eps: float = 1e-5
+    hidden: Width = 32
+    fine_dim: OptionalWidth = 0
+    norm_eps: Epsilon = 1e-5
 
     def __post_init__(self) -> None:
         check_increasing("dense head", self.layers)
@@ -207,10 +208,10 @@ class MotionHeadConfig:
     `dilations` are those of the convolutions in order, `fine_dim` is the encoder's.
     """
 
-    dim: PositiveInt = 32
-    compared: PositiveInt = 16
-    dilations: tuple[PositiveInt, ...] = (1, 2, 4, 8, 1)
-    fine_dim: PositiveInt = 32
+    dim: Width = 32
+    compared: Width = 16
+    dilations: Annotated[tuple[Side, ...], Field(max_length=64)] = (1, 2, 4, 8, 1)
+    fine_dim: Width = 32
 
 
 @config_record("frame head")
@@ -220,13 +221,13 @@ class FrameHeadConfig:
     `point_dim` is the output width of the point and confidence decoders, `camera_dim` that of the camera decoder.
     """
 
-    dim: PositiveInt = 1024
-    depth: PositiveInt = 5
-    num_heads: PositiveInt = 16
-    point_dim: PositiveInt = 1024
-    camera_dim: PositiveInt = 512
-    mlp_ratio: float = 4.0
-    norm_eps: float = 1e-6
+    dim: Width = 1024
+    depth: Depth = 5
+    num_heads: Width = 16
+    point_dim: Width = 1024
+    camera_dim: Width = 512
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon = 1e-6
 
     def __post_init__(self) -> None:
         if self.dim % (4 * self.num_heads):
@@ -257,14 +258,14 @@ class SparseConfig:
     of learned tokens. `keypoint_weight` weighs keypoints against static pixels when landmarks are selected.
     """
 
-    layers: tuple[int, ...] = Field(min_length=1)
+    layers: tuple[Layer, ...] = Field(min_length=1)
     strategy: SparseStrategy = SparseStrategy.LANDMARK
-    landmarks: PositiveInt = 64
-    dilations: tuple[PositiveInt, ...] = Field(default=(1, 2, 4), min_length=1)
-    memory_tokens: PositiveInt = 32
+    landmarks: Count = 64
+    dilations: tuple[Count, ...] = Field(default=(1, 2, 4), min_length=1, max_length=64)
+    memory_tokens: Count = 32
     keypoint_weight: float = 1.0
     lambda_limit: PositiveFloat = 4.0
-    norm_eps: float | None = None
+    norm_eps: Epsilon | None = None
     """Of the blocks' norms; that of the preceding layer unless given."""
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -25,6 +25,8 @@ class OptimizerKind(StrEnum):
 
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
+_Rate = Annotated[float, Field(gt=0, le=1)]
+"""AdamW and Muon change a weight by about the rate per step: above 1 nothing trains."""
 
 
 @config_record("optimizer")
@@ -32,16 +34,16 @@ class OptimizerConfig:
     """Learning rates, weight decay, warm-up, gradient clipping and EMA; the Muon settings apply to its matrices."""
 
     kind: OptimizerKind = OptimizerKind.ADAMW
-    learning_rate: PositiveFloat = 1e-3
+    learning_rate: _Rate = 1e-3
     betas: tuple[_Decay, _Decay] = (0.9, 0.98)
-    weight_decay: NonNegativeFloat = 0.02
-    muon_learning_rate: PositiveFloat = 0.02
+    weight_decay: _Decay = 0.02
+    muon_learning_rate: _Rate = 0.02
     muon_momentum: _Decay = 0.95
-    warmup_steps: NonNegativeInt = 300
-    max_gradient_norm: PositiveFloat = 1.0
+    warmup_steps: Annotated[int, Field(ge=0, le=10**9)] = 300
+    max_gradient_norm: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     average_decay: _Decay = 0.999
     """Decay of the EMA, whose weights are evaluated and released."""
-    max_skipped: PositiveInt = 50
+    max_skipped: Annotated[int, Field(ge=1, le=10**6)] = 50
     """Consecutive steps with a non-finite gradient after which the run aborts."""
 
 

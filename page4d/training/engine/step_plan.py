@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from page4d.choices import Precision
 from page4d.errors import UsageError
@@ -11,6 +11,12 @@ from page4d.io.config import config_record, config_to_json
 from page4d.training.engine.optimizers import OptimizerConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+
+MAX_SECONDS = 1e9
+"""Longest run in seconds: 31 years."""
+
+MAX_SAMPLES = 2**53
+"""Longest run in samples: a float64 counts up to it."""
 
 
 @config_record("training")
@@ -21,15 +27,15 @@ class RunConfig:
     peak; `decay_start_sample`, if given, is the sample at which that begins.
     """
 
-    seed: NonNegativeInt = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     optimizer: OptimizerConfig = OptimizerConfig()
     decay_fraction: Fraction = 0.2
-    decay_start_sample: int | None = None
+    decay_start_sample: NonNegativeInt | None = None
     final_rate: Fraction = 0.0
-    accumulation: PositiveInt = 1
+    accumulation: Annotated[int, Field(ge=1, le=4096)] = 1
     """Batches per step in every process."""
     precision: Precision = Precision.AUTO
-    save_every_seconds: NonNegativeFloat = 120.0
+    save_every_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 120.0
     """Seconds between checkpoints; 0 saves at the end only."""
     log_every_steps: PositiveInt = 20
 
@@ -52,10 +58,12 @@ class Budget:
     def __post_init__(self) -> None:
         if self.seconds is None and self.samples is None:
             raise UsageError("a run without an end", "pass --until-seconds or --until-samples")
-        if not all(limit is None or 0 < limit < float("inf") for limit in (self.seconds, self.samples)):
+        if self.seconds is not None and not 0 < self.seconds <= MAX_SECONDS:
             raise UsageError(
-                f"--until-seconds {self.seconds}, --until-samples {self.samples}", "give positive numbers"
+                f"a run of {self.seconds:g} seconds", f"give --until-seconds above 0 and up to {MAX_SECONDS:g}"
             )
+        if self.samples is not None and not 0 < self.samples <= MAX_SAMPLES:
+            raise UsageError(f"a run of {self.samples:g} samples", f"give a length from 1 to {MAX_SAMPLES:,} samples")
 
 
 @dataclass(frozen=True, kw_only=True)

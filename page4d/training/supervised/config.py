@@ -3,29 +3,31 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from page4d.choices import SceneFamily
 from page4d.errors import UsageError
 from page4d.io.config import config_from_json, config_record
 from page4d.models.config import PRESETS, NetworkConfig
-from page4d.training.engine.step_plan import Fraction, RunConfig
+from page4d.synthetic.ranges import ImageSide, NumTimes, NumViews
+from page4d.training.engine.step_plan import MAX_SECONDS, Fraction, RunConfig
 from page4d.training.supervised.losses import LossConfig
-from page4d.training.validation.held_out import HeldOutScenes
+from page4d.training.validation.held_out import HeldOutScenes, NumScenes
 
 SYNTHETIC = "synthetic"
 """The source that renders its captures; every other source is a folder."""
 
-_Side = Annotated[int, Field(ge=8)]
+_Side = Annotated[ImageSide, Field(ge=8)]
+_Weight = Annotated[float, Field(ge=0, le=1e9)]
 
 
 @config_record("sample shape")
 class SampleShape:
     """Number of instants and views of a sample, with its relative frequency."""
 
-    times: PositiveInt
-    views: PositiveInt
-    weight: NonNegativeFloat = 1.0
+    times: NumTimes
+    views: NumViews
+    weight: _Weight = 1.0
 
 
 @config_record("scene family")
@@ -36,7 +38,7 @@ class FamilyConfig:
     """
 
     name: SceneFamily
-    weight: NonNegativeFloat = 1.0
+    weight: _Weight = 1.0
     spacing_deg: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
@@ -80,11 +82,11 @@ class CurriculumStage:
     """
 
     start: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    start_sample: int | None = None
+    start_sample: NonNegativeInt | None = None
     sizes: tuple[tuple[_Side, _Side], ...] = Field(min_length=1)
     shots: tuple[SampleShape, ...] = Field(min_length=1)
     families: tuple[FamilyConfig, ...] = ALL_FAMILIES
-    images_per_batch: PositiveInt = 16
+    images_per_batch: Annotated[int, Field(ge=1, le=2**16)] = 16
     learner: TrainedPart = TrainedPart.ALL
 
     def __post_init__(self) -> None:
@@ -107,7 +109,7 @@ class SourceConfig:
     """A source of samples, `synthetic` or a folder with ground truth, with its relative frequency."""
 
     path: str = SYNTHETIC
-    weight: NonNegativeFloat = 1.0
+    weight: _Weight = 1.0
 
 
 @config_record("hints")
@@ -130,8 +132,8 @@ class EvaluationConfig(HeldOutScenes):
     """Held-out scenes that are evaluated at the end and every `every_steps` or `every_seconds`; 0 is never."""
 
     every_steps: NonNegativeInt = 500
-    every_seconds: NonNegativeFloat = 0.0
-    scenes: PositiveInt = 16
+    every_seconds: Annotated[float, Field(ge=0, le=MAX_SECONDS)] = 0.0
+    scenes: NumScenes = 16
     families: tuple[SceneFamily, ...] = (SceneFamily.ARC, SceneFamily.RING)
 
 
@@ -151,7 +153,7 @@ class TrainConfig(RunConfig):
     compile: bool = False
     checkpoint_blocks: bool = False
     """Recompute activations of the blocks in the backward pass instead of storing them."""
-    workers: NonNegativeInt = 0
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that render batches ahead of time; 0 renders between steps."""
 
     def __post_init__(self) -> None:

@@ -1,8 +1,10 @@
 """Losses of supervised training, in float32. Every part is a mean over pixels or patches with known ground truth."""
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float
-from pydantic import NonNegativeFloat
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,6 +27,9 @@ _GRADIENT_STEPS = (1, 2, 4)
 """Distances in pixels of the depth gradient loss."""
 
 
+_Weight = Annotated[float, Field(ge=0, le=1e6)]
+
+
 @config_record("losses")
 class LossConfig:
     """Weights of the parts; parts without a prediction or ground truth are left out.
@@ -33,21 +38,21 @@ class LossConfig:
     iterations of the camera head, `moving_weight` the weight of moving pixels, which are few.
     """
 
-    rotation: NonNegativeFloat = 2.0
-    translation: NonNegativeFloat = 1.0
-    focal: NonNegativeFloat = 1.0
+    rotation: _Weight = 2.0
+    translation: _Weight = 1.0
+    focal: _Weight = 1.0
     refinement: Fraction = 0.6
-    depth: NonNegativeFloat = 1.0
-    gradient: NonNegativeFloat = 0.5
-    points: NonNegativeFloat = 1.0
-    confidence: NonNegativeFloat = 0.2
-    rays: NonNegativeFloat = 1.0
-    match_probability: NonNegativeFloat = 0.3
-    match_position: NonNegativeFloat = 0.2
-    reprojection: NonNegativeFloat = 0.3
-    mask: NonNegativeFloat = 1.0
-    motion: NonNegativeFloat = 1.0
-    moving_weight: NonNegativeFloat = 3.0
+    depth: _Weight = 1.0
+    gradient: _Weight = 0.5
+    points: _Weight = 1.0
+    confidence: _Weight = 0.2
+    rays: _Weight = 1.0
+    match_probability: _Weight = 0.3
+    match_position: _Weight = 0.2
+    reprojection: _Weight = 0.3
+    mask: _Weight = 1.0
+    motion: _Weight = 1.0
+    moving_weight: _Weight = 3.0
     unit: SceneUnit = SceneUnit.MEAN_DISTANCE
     """Unit of depth and translations."""
 

@@ -5,13 +5,15 @@ not mix them up.
 """
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from page4d.choices import SceneFamily
 from page4d.ground_truth import GroundTruth
 from page4d.io.config import config_record
+from page4d.synthetic.ranges import ImageSide, NumTimes, NumViews
 from page4d.synthetic.sampler import SceneRequest, sample_truth
 
 _NUM_SEEDS = 2**31
@@ -24,14 +26,17 @@ Source: Knuth, The Art of Computer Programming 3, section 6.4 (the golden ratio 
 SCENES_PER_BATCH = 4
 
 
+NumScenes = Annotated[int, Field(ge=1, le=10**6)]
+
+
 @config_record("held-out scenes")
 class HeldOutScenes:
     """Seeds 0 to `scenes` - 1 of each family, with rigs of `views` cameras; `image_size` is (height, width)."""
 
-    scenes: PositiveInt = 200
-    times: PositiveInt = 2
-    views: PositiveInt = 4
-    image_size: tuple[PositiveInt, PositiveInt] = (64, 80)
+    scenes: NumScenes = 200
+    times: NumTimes = 2
+    views: NumViews = 4
+    image_size: tuple[ImageSide, ImageSide] = (64, 80)
     families: tuple[SceneFamily, ...] = Field(default=tuple(SceneFamily), min_length=1)
 
     def scene_request(self, family: SceneFamily) -> SceneRequest:
