@@ -14,20 +14,20 @@ from page4d.io.documents import DocumentError, parse_json
 
 Record = TypeVar("Record")
 
+_RULES = ConfigDict(extra="forbid", allow_inf_nan=False)
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, field))
 def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
     """Make a class a frozen, keyword-only dataclass whose fields pydantic validates.
 
     Types and `Field` constraints are checked and coerced (a list to a tuple, a string to its enum) on construction;
-    rules across fields go into `__post_init__`. Unknown fields are refused. A violation raises `UsageError`; `name`
-    is what its message calls the record.
+    rules across fields go into `__post_init__`. Unknown fields and numbers that are not finite are refused. A
+    violation raises `UsageError`; `name` is what its message calls the record.
     """
 
     def decorate(cls: type[Record]) -> type[Record]:
-        record: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))(
-            cls
-        )
+        record: Any = dataclass(frozen=True, kw_only=True, config=_RULES)(cls)
         validate = record.__init__
 
         @wraps(validate)

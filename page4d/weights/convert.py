@@ -23,7 +23,7 @@ from page4d.weights.families import FAMILIES, Family, recognize, titles
 from page4d.weights.published import Settings
 from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
 from page4d.weights.sources import TensorSource, open_source
-from page4d.weights.store import TensorSpec, describe_encoder, save_tensors
+from page4d.weights.store import TensorSpec, describe_encoder, is_finite, save_tensors
 from page4d.weights.view_time import ViewTimeOptions, copied_tensors
 
 _CONSTANTS = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_DEVIATION}
@@ -304,10 +304,15 @@ def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     Raises:
         WeightsError: if a value is not finite or exceeds the range of the type.
     """
+    if not tensor.is_floating_point():
+        raise WeightsError(
+            f"tensor '{name}' has type {tensor.dtype}, and quantized weights are not supported",
+            "get the weights in floating point",
+        )
     cast = tensor.to(dtype)
-    if bool(torch.isfinite(cast).all()):
+    if is_finite(cast):
         return cast
-    if bool(torch.isfinite(tensor).all()):
+    if is_finite(tensor):
         largest = float(tensor.abs().max())
         raise WeightsError(f"tensor '{name}' reaches {largest:g}, which {dtype} cannot hold", "pass --dtype bf16")
     raise WeightsError(f"tensor '{name}' holds values that are not finite", "get the weights again")

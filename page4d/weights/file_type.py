@@ -1,5 +1,6 @@
 """File type of weights, from their first bytes."""
 
+import stat
 import unicodedata
 import zipfile
 from pathlib import Path
@@ -65,13 +66,17 @@ def first_bytes(path: Path) -> bytes:
     Raises:
         WeightsError: if it is missing, not a file, unreadable, empty, or of a known kind other than weights.
     """
-    if not path.exists():
-        raise WeightsError(f"weights '{path}' do not exist", WHERE_WEIGHTS_ARE)
-    if path.is_dir():
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError, ValueError) as error:
+        raise WeightsError(f"weights '{path}' do not exist", WHERE_WEIGHTS_ARE) from error
+    except OSError as error:
+        raise WeightsError(f"cannot read '{path!s:.200}': {error.strerror}", WHERE_WEIGHTS_ARE) from error
+    if stat.S_ISDIR(mode):
         inside = path / RUN_WEIGHTS
         hint = f"give '{inside}'" if inside.is_file() else "give the .safetensors file itself"
         raise WeightsError(f"weights '{path}' are a folder, not a file", hint)
-    if not path.is_file():
+    if not stat.S_ISREG(mode):
         raise WeightsError(f"weights '{path}' are not a regular file", "give the .safetensors file itself")
     try:
         with path.open("rb") as file:

@@ -6,8 +6,11 @@ import json
 import pickle
 import re
 import struct
-from collections.abc import Callable, Mapping
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from torch import Tensor
 
 from page4d.errors import WeightsError
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
-from page4d.weights.store import DTYPES_BY_CODE, TensorSpec
+from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged
 
 _WRAPPERS = ("model", "state_dict")
 """Keys of training checkpoints that hold the tensors, next to the optimizer state and the like."""
@@ -27,7 +30,19 @@ _MAX_INDEX_BYTES = 64 * 2**20
 _NO_CODE = "page4d does not run code from files: get the weights as .safetensors, or saved as tensors only"
 
 # Errors of the restricted unpickler on damaged or malicious bytes, besides UnpicklingError.
-_DAMAGED = (RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, struct.error)
+_DAMAGED = (
+    *(RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError, struct.error),
+    *(ArithmeticError, MemoryError, ImportError),
+)
+
+_MAX_INFLATION = 4
+"""Largest ratio of what a checkpoint holds to its size on disk: torch stores tensors uncompressed, once each."""
+
+_SLACK_BYTES = 64 * 2**20
+"""What a small file may hold in any case."""
+
+_MAX_NESTING = 4
+"""Wrappers inside each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +90,12 @@ def _open_safetensors(path: Path) -> TensorSource:
             part = file.get_slice(name)
             code = str(part.get_dtype())
             if code not in DTYPES_BY_CODE:
-                raise WeightsError(f"'{path}': tensor '{name}' has type {code}", "convert it to floating point first")
+                raise WeightsError(
+                    f"'{path}': tensor '{name[:MAX_CHARS]}' has type {code}", "convert it to floating point first"
+                )
             specs[name] = TensorSpec(shape=tuple(part.get_shape()), dtype=DTYPES_BY_CODE[code])
-    except SafetensorError as error:
-        raise WeightsError(f"'{path}' is damaged (incomplete): {error}", FETCH_AGAIN) from error
+    except (SafetensorError, OSError) as error:
+        raise damaged(path, error) from error
     return TensorSource(path=path, files=(path,), specs=specs, read=file.get_tensor, metadata=metadata)
 
 
@@ -120,11 +137,14 @@ def _read_index(path: Path) -> dict[str, str]:
         with path.open(encoding="utf-8") as file:
             places = json.loads(file.read(_MAX_INDEX_BYTES))["weight_map"]
         checked = {str(tensor): str(shard) for tensor, shard in places.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise WeightsError(f"'{path}' is not an index of shards: {error}", FETCH_AGAIN) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = str(error)[:MAX_CHARS]
+        raise WeightsError(f"'{path}' is not an index of shards: {reason}", FETCH_AGAIN) from error
     for shard in checked.values():
-        if Path(shard).name != shard or not shard.endswith(".safetensors"):
-            raise WeightsError(f"'{path}' names a shard '{shard}' outside its folder", "do not use this file")
+        if Path(shard).name != shard or "\0" in shard or not shard.endswith(".safetensors"):
+            raise WeightsError(
+                f"'{path}' names a shard '{shard[:MAX_CHARS]}' outside its folder", "do not use this file"
+            )
     if not checked:
         raise WeightsError(f"'{path}' names no tensors", FETCH_AGAIN)
     return checked
@@ -133,8 +153,10 @@ def _read_index(path: Path) -> dict[str, str]:
 def _open_checkpoint(path: Path) -> TensorSource:
     """Read a checkpoint with the restricted unpickler; tensors of a zip file are memory-mapped."""
     zipped = first_bytes(path).startswith(ZIP_START)
+    if zipped:
+        _check_inflation(path)
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
     except pickle.UnpicklingError as error:
         found = re.search(r"GLOBAL ([\w.]+)", str(error))
@@ -146,25 +168,66 @@ def _open_checkpoint(path: Path) -> TensorSource:
     except OSError as error:
         raise WeightsError(f"cannot read '{path}': {error}", "check the file and its disk") from error
     except _DAMAGED as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise WeightsError(f"'{path}' is damaged (incomplete): {reason}", FETCH_AGAIN) from error
+        raise damaged(path, error) from error
     tensors = _unwrap(path, loaded)
+    _check_tensors(path, tensors)
     specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
     return TensorSource(path=path, files=(path,), specs=specs, read=tensors.__getitem__, metadata={})
 
 
+def _check_inflation(path: Path) -> None:
+    """Refuse an archive whose entries are far larger than the file, before any of them is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inflated = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
+        raise damaged(path, error) from error
+    _check_size(path, inflated)
+
+
+def _check_size(path: Path, num_bytes: int) -> None:
+    on_disk = path.stat().st_size
+    if num_bytes > _MAX_INFLATION * on_disk + _SLACK_BYTES:
+        raise WeightsError(
+            f"'{path}' has {on_disk / 1e6:,.1f} MB and would become {num_bytes / 1e6:,.0f} MB in memory",
+            "do not use this file: torch.save stores tensors uncompressed and once each",
+        )
+
+
+def _check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not plain arrays of numbers in memory, or that repeat a few numbers without end."""
+    for name, value in tensors.items():
+        if value.is_quantized or value.device.type != "cpu" or value.dtype not in DTYPES_BY_CODE.values():
+            kind = f"{value.dtype}".removeprefix("torch.")
+            where = "" if value.device.type == "cpu" else f" on the device {value.device.type}"
+            raise WeightsError(
+                f"'{path}': tensor '{name[:MAX_CHARS]}' has type {kind}{where}", "convert it to floating point first"
+            )
+    storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in tensors.values()}
+    _check_size(path, max(sum(storages.values()), *(value.numel() * value.itemsize for value in tensors.values())))
+
+
 def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
     """Return the named tensors of a checkpoint."""
-    if isinstance(loaded, Mapping):
-        for key in _WRAPPERS:
-            if isinstance(loaded.get(key), Mapping):
-                return _unwrap(path, loaded[key])
+    for _ in range(_MAX_NESTING):
+        inside = [loaded[key] for key in _WRAPPERS if isinstance(loaded, Mapping) and key in loaded]
+        inside = [value for value in inside if isinstance(value, Mapping)]
+        if not inside:
+            break
+        loaded = inside[0]
     if not isinstance(loaded, Mapping) or not any(isinstance(value, Tensor) for value in loaded.values()):
-        held = f"{type(loaded).__name__}" if not isinstance(loaded, Mapping) else ", ".join(map(str, loaded)) or "{}"
-        raise WeightsError(f"'{path}' holds no named tensors, but {held[:200]}", "give the weights of a network")
+        held = f"{type(loaded).__name__}" if not isinstance(loaded, Mapping) else _names(loaded) or "{}"
+        raise WeightsError(f"'{path}' holds no named tensors, but {held}", "give the weights of a network")
     for name, value in loaded.items():
         if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
             raise WeightsError(
-                f"'{path}': entry '{name}' is {type(value).__name__}, not a plain tensor", "remove it from the file"
+                f"'{path}': entry '{_names([name])}' is {type(value).__name__}, not a plain tensor",
+                "remove it from the file",
             )
     return dict(loaded)
+
+
+def _names(keys: Iterable[Any]) -> str:
+    """Return the names among the first keys of a mapping, for a message; keys may be of any type and size."""
+    shown = [str(key)[:40] if isinstance(key, str | int) else type(key).__name__ for key in islice(keys, 20)]
+    return ", ".join(shown)[:MAX_CHARS]

@@ -41,7 +41,7 @@ ENCODER_ENTRY = "page4d-encoder"
 """The only key in the file of a single encoder."""
 
 _REQUIRED = ("licence", "description")
-_MAX_CHARS = 200
+MAX_CHARS = 200
 """Length at which reasons of libraries are cut off in messages."""
 
 _Config = TypeVar("_Config")
@@ -230,8 +230,9 @@ def _entries(path: Path) -> dict[str, str]:
 
 
 def damaged(path: Path, error: Exception) -> WeightsError:
-    """Return the error on a file that cannot be parsed."""
-    return WeightsError(f"'{path}' is damaged (incomplete): {str(error)[:_MAX_CHARS]}", FETCH_AGAIN)
+    """Return the error on a file that cannot be parsed, with the first line of the reason."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_CHARS]
+    return WeightsError(f"'{path}' is damaged (incomplete): {reason}", FETCH_AGAIN)
 
 
 def _about(
@@ -243,7 +244,7 @@ def _about(
         version, config, metadata = about["version"], str(about["config"]), about["metadata"]
         described = {key: str(metadata[key]) for key in (*_REQUIRED, *metadata)}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise WeightsError(f"'{path}' has a damaged description: {str(error)[:_MAX_CHARS]}", FETCH_AGAIN) from error
+        raise WeightsError(f"'{path}' has a damaged description: {str(error)[:MAX_CHARS]}", FETCH_AGAIN) from error
     if version != FORMAT_VERSION:
         raise WeightsError(
             f"'{path}' has format version {version!s:.20}, this page4d reads version {FORMAT_VERSION}",

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from page4d.errors import WeightsError
 from page4d.weights.sources import open_source
+from page4d.weights.store import describe_weights
+from tests.fuzzing import bounded, fuzz
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4).half()}
 
@@ -142,6 +146,95 @@ def test_flipped_bytes_never_raise_another_error(tmp_path: Path) -> None:
         except WeightsError:
             refused += 1
     assert refused > 20
+
+
+def deflated(path: Path, num_bytes: int) -> Path:
+    """Write a checkpoint of zeros as a ZIP archive whose entries are compressed."""
+    torch.save({"a": torch.zeros(num_bytes // 4)}, path)
+    packed = path.with_name("packed.pt")
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as smaller:
+        for name in archive.namelist():
+            smaller.writestr(name, archive.read(name))
+    path.unlink()
+    return packed
+
+
+def test_an_archive_that_inflates_beyond_its_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = deflated(tmp_path / "x.pt", 200 * 10**6)
+    assert path.stat().st_size < 10**6
+    with bounded(seconds=1, megabytes=20), pytest.raises(WeightsError, match="and would become 200 MB in memory"):
+        open_source(path)
+
+
+def test_tensors_without_memory_of_their_own_are_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1).expand(10**12)}, tmp_path / "x.pt")
+    with bounded(seconds=1, megabytes=20), pytest.raises(WeightsError, match="would become 4,000,000 MB in memory"):
+        open_source(tmp_path / "x.pt")
+    tied = torch.ones(100)
+    torch.save({"a": tied, "b": tied, "c": torch.ones(1).expand(5)}, tmp_path / "tied.pt")
+    assert torch.equal(open_source(tmp_path / "tied.pt").read("b"), tied)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "named"),
+    [
+        (torch.ones(2, dtype=torch.complex64), "has type complex64"),
+        (torch.ones(2).to(torch.float8_e4m3fn), "has type float8_e4m3fn"),
+        (torch.ones(2, device="meta"), "on the device meta"),
+        (torch.eye(2).to_sparse(), "is Tensor, not a plain tensor"),
+    ],
+    ids=["complex", "float8", "meta", "sparse"],
+)
+def test_tensors_of_other_types_are_refused(tensor: torch.Tensor, named: str, tmp_path: Path) -> None:
+    torch.save({"a": tensor}, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match=named):
+        open_source(tmp_path / "x.pt")
+
+
+def test_wrappers_inside_each_other_end(tmp_path: Path) -> None:
+    endless: dict[str, object] = {}
+    endless["model"] = endless
+    torch.save(endless, tmp_path / "x.pt")
+    with pytest.raises(WeightsError, match="holds no named tensors, but model"):
+        open_source(tmp_path / "x.pt")
+
+
+@fuzz(150)
+@given(draws=st.data())
+def test_changed_files_are_read_or_refused(draws: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    kind = draws.draw(st.sampled_from(("safetensors", "zip", "legacy")))
+    path = folder / ("x.safetensors" if kind == "safetensors" else "x.pt")
+    if kind == "safetensors":
+        save_file(TENSORS, path, metadata={"page4d": "{}"})
+    else:
+        torch.save({"model": TENSORS}, path, _use_new_zipfile_serialization=kind == "zip")
+    content = bytearray(path.read_bytes())
+    for _ in range(draws.draw(st.integers(1, 4))):
+        start = draws.draw(st.integers(0, len(content) - 1))
+        match draws.draw(st.sampled_from(("flip", "overwrite", "cut", "end"))):
+            case "flip":
+                content[start] ^= 1 << draws.draw(st.integers(0, 7))
+            case "overwrite":
+                content[start : start + 8] = draws.draw(st.sampled_from((b"\xff" * 8, b"9" * 8, b"{" * 8, bytes(8))))
+            case "cut":
+                del content[start : start + draws.draw(st.integers(1, 64))]
+            case "end":
+                del content[start + 1 :]
+        if not content:
+            break
+    path.write_bytes(content)
+    with bounded(seconds=5):
+        for read in (open_source, describe_weights):
+            try:
+                read(path)
+            except WeightsError as error:
+                refusal = error.message
+                assert_short(refusal)
+
+
+def assert_short(message: str) -> None:
+    assert len(message) < 600
 
 
 def index(folder: Path, places: object) -> None:
