@@ -32,6 +32,7 @@ FLOORS = {
     "page4d.io": 1,
     "page4d.conventions": 0,
     "page4d.errors": 0,
+    "page4d.installation": 0,
     "page4d.choices": 0,
 }
 

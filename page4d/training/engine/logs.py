@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from page4d.errors import CapabilityError, InputError
+from page4d.installation import install_command
 from page4d.io.atomic import output_error, write_bytes_atomic
 from page4d.io.documents import parse_json
 
@@ -111,7 +112,7 @@ class TensorBoardLog:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise CapabilityError("TensorBoard is not installed", "pip install 'page4d[train]'") from error
+            raise CapabilityError("TensorBoard is not installed", install_command("train")) from error
         self._writer = SummaryWriter(str(folder), purge_step=step + 1)
 
     def write(self, kind: str, values: Mapping[str, Any]) -> None:

@@ -1,0 +1,16 @@
+"""Commands that install the optional parts of page4d."""
+
+import shlex
+import sys
+
+EXTRAS = {"ray": ("ray>=2.40,<3",), "train": ("tensorboard>=2.14",)}
+"""Packages of each optional part, as in pyproject.toml."""
+
+
+def install_command(extra: str) -> str:
+    """Return the shell command that installs an extra such as `ray` for the running Python, from any folder.
+
+    It names the packages, as page4d itself is on no package index.
+    """
+    words = (sys.executable or "python3", "-m", "pip", "install", *EXTRAS[extra])
+    return " ".join(map(shlex.quote, words))

@@ -1,0 +1,46 @@
+"""Commands that install the optional parts of page4d, in hints and in the documentation."""
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from page4d.errors import CapabilityError
+from page4d.installation import EXTRAS, install_command
+from page4d.training.engine.logs import TensorBoardLog
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_extras_are_those_of_the_project():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {name: tuple(declared[name]) for name in EXTRAS} == EXTRAS
+
+
+def test_the_command_names_the_running_python_and_packages_of_the_index(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/my tools/bin/python")
+    command = install_command("ray")
+    assert command == "'/my tools/bin/python' -m pip install 'ray>=2.40,<3'"
+    assert shlex.split(command)[-1] == "ray>=2.40,<3"
+
+
+def test_no_document_installs_page4d_from_an_index():
+    files = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "samples" / "README.md"]
+    assert [str(file) for file in files if re.search(r"install ['\"]?page4d", file.read_text())] == []
+
+
+def test_the_hint_of_a_missing_package_is_the_command(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(CapabilityError) as caught:
+        TensorBoardLog(tmp_path, 0)
+    assert caught.value.hint == install_command("train")
+
+
+def test_pip_accepts_the_command():
+    words = shlex.split(install_command("train"))
+    done = subprocess.run([*words, "--dry-run", "--no-index"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 or "No matching distribution" in done.stderr, done.stderr
