@@ -4,18 +4,17 @@ import io
 import os
 import sys
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
-    from rich.table import Table
-    from rich.text import Text
 
     from page4d.scene.records import Notice
+
+
+_COLUMNS = 80
+"""Width of a terminal that does not report it."""
 
 
 @dataclass(frozen=True)
@@ -82,42 +81,79 @@ def _is_control(char: str) -> bool:
     return unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or char in "\u202a\u202b\u202d\u202e\u2066\u2067"
 
 
-def cell(text: str) -> "Text":
-    """Return a table cell with a text in which square brackets are not markup."""
-    from rich.text import Text
+def columns_of(stream: TextIO) -> int | None:
+    """Return the width of the terminal that a stream writes to; None if it writes elsewhere."""
+    if not stream.isatty():
+        return None
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
+    except OSError:
+        return _COLUMNS
 
-    return Text(visible(text))
+
+def wrapped(text: str, width: int | None) -> list[str]:
+    """Break a text into lines between words; a longer word has a line of its own. Without a width it is one line."""
+    if width is None:
+        return [text]
+    from rich.cells import cell_len
+
+    first, *words = text.split(" ")
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        if cell_len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
 
 
 def error_console() -> "Console":
-    """Return a console on stderr that does not wrap lines, so that scripts can search them."""
+    """Return a console on stderr that leaves lines as they are."""
     from rich.console import Console
 
-    return Console(stderr=True, soft_wrap=True, highlight=False)
+    return Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+
+
+def has_live_lines() -> bool:
+    """Return whether stderr is a terminal on which a line can be updated."""
+    console = error_console()
+    return sys.stderr.isatty() and console.is_terminal and not console.is_dumb_terminal
+
+
+def print_message(text: str, prefix: str = "", style: str = "", target: "Console | None" = None) -> None:
+    """Print a message on stderr, or on the console of a live display, after a prefix in a style.
+
+    It is one line, so that scripts can search it; on a terminal lines end between words.
+    """
+    from rich.text import Text
+
+    width = columns_of(sys.stderr)
+    indent = " " * len(prefix)
+    lines = wrapped(visible(text), None if width is None else max(width - len(prefix), 1))
+    (target or error_console()).print(Text.assemble((prefix, style), f"\n{indent}".join(lines)))
 
 
 def print_error(message: str, hint: str) -> None:
     """Print the two lines of an error."""
-    console = error_console()
-    console.print("[bold red]error:[/] ", end="")
-    console.print(visible(message), markup=False)
+    print_message(message, "error: ", "bold red")
     if hint:
-        console.print("[bold]hint:[/]  ", end="")
-        console.print(visible(hint), markup=False)
+        print_message(hint, "hint:  ", "bold")
 
 
-def print_notice(notice: "Notice", verbosity: Verbosity) -> None:
+def print_notice(notice: "Notice", verbosity: Verbosity, target: "Console | None" = None) -> None:
     """Print a notice: warnings always, long steps unless `quiet`, and all others if `verbose`."""
     from page4d.scene.records import Level
 
-    console = error_console()
     if notice.level is Level.WARNING:
-        console.print("[yellow]warning:[/] ", end="")
-        console.print(visible(notice.text), markup=False)
+        print_message(notice.text, "warning: ", "yellow", target)
     elif notice.level is Level.STEP and not verbosity.quiet:
-        console.print(visible(notice.text), markup=False)
+        print_message(notice.text, target=target)
     elif verbosity.verbose and not verbosity.quiet:
-        console.print(f"info: {visible(notice.text)}", markup=False)
+        print_message(notice.text, "info: ", target=target)
 
 
 def print_json(value: Any) -> None:
@@ -136,55 +172,6 @@ def human_size(num_bytes: float) -> str:
     return f"{num_bytes:,.1f} GB"
 
 
-def print_table(table: "Table") -> None:
-    """Print a table; if stdout is not a terminal, it is 200 columns wide."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 200
-    Console(width=width, highlight=False).print(table)
-
-
 def print_text(text: str) -> None:
     """Print a line of a result."""
     sys.stdout.write(visible(text) + "\n")
-
-
-class ProgressObserver:
-    """Prints notices and a progress bar with frames per second and remaining time; created by `observed_run`."""
-
-    def __init__(self, verbosity: Verbosity, progress: "Progress | None", task: "TaskID | None") -> None:
-        self._verbosity = verbosity
-        self._progress = progress
-        self._task = task
-
-    def notice(self, notice: "Notice") -> None:
-        """Print a notice above the progress bar."""
-        print_notice(notice, self._verbosity)
-
-    def progress(self, done: int, total: int) -> None:
-        """Update the progress bar."""
-        if self._progress is not None and self._task is not None:
-            self._progress.start()
-            self._progress.update(self._task, completed=done, total=total)
-
-
-@contextmanager
-def observed_run(verbosity: Verbosity) -> Iterator[ProgressObserver]:
-    """Show progress on stderr while the body runs."""
-    if verbosity.quiet:
-        yield ProgressObserver(verbosity, None, None)
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.text import Text
-
-    class Rate(ProgressColumn):
-        def render(self, task: Any) -> Text:
-            return Text("" if task.speed is None else f"{task.speed:.2f} frames/s")
-
-    columns = (TextColumn("reconstruct"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn(True))
-    progress = Progress(*columns, console=error_console(), transient=False, speed_estimate_period=120)
-    try:
-        yield ProgressObserver(verbosity, progress, progress.add_task("reconstruct", total=None))
-    finally:
-        if progress.live.is_started:
-            progress.stop()

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from page4d.errors import counted
 from page4d_cli import console
+from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord
@@ -37,101 +39,93 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         )
         return
     lengths = sorted({chunk.length for chunk in plan.chunks})
-    span = f"{lengths[0]} to {lengths[-1]}" if len(lengths) > 1 else f"{lengths[0]}"
-    console.print_text(f"scene    {scene.name}: {scene.num_times} instants of {', '.join(scene.view_names)}")
-    console.print_text(f"network  {network.name}{f', {network.notice}' if network.notice else ''}")
+    span = f"{lengths[0]} to {lengths[-1]} instants" if len(lengths) > 1 else counted(lengths[0], "instant")
     texts = [f"{width}x{height}" for width, height in sizes]
-    console.print_text(f"images   {texts[0] if are_one else ', '.join(texts)} px")
-    overlap = max(chunk.overlap for chunk in plan.chunks)
-    console.print_text(f"chunks   {len(plan.chunks)} of {span} instants, overlap {overlap}")
-    limit, source = plan.memory_limit, plan.forecast.device
+    limit = plan.memory_limit
     allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'available'}"
-    console.print_text(f"memory   peak about {console.human_size(peak)} ({source}), {allowed}")
+    fields = [
+        ("scene", f"{scene.name}: {counted(scene.num_times, 'instant')} of {', '.join(scene.view_names)}"),
+        ("network", ", ".join(filter(None, (network.name, network.notice)))),
+        ("images", f"{texts[0] if are_one else ', '.join(texts)} px"),
+        ("chunks", f"{len(plan.chunks)} of {span}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
+        ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
+    ]
     if plan.forecast.cost is not None:
-        console.print_text(f"time     about {seconds:.3g} s for the network, without refinement")
-    console.print_text(f"disk     at most {console.human_size(plan.bytes_on_disk)} in '{out}'")
+        fields.append(("time", f"about {seconds:.3g} s for the network, without refinement"))
+    print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
 
 
 def report_run(record: "RunRecord", out: Path) -> None:
     """Print a summary of a result."""
-    from rich import box
-    from rich.table import Table
-
-    title = console.cell(f"{record.scene.name} -> {out}")
-    table = Table(box=box.SIMPLE, show_header=False, title=title, title_justify="left")
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    seconds = record.timings["total"]
-    table.add_row("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s")
-    table.add_row("views", console.cell(", ".join(view.name for view in record.views)))
-    network = " - ".join(part for part in (record.network.name, record.network.notice) if part)
-    table.add_row("network", console.cell(network))
+    seconds, metric = record.timings["total"], record.unit == "metre"
+    fields = [
+        ("result", f"{record.scene.name} -> {out}"),
+        ("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s"),
+        ("views", ", ".join(view.name for view in record.views)),
+        ("network", " - ".join(part for part in (record.network.name, record.network.notice) if part)),
+    ]
     if record.rig is not None:
-        table.add_row("cameras", "static, one per view" if record.rig.cameras == "static" else "moving")
-    metric = record.unit == "metre"
-    table.add_row("lengths", "metres" if metric else "in an arbitrary unit")
-    table.add_row("points", f"{record.counts.points:,}")
+        fields.append(("cameras", "static, one per view" if record.rig.cameras == "static" else "moving"))
+    fields += [
+        ("lengths", "metres" if metric else "in an arbitrary unit"),
+        ("points", f"{record.counts.points:,}"),
+    ]
     if record.chunks[1:]:
         seams = [chunk.seam.residual for chunk in record.chunks if chunk.seam is not None]
         known = [residual for residual in seams if residual is not None]
         worst = f"largest median residual {max(known):.3g}{' m' if metric else ''}" if known else "no common pixels"
-        table.add_row("seams", f"{len(seams)}, {worst}")
-    table.add_row("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s")
+        fields.append(("seams", f"{len(seams)}, {worst}"))
     peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
-    table.add_row("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}")
-    if record.settings["preview"]:
-        table.add_row("preview", console.cell(str(out / "preview" / "contact_sheet.png")))
-    else:
-        table.add_row("clouds", console.cell(str(out / "points")))
-    console.print_table(table)
+    preview, clouds = out / "preview" / "contact_sheet.png", out / "points"
+    print_fields(
+        [
+            *fields,
+            ("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s"),
+            ("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}"),
+            ("preview", str(preview)) if record.settings["preview"] else ("clouds", str(clouds)),
+        ]
+    )
     if record.calibration_residuals is not None:
+        console.print_text("")
         _report_agreement(record.calibration_residuals, "m" if metric else "units")
 
 
 def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
     """Print the residuals between the network's cameras and the calibration."""
-    from rich import box
-    from rich.table import Table
+    headings = ("rotation", f"center [{unit}]", "share of rig", "focal length")
+    rows = [
+        (
+            camera.view + ("  <- at fault" if camera.view == agreement.at_fault else ""),
+            f"{camera.rotation_deg:.2f} deg",
+            f"{camera.distance:.3f}",
+            "" if camera.share is None else f"{camera.share:.1%}",
+            f"{camera.focal_percent:+.1f} %",
+        )
+        for camera in agreement.cameras
+    ]
+    columns = [Column("view"), *(Column(heading, right=True) for heading in headings)]
+    print_table(columns, rows, "residuals between the network's cameras and the calibration")
 
-    table = Table(
-        box=box.SIMPLE, title="residuals between the network's cameras and the calibration", title_justify="left"
-    )
-    table.add_column("view")
-    for name in ("rotation", f"center [{unit}]", "share of rig", "focal length"):
-        table.add_column(name, justify="right")
-    for camera in agreement.cameras:
-        share = "" if camera.share is None else f"{camera.share:.1%}"
-        rotation, focal = f"{camera.rotation_deg:.2f} deg", f"{camera.focal_percent:+.1f} %"
-        fault = "  <- at fault" if camera.view == agreement.at_fault else ""
-        table.add_row(console.cell(camera.view + fault), rotation, f"{camera.distance:.3f}", share, focal)
-    console.print_table(table)
+
+_COLORS = {"complete": "green", "failed": "red", "interrupted": "yellow"}
 
 
 def report_batch(record: "BatchRecord") -> None:
     """Print the outcomes of the scenes of a batch."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    table.add_column("scene", overflow="fold")
-    table.add_column("status")
-    for name in ("instants", "views", "points", "seconds", "warnings"):
-        table.add_column(name, justify="right")
-    table.add_column("result or error", overflow="fold")
-    colours = {"complete": "green", "failed": "red", "interrupted": "yellow"}
+    numbers = ("instants", "views", "points", "seconds", "warnings")
+    columns = [Column("scene"), Column("status"), *(Column(name, right=True) for name in numbers)]
+    rows: list[Row] = []
     for scene in record.scenes:
-        colour = colours.get(scene.status, "dim")
-        status = f"[{colour}]{scene.status}[/]" + (f" ({scene.exit_code})" if scene.exit_code else "")
-        numbers = [scene.num_times, scene.num_views, scene.num_points]
-        counts = ["" if number is None else f"{number:,}" for number in numbers]
-        seconds = f"{scene.seconds:.1f}" if scene.seconds else ""
-        warnings = str(len(scene.warnings)) if scene.warnings else ""
-        table.add_row(
-            console.cell(Path(scene.scene).name),
-            status,
-            *counts,
-            seconds,
-            warnings,
-            console.cell(scene.error or scene.out),
+        counts = (scene.num_times, scene.num_views, scene.num_points)
+        status = scene.status + (f" ({scene.exit_code})" if scene.exit_code else "")
+        rows.append(
+            (
+                Path(scene.scene).name,
+                Cell(status, _COLORS.get(scene.status, "dim")),
+                *("" if number is None else f"{number:,}" for number in counts),
+                f"{scene.seconds:.1f}" if scene.seconds else "",
+                str(len(scene.warnings) or ""),
+                scene.error or scene.out,
+            )
         )
-    console.print_table(table)
+    print_table([*columns, Column("result or error", wraps=True)], rows)

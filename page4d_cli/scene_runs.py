@@ -11,6 +11,7 @@ from page4d.choices import ExistingOutput
 from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions
 from page4d_cli import console
 from page4d_cli.interrupts import stops_cleanly
+from page4d_cli.progress_display import observed_run
 from page4d_cli.run_report import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Show:
 
 def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | None) -> None:
     """Reconstruct a scene, with its chunks on a cluster if one is named, and print the result."""
-    with console.observed_run(show.verbosity) as observer:
+    with observed_run(show.verbosity) as observer:
         if distributed is None:
             record = run_scene(request, job, observer)
         else:
@@ -170,7 +171,7 @@ def _watch(jobs: list["SceneJob"], show: Show) -> "Watch":
     @contextmanager
     def watch(job: "SceneJob") -> Iterator["Observer"]:
         _print_step(f"[{jobs.index(job) + 1}/{len(jobs)}] {job.scene}", show)
-        with console.observed_run(show.verbosity) as observer:
+        with observed_run(show.verbosity) as observer:
             yield observer
 
     return watch

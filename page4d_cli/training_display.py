@@ -1,11 +1,13 @@
 """Progress of a training run: a status line on a terminal, a line at intervals elsewhere."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from page4d_cli import console
+from page4d_cli.progress_display import duration
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -28,7 +30,8 @@ class TrainingProgress:
     def step(self, report: "StepReport") -> None:
         """Update the status line, or print a line after an interval."""
         if self._live is not None:
-            self._live.update(describe_step(report))
+            width = console.columns_of(sys.stderr) or 0
+            self._live.update("\n".join(console.wrapped(describe_step(report), width)))
         elif time.monotonic() - self._shown >= _INTERVAL_S:
             self._shown = time.monotonic()
             self.message(describe_step(report))
@@ -42,8 +45,7 @@ class TrainingProgress:
 
     def message(self, text: str) -> None:
         """Print a line above the status line."""
-        target = console.error_console() if self._live is None else self._live.console
-        target.print(console.visible(text), markup=False, highlight=False)
+        console.print_message(text, target=None if self._live is None else self._live.console)
 
 
 class Quiet:
@@ -57,7 +59,7 @@ class Quiet:
 
     def message(self, text: str) -> None:
         """Print a message."""
-        console.error_console().print(console.visible(text), markup=False, highlight=False)
+        console.print_message(text)
 
 
 @contextmanager
@@ -66,29 +68,22 @@ def observed_training(quiet: bool) -> Iterator[TrainingProgress | Quiet]:
     if quiet:
         yield Quiet()
         return
-    target = console.error_console()
-    if not target.is_terminal:
+    if not console.has_live_lines():
         yield TrainingProgress(None)
         return
     from rich.live import Live
 
-    with Live("", console=target, refresh_per_second=4, vertical_overflow="ellipsis") as live:
+    with Live("", console=console.error_console(), refresh_per_second=4) as live:
         yield TrainingProgress(live)
 
 
 def describe_step(report: "StepReport") -> str:
-    """Format a report as one line, most important values first: narrow terminals truncate it."""
+    """Format a report, most important values first."""
     losses = report.losses
-    left = "" if report.eta_s is None else f"  {_duration(report.eta_s)} left"
+    left = "" if report.eta_s is None else f"  {duration(report.eta_s)} left"
     skipped = f"  {report.skipped} skipped" if report.skipped else ""
     parts = "".join(f"  {name} {losses[name]:.3f}" for name in ("depth", "rotation", "translation") if name in losses)
     return (
         f"step {report.step:,}  {report.samples:,} samples  {report.samples_per_second:.1f}/s{left}{skipped}  "
-        f"loss {losses.get('total', float('nan')):.3f}{parts}  rate {report.rate:.3f}  {_duration(report.seconds)}"
+        f"loss {losses.get('total', float('nan')):.3f}{parts}  rate {report.rate:.3f}  {duration(report.seconds)}"
     )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}"

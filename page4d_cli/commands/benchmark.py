@@ -7,6 +7,8 @@ import typer
 
 from page4d.settings import NetworkOptions
 from page4d_cli import console, options
+from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from page4d.benchmark import Measurement
@@ -51,11 +53,12 @@ def benchmark(
     ]
     verbosity = console.Verbosity(quiet=quiet)
     cost = network_cost(predictor, network.sha256, notify=partial(console.print_notice, verbosity=verbosity))
-    found = []
-    for measurement in measure_grid(predictor, cost, extents):
-        found.append(measurement)
-        if not quiet:
-            console.error_console().print(f"{len(found)}/{len(extents)}", markup=False)
+    found: list[Measurement] = []
+    with displayed_progress("benchmark", count("measurement"), quiet=quiet) as progress:
+        progress.update(0, len(extents))
+        for measurement in measure_grid(predictor, cost, extents):
+            found.append(measurement)
+            progress.update(len(found), len(extents))
     name = network.weights or network.preset or network.name
     if plot is not None:
         write_png(plot, draw_grid(found, f"{name} on {predictor.device}"))
@@ -103,23 +106,20 @@ def _document(measurement: "Measurement") -> dict[str, Any]:
 
 
 def _print(found: "list[Measurement]", title: str) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=console.cell(title), title_justify="left")
-    headings = ("size", "views", "instants", "time (s)", "predicted (s)", "images/s", "memory", "predicted memory")
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    headings = ("views", "instants", "time", "predicted time", "images/s", "memory", "predicted memory")
+    rows = []
     for measurement in found:
         extent, actual, predicted = measurement.extent, measurement.actual, measurement.predicted
-        table.add_row(
-            f"{extent.size[1]}x{extent.size[0]}",
-            str(extent.views),
-            str(extent.times),
-            "-" if actual is None else f"{actual.seconds:.3g}",
-            f"{predicted.seconds:.3g}",
-            "-" if actual is None else f"{measurement.images_per_second:.3g}",
-            "out of memory" if actual is None else console.human_size(actual.num_bytes),
-            console.human_size(predicted.num_bytes),
+        rows.append(
+            (
+                f"{extent.size[1]}x{extent.size[0]}",
+                str(extent.views),
+                str(extent.times),
+                "-" if actual is None else f"{actual.seconds:.3g} s",
+                f"{predicted.seconds:.3g} s",
+                "-" if actual is None else f"{measurement.images_per_second:.3g}",
+                "out of memory" if actual is None else console.human_size(actual.num_bytes),
+                console.human_size(predicted.num_bytes),
+            )
         )
-    console.print_table(table)
+    print_table([Column("size"), *(Column(heading, right=True) for heading in headings)], rows, title)

@@ -1,6 +1,5 @@
 """`page4d convert-weights`: convert published checkpoints to a page4d weights file."""
 
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,12 +10,15 @@ from page4d.choices import Precision, Recipe, Target
 from page4d_cli import console, options
 from page4d_cli import view_time_options as view_time
 from page4d_cli.interrupts import stops_cleanly
+from page4d_cli.progress_display import displayed_progress, sizes
+from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from page4d.weights.convert import PlannedConversion
     from page4d.weights.published import Settings
+    from page4d_cli.progress_display import ProgressDisplay
 
 
 class SwitchOption(StrEnum):
@@ -151,8 +153,8 @@ def convert_weights(
         check_output(out, conversion, overwrite=overwrite)
         metadata = None
         if not dry_run:
-            with _progress(conversion.num_bytes, quiet=quiet) as advance:
-                metadata = write_conversion(conversion, out, advance)
+            with displayed_progress("convert", sizes, quiet=quiet) as progress:
+                metadata = write_conversion(conversion, out, _adding(progress, conversion.num_bytes))
     document = report_document(conversion, metadata)
     if report is not None and not dry_run:
         _write_report(report, document)
@@ -161,7 +163,7 @@ def convert_weights(
     elif not quiet:
         _print(conversion, out, dry_run=dry_run)
     for notice in conversion.blueprint.notices:
-        console.error_console().print(f"[yellow]warning:[/] {notice}")
+        console.print_message(notice, "warning: ", "yellow")
 
 
 def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
@@ -205,38 +207,34 @@ def _write_report(path: Path, document: dict[str, Any]) -> None:
         raise OutputError(error.message, "the weights file itself is complete") from error
 
 
-@contextmanager
-def _progress(total: int, *, quiet: bool) -> "Iterator[Callable[[int], None] | None]":
-    """Show a progress bar of the written bytes on stderr."""
-    if quiet:
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+def _adding(progress: "ProgressDisplay", total: int) -> "Callable[[int], None]":
+    """Return a function that shows numbers of bytes as they are written, one after another."""
+    done = 0
 
-    columns = (TextColumn("convert"), BarColumn(), DownloadColumn(), TimeRemainingColumn(elapsed_when_finished=True))
-    with Progress(*columns, console=console.error_console()) as progress:
-        task = progress.add_task("convert", total=total)
-        yield lambda written: progress.advance(task, written)
+    def advance(written: int) -> None:
+        nonlocal done
+        done += written
+        progress.update(done, total)
+
+    advance(0)
+    return advance
 
 
 def _print(conversion: "PlannedConversion", out: Path, *, dry_run: bool) -> None:
     """Print the number of tensors per rule."""
-    from rich import box
-    from rich.table import Table
-
     account = conversion.account
     verb = "would become" if dry_run else "became"
     names = " + ".join(source.path.name for source in conversion.sources.values())
-    table = Table(box=box.SIMPLE_HEAD, title=console.cell(f"{names} {verb} {out}"), title_justify="left")
-    for heading in ("from", "part or rule", "origin"):
-        table.add_column(heading, no_wrap=heading != "part or rule")
-    table.add_column("tensors", justify="right")
-    for origin, rule, tag, number in account.by_rule():
-        table.add_row(origin, console.cell(rule), str(tag), f"{number:,}")
-    console.print_table(table)
+    columns = (Column("from"), Column("part or rule", wraps=True), Column("origin"), Column("tensors", right=True))
+    rows = [(origin, rule, str(tag), f"{number:,}") for origin, rule, tag, number in account.by_rule()]
+    print_table(columns, rows, f"{names} {verb} {out}")
     dropped = sum(row.target is None for row in account.rows)
-    held = f"encoder  {conversion.title}" if conversion.recipe is None else f"network  {conversion.target}"
+    label, title = ("encoder", conversion.title) if conversion.recipe is None else ("network", conversion.target)
     size = console.human_size(conversion.num_bytes)
-    console.print_text(f"{held}, {len(conversion.specs):,} tensors, {size}; all accounted for")
-    console.print_text(f"sources  {account.num_used():,} tensors used, {dropped:,} dropped")
-    console.print_text(f"licence  {conversion.licence}")
+    print_fields(
+        [
+            (label, f"{title}, {len(conversion.specs):,} tensors, {size}; all accounted for"),
+            ("sources", f"{account.num_used():,} tensors used, {dropped:,} dropped"),
+            ("licence", conversion.licence),
+        ]
+    )

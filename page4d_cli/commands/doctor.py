@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from page4d_cli import console, options
+from page4d_cli.tables import Cell, Column, print_table
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,22 @@ def doctor(as_json: options.Json = False) -> None:
 
 
 def _print(capabilities: list[Capability]) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("capability", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("found", overflow="fold")
-    table.add_column("how to install", overflow="fold")
-    for capability in capabilities:
-        state = "[green]ok[/]" if capability.ok else "[red]missing[/]" if capability.needed else "[yellow]missing[/]"
-        fix = "" if capability.ok else capability.fix
-        table.add_row(capability.name, state, console.cell(capability.found), console.cell(fix))
-    console.print_table(table)
+    columns = (
+        Column("capability"),
+        Column("state"),
+        Column("found", wraps=True),
+        Column("how to install", wraps=True),
+    )
+    rows = [
+        (
+            capability.name,
+            Cell("ok", "green") if capability.ok else Cell("missing", "red" if capability.needed else "yellow"),
+            capability.found,
+            "" if capability.ok else capability.fix,
+        )
+        for capability in capabilities
+    ]
+    print_table(columns, rows)
 
 
 def _python() -> Capability:

@@ -1,21 +1,21 @@
 """`page4d evaluate`: compare an output folder with the ground truth of its capture."""
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from page4d.choices import DepthAlignment
+from page4d.errors import counted
 from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
 from page4d_cli import console, options
+from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
 
-    from rich.table import Table
-
-    from page4d.evaluation.record import CameraReport, DepthErrors, Evaluation, PointReport
+    from page4d.evaluation.record import CameraReport, DepthErrors, DepthReport, Evaluation, PointReport
 
 DEPTH = "Depth"
 POINTS = "Points"
@@ -83,62 +83,45 @@ def evaluate(
         seed=seed,
     )
     comparison = compare(out, truth, fps=fps, max_depth=max_depth)
-    with _progress(quiet=quiet) as progress:
-        evaluation = measure(comparison, settings, progress)
+    with displayed_progress("evaluate", count("instant"), quiet=quiet) as progress:
+        evaluation = measure(comparison, settings, progress.update)
     written = () if plots is None else write_plots(plots, comparison, evaluation)
     if as_json:
         console.print_json(evaluation.document())
     elif not quiet:
         _report(evaluation)
-        for path in written:
-            console.print_text(f"{'plot':<12}{path}")
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> "Iterator[Callable[[int, int], None] | None]":
-    """Show a progress bar on stderr."""
-    if quiet:
-        yield None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("evaluate"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console.error_console(), transient=True) as progress:
-        task = progress.add_task("evaluate", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        print_fields([("plot", str(path)) for path in written])
 
 
 def _report(evaluation: "Evaluation") -> None:
     """Print the tables, summary lines and notes."""
     match = evaluation.match
-    console.print_text(f"{evaluation.out} against {evaluation.truth}")
-    span = f"{match.times[0]:.3f} to {match.times[-1]:.3f} s"
     unit = "metres" if match.unit == "metre" else "units of the truth"
-    views, times = len(match.views), len(match.times)
-    counted = f"{views} view{'s' * (views != 1)}, {times} instant{'s' * (times != 1)}"
-    console.print_text(f"{counted}, {span}; lengths in {unit}; images {match.preprocess}")
-    console.print_table(_view_table(evaluation))
+    counts = f"{counted(len(match.views), 'view')}, {counted(len(match.times), 'instant')}"
+    print_fields(
+        [
+            ("result", evaluation.out),
+            ("truth", evaluation.truth),
+            ("compared", f"{counts}, {match.times[0]:.3f} to {match.times[-1]:.3f} s"),
+            ("lengths", f"in {unit}"),
+            ("images", match.preprocess),
+        ]
+    )
+    console.print_text("")
+    _print_views(evaluation)
     if evaluation.depth is not None:
-        console.print_table(_depth_table(evaluation))
+        _print_alignments(evaluation.depth)
     if evaluation.cameras is not None:
-        console.print_table(_pair_table(evaluation.cameras))
-    for label, text in (*_lines(evaluation), *(("note", note) for note in evaluation.notes)):
-        console.print_text(f"{label:<12}{text}")
+        _print_pairs(evaluation.cameras)
+    print_fields([*_lines(evaluation), *(("note", note) for note in evaluation.notes)])
 
 
-def _table(title: str, first: str, headings: tuple[str, ...]) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, title=console.cell(title), title_justify="left", padding=(0, 1, 0, 0))
-    table.add_column(first, overflow="fold", max_width=24)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+def _columns(first: str, headings: "Iterable[str]") -> list[Column]:
+    return [Column(first), *(Column(heading, right=True) for heading in headings)]
 
 
-def _view_table(evaluation: "Evaluation") -> "Table":
-    """Return the metrics per view, over static and dynamic pixels, and overall."""
+def _print_views(evaluation: "Evaluation") -> None:
+    """Print the metrics per view, over static and dynamic pixels, and overall."""
     depth = evaluation.depth
     result = None if depth is None else depth.results[0]
     title = "metrics by view" if result is None else f"metrics by view, depth aligned by {result.alignment}"
@@ -146,27 +129,29 @@ def _view_table(evaluation: "Evaluation") -> "Table":
         *("AbsRel", "delta\n<1.25\n%", "RMSE", "ATE", "rotation\ndeg", "focal\n%"),
         *("accuracy", "complete-\nness", "F-score\n%", "JM\n%"),
     )
-    table = _table(title, "", headings)
+    rows = []
     for name in (*evaluation.match.views, "static", "dynamic", "overall"):
         errors, track, points, mask = (
             _row(part, name) for part in (result, evaluation.cameras, evaluation.points, evaluation.masks)
         )
         if name in ("static", "dynamic") and errors is None:
             continue
-        table.add_row(
-            console.cell(name),
-            _number(errors and errors.abs_rel),
-            _share(errors and errors.delta1),
-            _number(errors and errors.rmse),
-            _number(track and track.ate),
-            _degrees(track and track.rotation_deg),
-            _share(track and track.focal_error),
-            _number(points and points.accuracy),
-            _number(points and points.completeness),
-            _share(points and points.f_score),
-            _share(mask and mask.jm),
+        rows.append(
+            (
+                name,
+                _number(errors and errors.abs_rel),
+                _share(errors and errors.delta1),
+                _number(errors and errors.rmse),
+                _number(track and track.ate),
+                _degrees(track and track.rotation_deg),
+                _share(track and track.focal_error),
+                _number(points and points.accuracy),
+                _number(points and points.completeness),
+                _share(points and points.f_score),
+                _share(mask and mask.jm),
+            )
         )
-    return table
+    print_table(_columns("view", headings), rows, title)
 
 
 def _row(report: Any, name: str) -> Any:
@@ -174,39 +159,30 @@ def _row(report: Any, name: str) -> Any:
     return None if report is None else report.per_view.get(name, getattr(report, name, None))
 
 
-def _depth_table(evaluation: "Evaluation") -> "Table":
-    """Return the depth metrics over all pixels per alignment."""
+def _print_alignments(depth: "DepthReport") -> None:
+    """Print the depth metrics over all pixels per alignment."""
     headings = (
-        "scale",
-        "shift",
-        "AbsRel",
-        "SqRel",
-        "RMSE",
-        "logRMSE",
-        "delta\n<1.25\n%",
-        "delta\n<1.25^2\n%",
-        "delta\n<1.25^3\n%",
+        *("scale", "shift", "AbsRel", "SqRel", "RMSE", "logRMSE"),
+        *("delta\n<1.25\n%", "delta\n<1.25^2\n%", "delta\n<1.25^3\n%"),
     )
-    table = _table("depth metrics by alignment", "alignment", headings)
-    assert evaluation.depth is not None
-    for result in evaluation.depth.results:
+    rows = []
+    for result in depth.results:
         own: DepthErrors = result.overall
-        name = result.alignment if result.scope == "capture" else f"{result.alignment} per {result.scope}"
-        table.add_row(
-            console.cell(name),
-            _number(result.scale),
-            _number(result.shift),
-            *(_number(value) for value in (own.abs_rel, own.sq_rel, own.rmse, own.log_rmse)),
-            *(_share(value) for value in (own.delta1, own.delta2, own.delta3)),
+        rows.append(
+            (
+                result.alignment if result.scope == "capture" else f"{result.alignment} per {result.scope}",
+                _number(result.scale),
+                _number(result.shift),
+                *(_number(value) for value in (own.abs_rel, own.sq_rel, own.rmse, own.log_rmse)),
+                *(_share(value) for value in (own.delta1, own.delta2, own.delta3)),
+            )
         )
-    return table
+    print_table(_columns("alignment", headings), rows, "depth metrics by alignment")
 
 
-def _pair_table(cameras: "CameraReport") -> "Table":
-    """Return the relative pose accuracies of camera pairs per threshold."""
+def _print_pairs(cameras: "CameraReport") -> None:
+    """Print the relative pose accuracies of camera pairs per threshold."""
     pairs = cameras.pairs
-    limits = tuple(pairs.rra)
-    table = _table("relative poses of camera pairs, in %", "threshold", tuple(f"{limit} deg" for limit in limits))
     rows = {
         "RRA (rotation)": pairs.rra,
         "RTA (direction)": pairs.rta,
@@ -214,9 +190,10 @@ def _pair_table(cameras: "CameraReport") -> "Table":
         "RTA, signed": pairs.signed_rta,
         "AUC, signed": pairs.signed_auc,
     }
-    for name, row in rows.items():
-        table.add_row(name, *(_share(row[limit]) for limit in limits))
-    return table
+    limits = tuple(pairs.rra)
+    cells = [(name, *(_share(row[limit]) for limit in limits)) for name, row in rows.items()]
+    headings = (f"{limit} deg" for limit in limits)
+    print_table(_columns("threshold", headings), cells, "relative poses of camera pairs, in %")
 
 
 def _lines(evaluation: "Evaluation") -> "Iterator[tuple[str, str]]":

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d.choices import Precision, SceneFamily
+from page4d.errors import counted
 from page4d_cli import console, options
+from page4d_cli.tables import Column, print_table
 
 if TYPE_CHECKING:
     from page4d.training.validation.validation_metrics import Metrics
@@ -87,15 +89,10 @@ def held_out(
 
 
 def _print(found: "dict[str, dict[str, Metrics]]", scenes: int) -> None:
-    from rich import box
-    from rich.table import Table
-
+    columns = [Column("network or baseline"), *(Column(title, right=True) for title in _COLUMNS.values())]
     for family, rows in found.items():
-        table = Table(box=box.SIMPLE_HEAD, title=f"{family}: {scenes} held-out scenes", title_justify="left")
-        table.add_column("")
-        for title in _COLUMNS.values():
-            table.add_column(title, justify="right")
+        cells = []
         for row, metrics in rows.items():
             values = (metrics[name] for name in _COLUMNS)
-            table.add_row(row, *("-" if value is None else f"{value:.3g}" for value in values))
-        console.print_table(table)
+            cells.append((row, *("-" if value is None else f"{value:.3g}" for value in values)))
+        print_table(columns, cells, f"{family}: {counted(scenes, 'held-out scene')}")

@@ -1,13 +1,16 @@
 """`page4d inspect-scene`: views, clocks and faults of a scene folder."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from page4d.settings import SceneOptions
 from page4d_cli import console, options
+from page4d_cli.tables import Cell, Column, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.scene.records import Scene, View
+    from page4d_cli.tables import Row
 
 
 def inspect_scene(
@@ -91,35 +94,36 @@ def _document(scene: "Scene", rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.table import Table
+    numbers = (
+        *(Column("size", right=True), Column("fps", right=True), Column("frames", right=True)),
+        *(Column("offset", right=True, usual="+0.0000 s"), Column("clock rate", right=True, usual="1")),
+        *(Column("duration", right=True), Column("dropped", True, "0"), Column("duplicated", True, "0")),
+    )
+    columns = (Column("view"), Column("file"), Column("codec"), *numbers, Column("calibration"))
+    print_table(columns, [_cells(row) for row in rows], scene.name)
+    fields = [
+        ("instants", f"{scene.num_times}, {scene.times[0]:.3f} to {scene.times[-1]:.3f} s"),
+        ("synchronisation", scene.synchronisation),
+        ("calibration", scene.calibration or "none"),
+        ("scale", scene.scale.value),
+    ]
+    print_fields([*fields, *((f"{notice.level.value}:", notice.text) for notice in scene.notices)])
 
-    table = Table(box=box.SIMPLE_HEAD, title=console.cell(scene.name), title_justify="left", title_style="bold")
-    for name in ("view", "file", "codec"):
-        table.add_column(name, overflow="fold")
-    for name in ("size", "fps", "frames", "offset", "clock rate", "duration", "dropped", "duplicated"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("calibration")
-    for row in rows:
-        calibrated = "-" if not row["calibrated"] else "with distortion" if row["distorted"] else "pinhole"
-        table.add_row(
-            console.cell(row["view"]),
-            console.cell(row["file"]),
-            console.cell(row["codec"]),
-            "x".join(map(str, row["size"])),
-            f"{row['fps']:.4g}" + (" variable" if row["is_variable"] else ""),
-            str(row["num_frames"]),
-            f"{row['offset_s']:+.4f} s",
-            f"{row['rate']:.6g}",
-            f"{row['duration_s']:.3f} s",
-            str(row["dropped"]),
-            str(row["duplicated"]),
-            calibrated,
-        )
-    console.print_table(table)
-    console.print_text(f"instants         {scene.num_times}, {scene.times[0]:.3f} to {scene.times[-1]:.3f} s")
-    console.print_text(f"synchronisation  {scene.synchronisation}")
-    console.print_text(f"calibration      {scene.calibration or 'none'}")
-    console.print_text(f"scale            {scene.scale}")
-    for notice in scene.notices:
-        console.print_text(f"{notice.level + ':':<16} {notice.text}")
+
+def _cells(row: dict[str, Any]) -> "Row":
+    """Return the cells of a view."""
+    calibrated = "-" if not row["calibrated"] else "with distortion" if row["distorted"] else "pinhole"
+    return (
+        row["view"],
+        Cell(row["file"], informs=Path(row["file"]).stem != row["view"]),
+        row["codec"],
+        "x".join(map(str, row["size"])),
+        f"{row['fps']:.4g}" + (" variable" if row["is_variable"] else ""),
+        str(row["num_frames"]),
+        f"{row['offset_s']:+.4f} s",
+        f"{row['rate']:.6g}",
+        f"{row['duration_s']:.3f} s",
+        str(row["dropped"]),
+        str(row["duplicated"]),
+        calibrated,
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d_cli import console, options
+from page4d_cli.tables import Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,36 +184,27 @@ def _memory(profile: "Profile") -> tuple[str, str]:
         console.human_size, (profile.peak_bytes, profile.weight_bytes, profile.computed_bytes)
     )
     place = f", reached in the {profile.peak_part.replace('_', ' ')}" if profile.peak_part else ""
-    parts = f"{weights} of weights, {computed} of inputs and activations"
-    return f"peak memory {peak} in fp32{place}:", parts
+    return "peak memory", f"{peak} in fp32{place}: {weights} of weights, {computed} of inputs and activations"
 
 
 def _print(name: str, profile: "Profile") -> None:
     """Print a table that fits in 80 columns, with numeric below symbolic shapes and parts as headings."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        box=box.SIMPLE_HEAD, title=console.cell(_title(name, profile)), title_justify="left", padding=(0, 1, 0, 0)
-    )
-    table.add_column("stage", overflow="fold")
-    table.add_column("symbols, shape", no_wrap=True)
-    for heading in _HEADINGS[4:]:
-        table.add_column(heading, justify="right", no_wrap=True)
+    columns = [
+        Column("stage", wraps=True),
+        Column("symbols, shape"),
+        *(Column(title, right=True) for title in _HEADINGS[4:]),
+    ]
+    rows: list[Row | str] = []
     part = ""
     for stage in profile.stages:
         if stage.part != part:
-            table.add_section()
-            table.add_row(stage.part.upper())
+            rows.append(stage.part.upper())
             part = stage.part
         _, title, symbols, shape, *numbers = _cells(stage)
-        table.add_row(console.cell(title), Text(f"{symbols}\n{shape}"), *map(console.cell, numbers))
-    table.add_section()
-    table.add_row("total", "", *map(console.cell, _total(profile)[4:]))
-    console.print_table(table)
-    for line in _memory(profile):
-        console.print_text(line)
+        rows.append((title, f"{symbols}\n{shape}", *numbers))
+    rows += ["TOTAL", ("all stages", "", *_total(profile)[4:])]
+    print_table(columns, rows, _title(name, profile))
+    print_fields([_memory(profile)])
 
 
 def _print_markdown(name: str, profile: "Profile") -> None:

@@ -1,0 +1,211 @@
+"""Progress on stderr: a line that is updated on a terminal, few plain lines elsewhere.
+
+Messages appear above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwhile.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from page4d_cli import console
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    from page4d.scene.records import Notice
+
+_INTERVAL_S = 15.0
+"""Seconds between plain lines."""
+
+_BAR_COLUMNS = (10, 40)
+"""Smallest and largest width of the bar."""
+
+
+class Pace:
+    """Work done over time: elapsed seconds, and the remaining ones at the measured rate."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._begin = now()
+        self._first: tuple[float, int] | None = None
+        self._last = (self._begin, 0)
+        self.total = 0
+
+    @property
+    def done(self) -> int:
+        """Work done so far."""
+        return self._last[1]
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return self._now() - self._begin
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that remain at the rate since the first update; None before anything was done since then."""
+        if self._first is None or self.done <= self._first[1]:
+            return None
+        per_item = (self._last[0] - self._first[0]) / (self.done - self._first[1])
+        return max((self.total - self.done) * per_item - (self._now() - self._last[0]), 0.0)
+
+    def update(self, done: int, total: int) -> None:
+        """Record the work done so far; what was done before the first update does not count for the rate."""
+        self.total = total
+        self._last = (self._now(), done)
+        self._first = self._first or self._last
+
+
+def count(noun: str) -> Callable[[int, int], str]:
+    """Return a formatter of counts, such as "8/24 instants"."""
+    return lambda done, total: f"{done}/{total} {noun}" + "s" * (total != 1)
+
+
+def sizes(done: int, total: int) -> str:
+    """Format sizes in bytes."""
+    return f"{console.human_size(done)} of {console.human_size(total)}"
+
+
+class ProgressDisplay:
+    """Shows progress; created by `displayed_progress`. It may be used from several threads."""
+
+    def __init__(self, label: str, amount: Callable[[int, int], str], *, quiet: bool, on_terminal: bool) -> None:
+        self._label = label
+        self._amount = amount
+        self._quiet = quiet
+        self._on_terminal = on_terminal
+        self._pace = Pace()
+        self._printed_at = 0.0
+        self._live: Live | None = None
+
+    def update(self, done: int, total: int) -> None:
+        """Show the work done so far."""
+        self._pace.update(done, total)
+        if self._quiet:
+            return
+        if not self._on_terminal:
+            self._print_line()
+
+    def open(self) -> None:
+        """Show the line on a terminal, at first without an amount of work."""
+        if self._on_terminal and not self._quiet:
+            self._live = self._started()
+
+    @property
+    def console(self) -> "Console | None":
+        """The console for messages above the line, while it is shown."""
+        return None if self._live is None else self._live.console
+
+    def close(self) -> None:
+        """Leave the final state on the screen, or nothing if nothing was done."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.transient = self._pace.total == 0
+            live.stop()
+
+    def _started(self) -> "Live":
+        from rich.live import Live
+
+        live = Live(_Line(self), console=console.error_console(), refresh_per_second=8)
+        live.start()
+        return live
+
+    def _print_line(self) -> None:
+        """Print a plain line at the end of the work, and before at intervals."""
+        elapsed, is_done = self._pace.elapsed, self._pace.done == self._pace.total
+        if is_done or elapsed - self._printed_at >= _INTERVAL_S:
+            self._printed_at = elapsed
+            console.print_message(f"{self._label}: {', '.join(self.parts())}")
+
+    def parts(self) -> list[str]:
+        """Return the texts after the bar: the amount, elapsed and remaining time."""
+        if self._pace.total == 0:
+            return [duration(self._pace.elapsed)]
+        left = self._pace.left
+        ending = self._live is not None and self._pace.done == self._pace.total
+        rest = "finishing" if ending else "" if left is None or left == 0 else f"{duration(left)} left"
+        return [
+            part
+            for part in (self._amount(self._pace.done, self._pace.total), duration(self._pace.elapsed), rest)
+            if part
+        ]
+
+    def line(self, width: int, spinner: "Text", *, ascii_only: bool) -> "Text":
+        """Compose the line from the parts that fit: spinner, label, bar, amount and times."""
+        from rich.text import Text
+
+        tail = "  ".join(self.parts())
+        head = f"{self._label}  " if len(tail) + len(self._label) + 4 <= width else ""
+        lowest, highest = _BAR_COLUMNS
+        room = min(width - len(tail) - len(head) - 5, highest) if self._pace.total else 0
+        line = Text(no_wrap=True, overflow="crop").append(spinner).append(f" {head}")
+        if room >= lowest:
+            full = round(room * self._pace.done / max(self._pace.total, 1))
+            line.append(("#" if ascii_only else "━") * full, style="cyan")
+            line.append(("-" if ascii_only else "─") * (room - full) + "  ", style="dim")
+        return line.append(tail)
+
+
+class _Line:
+    """Renders the line of a display for the present width of the terminal."""
+
+    def __init__(self, display: ProgressDisplay) -> None:
+        self._display = display
+        self._spinner: Spinner | None = None
+
+    def __rich_console__(self, terminal: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        if self._spinner is None:
+            self._spinner = Spinner("line" if options.ascii_only else "dots", style="cyan")
+        frame = self._spinner.render(terminal.get_time()) if self._display.console else Text(" ")
+        assert isinstance(frame, Text)
+        yield self._display.line(options.max_width, frame, ascii_only=options.ascii_only)
+
+
+class ProgressObserver:
+    """Shows the notices and the progress of a run; created by `observed_run`."""
+
+    def __init__(self, verbosity: console.Verbosity, display: ProgressDisplay) -> None:
+        self._verbosity = verbosity
+        self._display = display
+
+    def notice(self, notice: "Notice") -> None:
+        """Print a notice above the progress."""
+        console.print_notice(notice, self._verbosity, self._display.console)
+
+    def progress(self, done: int, total: int) -> None:
+        """Show the number of finished instants."""
+        self._display.update(done, total)
+
+
+@contextmanager
+def displayed_progress(
+    label: str, amount: Callable[[int, int], str], *, quiet: bool = False
+) -> Iterator[ProgressDisplay]:
+    """Show progress on stderr while the body runs."""
+    display = ProgressDisplay(label, amount, quiet=quiet, on_terminal=console.has_live_lines())
+    display.open()
+    try:
+        yield display
+    finally:
+        display.close()
+
+
+@contextmanager
+def observed_run(verbosity: console.Verbosity) -> Iterator[ProgressObserver]:
+    """Show the notices and the progress of a run on stderr while the body runs."""
+    with displayed_progress("reconstruct", count("instant"), quiet=verbosity.quiet) as display:
+        yield ProgressObserver(verbosity, display)
+
+
+def duration(seconds: float) -> str:
+    """Format seconds as hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

@@ -1,0 +1,174 @@
+"""Tables and labelled lines on standard output.
+
+On a terminal, columns without information are left out. Columns of prose are wrapped in a table that is
+wider than the terminal; if that is not enough, it becomes one block per row. Elsewhere, output does not depend on a
+terminal: all columns, one row per line, so that scripts can rely on it. Nothing is truncated, and lines end between
+words.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from page4d_cli.console import columns_of, visible, wrapped
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+_GAP = "  "
+_NOTHING = ("", "-")
+_LEAST = 16
+"""Smallest width of a wrapped column."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Heading and layout of a column.
+
+    `usual` is the text of a cell that carries no information. A column that `wraps` holds prose.
+    """
+
+    title: str
+    right: bool = False
+    usual: str = ""
+    wraps: bool = False
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a cell with the name of a colour; `informs` is False if it repeats other cells."""
+
+    text: str
+    color: str = ""
+    informs: bool = True
+
+
+Row = Sequence[str | Cell]
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Row | str], title: str = "") -> None:
+    """Print a table whose first column names the rows, followed by an empty line.
+
+    A row that is a text is the heading of the rows below it. Line breaks in cells and headings are kept in a table.
+    """
+    width = columns_of(sys.stdout)
+    cells = [row if isinstance(row, str) else [_shown(cell) for cell in row] for row in rows]
+    if width is not None:
+        kept = [index for index, column in enumerate(columns) if index == 0 or _informs(column, index, cells)]
+        columns = [columns[index] for index in kept]
+        cells = [row if isinstance(row, str) else [row[index] for index in kept] for row in cells]
+    widths = _fitted(columns, cells, width)
+    for line in wrapped(visible(title), width) if title else ():
+        _print(_text(line, "bold"))
+    for text in _blocks(columns, cells, width) if widths is None else _table(columns, cells, widths):
+        text.rstrip()
+        _print(text)
+    _print(_text(""))
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Print labelled lines; on a terminal long ones continue below their text."""
+    for line in _fields([(label, Cell(visible(text))) for label, text in fields], "", columns_of(sys.stdout)):
+        line.rstrip()
+        _print(line)
+
+
+def _shown(cell: str | Cell) -> Cell:
+    cell = Cell(cell) if isinstance(cell, str) else cell
+    return Cell("\n".join(map(visible, cell.text.split("\n"))), cell.color, cell.informs)
+
+
+def _text(text: str, style: str = "") -> "Text":
+    from rich.text import Text
+
+    return Text(text, style)
+
+
+def _informs(column: Column, index: int, rows: Sequence[Sequence[Cell] | str]) -> bool:
+    """Return whether a cell of the column carries information."""
+    cells = [row[index] for row in rows if not isinstance(row, str)]
+    return any(cell.informs and cell.text not in (*_NOTHING, column.usual) for cell in cells)
+
+
+def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], width: int | None) -> list[int] | None:
+    """Return the widths of the columns, those of prose narrowed to fit; None if the table does not fit."""
+    from rich.cells import cell_len
+
+    texts = [
+        [column.title, *(row[i].text for row in rows if not isinstance(row, str))] for i, column in enumerate(columns)
+    ]
+    widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
+    if width is None:
+        return widths
+    words = [
+        max(cell_len(word) for text in column for word in text.split()) if any(column) else 0 for column in texts
+    ]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        narrowable = [i for i, column in enumerate(columns) if column.wraps and widths[i] > max(words[i], _LEAST)]
+        if not narrowable:
+            return None
+        widths[max(narrowable, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], widths: Sequence[int]
+) -> Iterator["Text"]:
+    """Yield the lines of a table with aligned columns; headings of several lines end at the bottom."""
+    headings = [_lines(column.title, width) for column, width in zip(columns, widths, strict=True)]
+    height = max(map(len, headings))
+    lifted = [[""] * (height - len(heading)) + heading for heading in headings]
+    yield from _aligned(columns, [Cell("\n".join(heading)) for heading in lifted], widths)
+    yield _text(_GAP.join("-" * width for width in widths))
+    for row in rows:
+        if isinstance(row, str):
+            yield _text(visible(row), "bold")
+        else:
+            yield from _aligned(columns, row, widths)
+
+
+def _aligned(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int]) -> Iterator["Text"]:
+    """Yield the lines of one row."""
+    stacks = [_lines(cell.text, width) for cell, width in zip(row, widths, strict=True)]
+    for parts in zip_longest(*stacks, fillvalue=""):
+        line = _text("")
+        for column, cell, part, width in zip(columns, row, parts, widths, strict=True):
+            text = _text(part, cell.color)
+            space = " " * (width - text.cell_len)
+            line = line + (space if column.right else "") + text + ("" if column.right else space) + _GAP
+        yield line
+
+
+def _blocks(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], width: int | None) -> Iterator["Text"]:
+    """Yield one block per row: the name, then one line per cell with information."""
+    names = [" ".join(column.title.replace("-\n", "").split()) for column in columns]
+    for row in rows:
+        if isinstance(row, str):
+            yield _text(visible(row), "bold")
+            continue
+        yield from (_text(line, "bold") for line in _lines(row[0].text or names[0], width))
+        fields = [(name, cell) for name, cell in zip(names, row, strict=True) if cell.text not in _NOTHING]
+        yield from _fields(fields[1:] if row[0].text not in _NOTHING else fields, _GAP, width)
+
+
+def _fields(fields: Sequence[tuple[str, Cell]], indent: str, width: int | None) -> Iterator["Text"]:
+    """Yield labelled lines with their texts aligned; long ones continue below."""
+    label_width = max((len(label) for label, _ in fields), default=0)
+    start = len(indent) + label_width + len(_GAP)
+    for label, cell in fields:
+        for line in _lines(cell.text, None if width is None else max(width - start, 1)):
+            yield _text(f"{indent}{label:<{label_width}}{_GAP}") + _text(line, cell.color)
+            label = ""
+
+
+def _lines(text: str, width: int | None) -> list[str]:
+    """Break the lines of a text between words."""
+    return [part for line in text.split("\n") for part in wrapped(line, width)]
+
+
+def _print(line: "Text") -> None:
+    from rich.console import Console
+
+    Console(soft_wrap=True, highlight=False, emoji=False).print(line)
