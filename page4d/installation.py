@@ -12,5 +12,9 @@ def install_command(extra: str) -> str:
 
     It names the packages, as page4d itself is on no package index.
     """
-    words = (sys.executable or "python3", "-m", "pip", "install", *EXTRAS[extra])
-    return " ".join(map(shlex.quote, words))
+    return pip_install(*EXTRAS[extra])
+
+
+def pip_install(*words: str) -> str:
+    """Return the shell command by which pip installs packages for the running Python."""
+    return " ".join(map(shlex.quote, (sys.executable or "python3", "-m", "pip", "install", *words)))

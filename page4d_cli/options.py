@@ -15,6 +15,12 @@ BATCH = "Several scenes, several devices"
 TERMINAL = "Terminal"
 
 
+NETWORK_PRESETS = (
+    "mv-tiny, mv-small, mv-demo, mv-vit, mv-swin, mv-twins, mv-navit, mv-large, vggt, page4d, page4d-mask or pi3"
+)
+"""Names of the networks in help texts, which import no torch."""
+
+
 def parse_views(text: str | None) -> int | tuple[str, ...] | None:
     """Parse `4` as the first four views and `a,b` as names."""
     if text is None:
@@ -52,12 +58,14 @@ def parse_chunk(text: str) -> int | None:
     return int(text)
 
 
-def parse_size(text: str) -> tuple[int, int]:
-    """Parse `WxH` into (height, width)."""
-    width, _, height = text.partition("x")
-    if not (width.isdecimal() and height.isdecimal() and int(width) > 0 and int(height) > 0):
-        raise typer.BadParameter(f"'{text}' is not of the form WxH", param_hint="'--size'")
-    return int(height), int(width)
+def parse_size(text: str, *, square: bool = False) -> tuple[int, int]:
+    """Parse `WxH` into (height, width); with `square` also the long side `N` of NxN."""
+    width, cross, height = text.strip().partition("x")
+    sides = (width, width) if square and not cross else (height, width)
+    if not all(side.isdecimal() and int(side) > 0 for side in sides):
+        form = "WxH or N" if square else "WxH"
+        raise typer.BadParameter(f"'{text}' is not of the form {form}", param_hint="'--size'")
+    return int(sides[0]), int(sides[1])
 
 
 def parse_precision(name: str | None) -> Precision | None:
@@ -89,7 +97,11 @@ def read_text(path: Path, hint: str) -> str:
 Folder = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of synchronized videos or image folders.")]
 Views = Annotated[
     str | None,
-    typer.Option(metavar="N|NAMES", help="The first N views, or names separated by commas.", rich_help_panel=INPUT),
+    typer.Option(
+        metavar="N|NAMES",
+        help="The first N views, or names separated by commas (file names without suffix), such as cam01,cam03.",
+        rich_help_panel=INPUT,
+    ),
 ]
 Fps = Annotated[
     float | None,
@@ -109,8 +121,9 @@ MaxFrames = Annotated[
 Sync = Annotated[
     str,
     typer.Option(
-        metavar="FILE|auto|none|audio|timecode",
-        help="Clocks of the views; auto: sync.json, else time codes, else frame numbers, else a common start.",
+        metavar="FILE|MODE",
+        help="Clocks of the views: a file such as sync.json, or auto, none, audio or timecode. auto: sync.json, else "
+        "time codes, else frame numbers, else a common start.",
         rich_help_panel=INPUT,
     ),
 ]
@@ -163,7 +176,10 @@ CalibrationPairing = Annotated[
 CalibResize = Annotated[
     CalibrationResize | None,
     typer.Option(
-        help="How videos were resized from the calibrated images, if their sizes differ.", rich_help_panel=RIG
+        help="Relation of the videos to the calibrated images, if their sizes differ. scale: the whole image was "
+        "resized, such as 3840x2160 to 1920x1080. crop-center: equal margins were cut off, such as 1088x1920 to "
+        "1080x1920; pixels are as large as before.",
+        rich_help_panel=RIG,
     ),
 ]
 Device = Annotated[

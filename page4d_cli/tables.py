@@ -59,10 +59,9 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row | str], title: str
         kept = [index for index, column in enumerate(columns) if index == 0 or _informs(column, index, cells)]
         columns = [columns[index] for index in kept]
         cells = [row if isinstance(row, str) else [row[index] for index in kept] for row in cells]
-    widths = _fitted(columns, cells, width)
     for line in wrapped(visible(title), width) if title else ():
         _print(_text(line, "bold"))
-    for text in _blocks(columns, cells, width) if widths is None else _table(columns, cells, widths):
+    for text in _laid_out(columns, cells, width):
         text.rstrip()
         _print(text)
     _print(_text(""))
@@ -92,20 +91,27 @@ def _informs(column: Column, index: int, rows: Sequence[Sequence[Cell] | str]) -
     return any(cell.informs and cell.text not in (*_NOTHING, column.usual) for cell in cells)
 
 
-def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], width: int | None) -> list[int] | None:
-    """Return the widths of the columns, those of prose narrowed to fit; None if the table does not fit."""
+def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], width: int | None) -> Iterator["Text"]:
+    """Yield the lines of a table, with narrow gaps and wrapped prose if necessary, or of blocks."""
+    for gap in ("  ", " "):
+        room = None if width is None else width - len(gap) * (len(columns) - 1)
+        widths = _fitted(columns, rows, room)
+        if widths is not None:
+            return _table(columns, rows, widths, gap)
+    return _blocks(columns, rows, width)
+
+
+def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], room: int | None) -> list[int] | None:
+    """Return the widths of the columns, those of prose narrowed to fit; None if they do not fit."""
     from rich.cells import cell_len
 
-    texts = [
-        [column.title, *(row[i].text for row in rows if not isinstance(row, str))] for i, column in enumerate(columns)
-    ]
+    cells = [[Cell(column.title) for column in columns], *(row for row in rows if not isinstance(row, str))]
+    texts = [[row[index].text for row in cells] for index in range(len(columns))]
     widths = [max(cell_len(line) for text in column for line in text.split("\n")) for column in texts]
-    if width is None:
+    if room is None:
         return widths
-    words = [
-        max(cell_len(word) for text in column for word in text.split()) if any(column) else 0 for column in texts
-    ]
-    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+    words = [max((cell_len(word) for text in column for word in text.split()), default=0) for column in texts]
+    while sum(widths) > room:
         narrowable = [i for i, column in enumerate(columns) if column.wraps and widths[i] > max(words[i], _LEAST)]
         if not narrowable:
             return None
@@ -114,22 +120,22 @@ def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], wid
 
 
 def _table(
-    columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], widths: Sequence[int]
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], widths: Sequence[int], gap: str
 ) -> Iterator["Text"]:
     """Yield the lines of a table with aligned columns; headings of several lines end at the bottom."""
     headings = [_lines(column.title, width) for column, width in zip(columns, widths, strict=True)]
     height = max(map(len, headings))
     lifted = [[""] * (height - len(heading)) + heading for heading in headings]
-    yield from _aligned(columns, [Cell("\n".join(heading)) for heading in lifted], widths)
-    yield _text(_GAP.join("-" * width for width in widths))
+    yield from _aligned(columns, [Cell("\n".join(heading)) for heading in lifted], widths, gap)
+    yield _text(gap.join("-" * width for width in widths))
     for row in rows:
         if isinstance(row, str):
             yield _text(visible(row), "bold")
         else:
-            yield from _aligned(columns, row, widths)
+            yield from _aligned(columns, row, widths, gap)
 
 
-def _aligned(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int]) -> Iterator["Text"]:
+def _aligned(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], gap: str) -> Iterator["Text"]:
     """Yield the lines of one row."""
     stacks = [_lines(cell.text, width) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*stacks, fillvalue=""):
@@ -137,7 +143,7 @@ def _aligned(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[in
         for column, cell, part, width in zip(columns, row, parts, widths, strict=True):
             text = _text(part, cell.color)
             space = " " * (width - text.cell_len)
-            line = line + (space if column.right else "") + text + ("" if column.right else space) + _GAP
+            line = line + (space if column.right else "") + text + ("" if column.right else space) + gap
         yield line
 
 

@@ -13,6 +13,7 @@ from threading import Thread
 from types import ModuleType
 
 from page4d.errors import CapabilityError
+from page4d.installation import pip_install
 
 SYSTEM_PACKAGES = "sudo apt-get install libusb-1.0-0 libegl1 libgl1"
 """System packages of Debian and Ubuntu that Open3D 0.20 needs."""
@@ -28,13 +29,13 @@ def load_open3d() -> tuple[ModuleType | None, str, str]:
             return (
                 None,
                 f"Open3D cannot start: the Python package {error.name} is missing",
-                f"pip install {error.name}",
+                pip_install(str(error.name)),
             )
-        return None, "Open3D is not installed", "pip install open3d"
+        return None, "Open3D is not installed", pip_install("open3d")
     except (ImportError, OSError) as error:
         library = re.match(r"([\w.+-]+\.so[\w.]*): cannot open shared object file", str(error))
         if library is None:
-            return None, f"Open3D cannot start: {error}", "pip install --force-reinstall open3d"
+            return None, f"Open3D cannot start: {error}", pip_install("--force-reinstall", "open3d")
         return None, f"Open3D cannot start: system library {library[1]} is missing", SYSTEM_PACKAGES
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from page4d.errors import MemoryBudgetError, UsageError
+from page4d.errors import MemoryBudgetError, UsageError, counted
 from page4d.inference.memory_budget import Forecast, MemoryLimit
 from page4d.scene.records import Notice
 
@@ -67,7 +67,9 @@ def choose_length(
     if fitting:
         return requested or fitting[-1], []
     needed = f"about {forecast.peak_bytes(shortest) / 1e9:.2f} GB"
-    frames = f"chunks of {shortest} frames of {forecast.views} views at {max(forecast.size)} px"
+    frames = (
+        f"chunks of {counted(shortest, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
+    )
     if limit.is_strict:
         raise MemoryBudgetError(
             f"{frames} need {needed}, --memory allows {limit.num_bytes / 1e9:.2f} GB",

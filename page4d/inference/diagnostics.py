@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from types import ModuleType
 
-from page4d.errors import InputError
+from page4d.errors import InputError, counted
 from page4d.export.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
 from page4d.inference.metric_scale import TOLERANCE
 from page4d.models.ood import OOD_MESSAGES
@@ -43,7 +43,7 @@ def seams_notice(chunks: Sequence[ChunkRecord], long_side: int) -> Notice | None
     if not misfits:
         return None
     start, seam = max(misfits, key=lambda misfit: misfit[1].residual_share or 0.0)
-    count = f"{len(misfits)} of {len(chunks) - 1} seams between chunks do not fit"
+    count = f"seams between chunks do not fit ({len(misfits)} of {len(chunks) - 1})"
     return Notice(f"{count}; the worst, at instant {start}: {_describe_seam(seam)}")
 
 
@@ -63,11 +63,11 @@ def rig_notice(rig: RigRecord) -> Notice:
     if rig.asked == "static" and moving:
         worst = max(moving, key=lambda view: view.motion_px)
         motion = f"{worst.view} moves by {worst.motion_px:.2g} px (jitter {worst.jitter_px:.2g} px)"
-        text = f"--cameras static, but {motion} over the first {rig.num_times} instants; try --cameras auto or moving"
-        return Notice(text)
+        span = f"over the first {counted(rig.num_times, 'instant')}"
+        return Notice(f"--cameras static, but {motion} {span}; try --cameras auto or moving")
     worst = max(rig.views, key=lambda view: (not view.still, view.motion_px))
     motion = f"{worst.view} moves by {worst.motion_px:.2g} px, jitter {worst.jitter_px:.2g} px"
-    limit = f"over the first {rig.num_times} instants; limit: {rig.limit_px:.2g} px or the jitter"
+    limit = f"over the first {counted(rig.num_times, 'instant')}; limit: {rig.limit_px:.2g} px or the jitter"
     verdict = "static, one camera per view" if rig.cameras == "static" else "moving"
     return Notice(f"cameras: {verdict} (largest motion: {motion}, {limit})", Level.INFO)
 
@@ -84,13 +84,13 @@ def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], lon
     if not misfits:
         return None
     motion, view, start = max(fits)
-    count = f"{len(misfits)} of {len(chunks)} chunks do not fit static cameras"
+    count = f"chunks do not fit static cameras ({len(misfits)} of {len(chunks)})"
     return Notice(f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; try --cameras moving")
 
 
 def distance_notice(distance: DistanceRecord) -> Notice:
     """Report the known distance that fixes the scale; a distance that varies over time is a warning."""
-    pair, count = " and ".join(distance.views), f"the first {distance.num_times} instants"
+    pair, count = " and ".join(distance.views), f"the first {counted(distance.num_times, 'instant')}"
     if distance.variation > TOLERANCE:
         text = f"the distance between {pair} varies by {distance.variation:.1%} over {count}; its median is used"
         return Notice(f"{text}. Is the rig rigid?")

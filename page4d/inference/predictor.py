@@ -375,7 +375,7 @@ def _trained(options: NetworkOptions, device: torch.device, precision: torch.dty
 
 def _untrained(options: NetworkOptions, device: torch.device, precision: torch.dtype, seed: int) -> NetworkPredictor:
     if options.preset not in PRESETS:
-        raise UsageError(f"no preset is called '{options.preset}'", f"choose from {', '.join(PRESETS)}")
+        raise UsageError(f"no network is called '{options.preset}'", f"choose from {', '.join(PRESETS)}")
     torch.manual_seed(seed)
     network = build_network(PRESETS[options.preset]).to(device).eval()
     record = NetworkRecord(

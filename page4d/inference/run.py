@@ -13,7 +13,7 @@ import torch
 
 from page4d.choices import ExistingOutput, Preprocess
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError
+from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError, counted
 from page4d.export.cameras import capture_cameras, check_finite, join_cameras
 from page4d.export.diagnostics import ChunkRecord, ResidualsRecord
 from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
@@ -83,7 +83,7 @@ class Run:
             raise OutputError(error.message, with_resume(error.hint)) from error
         except InterruptedRunError as error:
             raise InterruptedRunError(
-                f"interrupted after {self._num_done} of {self.scene.num_times} frames",
+                f"interrupted after {self._num_done} of {counted(self.scene.num_times, 'instant')}",
                 "continue with --resume",
                 error.exit_code - 128,
             ) from error
@@ -185,7 +185,9 @@ class Run:
                         writing.put(chunk)
                         del chunk
         except OutputError as error:
-            raise OutputError(f"{error.message} (after {self._num_done} of {total} frames)", error.hint) from error
+            raise OutputError(
+                f"{error.message} (after {self._num_done} of {counted(total, 'instant')})", error.hint
+            ) from error
 
     @property
     def _num_done(self) -> int:
@@ -265,17 +267,17 @@ class Run:
         rest = plan_chunks(self.scene.num_times, length, self.settings.overlap, start=chunk.start)
         self.states.delete_chunks_from(index)
         self._update(plan=self.state.plan[:index] + [(part.start, part.stop, part.overlap) for part in rest])
-        text = f"out of memory with {chunk.length} frames per chunk: continuing with {length}"
+        text = f"out of memory with {counted(chunk.length, 'instant')} per chunk: continuing with {length}"
         self.journal.notice(Notice(text))
 
     def _out_of_memory(self, length: int | None = None) -> MemoryBudgetError:
         side = self.plan.long_side
-        frames = {None: "", 1: " with 1 frame per chunk"}.get(length, f" with {length} frames per chunk")
+        instants = "" if length is None else f" with {counted(length, 'instant')} per chunk"
         smaller = f"--size {max(side * 3 // 4, 14)}"
         if self.settings.preprocess is not Preprocess.NATIVE:
             smaller = f"--preprocess native {smaller}"
         return MemoryBudgetError(
-            f"out of memory even{frames} at {side} px" if frames else f"out of memory at {side} px",
+            f"out of memory even{instants} at {side} px" if instants else f"out of memory at {side} px",
             f"try {smaller}, a smaller --overlap, or fewer --views",
         )
 

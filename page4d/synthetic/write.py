@@ -190,7 +190,7 @@ def _make_empty(folder: Path) -> None:
     except OSError as error:
         raise output_error(error, folder) from error
     if found:
-        message = f"'{folder}' contains {len(found)} entries, '{found[0].name}' first"
+        message = f"'{folder}' is not empty: it contains '{found[0].name}'"
         raise OutputError(message, "choose an empty folder")
 
 

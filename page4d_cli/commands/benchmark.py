@@ -16,12 +16,20 @@ if TYPE_CHECKING:
 
 def benchmark(
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Weights of the network.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset of an untrained network, used without --weights.")] = "mv-demo",
+    preset: Annotated[
+        str,
+        typer.Option(metavar="NAME", help=f"Untrained network, used without --weights: {options.NETWORK_PRESETS}."),
+    ] = "mv-demo",
     times: Annotated[str, typer.Option(metavar="T,T,...", help="Numbers of instants.")] = "1,2,4",
     views: Annotated[str, typer.Option(metavar="V,V,...", help="Numbers of views.")] = "2,4",
-    sizes: Annotated[
+    size: Annotated[
         str | None,
-        typer.Option(metavar="WxH,...", help="Image sizes in pixels; default: half the network's default size."),
+        typer.Option(
+            "--size",
+            "--sizes",
+            metavar="WxH,N,...",
+            help="Sizes of the images in pixels; N is NxN. Default: half the network's default size.",
+        ),
     ] = None,
     device: options.Device = NetworkOptions.device,
     precision: options.NetworkPrecision = NetworkOptions.precision,
@@ -48,7 +56,7 @@ def benchmark(
     network = predictor.record
     extents = [
         Extent(times=time, views=view, size=size)
-        for size in _sizes(sizes, predictor.default_long_side or 0, predictor.multiple)
+        for size in _sizes(size, predictor.default_long_side or 0, predictor.multiple)
         for time, view in grid
     ]
     verbosity = console.Verbosity(quiet=quiet)
@@ -81,7 +89,7 @@ def _sizes(text: str | None, own: int, multiple: int) -> list[tuple[int, int]]:
     from page4d.errors import UsageError
 
     side = max(own // 2 // multiple, 1) * multiple
-    found = [(side, side)] if text is None else [options.parse_size(part.strip()) for part in text.split(",")]
+    found = [(side, side)] if text is None else [options.parse_size(part, square=True) for part in text.split(",")]
     for height, width in found:
         if height % multiple or width % multiple:
             raise UsageError(
@@ -106,7 +114,7 @@ def _document(measurement: "Measurement") -> dict[str, Any]:
 
 
 def _print(found: "list[Measurement]", title: str) -> None:
-    headings = ("views", "instants", "time", "predicted time", "images/s", "memory", "predicted memory")
+    headings = ("views", "instants", "time", "predicted\ntime", "images/s", "memory", "predicted\nmemory")
     rows = []
     for measurement in found:
         extent, actual, predicted = measurement.extent, measurement.actual, measurement.predicted

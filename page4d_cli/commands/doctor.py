@@ -6,6 +6,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
+from page4d.installation import install_command, pip_install
 from page4d_cli import console, options
 from page4d_cli.tables import Cell, Column, print_table
 
@@ -64,7 +65,7 @@ def _library(name: str, module: str, package: str) -> Callable[[], Capability]:
         try:
             importlib.import_module(module)
         except (ImportError, OSError) as error:
-            return Capability(name, False, str(error), f"pip install --force-reinstall {package}", needed=True)
+            return Capability(name, False, str(error), pip_install("--force-reinstall", package), needed=True)
         return Capability(name, True, f"{package} {importlib.metadata.version(package)}", needed=True)
 
     return check
@@ -95,7 +96,17 @@ def _decoders() -> Capability:
     wanted = ("h264", "hevc", "vp9", "av1", "prores", "mpeg4", "mjpeg")
     missing = [codec for codec in wanted if codec not in av.codecs_available]
     found = f"missing {', '.join(missing)}" if missing else ", ".join(wanted)
-    return Capability("video decoders", not missing, found, "pip install --force-reinstall av")
+    return Capability("video decoders", not missing, found, pip_install("--force-reinstall", "av"))
+
+
+def _extra(name: str, package: str, extra: str, purpose: str) -> Callable[[], Capability]:
+    def check() -> Capability:
+        try:
+            return Capability(name, True, f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            return Capability(name, False, f"not installed; only {purpose} needs it", install_command(extra))
+
+    return check
 
 
 _CHECKS: tuple[Callable[[], Capability], ...] = (
@@ -106,4 +117,6 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _decoders,
     _gpu,
     _open3d,
+    _extra("Ray", "ray", "ray", "--distributed"),
+    _extra("TensorBoard", "tensorboard", "train", "--tensorboard"),
 )

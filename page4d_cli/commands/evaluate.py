@@ -126,8 +126,8 @@ def _print_views(evaluation: "Evaluation") -> None:
     result = None if depth is None else depth.results[0]
     title = "metrics by view" if result is None else f"metrics by view, depth aligned by {result.alignment}"
     headings = (
-        *("AbsRel", "delta\n<1.25\n%", "RMSE", "ATE", "rotation\ndeg", "focal\n%"),
-        *("accuracy", "complete-\nness", "F-score\n%", "JM\n%"),
+        *("AbsRel", "delta\n<1.25\n%", "RMSE", "ATE", "rota-\ntion\ndeg", "focal\n%"),
+        *("accu-\nracy", "complete-\nness", "F-score\n%", "JM\n%"),
     )
     rows = []
     for name in (*evaluation.match.views, "static", "dynamic", "overall"):
@@ -162,8 +162,8 @@ def _row(report: Any, name: str) -> Any:
 def _print_alignments(depth: "DepthReport") -> None:
     """Print the depth metrics over all pixels per alignment."""
     headings = (
-        *("scale", "shift", "AbsRel", "SqRel", "RMSE", "logRMSE"),
-        *("delta\n<1.25\n%", "delta\n<1.25^2\n%", "delta\n<1.25^3\n%"),
+        *("scale", "shift", "AbsRel", "SqRel", "RMSE", "log\nRMSE"),
+        *("delta\n<1.25\n%", "delta\n<1.25\n^2 %", "delta\n<1.25\n^3 %"),
     )
     rows = []
     for result in depth.results:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _COLUMNS = {
     "abs_rel": "AbsRel",
     "delta": "d<1.25",
-    "rotation_deg": "rotation",
-    "direction_deg": "direction",
+    "rotation_deg": "rota-\ntion",
+    "direction_deg": "direc-\ntion",
     "rra_15": "RRA@15",
     "rta_15": "RTA@15",
     "focal": "focal",
-    "mask_iou": "mask IoU",
-    "ordering": "ordering",
+    "mask_iou": "mask\nIoU",
+    "ordering": "order-\ning",
 }
 
 
@@ -68,7 +68,7 @@ def held_out(
     found: dict[str, dict[str, Metrics]] = {}
     for family in held_out_scenes.families:
         if not quiet:
-            console.error_console().print(f"{family.value}: {scenes} scenes", markup=False)
+            console.print_message(f"{family.value}: {counted(scenes, 'scene')}")
         truths = list(held_out_truths(held_out_scenes, family, target))
         found[family.value] = evaluate_all({**predictors, **baselines(held_out_scenes, family, target)}, truths)
     if as_json:
@@ -89,7 +89,7 @@ def held_out(
 
 
 def _print(found: "dict[str, dict[str, Metrics]]", scenes: int) -> None:
-    columns = [Column("network or baseline"), *(Column(title, right=True) for title in _COLUMNS.values())]
+    columns = [Column("network or baseline", wraps=True), *(Column(title, right=True) for title in _COLUMNS.values())]
     for family, rows in found.items():
         cells = []
         for row, metrics in rows.items():

@@ -32,8 +32,8 @@ def inspect_shapes(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="PRESET",
-            help="Network such as mv-large, vggt or pi3, encoder such as vit-b16, swin-t, twins-svt-s or navit, or "
+            metavar="NAME",
+            help=f"Network: {options.NETWORK_PRESETS}; encoder such as vit-b16, swin-t, twins-svt-s or navit; "
             "pretraining network mae or dino. Default: mv-large.",
         ),
     ] = None,
@@ -45,8 +45,8 @@ def inspect_shapes(
     size: Annotated[
         str | None,
         typer.Option(
-            metavar="HxW|N",
-            help="Height and width of the images in pixels; N is NxN. Default: the nominal size of the network.",
+            metavar="WxH|N",
+            help="Size of the images in pixels; N is NxN. Default: the nominal size of the network.",
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, metavar="B", help="Scenes, or images of an encoder, per batch.")] = 1,
@@ -59,7 +59,7 @@ def inspect_shapes(
     """
     from page4d.profiling.network import profile_network
 
-    image_size = None if size is None else _parse_size(size)
+    image_size = None if size is None else options.parse_size(size, square=True)
     if model is not None and model in _encoders():
         for option, number in (("--weights", weights), ("--times", times), ("--views", views)):
             _refuse_with_encoder(model, option, number)
@@ -115,17 +115,8 @@ def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfi
     name = model or "mv-large"
     if name not in PRESETS:
         names = ", ".join((*PRESETS, *_encoders()))
-        raise UsageError(f"no preset is called '{name}'", f"choose from {names}")
+        raise UsageError(f"no network is called '{name}'", f"choose from {names}")
     return name, PRESETS[name]
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    """Parse `HxW`, or `N` for a square."""
-    height, cross, width = text.partition("x")
-    sides = (height, width) if cross else (height, height)
-    if not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise typer.BadParameter(f"'{text}' is not of the form HxW or N", param_hint="'--size'")
-    return int(sides[0]), int(sides[1])
 
 
 def _document(name: str, profile: "Profile") -> dict[str, Any]:

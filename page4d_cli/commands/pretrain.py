@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d.choices import PretrainMethod
+from page4d.errors import counted
 from page4d_cli import console, options
 from page4d_cli import training_options as training
 
@@ -44,8 +45,8 @@ def pretrain(
         int | None,
         typer.Option(
             min=8,
-            metavar="PX",
-            help="Side of the crops; default: the image size of the encoder.",
+            metavar="N",
+            help="Long side of the crops in pixels, which are NxN; default: the image size of the encoder.",
             rich_help_panel=training.TRAINING,
         ),
     ] = None,
@@ -107,7 +108,8 @@ def pretrain(
     training.report(
         outcome.position,
         {"out": out, "encoder": outcome.encoder},
-        f"pretrained on {outcome.position.samples:,} crops in {outcome.position.step:,} steps: {outcome.encoder}",
+        f"pretrained on {counted(outcome.position.samples, 'crop')} in {counted(outcome.position.step, 'step')}: "
+        f"{outcome.encoder}",
         as_json=as_json,
         quiet=quiet,
         loss=outcome.loss,

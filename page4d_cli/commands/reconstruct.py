@@ -81,11 +81,21 @@ def reconstruct(
         ),
     ] = False,
     preset: Annotated[
-        str, typer.Option(help="Network that --untrained builds.", rich_help_panel=options.NETWORK)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Network that --untrained builds: {options.NETWORK_PRESETS}.",
+            rich_help_panel=options.NETWORK,
+        ),
     ] = NetworkOptions.preset,
     size: Annotated[
         int | None,
-        typer.Option(min=8, help="Long side of the network's images in pixels.", rich_help_panel=options.NETWORK),
+        typer.Option(
+            min=8,
+            metavar="N",
+            help="Long side of the network's images in pixels; default: that of its training.",
+            rich_help_panel=options.NETWORK,
+        ),
     ] = None,
     preprocess: Annotated[
         Preprocess,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from page4d.choices import SceneFamily, Subject
+from page4d.errors import counted
 from page4d_cli import console, options
 
 RIG = "Cameras"
@@ -96,4 +97,6 @@ def synthesize(
     if as_json:
         console.print_json({"out": str(out), "seed": seed, "views": list(capture.view_names), "frames": frames})
     else:
-        console.print_text(f"wrote {views} videos of {frames} frames and their ground truth to {out}")
+        console.print_text(
+            f"wrote {counted(views, 'video')} of {counted(frames, 'frame')} and the ground truth to {out}"
+        )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from page4d.errors import counted
 from page4d_cli import console, options
 from page4d_cli import training_options as training
 
@@ -30,7 +31,11 @@ def train(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="NAME|FILE", help="Network preset, or a JSON file.", rich_help_panel=training.TRAINING),
+        typer.Option(
+            metavar="NAME|FILE",
+            help=f"Network: {options.NETWORK_PRESETS}, or a JSON file. Default: that of the training preset.",
+            rich_help_panel=training.TRAINING,
+        ),
     ] = None,
     weights: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Initial weights.", rich_help_panel=training.TRAINING)
@@ -131,7 +136,8 @@ def train(
     training.report(
         outcome.position,
         {"out": out, "weights": outcome.weights},
-        f"trained on {outcome.position.samples:,} samples in {outcome.position.step:,} steps: {outcome.weights}",
+        f"trained on {counted(outcome.position.samples, 'sample')} in {counted(outcome.position.step, 'step')}: "
+        f"{outcome.weights}",
         as_json=as_json,
         quiet=quiet,
     )
@@ -171,7 +177,7 @@ def _configuration(
             )
         return None if path is None else _read(path)
     if preset not in PRESETS:
-        raise UsageError(f"no training run is called '{preset}'", f"choose from {', '.join(PRESETS)}")
+        raise UsageError(f"no training preset is called '{preset}'", f"choose from {', '.join(PRESETS)}")
     config = PRESETS[preset] if path is None else _read(path)
     if learning_rate is not None:
         changes["optimizer"] = replace(config.optimizer, learning_rate=learning_rate)

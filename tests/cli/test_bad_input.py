@@ -635,7 +635,7 @@ DECODING = (
     Case(
         "59 no preset",
         write_scene,
-        ("no preset is called 'mv-huge'", "mv-tiny"),
+        ("no network is called 'mv-huge'", "mv-tiny"),
         2,
         (*RECONSTRUCT, "--preset", "mv-huge"),
         "reconstruct",

@@ -8,7 +8,7 @@ import torch
 
 from page4d.inference.predictor import NetworkPredictor
 
-GRID = ("benchmark", "--preset", "mv-tiny", "--times", "2,1", "--views", "2", "--sizes", "28x14,28x28")
+GRID = ("benchmark", "--preset", "mv-tiny", "--times", "2,1", "--views", "2", "--size", "28x14,28")
 
 
 def test_every_grid_point_is_measured_predicted_and_drawn(cli, tmp_path: Path):
@@ -43,7 +43,7 @@ def test_running_out_of_memory_is_reported_in_the_table(cli, monkeypatch):
 
 
 def test_invalid_sizes_and_lists_are_refused(cli):
-    refused = cli("benchmark", "--preset", "mv-tiny", "--sizes", "30x28")
+    refused = cli("benchmark", "--preset", "mv-tiny", "--size", "30x28")
     assert refused.code == 2
     assert "images of 30x28 px do not divide into patches of 14 px" in refused.err
     assert cli("benchmark", "--times", "1,x").code == 2

@@ -10,7 +10,7 @@ import torch
 from page4d.models import PRESETS, build_network
 from page4d.weights import save_network
 
-TINY = ("--model", "mv-tiny", "--times", "2", "--views", "3", "--size", "28x42")
+TINY = ("--model", "mv-tiny", "--times", "2", "--views", "3", "--size", "42x28")
 
 STAGES = [
     ("encoding", "1 normalized images", [1, 2, 3, 3, 28, 42], 0),
@@ -119,7 +119,7 @@ def test_a_weights_file_is_profiled_with_its_network(cli, tmp_path) -> None:
     torch.manual_seed(0)
     path = tmp_path / "x.safetensors"
     save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "CC0-1.0", "description": "a test"})
-    ended = cli("inspect-shapes", "--weights", path, "--frames", "2", "--views", "3", "--size", "28x42", "--json")
+    ended = cli("inspect-shapes", "--weights", path, "--frames", "2", "--views", "3", "--size", "42x28", "--json")
     document = json.loads(ended.out)
     assert document["network"] == "x.safetensors"
     assert [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]] == STAGES
@@ -167,7 +167,7 @@ def test_a_network_names_its_encoder(model: str, name: str, cli) -> None:
 
 
 def test_errors_have_two_lines(cli, tmp_path) -> None:
-    assert cli("inspect-shapes", "--model", "x").err.startswith("error: no preset is called 'x'\nhint:  choose from")
+    assert cli("inspect-shapes", "--model", "x").err.startswith("error: no network is called 'x'\nhint:  choose from")
     assert cli("inspect-shapes", "--model", "vggt", "--weights", tmp_path / "x").code == 2
     assert cli("inspect-shapes", "--weights", tmp_path / "x.safetensors").code == 4
     assert "do not divide into patches of 14" in cli("inspect-shapes", "--size", "30").err

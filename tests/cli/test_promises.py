@@ -126,7 +126,7 @@ class TestInterrupt:
         process = start(arguments(scene, out), at=4, action="os.kill(os.getpid(), signal.SIGTERM)")
         returned, _, err = ended(process)
         assert returned == 143
-        assert f"error: interrupted after 3 of {FRAMES} frames\nhint:  continue with --resume\n" in err
+        assert f"error: interrupted after 3 of {FRAMES} instants\nhint:  continue with --resume\n" in err
         assert not parts(out)
         assert json.loads((out / "run.json").read_text())["status"] == "incomplete"
         assert chunked(out, "--resume").code == 0
@@ -138,7 +138,9 @@ class TestInterrupt:
             before_prediction(patched, 6, _interrupt)
             stopped = chunked(out)
         assert stopped.code == 130
-        assert stopped.err.endswith(f"error: interrupted after 5 of {FRAMES} frames\nhint:  continue with --resume\n")
+        assert stopped.err.endswith(
+            f"error: interrupted after 5 of {FRAMES} instants\nhint:  continue with --resume\n"
+        )
         assert chunked(out, "--resume").code == 0
         assert contents(out) == whole
 
@@ -169,7 +171,7 @@ class TestInterrupt:
             patched.setattr("page4d.inference.run.check_disk", stop)
             stopped = chunked(tmp_path / "out")
         assert stopped.code == 143
-        assert f"interrupted after 0 of {FRAMES} frames" in stopped.err
+        assert f"interrupted after 0 of {FRAMES} instants" in stopped.err
         assert chunked(tmp_path / "out", "--resume").code == 0
         assert contents(tmp_path / "out") == whole
 
@@ -471,7 +473,7 @@ class TestDisk:
         monkeypatch.setattr("page4d.export.open3d_files.has_room_for", lambda *_: False)
         ended = chunked(tmp_path / "out")
         assert ended.code == 5
-        assert "disk full (after 0 of 8 frames)" in ended.err
+        assert "disk full (after 0 of 8 instants)" in ended.err
         assert "hint:  free space, then repeat with --resume" in ended.err
         assert not parts(tmp_path)
 
@@ -539,7 +541,7 @@ class TestMemory:
         assert ended.code == 0, ended.err
         assert lengths[0] == 8
         assert max(lengths[1:]) <= 4
-        text = "out of memory with 8 frames per chunk: continuing with 4"
+        text = "out of memory with 8 instants per chunk: continuing with 4"
         assert f"warning: {text}" in ended.err
         record = json.loads((tmp_path / "out" / "run.json").read_text())
         assert text in record["warnings"]
@@ -550,7 +552,7 @@ class TestMemory:
         self.limit(monkeypatch, 0, torch.OutOfMemoryError("no"))
         ended = reconstruct(scene, tmp_path / "out", "--chunk", "4", "--overlap", "1")
         assert ended.code == 7
-        assert "error: out of memory even with 3 frames per chunk at 28 px" in ended.err
+        assert "error: out of memory even with 3 instants per chunk at 28 px" in ended.err
         assert "hint:  try --size" in ended.err
         assert not parts(tmp_path)
 
@@ -569,7 +571,7 @@ class TestMemory:
         monkeypatch.setattr(batches._OpenView, "read", failing)
         ended = chunked(tmp_path / "failing", "--chunk", "8", "--overlap", "1")
         assert ended.code == 0, ended.err
-        assert "out of memory with 8 frames per chunk: continuing with 4" in ended.err
+        assert "out of memory with 8 instants per chunk: continuing with 4" in ended.err
         clouds = [
             {path.name: path.read_bytes() for path in (tmp_path / out / "points").iterdir()}
             for out in ("smaller", "failing")

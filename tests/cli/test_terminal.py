@@ -248,7 +248,7 @@ class TestSynthesize:
         (tmp_path / "notes.txt").write_text("notes")
         ended = cli("synthesize", "--out", tmp_path, *self.OPTIONS)
         assert ended.code == 5
-        assert "contains 1 entries" in ended.err
+        assert "is not empty: it contains 'notes.txt'" in ended.err
         assert cli("synthesize", "--out", tmp_path / "notes.txt", *self.OPTIONS).code == 5
         assert (tmp_path / "notes.txt").read_text() == "notes"
 

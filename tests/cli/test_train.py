@@ -109,7 +109,7 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
     [
         ((), 2, "a run without an end"),
         (("--until-samples", 0), 2, "--until-samples 0"),
-        (("--preset", "huge"), 2, "no training run is called 'huge'"),
+        (("--preset", "huge"), 2, "no training preset is called 'huge'"),
         (("--until-samples", 1, "--model", "huge"), 2, "no network is called 'huge'"),
         (("--until-samples", 1, "--model", "missing.json"), 3, "'missing.json' cannot be read"),
         (("--until-samples", 1, "--precision", "fp8"), 2, "no precision is called 'fp8'"),

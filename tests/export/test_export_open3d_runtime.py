@@ -10,6 +10,7 @@ from page4d.errors import CapabilityError
 from page4d.export.open3d_geometry import open3d_cloud
 from page4d.export.open3d_runtime import SYSTEM_PACKAGES, load_open3d, open3d_or_none, require_open3d
 from page4d.export.ply import PointCloud
+from page4d.installation import pip_install
 
 
 @pytest.fixture(autouse=True)
@@ -30,9 +31,9 @@ FAILURES = [
         "library libEGL.so.1 is missing",
         SYSTEM_PACKAGES,
     ),
-    (ImportError("undefined symbol: x"), "cannot start: undefined symbol", "pip install --force-reinstall open3d"),
-    (ModuleNotFoundError("no open3d", name="open3d"), "is not installed", "pip install open3d"),
-    (ModuleNotFoundError("No module named 'dash'", name="dash"), "package dash is missing", "pip install dash"),
+    (ImportError("bad symbol"), "cannot start: bad symbol", pip_install("--force-reinstall", "open3d")),
+    (ModuleNotFoundError("no open3d", name="open3d"), "is not installed", pip_install("open3d")),
+    (ModuleNotFoundError("No module named 'dash'", name="dash"), "package dash is missing", pip_install("dash")),
 ]
 
 

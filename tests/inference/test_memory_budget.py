@@ -88,10 +88,10 @@ def test_the_default_chunk_is_the_longest_that_fits_up_to_a_maximum(fitting: int
 
 def test_chunks_that_cannot_fit_are_refused_under_a_limit_of_the_user_and_else_a_warning():
     tight = MemoryLimit(num_bytes=2000, is_strict=True)
-    with pytest.raises(MemoryBudgetError, match="chunks of 4 frames of 2 views at 140 px need about") as refused:
+    with pytest.raises(MemoryBudgetError, match="chunks of 4 instants of 2 views at 140 px need about") as refused:
         choose_length(forecast(10.0), tight, None, 4, 100)
     assert refused.value.exit_code == 7
-    with pytest.raises(MemoryBudgetError, match="chunks of 12 frames"):
+    with pytest.raises(MemoryBudgetError, match="chunks of 12 instants"):
         choose_length(forecast(10.0), tight, 12, 4, 100)
     for requested, chosen in ((None, 4), (12, 12)):
         length, (warning,) = choose_length(forecast(10.0), replace(tight, is_strict=False), requested, 4, 100)

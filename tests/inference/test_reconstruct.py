@@ -102,7 +102,7 @@ class StopAt(SilentObserver):
 @pytest.mark.parametrize("instants", [0, 1, 2, 3, 5, 8])
 def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path, finished: Path, instants: int):
     scene, out = uncalibrated(CAPTURE.scene()), tmp_path / "out"
-    with pytest.raises(InterruptedRunError, match=r"after \d of 9 frames") as stopped:
+    with pytest.raises(InterruptedRunError, match=r"after \d of 9 instants") as stopped:
         reconstruct(
             scene, TruthPredictor(CAPTURE, in_random_world), out=out, settings=SETTINGS, observer=StopAt(instants)
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from page4d.choices import Precision
-from page4d.errors import MemoryBudgetError, UsageError
+from page4d.errors import MemoryBudgetError, UsageError, counted
 from page4d.inference.memory_budget import is_out_of_memory
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.config import config_to_json
@@ -124,7 +124,7 @@ def find_resumed(
         stored = read(folder.stable)
     if is_finished(stored.position, budget):
         raise UsageError(
-            f"the run in '{folder.path}' is finished: {stored.position.samples} samples",
+            f"the run in '{folder.path}' is finished: {counted(stored.position.samples, 'sample')}",
             f"give a larger {options} to continue from before the learning rate decay",
         )
     return stored, budget

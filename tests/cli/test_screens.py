@@ -1,0 +1,462 @@
+"""Screens: tables at several widths against golden captures, help, and progress on a terminal."""
+
+import contextlib
+import inspect
+import io
+import os
+import pty
+import re
+import sys
+import termios
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from clips import write_scene, write_video
+from emulator import shown
+from rich.cells import cell_len
+from typer import BadParameter
+
+from page4d.batch.jobs import BatchRecord, SceneOutcome, SceneStatus
+from page4d.benchmark import Measurement
+from page4d.evaluation.comparison import compare
+from page4d.evaluation.evaluate import measure
+from page4d.evaluation.settings import EvaluationSettings
+from page4d.export.diagnostics import AgreementRecord, CameraResidualRecord
+from page4d.inference.network_cost import Cost, Extent
+from page4d.models.config import PRESETS
+from page4d.scene.records import Level, Notice
+from page4d.training.supervised.presets import PRESETS as TRAINING_PRESETS
+from page4d_cli import console, options, progress_display, run_report, tables
+from page4d_cli.app import app, run
+from page4d_cli.commands import benchmark, doctor, evaluate, held_out
+from page4d_cli.commands.doctor import Capability
+from page4d_cli.tables import Cell, Column, print_fields, print_table
+
+GOLDEN = Path(__file__).parent / "golden"
+ROOM = Path(__file__).parents[2] / "samples" / "room"
+WIDTHS = (80, 120)
+COMMANDS = sorted(str(command.name) for command in app.registered_commands)
+
+Screen = Callable[[int | None], None]
+
+
+@pytest.fixture
+def screen(monkeypatch) -> Screen:
+    """Give both streams a terminal of some width, or none."""
+
+    def give(width: int | None) -> None:
+        for module in (console, tables):
+            monkeypatch.setattr(module, "columns_of", lambda _: width)
+
+    return give
+
+
+def masked(text: str) -> str:
+    """Replace sizes, seconds and rates, which depend on the machine."""
+    return re.sub(r"[\d.]+(e[+-]\d+)? (bytes|kB|MB|GB|s|images/s)\b", r"# \2", text)
+
+
+def check_golden(name: str, text: str) -> None:
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("PAGE4D_REGENERATE"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def check_width(text: str, width: int) -> None:
+    """No line exceeds the terminal, and nothing is truncated."""
+    assert "…" not in text
+    assert [line for line in text.splitlines() if cell_len(line) > width] == []
+
+
+ROWS = (
+    ("cam01", Cell("cam01.mp4", informs=False), "h264", "0", "the first of all views"),
+    ("cam02", Cell("cam02.mp4", informs=False), "h264", "0", "-"),
+)
+COLUMNS = (
+    Column("view"),
+    Column("file"),
+    Column("codec"),
+    Column("dropped", usual="0"),
+    Column("remark", wraps=True),
+)
+
+
+class TestTables:
+    def test_columns_without_information_are_left_out_on_a_terminal(self, screen, capsys) -> None:
+        screen(80)
+        print_table(COLUMNS, ROWS, "rig")
+        assert capsys.readouterr().out.splitlines() == [
+            "rig",
+            "view   codec  remark",
+            "-----  -----  ----------------------",
+            "cam01  h264   the first of all views",
+            "cam02  h264   -",
+            "",
+        ]
+
+    def test_one_cell_with_information_keeps_its_column(self, screen, capsys) -> None:
+        screen(80)
+        print_table(COLUMNS, [("cam03", "left.mp4", "h264", "2", ""), *ROWS])
+        assert capsys.readouterr().out.split()[:4] == ["view", "file", "codec", "dropped"]
+
+    def test_elsewhere_all_columns_are_printed_on_one_line_per_row(self, capsys, monkeypatch) -> None:
+        monkeypatch.setenv("COLUMNS", "20")
+        print_table(COLUMNS, ROWS, "rig")
+        out = capsys.readouterr().out
+        assert out.splitlines()[3] == "cam01  cam01.mp4  h264   0        the first of all views"
+        assert "\x1b" not in out
+
+    def test_prose_is_wrapped_before_a_table_is_divided(self, screen, capsys) -> None:
+        screen(32)
+        print_table(COLUMNS, ROWS)
+        assert capsys.readouterr().out.splitlines()[2:4] == ["cam01  h264   the first of all", "              views"]
+
+    def test_a_table_that_does_not_fit_becomes_blocks(self, screen, capsys) -> None:
+        screen(24)
+        print_table(COLUMNS, ["LEFT", *ROWS])
+        assert capsys.readouterr().out.splitlines() == [
+            "LEFT",
+            "cam01",
+            "  codec   h264",
+            "  remark  the first of",
+            "          all views",
+            "cam02",
+            "  codec  h264",
+            "",
+        ]
+
+    @pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 200])
+    def test_names_are_complete_at_any_width(self, width, screen, capsys) -> None:
+        names = ["摄像机一", "[bold]", ":smile:", "x" * 64, "two\nlines\x1b[31m", "Kamera ü", ""]
+        screen(width)
+        print_table([Column("view"), Column("size", True)], [(name, "640x480") for name in names], "名字 [red]")
+        print_fields([("views", ", ".join(names))])
+        out = capsys.readouterr().out
+        for name in ("摄像机一", "[bold]", ":smile:", "x" * 64, "[red]"):
+            assert name in out
+        assert "\x1b[31m" not in out
+
+    def test_wide_characters_take_two_columns(self, screen, capsys) -> None:
+        screen(80)
+        print_table([Column("view"), Column("size")], [("摄像机", "a"), ("cam", "b")])
+        assert capsys.readouterr().out.splitlines()[1:4] == ["------  ----", "摄像机  a", "cam     b"]
+
+    def test_a_table_without_rows_has_its_headings(self, screen, capsys) -> None:
+        screen(80)
+        print_table(COLUMNS, [])
+        assert capsys.readouterr().out.splitlines()[0] == "view"
+
+    def test_the_width_is_that_of_the_terminal_or_of_columns(self, monkeypatch) -> None:
+        first, second = pty.openpty()
+        termios.tcsetwinsize(first, (24, 91))
+        with os.fdopen(second, "w") as terminal, os.fdopen(first):
+            monkeypatch.delenv("COLUMNS", raising=False)
+            assert console.columns_of(terminal) == 91
+            termios.tcsetwinsize(first, (0, 0))
+            assert console.columns_of(terminal) == 80
+            monkeypatch.setenv("COLUMNS", "47")
+            assert console.columns_of(terminal) == 47
+            assert console.columns_of(io.StringIO()) is None
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory):
+    """The evaluation of two instants of the sample, reconstructed from its ground truth."""
+    out, truth = tmp_path_factory.mktemp("screens") / "out", ROOM / "truth"
+    command = ["reconstruct", ROOM, "--out", out, "--frames", "0:2", "--no-preview", "--quiet", "--size", "80"]
+    command += ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
+    assert run([str(word) for word in command]) == 0
+    return measure(compare(out, ROOM), EvaluationSettings(points_per_instant=300))
+
+
+@pytest.fixture
+def rig(tmp_path) -> Path:
+    """Views with offsets, dropped frames and a name that differs from the file."""
+    folder = write_scene(tmp_path / "rig", ["front left", "right"])
+    write_video(folder / "top.mp4", 30, pts=[n if n < 20 else n + 2 for n in range(30)])
+    (folder / "sync.json").write_text('{"right": {"offset_s": 0.083333333, "rate": 1.001}}')
+    (folder / "notes.txt").write_text("notes")
+    return folder
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+class TestGoldenScreens:
+    def check(self, name: str, width: int, text: str, *, fits: bool = True) -> None:
+        if fits:
+            check_width(text, width)
+        check_golden(f"{name}_{width}", text)
+
+    def test_golden_inspect_scene(self, width, screen, cli) -> None:
+        screen(width)
+        self.check("inspect_scene_room", width, cli("inspect-scene", ROOM).out)
+        calibrated = cli("inspect-scene", ROOM, "--calibration", ROOM / "truth" / "cameras.json")
+        self.check("inspect_scene_calibrated", width, calibrated.out)
+
+    def test_golden_inspect_scene_of_a_rig_with_clocks(self, width, screen, rig, cli) -> None:
+        screen(width)
+        self.check("inspect_scene_clocks", width, cli("inspect-scene", rig).out)
+
+    def test_golden_plan(self, width, screen, tmp_path, cli, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        chosen = ("--dry-run", "--size", 56, "--chunk", 8, "--overlap", 2)
+        self.check("plan", width, masked(cli("reconstruct", ROOM, "--out", "out", *chosen).out))
+
+    def test_golden_result(self, width, screen, tmp_path, cli, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        chosen = ("--untrained", "--preset", "mv-tiny", "--size", 28, "--no-preview", "--frames", "0:2")
+        ended = cli("reconstruct", write_scene(tmp_path / "rig"), "--out", "out", *chosen)
+        check_width(ended.err, width)
+        self.check("result", width, masked(ended.out))
+
+    def test_golden_residuals(self, width, screen, capsys) -> None:
+        screen(width)
+        residual = {"rotation_deg": 1.25, "distance": 0.031, "share": 0.02, "focal_percent": -1.5}
+        cameras = [CameraResidualRecord(view=name, **residual) for name in ("cam01", "a longer name", "cam03")]
+        run_report._report_agreement(AgreementRecord(cameras=cameras, at_fault="cam03"), "m")
+        self.check("residuals", width, capsys.readouterr().out)
+
+    def test_golden_batch(self, width, screen, capsys) -> None:
+        screen(width)
+        done = {"seconds": 12.34, "num_times": 24, "num_views": 4, "num_points": 1_234_567, "warnings": ["a", "b"]}
+        scenes = [
+            SceneOutcome(scene="takes/a", out="results/a", status=SceneStatus.COMPLETE, **done),
+            SceneOutcome(
+                scene="takes/b",
+                out="results/b",
+                status=SceneStatus.FAILED,
+                exit_code=3,
+                error="cam01.mp4 breaks off after frame 17 of 90; the recording or copy did not finish",
+            ),
+            SceneOutcome(scene="takes/c", out="results/c", status=SceneStatus.NOT_BEGUN),
+        ]
+        run_report.report_batch(BatchRecord(scenes=scenes))
+        self.check("batch", width, capsys.readouterr().out)
+
+    def test_golden_evaluation(self, width, screen, evaluation, capsys) -> None:
+        screen(width)
+        evaluate._report(evaluation)
+        text = capsys.readouterr().out.replace(evaluation.out, "OUT").replace(evaluation.truth, "TRUTH")
+        self.check("evaluate", width, re.sub(r"\d", "9", text))
+
+    def test_golden_doctor(self, width, screen, capsys) -> None:
+        screen(width)
+        found = [
+            Capability("Python 3.11+", True, "3.11.7", needed=True),
+            Capability(
+                "video (PyAV)", False, "No module named 'av'", "pip install --force-reinstall av", needed=True
+            ),
+            Capability("video decoders", True, "h264, hevc, vp9, av1, prores, mpeg4, mjpeg"),
+            Capability(
+                *("Open3D", False, "Open3D cannot start: system library libEGL.so.1 is missing"),
+                "sudo apt-get install libusb-1.0-0 libegl1 libgl1",
+            ),
+        ]
+        doctor._print(found)
+        doctor._print(found[:1])
+        self.check("doctor", width, capsys.readouterr().out)
+
+    def test_golden_inspect_shapes(self, width, screen, cli) -> None:
+        screen(width)
+        self.check("inspect_shapes", width, cli("inspect-shapes", "--model", "mv-tiny").out)
+
+    def test_golden_benchmark(self, width, screen, capsys) -> None:
+        screen(width)
+        extents = [Extent(times=times, views=4, size=(64, 96)) for times in (1, 16)]
+        found = [Measurement(extent=extents[0], predicted=Cost(5e6, 0.1), actual=Cost(4e6, 0.125))]
+        found += [Measurement(extent=extents[1], predicted=Cost(5e9, 1.5), actual=None)]
+        benchmark._print(found, "mv-demo on cpu")
+        self.check("benchmark", width, capsys.readouterr().out)
+
+    def test_golden_held_out(self, width, screen, capsys) -> None:
+        screen(width)
+        metrics = dict.fromkeys(held_out._COLUMNS, 0.1234) | {"ordering": None}
+        names = ("network", "network, known cameras", "constant depth at the mean of the training set")
+        held_out._print({"arc": dict.fromkeys(names, metrics)}, 1)
+        self.check("held_out", width, capsys.readouterr().out)
+
+
+class TestHelp:
+    @pytest.mark.parametrize("width", [80, 120])
+    @pytest.mark.parametrize("command", ["", *COMMANDS])
+    def test_help_is_complete(self, command, width, monkeypatch, cli) -> None:
+        monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", width)
+        out = cli(*command.split(), "--help").out
+        check_width(out, width)
+        assert "None" not in out
+
+
+class TestOptions:
+    def test_help_and_errors_name_the_same_presets(self, cli, tmp_path) -> None:
+        assert " or ".join(", ".join(PRESETS).rsplit(", ", 1)) == options.NETWORK_PRESETS
+        for command in ("reconstruct", "benchmark", "train", "inspect-shapes"):
+            assert "mv-twins" in " ".join(cli(command, "--help").out.split())
+        ended = cli("reconstruct", ROOM, "--out", tmp_path / "out", "--untrained", "--preset", "demo")
+        assert ended.err == f"error: no network is called 'demo'\nhint:  choose from {', '.join(PRESETS)}\n"
+        ended = cli("train", "--out", tmp_path / "out", "--preset", "mv-demo")
+        names = ", ".join(TRAINING_PRESETS)
+        assert ended.err == f"error: no training preset is called 'mv-demo'\nhint:  choose from {names}\n"
+        assert " or ".join(names.rsplit(", ", 1)) in " ".join(cli("train", "--help").out.replace("│", "").split())
+
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_value_is_complete_in_the_help(self, command, monkeypatch, cli) -> None:
+        monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+        out = cli(command, "--help").out
+        known = next(known for known in app.registered_commands if known.name == command)
+        for parameter in inspect.signature(known.callback).parameters.values():
+            metavar = getattr(parameter.annotation, "__metadata__", [None])[-1].metavar
+            assert metavar is None or metavar in out
+
+    def test_sizes_mean_the_same_everywhere(self) -> None:
+        assert options.parse_size("320x240") == (240, 320)
+        assert options.parse_size("320", square=True) == (320, 320)
+        with pytest.raises(BadParameter, match=r"'320' is not of the form WxH$"):
+            options.parse_size("320")
+        with pytest.raises(BadParameter, match="is not of the form WxH or N"):
+            options.parse_size("x240", square=True)
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class TestPace:
+    def test_the_remaining_time_follows_the_measured_rate(self) -> None:
+        clock = FakeClock()
+        pace = progress_display.Pace(clock)
+        clock.now += 5
+        pace.update(0, 24)
+        assert pace.left is None
+        clock.now += 10
+        pace.update(8, 24)
+        assert (pace.elapsed, pace.left) == (15, 20)
+        clock.now += 4
+        assert pace.left == 16, "it counts down between updates"
+        clock.now += 26
+        pace.update(16, 24)
+        assert pace.left == 20, "a slower chunk raises it"
+        clock.now += 100
+        assert pace.left == 0
+
+    def test_what_an_interrupted_run_did_does_not_count(self) -> None:
+        clock = FakeClock()
+        pace = progress_display.Pace(clock)
+        pace.update(16, 24)
+        clock.now += 10
+        pace.update(20, 24)
+        assert pace.left == 10
+
+
+def read_until_closed(terminal: int) -> Iterator[bytes]:
+    """Yield what is written to a terminal until its other end is closed."""
+    with contextlib.suppress(OSError):
+        while part := os.read(terminal, 4096):
+            yield part
+
+
+class TestProgress:
+    @pytest.fixture
+    def on_terminal(self, monkeypatch) -> Callable[[Callable[[], None], int], str]:
+        """Run a function with a terminal as stderr, and return what it wrote there."""
+
+        def call(body: Callable[[], None], width: int = 80) -> str:
+            first, second = pty.openpty()
+            termios.tcsetwinsize(first, (24, width))
+            for name in ("COLUMNS", "NO_COLOR", "LINES"):
+                monkeypatch.delenv(name, raising=False)
+            parts: list[bytes] = []
+            reader = threading.Thread(target=lambda: parts.extend(read_until_closed(first)))
+            reader.start()
+            with os.fdopen(second, "w", encoding="utf-8") as terminal, monkeypatch.context() as patched:
+                patched.setattr(sys, "stderr", terminal)
+                body()
+            reader.join(timeout=10)
+            os.close(first)
+            return b"".join(parts).decode()
+
+        monkeypatch.setenv("TERM", "xterm-256color")
+        return call
+
+    def run(self) -> None:
+        with progress_display.observed_run(console.Verbosity()) as observer:
+            observer.notice(Notice("the first warning"))
+            observer.progress(0, 2)
+            observer.notice(Notice("a warning of several words that is longer than the line and therefore wrapped"))
+            warnings.warn("a library's warning", stacklevel=1)
+            observer.progress(1, 2)
+            observer.notice(Notice("a step", Level.STEP))
+            observer.progress(2, 2)
+
+    @pytest.mark.filterwarnings("default")
+    def test_warnings_appear_above_the_line(self, on_terminal, monkeypatch) -> None:
+        monkeypatch.setattr(warnings, "showwarning", lambda message, *_: print(message, file=sys.stderr))
+        lines = shown(on_terminal(self.run), 80)
+        assert [line.rstrip() for line in lines[:-1]] == [
+            "warning: the first warning",
+            "warning: a warning of several words that is longer than the line and therefore",
+            "         wrapped",
+            "a library's warning",
+            "a step",
+        ]
+        assert re.fullmatch(r"  reconstruct  ━+  2/2 instants  0:00:0\d", lines[-1])
+
+    def test_nothing_remains_of_a_run_that_did_not_begin(self, on_terminal) -> None:
+        def fail() -> None:
+            with progress_display.observed_run(console.Verbosity()):
+                pass
+
+        text = on_terminal(fail)
+        assert "reconstruct" in text, "a spinner is shown from the beginning"
+        assert shown(text, 80) == []
+
+    def test_quiet_shows_only_warnings(self, on_terminal) -> None:
+        def quiet() -> None:
+            with progress_display.observed_run(console.Verbosity(quiet=True)) as observer:
+                observer.progress(0, 2)
+                observer.notice(Notice("a warning"))
+                observer.progress(2, 2)
+
+        assert shown(on_terminal(quiet), 80) == ["warning: a warning"]
+
+    @pytest.mark.filterwarnings("ignore:a library")
+    @pytest.mark.parametrize("term", ["dumb", "unknown"])
+    def test_a_terminal_without_cursor_gets_plain_lines(self, term, on_terminal, monkeypatch) -> None:
+        monkeypatch.setenv("TERM", term)
+        text = on_terminal(self.run)
+        assert "\x1b[" not in text.replace("\x1b[0m", "").replace("\x1b[33m", "")
+        assert re.search(r"^reconstruct: 2/2 instants, 0:00:0\d\r$", text, re.MULTILINE)
+
+    def test_elsewhere_it_prints_few_plain_lines(self, capsys, monkeypatch) -> None:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        with progress_display.displayed_progress("evaluate", progress_display.count("instant")) as progress:
+            for done in range(101):
+                progress.update(done, 100)
+        assert re.fullmatch(r"evaluate: 100/100 instants, 0:00:0\d\n", capsys.readouterr().err)
+
+    @pytest.mark.parametrize(
+        ("width", "has_label", "has_bar"), [(30, False, False), (45, True, False), (80, True, True)]
+    )
+    def test_a_narrow_line_has_fewer_parts(self, width, has_label, has_bar) -> None:
+        from rich.text import Text
+
+        display = progress_display.ProgressDisplay(
+            "reconstruct", progress_display.count("instant"), quiet=False, on_terminal=False
+        )
+        display._pace.update(0, 24)
+        line = display.line(width, Text("*"), ascii_only=True).plain
+        assert len(line) <= width
+        assert "0/24 instants  0:00:00" in line
+        assert ("reconstruct" in line, "---" in line) == (has_label, has_bar)
+
+    def test_one_instant_is_counted_as_one(self) -> None:
+        assert progress_display.count("instant")(0, 1) == "0/1 instant"
+        assert progress_display.sizes(1_000_000, 4_100_000_000) == "1 MB of 4.1 GB"
