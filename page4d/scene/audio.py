@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -9,6 +10,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
+from page4d.scene.container import is_resource_error, open_container, video_stream
 
 SAMPLE_RATE_HZ = 8000
 MIN_SCORE = 15.0
@@ -74,23 +76,26 @@ def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
     """Decode the first audio track at `SAMPLE_RATE_HZ`; return it with its start time relative to the first frame."""
-    try:
-        parts, start = _decoded(path)
-    except FFmpegError as error:
-        raise InputError(
-            f"the audio track of {path.name} cannot be decoded: {error.strerror}", "use --sync FILE or --sync none"
-        ) from error
+    with open_container(path) as container:
+        try:
+            parts, start = _decoded(container, path)
+        except FFmpegError as error:
+            if is_resource_error(error):
+                raise
+            raise InputError(
+                f"the audio track of {path.name} cannot be decoded: {error.strerror}",
+                "use --sync FILE or --sync none",
+            ) from error
     samples = np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
     return samples - (samples.mean() if len(samples) else 0.0), start
 
 
-def _decoded(path: Path) -> tuple[list[NDArray[np.float32]], float]:
+def _decoded(container: Any, path: Path) -> tuple[list[NDArray[np.float32]], float]:
     parts: list[NDArray[np.float32]] = []
-    with av.open(str(path), options={"protocol_whitelist": "file"}, metadata_errors="replace") as container:
-        stream, video = container.streams.audio[0], container.streams.video[0]
-        resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
-        starts = [float((s.start_time or 0) * (s.time_base or 0)) for s in (stream, video)]
-        for frame in container.decode(stream):
-            parts.extend(block.to_ndarray()[0] for block in resampler.resample(frame))
-        parts.extend(block.to_ndarray()[0] for block in resampler.resample(None))
+    stream, video = container.streams.audio[0], video_stream(container, path)
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
+    starts = [float((s.start_time or 0) * (s.time_base or 0)) for s in (stream, video)]
+    for frame in container.decode(stream):
+        parts.extend(block.to_ndarray()[0] for block in resampler.resample(frame))
+    parts.extend(block.to_ndarray()[0] for block in resampler.resample(None))
     return parts, starts[0] - starts[1]

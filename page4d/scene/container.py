@@ -3,6 +3,8 @@
 Source of container facts: PyAV and FFmpeg documentation, checked against the clips of the tests.
 """
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,9 +14,12 @@ from typing import Any
 import av
 import numpy as np
 from av.error import ExternalError, FFmpegError, InvalidDataError, PatchWelcomeError
+from av.stream import Disposition
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted
+from page4d.scene.completeness import Extent, stated_size
+from page4d.scene.files import check_regular_file
 
 _CONTAINERS = (
     "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ogg,flv,asf,mxf,gif,ivf,m4v,dv,av1,obu,yuv4mpegpipe"
@@ -37,30 +42,54 @@ _SIGNATURES = (
     (b"<!DOCTYPE", "is a web page, not a video"),
     (b"version https://git-lfs", "is a git-lfs pointer, not a video"),
 )
+_INCOMPLETE = "is incomplete (recording or copy did not finish)"
+
+_RESOURCE_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+"""Errors of the machine: too little memory, too many threads or open files."""
+
+_NOT_FOOTAGE = (
+    Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.still_image | Disposition.dependent
+)
+"""Streams that are not footage: cover art, thumbnails, and parts of other streams."""
+
+
+def file_url(path: Path | str) -> str:
+    """Return the name by which FFmpeg opens a file: without the prefix, the part before a colon is a protocol."""
+    return f"file:{os.fspath(path)}"
 
 
 @contextmanager
 def open_container(path: Path) -> Iterator[Any]:
     """Open a video file.
 
+    Errors of the machine, such as too little memory or too many open files, are raised as they are.
+
     Raises:
         InputError: if it is not a video, or FFmpeg fails in the body.
     """
     try:
-        container = av.open(str(path), options=dict(_OPTIONS), metadata_errors="replace")
+        container = av.open(file_url(path), options=dict(_OPTIONS), metadata_errors="replace")
     except FFmpegError as error:
+        if is_resource_error(error):
+            raise
+        check_regular_file(path)  # it may have been removed since
         raise InputError(
             f"{path.name} {_describe_content(path)}", "give a video file, or exclude it with --views"
         ) from error
     with container:
         try:
             yield container
-        except MemoryError:
-            raise
         except FFmpegError as error:
+            if is_resource_error(error):
+                raise
             raise InputError(
                 f"{path.name} cannot be decoded: {error.strerror}", "convert or record it again"
             ) from error
+
+
+def is_resource_error(error: FFmpegError) -> bool:
+    """Return True if the machine failed, not the file."""
+    return error.errno in _RESOURCE_ERRORS
 
 
 def _describe_content(path: Path) -> str:
@@ -70,8 +99,13 @@ def _describe_content(path: Path) -> str:
         if head.startswith(signature):
             return text
     if head[4:8] in (b"ftyp", b"moov", b"mdat", b"free", b"wide"):
-        return "is incomplete (recording or copy did not finish)"
+        return _INCOMPLETE
     return "is not a video (unknown file format)"
+
+
+def video_streams(container: Any) -> list[Any]:
+    """Return the streams that are footage."""
+    return [stream for stream in container.streams.video if not stream.disposition & _NOT_FOOTAGE]
 
 
 def video_stream(container: Any, path: Path) -> Any:
@@ -80,7 +114,11 @@ def video_stream(container: Any, path: Path) -> Any:
     Raises:
         InputError: if there is none or its codec is not supported.
     """
-    streams = [stream for stream in container.streams.video if "attached_pic" not in str(stream.disposition)]
+    streams = video_streams(container)
+    if not streams or streams[0].codec_context is None:
+        stated = stated_size(path, container.format.name)
+        if stated is not None and stated > path.stat().st_size:
+            raise InputError(f"{path.name} {_INCOMPLETE}", "give a video file, or exclude it with --views")
     if not streams:
         raise InputError(f"{path.name} has no video stream", "give a video file, or exclude it with --views")
     stream = streams[0]
@@ -107,7 +145,7 @@ def decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool]
             if size is not None and size != (frame.width, frame.height):
                 at = f"frame {position}" if frame.pts is None else f"{float(frame.pts * stream.time_base):.1f} s"
                 raise InputError(
-                    f"{Path(container.name).name} changes size at {at} "
+                    f"{Path(container.name.removeprefix('file:')).name} changes size at {at} "
                     f"({size[0]}x{size[1]} -> {frame.width}x{frame.height})",
                     "split the recording where its size changes",
                 )
@@ -153,7 +191,8 @@ def scan_for_damage(path: Path) -> DamageScan:
         stream = video_stream(container, path)
         start = float((stream.start_time or 0) * stream.time_base)
         declared = declared_length(container, stream)
-        for packet in container.demux(stream):
+        extent = Extent(path, container, stream)
+        for packet in extent.packets():
             if packet.size:
                 dts.append(packet.dts)
                 last_packet_bad = bool(packet.is_corrupt)
@@ -167,7 +206,8 @@ def scan_for_damage(path: Path) -> DamageScan:
             pts.extend(frame.pts for frame in frames)
             intact.extend(not (frame.is_corrupt or packet.is_corrupt) for frame in frames)
         declared = max(declared - empty_frames(container, dts), 0)
-    ends_early = last_packet_bad or (declared > 0 and len(pts) + bad_packets < declared)
+        is_cut = extent.is_cut()
+    ends_early = last_packet_bad or is_cut or 0 < len(pts) + bad_packets < declared
     return DamageScan(pts, np.array(intact, dtype=bool), bad_packets, first_bad_s, declared or len(pts), ends_early)
 
 
@@ -179,9 +219,8 @@ def damage_error(path: Path) -> InputError:
         return no_intact_frame_error(path)
     hint = f"pass --allow-damaged to use the {counted(num_intact, 'intact frame')}"
     if scan.bad_packets == 0 or scan.ends_early:
-        return InputError(
-            f"{path.name} ends early, after frame {num_intact - 1} of {max(scan.expected, num_intact)}", hint
-        )
+        total = f" of {scan.expected}" if scan.expected > num_intact else ""
+        return InputError(f"{path.name} ends early, after frame {num_intact - 1}{total}", hint)
     at = f" at {scan.first_bad_s:.2f} s" if scan.first_bad_s is not None else ""
     packets, frames = counted(scan.bad_packets, "damaged packet"), counted(int((~scan.intact).sum()), "frame")
     return InputError(f"{path.name} has {packets}{at}, {frames} concealed", hint)

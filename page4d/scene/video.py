@@ -12,6 +12,7 @@ from av.video.reformatter import Colorspace, Interpolation
 from numpy.typing import NDArray
 
 from page4d.scene.container import damage_error, decode_stream, open_container, video_stream
+from page4d.scene.orientation import Orientation
 from page4d.scene.records import Image, Notice
 
 VIDEO_SUFFIXES = frozenset(
@@ -46,7 +47,7 @@ class VideoSource:
     positions: NDArray[np.int64]
     key_pts: NDArray[np.int64]
     is_timed: bool
-    quarter_turns: int
+    orientation: Orientation
     bit_depth: int
     has_audio: bool
     timecode: str | None
@@ -97,7 +98,7 @@ class VideoReader:
         self._frames = self._frames or self._decode(seeked=False)
         for found, frame in self._frames:
             if found == index:
-                return _to_rgb(frame, self._size, self._source.quarter_turns, self._source.bit_depth)
+                return _to_rgb(frame, self._size, self._source.orientation, self._source.bit_depth)
             if found > index:
                 break
         raise damage_error(self._source.path)
@@ -145,9 +146,9 @@ class VideoReader:
                 yield index, frame
 
 
-def _to_rgb(frame: Any, size: tuple[int, int], quarter_turns: int, bit_depth: int) -> Image:
+def _to_rgb(frame: Any, size: tuple[int, int], orientation: Orientation, bit_depth: int) -> Image:
     """Convert and resize in one pass of FFmpeg's scaler; more than 8 bits become 16."""
-    height, width = (size[1], size[0]) if quarter_turns % 2 else size
+    height, width = orientation.size(size)
     untagged = int(frame.colorspace) == _UNSPECIFIED_COLOR and not frame.format.is_rgb
     # Like video players: untagged HD is BT.709, untagged SD is BT.601.
     source = (Colorspace.ITU709 if frame.height >= _HD_HEIGHT_PX else Colorspace.ITU601) if untagged else None
@@ -156,5 +157,4 @@ def _to_rgb(frame: Any, size: tuple[int, int], quarter_turns: int, bit_depth: in
     converted = frame.reformat(
         width=width, height=height, format=layout, src_colorspace=source, interpolation=method | _EXACT_COLOR
     )
-    pixels = converted.to_ndarray()
-    return np.ascontiguousarray(np.rot90(pixels, quarter_turns)) if quarter_turns else pixels
+    return orientation.apply(converted.to_ndarray())

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError
+from page4d.errors import InputError, counted
+from page4d.scene.completeness import Extent
 from page4d.scene.container import (
     damage_error,
     declared_length,
@@ -17,13 +18,17 @@ from page4d.scene.container import (
     open_container,
     scan_for_damage,
     video_stream,
+    video_streams,
 )
 from page4d.scene.files import check_pixels, check_regular_file
-from page4d.scene.records import Level, Notice
+from page4d.scene.orientation import Orientation
+from page4d.scene.records import Notice
+from page4d.scene.timeline import timing
 from page4d.scene.video import VideoSource
+from page4d.scene.video_notices import content_notices, square_pixels, stream_notice, upright
 
-_HDR_TRANSFERS = {16: "PQ", 18: "HLG"}
-_QUARTER_TURN_DEG = 90
+_MIN_RATE, _MAX_RATE = 1e-4, 1e5
+"""Bounds of plausible frame rates, from time lapses to high-speed cameras."""
 
 
 def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = False) -> VideoSource:
@@ -35,28 +40,32 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
     check_regular_file(path)
     header = _read_header(path, max_megapixels)
     first = _first_frame(path)
-    if header.ends_early and not allow_damaged:
+    if (header.ends_early and not allow_damaged) or not header.shown_pts:
         raise damage_error(path)
-    size, turns, pixel_notices = _upright_size(path, first, header.pixel_aspect)
-    notices = (*pixel_notices, *_color_notices(path, first, header.has_alpha))
+    orientation, turn_notices = upright(path.stem, first)
+    # FFmpeg derives the pixel aspect of the stream from the matrix, whether or not that is applied.
+    aspect = header.pixel_aspect if orientation else header.coded_pixel_aspect
+    square, aspect_notices = square_pixels(path.stem, first, aspect)
+    check_pixels(path.name, square[1], square[0], max_megapixels)
+    notices = [*aspect_notices, *turn_notices, *stream_notice(path, header.streams)]
+    notices += content_notices(path.stem, first, header.field_order, has_alpha=header.has_alpha)
     pts, times, is_timed = _frame_times(header)
-    if not is_timed:
-        notices = (*notices, Notice(f"{path.stem}: no time stamps; assuming {header.rate:g} fps"))
+    notices += _timing_notices(path.stem, header, times, is_timed=is_timed)
     source = VideoSource(
         path=path,
         codec=header.codec,
-        size=size,
+        size=(orientation or Orientation()).size(square),
         frame_times=times,
         pts=pts,
         positions=np.arange(len(times), dtype=np.int64),
         key_pts=np.array(header.key_pts, dtype=np.int64),
         is_timed=is_timed,
-        quarter_turns=turns,
+        orientation=orientation or Orientation(),
         bit_depth=first.format.components[0].bits,
         has_audio=header.has_audio,
         timecode=header.timecode,
         tolerates_damage=allow_damaged,
-        notices=notices,
+        notices=tuple(notices),
     )
     return _without_damage(source) if allow_damaged else source
 
@@ -67,7 +76,10 @@ class _Header:
 
     container: str
     codec: str
+    streams: list[tuple[str, int, int]]
     pixel_aspect: float
+    coded_pixel_aspect: float
+    field_order: int
     rate: float
     time_base: float
     shown_pts: list[int | None]
@@ -85,21 +97,23 @@ def _read_header(path: Path, max_megapixels: float) -> _Header:
         context = stream.codec_context
         check_pixels(path.name, context.width, context.height, max_megapixels)
         # Only these fields are kept: the packets of a long recording would not fit into memory.
-        packets = [
-            (p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in container.demux(stream) if p.size
-        ]
+        extent = Extent(path, container, stream)
+        packets = [(p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in extent.packets() if p.size]
         declared = declared_length(container, stream) - empty_frames(container, [packet[1] for packet in packets])
         shown = [(pts, dts, key) for pts, dts, key, discarded, _ in packets if not discarded]
         return _Header(
             container=container.format.name,
             codec=context.name,
+            streams=[_description(stream) for stream in video_streams(container)],
             pixel_aspect=float(stream.sample_aspect_ratio or 1.0),
+            coded_pixel_aspect=float(context.sample_aspect_ratio or 1.0),
+            field_order=int(context.field_order),
             rate=float(stream.guessed_rate or stream.average_rate or 25),
             time_base=float(stream.time_base),
             shown_pts=[pts for pts, _, _ in shown],
             shown_dts=[dts for _, dts, _ in shown],
             key_pts=[pts for pts, _, key in shown if key and pts is not None],
-            ends_early=any(corrupt for *_, corrupt in packets) or 0 < len(packets) < declared,
+            ends_early=any(corrupt for *_, corrupt in packets) or 0 < len(packets) < declared or extent.is_cut(),
             has_audio=bool(container.streams.audio),
             # FFmpeg's native VP8 and VP9 decoders discard alpha silently.
             has_alpha=stream.metadata.get("alpha_mode") == "1",
@@ -115,7 +129,8 @@ def _frame_times(header: _Header) -> tuple[NDArray[np.int64] | None, NDArray[np.
     pts, dts = ([stamp for stamp in given if stamp is not None] for given in (header.shown_pts, header.shown_dts))
     if header.container != "avi" and len(pts) == len(header.shown_pts):
         stamps = np.unique(np.array(pts, dtype=np.int64))
-        return stamps, (stamps - stamps[0]) * header.time_base, True
+        # The difference of two 64-bit stamps needs an unsigned integer.
+        return stamps, (stamps - stamps[0]).view(np.uint64) * header.time_base, True
     if header.container == "avi" and len(set(dts)) == len(header.shown_dts):
         ticks = np.sort(np.array(dts, dtype=np.int64))
         return None, (ticks - ticks[0]) * header.time_base, True
@@ -129,9 +144,11 @@ def _without_damage(source: VideoSource) -> VideoSource:
     if num_intact == 0:
         raise no_intact_frame_error(source.path)
     lost = max(scan.expected, len(source.frame_times)) - num_intact
-    if lost == 0 and num_intact == len(source.frame_times):
+    if lost == 0 and num_intact == len(source.frame_times) and not scan.ends_early:
         return source
-    notice = Notice(f"{source.label} is damaged: {num_intact} intact frames are used, {lost} left out")
+    problem = "is damaged" if lost or not scan.ends_early else "ends early"
+    used = "1 intact frame is used" if num_intact == 1 else f"{num_intact} intact frames are used"
+    notice = Notice(f"{source.label} {problem}: {used}" + (f", {lost} left out" if lost else ""))
     if source.pts is None:
         kept = np.flatnonzero(scan.intact)
     else:
@@ -154,35 +171,24 @@ def _first_frame(path: Path) -> Any:
     raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")
 
 
-def _upright_size(path: Path, frame: Any, pixel_aspect: float) -> tuple[tuple[int, int], int, list[Notice]]:
-    """Return (height, width) with square pixels and upright, the number of quarter turns, and notices."""
+def _timing_notices(name: str, header: _Header, times: NDArray[np.float64], *, is_timed: bool) -> list[Notice]:
+    if not is_timed:
+        return [Notice(f"{name}: no time stamps; assuming {header.rate:g} fps")]
     notices = []
-    height, width = frame.height, frame.width
-    if abs(pixel_aspect - 1) > 1e-3:
-        width = round(width * pixel_aspect)
-        notices.append(
-            Notice(f"{path.stem}: pixels are {pixel_aspect:.4g}:1, frames are resampled to square ({width}x{height})")
-        )
-    turns, remainder = divmod(round(frame.rotation) % 360, _QUARTER_TURN_DEG)
-    if remainder:
-        notices.append(
-            Notice(f"{path.stem}: a rotation of {frame.rotation} degrees is not applied (not a multiple of 90)")
-        )
-    elif turns:
-        clockwise = 360 - turns * _QUARTER_TURN_DEG
-        notices.append(Notice(f"{path.stem}: rotated {clockwise} degrees clockwise", Level.INFO))
-    return ((width, height) if turns % 2 else (height, width)), turns, notices
-
-
-def _color_notices(path: Path, frame: Any, has_alpha: bool) -> list[Notice]:
-    notices = []
-    transfer = _HDR_TRANSFERS.get(int(frame.color_trc))
-    if transfer:
-        notices.append(Notice(f"{path.stem}: HDR ({transfer}); converted to SDR without tone mapping"))
-    layout = frame.format.name
-    if has_alpha or layout.startswith(("yuva", "gbrap", "rgba", "argb", "bgra", "abgr", "ya8", "ya16")):
-        notices.append(Notice(f"{path.stem}: alpha ignored"))
+    repeated = len(header.shown_pts) - len(times)
+    if repeated:
+        text = f"{name}: {counted(repeated, 'frame')} left out, with the time stamp of another frame"
+        notices.append(Notice(text))
+    rate = timing(times).fps
+    if rate and not _MIN_RATE <= rate <= _MAX_RATE:
+        notices.append(Notice(f"{name}: time stamps give {rate:.3g} frames per second, which is implausible"))
     return notices
+
+
+def _description(stream: Any) -> tuple[str, int, int]:
+    """Return the codec, width and height of a stream; PyAV has no context for unknown codecs."""
+    context = stream.codec_context
+    return ("unknown", 0, 0) if context is None else (context.name, context.width, context.height)
 
 
 def _timecode(container: Any, stream: Any) -> str | None:

@@ -136,12 +136,15 @@ def write_counter_clip(path: Path, count: int, *, size: tuple[int, int] = (48, 6
 def set_rotation(path: Path, degrees: int) -> None:
     """Set the clockwise display rotation of an MP4, as phones do."""
     cosine, sine = {90: (0, 1), 180: (-1, 0), 270: (0, -1)}[degrees]
+    set_display_matrix(path, (cosine, sine, -sine, cosine))
+
+
+def set_display_matrix(path: Path, matrix: tuple[float, float, float, float]) -> None:
+    """Set the display matrix a, b, c, d of an MP4: the stored pixel (x, y) is shown at (a x + c y, b x + d y)."""
     content = bytearray(path.read_bytes())
     matrix_at = content.index(b"tkhd") + 44
-    unit = 1 << 16
-    content[matrix_at : matrix_at + 36] = struct.pack(
-        ">9i", cosine * unit, sine * unit, 0, -sine * unit, cosine * unit, 0, 0, 0, 1 << 30
-    )
+    a, b, c, d = (round(value * (1 << 16)) for value in matrix)
+    content[matrix_at : matrix_at + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     path.write_bytes(content)
 
 
