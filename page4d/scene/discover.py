@@ -1,5 +1,6 @@
 """Discovery of the views in a scene folder."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,13 +66,12 @@ def discover(folder: Path) -> Discovery:
                 ignored.append(Notice(f"ignored {entry.name}: {notice.text}", notice.level))
             else:
                 candidates.append(Candidate(name=entry.name if entry.is_dir() else entry.stem, path=entry))
+        if not candidates:
+            raise _no_videos(folder)
     except PermissionError as error:
         raise InputError(
             f"'{error.filename}': permission denied", f"make it readable: chmod u+rx '{error.filename}'"
         ) from error
-    if not candidates:
-        supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
-        raise InputError(f"no videos in '{folder}' (supported: {supported})", _hint_for_loose_images(folder))
     return Discovery(candidates=_distinct(candidates), sync_file=sync_file, ignored=tuple(ignored))
 
 
@@ -137,6 +137,25 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
     if is_calibration_name(entry):
         return Notice(f"possibly a calibration; pass --calibration '{entry}' to use it")
     return None if has_video_suffix else Notice("not a video", Level.INFO)
+
+
+def _no_videos(folder: Path) -> InputError:
+    """Return the error for a folder without views; its hint depends on what the folder contains instead."""
+    inner = {entry: _num_views(entry) for entry in sorted(folder.iterdir()) if _may_contain_views(entry)}
+    best = max(inner, key=lambda entry: inner[entry], default=None)
+    if best is not None and inner[best]:
+        return InputError(f"no videos in '{folder}', but '{best}' has {inner[best]}", f"give the folder '{best}'")
+    supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
+    return InputError(f"no videos in '{folder}' (supported: {supported})", _hint_for_loose_images(folder))
+
+
+def _may_contain_views(entry: Path) -> bool:
+    readable = entry.is_dir() and os.access(entry, os.R_OK | os.X_OK)
+    return readable and not entry.name.startswith(".") and entry.name.lower() not in RESERVED_FOLDERS
+
+
+def _num_views(folder: Path) -> int:
+    return sum(_reason_to_ignore(entry) is None for entry in folder.iterdir())
 
 
 def _hint_for_loose_images(folder: Path) -> str:

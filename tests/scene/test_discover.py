@@ -123,6 +123,15 @@ def test_folders_without_videos_are_refused(tmp_path: Path) -> None:
         discover(tmp_path / "0.png")
 
 
+def test_a_subfolder_with_the_videos_is_named(tmp_path: Path) -> None:
+    touch(tmp_path, "readme.md", "calib/extri.yml", "two/a.mp4", "two/b.mov", "videos/a.mp4", "videos/b/0.png")
+    touch(tmp_path, "videos/c.mkv", "videos/notes.txt", ".trash/x.mp4", "masks/a.mp4", "masks/b.mp4")
+    with pytest.raises(InputError) as caught:
+        discover(tmp_path)
+    assert caught.value.message == f"no videos in '{tmp_path}', but '{tmp_path / 'videos'}' has 3"
+    assert caught.value.hint == f"give the folder '{tmp_path / 'videos'}'"
+
+
 def test_copies_of_a_recording_are_reported(tmp_path: Path) -> None:
     path = write_counter_clip(tmp_path / "a.mp4", 3)
     (tmp_path / "b.mp4").write_bytes(path.read_bytes())
