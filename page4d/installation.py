@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-EXTRAS = {"ray": ("ray>=2.40,<3",), "train": ("tensorboard>=2.14",)}
+EXTRAS = {"ray": ("ray>=2.52,<3",), "train": ("tensorboard>=2.14",)}
 """Packages of each optional part, as in pyproject.toml."""
 
 

@@ -24,8 +24,8 @@ def test_the_extras_are_those_of_the_project():
 def test_the_command_names_the_running_python_and_packages_of_the_index(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/my tools/bin/python")
     command = install_command("ray")
-    assert command == "'/my tools/bin/python' -m pip install 'ray>=2.40,<3'"
-    assert shlex.split(command)[-1] == "ray>=2.40,<3"
+    assert command == "'/my tools/bin/python' -m pip install 'ray>=2.52,<3'"
+    assert shlex.split(command)[-1] == "ray>=2.52,<3"
 
 
 def test_no_document_installs_page4d_from_an_index():
