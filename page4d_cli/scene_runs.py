@@ -54,9 +54,10 @@ def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | No
         if distributed is None:
             record = run_scene(request, job, observer)
         else:
-            from page4d.batch.ray_cluster import cluster_chunks, joined_cluster, parse_distributed
+            from page4d.batch.ray_cluster import cluster_chunks
+            from page4d.batch.ray_connection import joined_cluster, parse_distributed
 
-            with joined_cluster(parse_distributed(distributed)) as ray:
+            with joined_cluster(parse_distributed(distributed), observer.notice) as ray:
                 record = run_scene(request, job, observer, partial(cluster_chunks, ray, request.predictor))
     if show.as_json:
         console.print_json({"out": str(job.out), **record.model_dump(mode="json")})
@@ -157,9 +158,12 @@ def _outcomes(
 
         yield from in_a_process(jobs, partial(_until_stopped, request), _watch(jobs, show))
         return
-    from page4d.batch.ray_cluster import joined_cluster, on_cluster, parse_distributed
+    from page4d.batch.ray_cluster import on_cluster
+    from page4d.batch.ray_connection import joined_cluster, parse_distributed
 
-    with joined_cluster(parse_distributed(distributed)) as ray:
+    with joined_cluster(
+        parse_distributed(distributed), partial(console.print_notice, verbosity=show.verbosity)
+    ) as ray:
         device = request.network.device
         gpu = device.startswith("cuda") or (device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
         for number, outcome in enumerate(on_cluster(ray, jobs, partial(run_scene, request), gpu=gpu), start=1):

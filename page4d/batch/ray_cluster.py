@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
+from page4d.batch.deferred_signals import deferred_signals
 from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_begun, outcome_of
+from page4d.batch.ray_connection import first_line
 from page4d.choices import Preprocess
-from page4d.errors import CapabilityError, InputError, UsageError
+from page4d.errors import CapabilityError, InputError
 from page4d.export.run_record import RunRecord
 from page4d.geometry.pixels import PixelTransform
 from page4d.inference.chunk_plan import Chunk
@@ -29,6 +31,8 @@ from page4d.scene.records import Scene
 
 MakePredictor = Callable[[Scene], Predictor]
 """Builds the predictor of a scene on a worker; can be sent to another process."""
+
+_WAIT_SECONDS = 0.2
 
 _RETRIES = 2
 """Number of times that work is repeated on another worker if one dies."""
@@ -51,47 +55,6 @@ class WorkerResources:
         return max(1, int(number))
 
 
-def parse_distributed(text: str) -> str:
-    """Parse `--distributed ray[://HOST:PORT]` into an address, which is empty for the cluster of this machine.
-
-    Raises:
-        UsageError: if it is anything else.
-    """
-    if text == "ray":
-        return ""
-    if text.startswith("ray://") and len(text) > len("ray://"):
-        return text
-    raise UsageError(f"--distributed '{text}' is not a Ray cluster", "give ray or ray://HOST:PORT")
-
-
-@contextmanager
-def joined_cluster(address: str) -> Iterator[Any]:
-    """Connect to a cluster while the body runs; without an address to one on this machine, started if necessary.
-
-    Raises:
-        CapabilityError: if Ray is not installed or the cluster is not reachable.
-    """
-    try:
-        import ray
-    except ImportError as error:
-        raise CapabilityError("--distributed ray needs Ray", "install it: pip install 'page4d[ray]'") from error
-    connection: dict[str, Any] = {"address": address} if address else {"include_dashboard": False}
-    owned = not ray.is_initialized()
-    if owned:
-        try:
-            ray.init(**connection, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise CapabilityError(
-                f"no Ray cluster {f'at {address}' if address else 'on this machine'}: {_reason(error)}",
-                "start one with `ray start --head`, or check the address",
-            ) from error
-    try:
-        yield ray
-    finally:
-        if owned:
-            ray.shutdown()
-
-
 def on_cluster(ray: Any, jobs: Sequence[SceneJob], work: Work, *, gpu: bool) -> Iterator[SceneOutcome]:
     """Run jobs in parallel and yield their outcomes, in order of completion."""
     resources = WorkerResources(threads=torch.get_num_threads(), gpu=gpu)
@@ -100,15 +63,30 @@ def on_cluster(ray: Any, jobs: Sequence[SceneJob], work: Work, *, gpu: bool) -> 
     pending = {task.remote(job, work, environment): job for job in jobs}
     try:
         while pending:
-            (done, *_), _ = ray.wait(list(pending))
+            done = _next_done(ray, list(pending))
             job = pending.pop(done)
             try:
-                yield ray.get(done)
+                yield _result(ray, done)
             except ray.exceptions.RayError as error:
                 yield _lost(job, error)
     finally:
         for reference in pending:
             ray.cancel(reference)
+
+
+def _next_done(ray: Any, references: list[Any]) -> Any:
+    """Wait until one of several results is there, and return its reference; signals are handled between waits."""
+    while True:
+        with deferred_signals():
+            done, _ = ray.wait(references, num_returns=1, timeout=_WAIT_SECONDS)
+        if done:
+            return done[0]
+
+
+def _result(ray: Any, reference: Any) -> Any:
+    """Return a result that is there, or raise the error of its worker."""
+    with deferred_signals():
+        return ray.get(reference)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +123,17 @@ def _run_job(job: SceneJob, work: Work, environment: _Environment) -> SceneOutco
 
 def _lost(job: SceneJob, error: Exception) -> SceneOutcome:
     """Return the outcome of a job whose workers died."""
-    changes = {
-        "status": SceneStatus.FAILED,
-        "exit_code": 1,
-        "error": f"its workers were lost: {_reason(error)}",
-        "hint": "see the logs of the cluster; --resume continues it",
-    }
+    found = _lost_workers(error)
+    changes = {"status": SceneStatus.FAILED, "exit_code": found.exit_code, "error": found.message, "hint": found.hint}
     return not_begun(job).model_copy(update=changes)
 
 
-def _reason(error: Exception) -> str:
-    """Return the first line of an error."""
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+def _lost_workers(error: Exception) -> CapabilityError:
+    """Return what to report after the last repetition of work whose workers died."""
+    return CapabilityError(
+        f"workers of the cluster died {_RETRIES + 1} times, possibly out of memory: {first_line(error)}",
+        "try a smaller --memory, --chunk or --size; --resume continues the scene",
+    )
 
 
 @contextmanager
@@ -214,13 +190,11 @@ class _ClusterChunks:
         """Return the result of a worker, or raise its error."""
         errors = self._ray.exceptions
         try:
-            return self._ray.get(reference)
+            return _result(self._ray, _next_done(self._ray, [reference]))
         except errors.RayTaskError as error:
             raise error.cause from error
         except errors.RayError as error:
-            raise CapabilityError(
-                f"the workers of the cluster were lost: {_reason(error)}", "continue with --resume"
-            ) from error
+            raise _lost_workers(error) from error
 
     def _cancel_all(self) -> None:
         for reference in self._pending.values():
