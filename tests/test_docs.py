@@ -27,7 +27,7 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _TOOL_OPTIONS = {
     "Slurm": "nodes ntasks ntasks-per-node gpus-per-node nodelist exclude",
-    "Ray": "head port block address",
+    "Ray": "head port block address generate",
     "torchrun": "nproc-per-node",
     "pip": "constraint editable",
     "tools/ablation.py": "samples",
