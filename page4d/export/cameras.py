@@ -17,7 +17,7 @@ from page4d.export.layout import OutputLayout
 from page4d.export.open3d_files import write_trajectory
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.rigid import invert_rigid
-from page4d.geometry.rotation import quaternion_from_matrix, xyzw_from_wxyz
+from page4d.geometry.rotation import quaternion_from_matrix, rotation_defect, xyzw_from_wxyz
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_model import FileModel, format_json, read_model, readable
 from page4d.predictions import Predictions
@@ -171,6 +171,10 @@ def write_open3d_trajectories(layout: OutputLayout, cameras: CaptureCameras) -> 
     ]
 
 
+_ROTATION_TOLERANCE = 1e-3
+"""Largest entry of |R^T R - I| of a pose that is read: poses may have been computed in single precision."""
+
+
 class ViewCameras(FileModel):
     """One view in `cameras.json`: a single matrix where it is constant, else one per instant."""
 
@@ -209,11 +213,14 @@ def read_cameras_json(path: Path) -> CaptureCameras:
             )
         return torch.stack([view for view in views if view is not None], dim=1)
 
+    poses = stacked("world_to_camera", 4)
+    if not bool((rotation_defect(poses[..., :3, :3]) <= _ROTATION_TOLERANCE).all()):
+        raise InputError(f"'{path}': a world_to_camera has no rotation", "restore the file, or run page4d again")
     return CaptureCameras(
         times=torch.tensor(content.times, dtype=torch.float64),
         view_names=tuple(content.views),
         image_sizes=tuple((view.image_size[1], view.image_size[0]) for view in content.views.values()),
-        world_to_camera=stacked("world_to_camera", 4),
+        world_to_camera=poses,
         intrinsics=stacked("intrinsics", 3),
         scale=content.scale,
     )

@@ -15,6 +15,8 @@ from page4d.io.documents import DocumentError, parse_json
 Record = TypeVar("Record")
 
 _RULES = ConfigDict(extra="forbid", allow_inf_nan=False)
+_TOO_LARGE = "a number is beyond all limits"
+_TOO_LARGE_HINT = "give smaller numbers"
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, field))
@@ -36,6 +38,8 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
                 validate(self, **values)
             except ValidationError as error:
                 raise _usage_error(error, name, values) from error
+            except ArithmeticError as error:  # in a rule across fields
+                raise UsageError(f"{name}: {_TOO_LARGE}", _TOO_LARGE_HINT) from error
 
         record.__init__ = initialize
         checked: type[Record] = record
@@ -65,6 +69,8 @@ def config_from_json(
         return adapter.validate_json(text, strict=strict)
     except DocumentError as error:
         raise UsageError(f"{name} configuration: text: {error}", hint) from error
+    except ArithmeticError as error:
+        raise UsageError(f"{name} configuration: {_TOO_LARGE}", hint) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UsageError(f"{name} configuration: {_place(first, content) or 'text'}: {first['msg']}", hint) from error

@@ -147,3 +147,13 @@ def test_missing_and_unreadable_camera_files_are_refused(tmp_path: Path) -> None
     (tmp_path / "cameras.json").write_bytes(b"\xff\xfe{")
     with pytest.raises(InputError, match="cannot be read"):
         read_cameras_json(tmp_path / "cameras.json")
+
+
+def test_poses_that_are_not_rigid_are_refused(tmp_path: Path) -> None:
+    layout = OutputLayout(tmp_path, NAMES)
+    cameras = capture_cameras([made_capture(2)])
+    poses = cameras.world_to_camera.clone()
+    poses[0, 1, 0, 0] = 2.0**63
+    write_capture_cameras(layout, replace(cameras, world_to_camera=poses))
+    with pytest.raises(InputError, match="a world_to_camera has no rotation"):
+        read_cameras_json(layout.cameras)

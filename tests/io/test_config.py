@@ -107,3 +107,20 @@ def test_json_is_strict(text: str, message: str) -> None:
     with pytest.raises(UsageError) as raised:
         config_from_json(ADAPTER, text, "outer", "print a valid one", strict=True)
     assert raised.value.message.startswith(message)
+
+
+def test_numbers_that_overflow_in_a_rule_are_refused() -> None:
+    @config_record("share")
+    class Share:
+        part: float
+        number: int
+
+        def __post_init__(self) -> None:
+            if not self.part * self.number:
+                raise UsageError("share: nothing is left", "")
+
+    with pytest.raises(UsageError, match="share: a number is beyond all limits"):
+        Share(part=0.5, number=10**400)
+    with pytest.raises(UsageError, match="share configuration: a number is beyond all limits") as raised:
+        config_from_json(TypeAdapter(Share), '{"part": 0.5, "number": 1' + "0" * 400 + "}", "share", "correct it")
+    assert raised.value.hint == "correct it"
