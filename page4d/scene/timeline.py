@@ -136,10 +136,11 @@ def _period(times: NDArray[np.float64]) -> float:
 
     It is the mean of the periods near the median; the median itself is biased by time stamps in whole milliseconds.
     """
-    if len(times) < 2:
-        return 1 / 25
     gaps = np.diff(times)
-    median = np.median(gaps)
+    gaps = np.sort(gaps[gaps > 0])  # two times may be equal on a clock with a large offset
+    if len(gaps) == 0:
+        return 1 / 25
+    median = gaps[(len(gaps) - 1) // 2]  # an existing gap: the mean of the middle two may be far from all
     return float(gaps[(gaps >= _DUPLICATED * median) & (gaps <= _DROPPED * median)].mean())
 
 

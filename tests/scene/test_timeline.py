@@ -1,5 +1,7 @@
 """Instants and frame pairs: properties for any rates, offsets and gaps."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -184,3 +186,12 @@ def test_the_nearest_frame_is_found_and_in_a_tie_the_earlier(given_times: list[i
     times = np.sort(np.array(given_times, dtype=np.float64))
     found = nearest_frames(times, np.array(wanted, dtype=np.float64))
     assert found.tolist() == [int(np.abs(times - instant).argmin()) for instant in wanted]
+
+
+@pytest.mark.parametrize("gaps", [[0.03, 5.0], [5.0, 0.03], [0.03, 0.03, 5.0, 7.0], [0.0, 0.03], [0.0]])
+def test_the_frame_rate_is_finite_for_any_pauses(gaps: list[float]) -> None:
+    times = np.cumsum([0.0, *gaps])
+    with warnings.catch_warnings(action="error"):
+        found = timing(times)
+    assert 1 / 5 <= found.fps <= 34
+    assert build_timeline(["a", "b"], [times, times]).indices[0]
