@@ -4,6 +4,7 @@ Source of container facts: PyAV and FFmpeg documentation, checked against the cl
 """
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,8 +45,11 @@ _SIGNATURES = (
 )
 _INCOMPLETE = "is incomplete (recording or copy did not finish)"
 
-_RESOURCE_ERRORS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
-"""Errors of the machine: too little memory, too many threads or open files."""
+_RESOURCE_ERRORS = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+"""Errors of the machine: too many threads or open files."""
+
+_MOST_BYTES = 1 << 31
+"""FFmpeg's limit of one allocation; more than this is requested only for damaged files."""
 
 _NOT_FOOTAGE = (
     Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.still_image | Disposition.dependent
@@ -62,10 +66,9 @@ def file_url(path: Path | str) -> str:
 def open_container(path: Path) -> Iterator[Any]:
     """Open a video file.
 
-    Errors of the machine, such as too little memory or too many open files, are raised as they are.
-
     Raises:
         InputError: if it is not a video, or FFmpeg fails in the body.
+        MemoryError, OSError: if the machine fails, such as with too little memory or too many open files.
     """
     try:
         container = av.open(file_url(path), options=dict(_OPTIONS), metadata_errors="replace")
@@ -89,7 +92,26 @@ def open_container(path: Path) -> Iterator[Any]:
 
 def is_resource_error(error: FFmpegError) -> bool:
     """Return True if the machine failed, not the file."""
-    return error.errno in _RESOURCE_ERRORS
+    return error.errno in _RESOURCE_ERRORS or (error.errno == errno.ENOMEM and memory_is_scarce())
+
+
+def memory_is_scarce() -> bool:
+    """Return True if FFmpeg may fail to allocate memory: its decoders report frames without memory as damaged."""
+    try:
+        mmap.mmap(-1, _MOST_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+    except OSError:
+        return True
+    return False
+
+
+def blame_file(path: Path) -> None:
+    """Check that a file without decodable frames is to blame, not the machine.
+
+    Raises:
+        MemoryError: if memory is scarce.
+    """
+    if memory_is_scarce():
+        raise MemoryError(f"too little memory to decode {path.name}")
 
 
 def _describe_content(path: Path) -> str:
@@ -213,6 +235,7 @@ def scan_for_damage(path: Path) -> DamageScan:
 
 def damage_error(path: Path) -> InputError:
     """Scan a damaged video and return the error that describes the damage."""
+    blame_file(path)
     scan = scan_for_damage(path)
     num_intact = int(scan.intact.sum())
     if num_intact == 0:
@@ -228,4 +251,5 @@ def damage_error(path: Path) -> InputError:
 
 def no_intact_frame_error(path: Path) -> InputError:
     """Return the error for a video without any intact frame."""
+    blame_file(path)
     return InputError(f"{path.name} has no intact frame", "record or copy it again, or exclude it with --views")
