@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from page4d.errors import InputError, counted
 from page4d.scene.completeness import Extent
 from page4d.scene.container import (
+    blame_file,
     damage_error,
     declared_length,
     decode_stream,
@@ -29,6 +30,9 @@ from page4d.scene.video_notices import content_notices, square_pixels, stream_no
 
 _MIN_RATE, _MAX_RATE = 1e-4, 1e5
 """Bounds of plausible frame rates, from time lapses to high-speed cameras."""
+
+_MAX_SPAN_S = 1e9
+"""Upper bound on the duration of a recording: 31 years."""
 
 
 def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = False) -> VideoSource:
@@ -50,6 +54,11 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
     notices = [*aspect_notices, *turn_notices, *stream_notice(path, header.streams)]
     notices += content_notices(path.stem, first, header.field_order, has_alpha=header.has_alpha)
     pts, times, is_timed = _frame_times(header)
+    if times[-1] > _MAX_SPAN_S:
+        raise InputError(
+            f"{path.name} has implausible time stamps: its frames span {times[-1]:.3g} s",
+            "convert or record it again",
+        )
     notices += _timing_notices(path.stem, header, times, is_timed=is_timed)
     source = VideoSource(
         path=path,
@@ -146,6 +155,7 @@ def _without_damage(source: VideoSource) -> VideoSource:
     lost = max(scan.expected, len(source.frame_times)) - num_intact
     if lost == 0 and num_intact == len(source.frame_times) and not scan.ends_early:
         return source
+    blame_file(source.path)
     problem = "is damaged" if lost or not scan.ends_early else "ends early"
     used = "1 intact frame is used" if num_intact == 1 else f"{num_intact} intact frames are used"
     notice = Notice(f"{source.label} {problem}: {used}" + (f", {lost} left out" if lost else ""))
@@ -168,6 +178,7 @@ def _first_frame(path: Path) -> Any:
         for _, frame, _ in decode_stream(container, video_stream(container, path)):
             if frame is not None:
                 return frame
+    blame_file(path)
     raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")
 
 
