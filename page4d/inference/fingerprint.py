@@ -14,6 +14,8 @@ from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import RunState
 from page4d.io.json_model import readable
+from page4d.scene.files import reading_again
+from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
 from page4d.settings import describe_settings, option_name
 
@@ -99,13 +101,14 @@ def files_of(source: Any) -> list[Path]:
 def _source_fingerprint(label: str, files: list[Path]) -> str:
     digest = hashlib.sha256(os.fsencode(label))
     for path in files:
-        size = path.stat().st_size
-        digest.update(os.fsencode(f"{path.name} {size} {path.stat().st_mtime_ns}"))
-        if len(files) == 1:
-            with path.open("rb") as file:
-                digest.update(file.read(_EDGE_BYTES))
-                file.seek(max(size - _EDGE_BYTES, 0))
-                digest.update(file.read(_EDGE_BYTES))
+        with reading_again(path.name if len(files) == 1 else image_name(path)):
+            size = path.stat().st_size
+            digest.update(os.fsencode(f"{path.name} {size} {path.stat().st_mtime_ns}"))
+            if len(files) == 1:
+                with path.open("rb") as file:
+                    digest.update(file.read(_EDGE_BYTES))
+                    file.seek(max(size - _EDGE_BYTES, 0))
+                    digest.update(file.read(_EDGE_BYTES))
     return digest.hexdigest()
 
 

@@ -1,13 +1,21 @@
 """Checks of input files before they are opened, and natural order of file names."""
 
+import errno
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from page4d.errors import InputError
 
 DEFAULT_MAX_MEGAPIXELS = 64.0
+
+RESTORE = "restore it, and continue with --resume"
+"""Hint for an input file that changed during a run."""
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -35,6 +43,30 @@ def check_regular_file(path: Path) -> None:
         raise InputError(f"{path.name}: permission denied", f"make it readable: chmod u+r '{path}'")
     if path.stat().st_size == 0:
         raise InputError(f"{path.name} is empty", "copy or record it again, or exclude it with --views")
+
+
+def is_exhausted(error: Exception) -> bool:
+    """Return whether an error is due to a lack of file handles, threads or memory, not to a file."""
+    # Pillow reports a failed allocation without a number.
+    return isinstance(error, OSError) and (error.errno in _EXHAUSTED or "out of memory" in str(error))
+
+
+@contextmanager
+def reading_again(name: str) -> Iterator[None]:
+    """Read an input file that was there when the run began; `name` is its name in messages.
+
+    Raises:
+        InputError: if it was removed, or can no longer be read.
+        OSError: if the machine has no file handles or memory left.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{name} was removed during the run", RESTORE) from error
+    except OSError as error:
+        if is_exhausted(error):
+            raise
+        raise InputError(f"{name} can no longer be read: {error.strerror or error}", RESTORE) from error
 
 
 def check_pixels(name: str, width: int, height: int, max_megapixels: float) -> None:

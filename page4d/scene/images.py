@@ -2,25 +2,20 @@
 
 import math
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-import cv2
-import imageio.v3 as iio
 import numpy as np
-from imageio.core.request import InitializationError
 from numpy.typing import NDArray
-from PIL import Image as PillowImage
-from PIL import UnidentifiedImageError
-from PIL.TiffImagePlugin import TiffImageFile
 
-from page4d.errors import InputError
-from page4d.scene.files import check_pixels, check_regular_file, natural_key
-from page4d.scene.records import Image
+from page4d.errors import InputError, counted
+from page4d.scene.files import check_pixels, natural_key
+from page4d.scene.image_file import ImageHeader, check_readable, image_name, read_header, read_pixels
+from page4d.scene.records import Image, Notice
 from page4d.scene.resample import resize
 
 IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .bmp .tif .tiff .webp".split())
@@ -29,10 +24,10 @@ IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .bmp .tif .tiff .webp".split())
 _MIN_DENSITY = 0.5
 """Minimum share of images among the frame numbers that they span."""
 
-_PNG_BIT_DEPTH_AT = 24
-_TRANSPOSED_ORIENTATIONS = (5, 6, 7, 8)
-_EXIF_ORIENTATION = 0x0112
-_TIFF_SIZE = (256, 257)
+_UNREAD_SUFFIXES = frozenset(
+    ".gif .heic .heif .avif .jxl .jp2 .jfif .jpe .exr .hdr .pfm .pgm .ppm .tga .dng .cr2 .cr3 .nef .arw".split()
+)
+"""Suffixes of image files that are not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +45,7 @@ class ImageFolderSource:
     numbers: tuple[int, ...] | None = None
     grayscale: bool = False
     background: tuple[int, int, int] | None = None
+    notices: tuple[Notice, ...] = ()
 
     @property
     def label(self) -> str:
@@ -78,33 +74,38 @@ class ImageFolderReader:
         """Yield the images with these indices.
 
         Raises:
-            InputError: if an image is damaged.
+            InputError: if an image is damaged, or was removed or replaced.
         """
+        source = self._source
         for index in indices:
-            source = self._source
-            pixels = _decode(source.files[index], grayscale=source.grayscale, background=source.background)
+            pixels = read_pixels(
+                source.files[index], source.size, grayscale=source.grayscale, background=source.background
+            )
             yield resize(pixels, self._size, nearest=source.grayscale)
 
 
 def probe_image_folder(
-    folder: Path, *, fps: float, max_megapixels: float, grayscale: bool = False
+    folder: Path,
+    *,
+    fps: float,
+    max_megapixels: float,
+    grayscale: bool = False,
+    check: Callable[[str, ImageHeader], None] = check_readable,
 ) -> ImageFolderSource:
     """List the images of a folder in natural order and check their headers; no pixel is decoded.
 
-    The images are `1 / fps` seconds apart. Masks are read with `grayscale`.
+    The images are `1 / fps` seconds apart. Depth maps are read with `grayscale`. `check` may refuse an image by its
+    name and header.
 
     Raises:
         InputError: if a file is not an image, or the images differ in size.
     """
     files = tuple(sorted(image_files(folder), key=lambda file: natural_key(file.name)))
-    sizes = [_header_size(file, max_megapixels) for file in files]
-    common = max(set(sizes), key=sizes.count)
-    for file, size in zip(files, sizes, strict=True):
-        if size != common:
-            raise InputError(
-                f"{folder.name}/{file.name} is {size[1]}x{size[0]}, the others {common[1]}x{common[0]}",
-                "images of a view must have the same size: remove the image or render it again",
-            )
+    headers = [_read_header(file, max_megapixels, check) for file in files]
+    common = Counter(header.size for header in headers).most_common(1)[0][0]
+    for file, header in zip(files, headers, strict=True):
+        if header.size != common:
+            raise _wrong_size(file, header.size, common)
     return ImageFolderSource(
         path=folder,
         files=files,
@@ -113,6 +114,7 @@ def probe_image_folder(
         fps=fps,
         numbers=_frame_numbers(files),
         grayscale=grayscale,
+        notices=tuple(_notices(folder, files, headers)),
     )
 
 
@@ -122,7 +124,8 @@ def time_by_number(
     """Time images by the frame numbers in their names, so that a missing image leaves a gap.
 
     The step of the numbers is the greatest common divisor of all differences. Returns the sources and the start time
-    of each on a common clock in seconds; None if numbers are missing or too sparse to be frame numbers.
+    of each on a common clock in seconds; None if numbers are missing or too sparse to be frame numbers, or if every
+    folder has one image: cameras number their photos independently.
     """
     numbers = [source.numbers or () for source in sources]
     steps = [after - before for of_view in numbers for before, after in pairwise(of_view)]
@@ -130,7 +133,7 @@ def time_by_number(
     last = max(max(of_view, default=0) for of_view in numbers)
     step = math.gcd(*steps) or max(last - first, 1)
     densest = max(len(of_view) for of_view in numbers)
-    if not all(numbers) or densest < _MIN_DENSITY * ((last - first) / step + 1):
+    if not all(numbers) or densest == 1 or densest < _MIN_DENSITY * ((last - first) / step + 1):
         return None
     timed, starts = [], []
     for source, of_view in zip(sources, numbers, strict=True):
@@ -140,92 +143,60 @@ def time_by_number(
     return tuple(timed), tuple(starts)
 
 
-def image_files(folder: Path) -> list[Path]:
+def image_files(folder: Path, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> list[Path]:
     """Return the images directly in a folder, without hidden files."""
-    return [
-        file for file in folder.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".")
-    ]
+    return [file for file in folder.iterdir() if file.suffix.lower() in suffixes and not file.name.startswith(".")]
+
+
+def _read_header(file: Path, max_megapixels: float, check: Callable[[str, ImageHeader], None]) -> ImageHeader:
+    header = read_header(file)
+    height, width = header.size
+    check_pixels(image_name(file), width, height, max_megapixels)
+    check(image_name(file), header)
+    return header
+
+
+def _wrong_size(file: Path, size: tuple[int, int], common: tuple[int, int]) -> InputError:
+    found = f"{image_name(file)} is {size[1]}x{size[0]}, the others {common[1]}x{common[0]}"
+    if size == common[::-1]:
+        return InputError(found, "turn the image like the others, or correct its EXIF orientation")
+    return InputError(found, "images of a view must have the same size: remove the image or render it again")
+
+
+def _notices(folder: Path, files: Sequence[Path], headers: Sequence[ImageHeader]) -> Iterator[Notice]:
+    """Report what is not read from the files of a folder, and numbers that occur twice."""
+    view, total = folder.name, len(files)
+
+    def those(affected: Sequence[Path]) -> str:
+        return f"{len(affected)} of {counted(total, 'image')} (first {affected[0].name})"
+
+    pairs = list(zip(files, headers, strict=True))
+    if damaged := [file for file, header in pairs if header.has_damaged_exif]:
+        yield Notice(f"{view}: damaged EXIF data in {those(damaged)}: read without rotation")
+    if several := [file for file, header in pairs if header.has_more_images]:
+        yield Notice(
+            f"{view}: animation or several pages in {those(several)}: only the first image of a file is used"
+        )
+    if any(header.has_alpha for header in headers):
+        yield Notice(f"{view}: alpha ignored")
+    if unread := sorted(image_files(folder, _UNREAD_SUFFIXES), key=lambda file: natural_key(file.name)):
+        kinds = ", ".join(sorted({file.suffix.lower().lstrip(".") for file in unread}))
+        yield Notice(
+            f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"
+        )
+    first_with: dict[int, Path] = {}
+    for file in files:
+        number = _frame_number(file)
+        if number is not None and first_with.setdefault(number, file) != file:
+            yield Notice(f"{view}: {first_with[number].name} and {file.name} have the same frame number")
+            return
+
+
+def _frame_number(file: Path) -> int | None:
+    match = re.search(r"(\d+)$", file.stem)
+    return int(match[1]) if match else None
 
 
 def _frame_numbers(files: Sequence[Path]) -> tuple[int, ...] | None:
-    matches = [re.search(r"(\d+)$", file.stem) for file in files]
-    numbers = tuple(int(match[1]) for match in matches if match)
-    return numbers if len(numbers) == len(files) == len(set(numbers)) else None
-
-
-def _header_size(file: Path, max_megapixels: float) -> tuple[int, int]:
-    check_regular_file(file)
-    name = f"{file.parent.name}/{file.name}"
-    try:
-        with _without_pixel_limit(), PillowImage.open(file) as image:
-            # Pillow returns the upright size of a TIFF, but the stored size of all other formats.
-            width, height = (
-                (image.tag_v2[tag] for tag in _TIFF_SIZE) if isinstance(image, TiffImageFile) else image.size
-            )
-            check_pixels(name, width, height, max_megapixels)
-            # PngImageFile.getexif would decode the whole image to find EXIF data after the pixels.
-            transposed = PillowImage.Image.getexif(image).get(_EXIF_ORIENTATION) in _TRANSPOSED_ORIENTATIONS
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{name} is not a readable image", "remove it or render it again") from error
-    return (width, height) if transposed else (height, width)
-
-
-@contextmanager
-def _without_pixel_limit() -> Iterator[None]:
-    """Suspend Pillow's pixel limit and warnings: `check_pixels` applies the limit of the user."""
-    limit, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        PillowImage.MAX_IMAGE_PIXELS = limit
-
-
-def _decode(file: Path, *, grayscale: bool, background: tuple[int, int, int] | None) -> Image:
-    """Decode one image completely; a truncated image is an error."""
-    data = file.read_bytes()
-    deep = file.suffix.lower() in (".tif", ".tiff") or (data[1:4] == b"PNG" and data[_PNG_BIT_DEPTH_AT] > 8)
-    try:
-        if deep:
-            return _decode_deep(data, grayscale=grayscale)
-        with _without_pixel_limit(), closing(iio.imopen(data, "r", plugin="pillow")) as image:
-            properties = image.metadata(index=0, exclude_applied=False)
-            blended = background is not None and properties["mode"] == "RGBA"
-            mode = "RGBA" if blended else "L" if grayscale else "RGB"
-            # imageio's own rotation mirrors grayscale images along the wrong axis.
-            pixels = image.read(index=0, mode=mode, rotate=False)
-        if blended:
-            layer = PillowImage.fromarray(pixels)
-            below = PillowImage.new("RGBA", layer.size, background)
-            pixels = np.asarray(PillowImage.alpha_composite(below, layer).convert("L" if grayscale else "RGB"))
-        return _upright(pixels, properties.get("Orientation", 1))
-    except (OSError, SyntaxError, ValueError, EOFError, InitializationError) as error:
-        raise InputError(f"{file.parent.name}/{file.name} is damaged", "copy or render it again") from error
-
-
-def _upright(pixels: Image, orientation: int) -> Image:
-    """Apply an EXIF orientation (1 to 8; others leave the image as it is) to an image [H, W, ...].
-
-    Source: CIPA DC-008 (Exif 2.32), tag 0x0112.
-    """
-    if orientation in _TRANSPOSED_ORIENTATIONS:
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)
-
-
-def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
-    """Decode images of more than 8 bits per channel, which Pillow would reduce to 8."""
-    color = cv2.IMREAD_GRAYSCALE if grayscale else cv2.IMREAD_COLOR
-    logging = cv2.utils.logging
-    level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # suppresses messages on stderr
-    try:
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), color | cv2.IMREAD_ANYDEPTH)
-    finally:
-        logging.setLogLevel(level)
-    if pixels is None or pixels.dtype not in (np.uint8, np.uint16):
-        raise ValueError("not an 8-bit or 16-bit image")
-    return np.ascontiguousarray(pixels if grayscale else pixels[..., ::-1], dtype=pixels.dtype)
+    numbers = [number for file in files if (number := _frame_number(file)) is not None]
+    return tuple(numbers) if len(numbers) == len(files) == len(set(numbers)) else None

@@ -1,0 +1,260 @@
+"""One image file: its header and its pixels. Whatever a decoder raises becomes an error that names the file."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import cv2
+import numpy as np
+from PIL import Image as PillowImage
+from PIL.TiffImagePlugin import TiffImageFile
+
+from page4d.errors import InputError, Page4DError
+from page4d.scene.files import RESTORE, check_regular_file, is_exhausted, reading_again
+from page4d.scene.records import Image
+
+_FORMATS = ("PNG", "JPEG", "BMP", "DIB", "TIFF", "WEBP", "GIF")
+"""Formats of Pillow that are opened, whatever the suffix; some of the others run external programs."""
+
+_PNG_START = re.compile(rb"\x89PNG\r\n\x1a\n.{8}.{8}(?P<bits>.)(?P<color>.)", re.DOTALL)
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PNG_PALETTE = 3
+_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+_TIFF_SUBFILE, _TIFF_BITS, _TIFF_COLOR, _TIFF_CHANNELS, _TIFF_NUMBER_KIND = 254, 258, 262, 277, 339
+_TIFF_PALETTE = 3
+_TIFF_NUMBERS = {1: "", 2: "signed ", 3: "float "}
+_REDUCED = 1
+"""Bit of the tag of a TIFF page that is a smaller copy of another."""
+
+_MAX_PAGES = 16
+"""Maximum number of pages of a TIFF in which a second full-size image is searched."""
+
+_READABLE_BITS = (1, 2, 4, 8, 16)
+_EXIF_ORIENTATION = 0x0112
+_TRANSPOSED_ORIENTATIONS = (5, 6, 7, 8)
+_RENDER_AGAIN = "remove it or render it again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageHeader:
+    """Properties of an image file before decoding; `size` is the (height, width) of the upright image.
+
+    `orientation` is that of EXIF (1 to 8) still to be applied to decoded pixels. `numbers` qualifies pixels that are
+    not unsigned integers, such as "float ".
+    """
+
+    size: tuple[int, int]
+    orientation: int
+    bits: int
+    channels: int
+    numbers: str = ""
+    has_palette: bool = False
+    has_alpha: bool = False
+    has_damaged_exif: bool = False
+    has_more_images: bool = False
+
+    @property
+    def pixel_kind(self) -> str:
+        """Kind of the pixels for messages, such as "8-bit colour"."""
+        color = "palette" if self.has_palette else "grayscale" if self.channels == 1 else "colour"
+        return f"{self.bits}-bit {self.numbers}{color}"
+
+
+def read_header(file: Path) -> ImageHeader:
+    """Read the header of an image file; no pixel is decoded.
+
+    Raises:
+        InputError: if the file is not an image.
+        OSError: if the machine has no file handles or memory left.
+    """
+    check_regular_file(file)
+    name = image_name(file)
+    with file.open("rb") as stream, _decoding(f"{name} is not a readable image", _RENDER_AGAIN):
+        return _header(stream)
+
+
+def read_pixels(
+    file: Path, size: tuple[int, int], *, grayscale: bool = False, background: tuple[int, int, int] | None = None
+) -> Image:
+    """Decode one upright image completely, as RGB [H, W, 3] or grayscale [H, W], 16-bit if the file is.
+
+    `size` is that of its header when it was first read. Alpha is ignored, or blended with `background` (RGB) if the
+    image is RGBA with 8 bits per channel.
+
+    Raises:
+        InputError: if the image is damaged, or was removed or replaced since.
+        OSError: if the machine has no file handles or memory left.
+    """
+    name = image_name(file)
+    with reading_again(name):
+        if file.exists() and not file.is_file():
+            raise InputError(f"{name} is no longer a file", RESTORE)  # reading a pipe would block
+        data = file.read_bytes()
+    with _decoding(f"{name} is damaged", "copy or render it again"):
+        header = _header(io.BytesIO(data))
+        if header.size != size:
+            (height, width), (old_height, old_width) = header.size, size
+            raise InputError(
+                f"{name} changed during the run: it is {width}x{height}, and was {old_width}x{old_height}", RESTORE
+            )
+        pixels = _decode(data, header, grayscale=grayscale, background=background)
+        if pixels.shape[:2] != size:
+            raise ValueError("the decoded image has another size than its header")
+    return pixels
+
+
+def check_readable(name: str, header: ImageHeader) -> None:
+    """Refuse an image whose pixels are not whole numbers of at most 8 or of 16 bits.
+
+    Raises:
+        InputError: naming the kind of its pixels.
+    """
+    if header.bits not in _READABLE_BITS or header.numbers:
+        raise InputError(f"{name} has {header.pixel_kind} pixels", "convert it to 8 or 16 bits per channel")
+
+
+def image_name(file: Path) -> str:
+    """Return the name of an image for messages, with that of its folder."""
+    return f"{file.parent.name}/{file.name}"
+
+
+@contextmanager
+def _decoding(problem: str, hint: str) -> Iterator[None]:
+    """Turn whatever a decoder raises into an InputError, except a lack of memory or file handles.
+
+    Damaged files raise errors of every class. Pillow's pixel limit and warnings are suspended: `check_pixels` applies
+    the limit of the user.
+    """
+    limit, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    except (Page4DError, MemoryError):
+        raise
+    except Exception as error:
+        if is_exhausted(error):
+            raise
+        raise InputError(problem, hint) from error
+    finally:
+        PillowImage.MAX_IMAGE_PIXELS = limit
+
+
+def _header(stream: BinaryIO) -> ImageHeader:
+    start = stream.read(26)
+    stream.seek(0)
+    with PillowImage.open(stream, formats=_FORMATS) as image:
+        orientation, has_damaged_exif = _orientation(image)
+        width, height = image.size
+        header = ImageHeader(
+            size=(width, height) if orientation in _TRANSPOSED_ORIENTATIONS else (height, width),
+            orientation=orientation,
+            bits=8,
+            channels=len(image.getbands()),
+            has_palette=image.mode in ("P", "PA"),
+            has_alpha=image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info,
+            has_damaged_exif=has_damaged_exif,
+        )
+        if isinstance(image, TiffImageFile):
+            tags = image.tag_v2
+            header = replace(
+                header,
+                bits=max(tags.get(_TIFF_BITS, (1,))),
+                channels=tags.get(_TIFF_CHANNELS, 1),
+                numbers=_TIFF_NUMBERS[max(tags.get(_TIFF_NUMBER_KIND, (1,)))],
+                has_palette=tags.get(_TIFF_COLOR) == _TIFF_PALETTE,
+            )
+        elif png := _PNG_START.match(start):
+            color = png["color"][0]
+            header = replace(
+                header, bits=png["bits"][0], channels=_PNG_CHANNELS[color], has_palette=color == _PNG_PALETTE
+            )
+        return replace(header, has_more_images=_has_more_images(image))
+
+
+def _orientation(image: PillowImage.Image) -> tuple[int, bool]:
+    """Return the EXIF orientation still to be applied, and whether the EXIF data are damaged.
+
+    Pillow applies that of a TIFF itself. EXIF data after the pixels of a PNG are ignored, as by browsers:
+    `PngImageFile.getexif` would decode the image to find them.
+    """
+    if isinstance(image, TiffImageFile):
+        return 1, False
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            # The image's own record hides damage that was found when it was opened.
+            exif = PillowImage.Exif()
+            exif.load(image.info.get("exif", b""))
+            other = PillowImage.Image.getexif(image)  # that of XMP or of text in a PNG
+            orientation = exif.get(_EXIF_ORIENTATION, other.get(_EXIF_ORIENTATION))
+    except Exception as error:
+        if isinstance(error, MemoryError) or is_exhausted(error):
+            raise
+        return 1, True
+    if isinstance(orientation, int) and 1 <= orientation <= 8:
+        return orientation, False
+    return 1, orientation is None and bool(caught)
+
+
+def _has_more_images(image: PillowImage.Image) -> bool:
+    """Return whether a file is animated or has more pages; previews in a TIFF or an MPO do not count."""
+    if image.format == "MPO" or not getattr(image, "is_animated", False):
+        return False
+    if not isinstance(image, TiffImageFile):
+        return True
+    try:
+        for page in range(1, _MAX_PAGES):
+            image.seek(page)
+            if not image.tag_v2.get(_TIFF_SUBFILE, 0) & _REDUCED:
+                return True
+    except EOFError:
+        return False
+    return False
+
+
+def _decode(data: bytes, header: ImageHeader, *, grayscale: bool, background: tuple[int, int, int] | None) -> Image:
+    if header.bits > 8:
+        pixels = _decode_deep(data, grayscale=grayscale)
+        return pixels if data[:4] in _TIFF_STARTS else _upright(pixels, header.orientation)
+    kind = "L" if grayscale else "RGB"
+    with PillowImage.open(io.BytesIO(data), formats=_FORMATS) as image:
+        if background is not None and image.mode == "RGBA":
+            below = PillowImage.new("RGBA", image.size, background)
+            pixels = np.asarray(PillowImage.alpha_composite(below, image).convert(kind))
+        else:
+            pixels = np.asarray(image.convert(kind))
+    return _upright(pixels, header.orientation)
+
+
+def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
+    """Decode images of 16 bits per channel, which Pillow would reduce to 8; only a TIFF is turned upright."""
+    color = cv2.IMREAD_GRAYSCALE if grayscale else cv2.IMREAD_COLOR
+    logging = cv2.utils.logging
+    level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # suppresses messages on stderr
+    try:
+        flags = color | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    finally:
+        logging.setLogLevel(level)
+    if pixels is None or pixels.dtype != np.uint16:
+        raise ValueError("not a 16-bit image")
+    return np.ascontiguousarray(pixels if grayscale else pixels[..., ::-1], dtype=pixels.dtype)
+
+
+def _upright(pixels: Image, orientation: int) -> Image:
+    """Apply an EXIF orientation (1 to 8) to an image [H, W, ...].
+
+    Source: CIPA DC-008 (Exif 2.32), tag 0x0112.
+    """
+    if orientation in _TRANSPOSED_ORIENTATIONS:
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)

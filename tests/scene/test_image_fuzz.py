@@ -1,0 +1,215 @@
+"""For any file content, the image reader returns an image or raises a Page4DError, and prints nothing."""
+
+import io
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from page4d.errors import Page4DError
+from page4d.scene.image_file import read_header, read_pixels
+from page4d.scene.images import probe_image_folder
+
+SIZE = (24, 32)
+RANDOM = np.random.default_rng(0)
+PICTURE = RANDOM.integers(0, 256, (*SIZE, 4), dtype=np.uint8)
+HOSTILE = (bytes(4), b"\xff" * 4, b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff", b"\0", b"\x01")
+
+
+def pillow_file(kind: str, mode: str = "RGB", **options: object) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(PICTURE).convert(mode).save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def exif_block() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F], exif[0x9003] = 6, "camera", "2026:11:23 12:00:00"
+    exif.get_ifd(0x8769)[0x9291] = "123"
+    return exif.tobytes()
+
+
+def deep_file(suffix: str) -> bytes:
+    return cv2.imencode(suffix, RANDOM.integers(0, 65536, (*SIZE, 3)).astype(np.uint16))[1].tobytes()
+
+
+def animation(kind: str) -> bytes:
+    return pillow_file(kind, save_all=True, append_images=[Image.fromarray(PICTURE[::-1]).convert("RGB")])
+
+
+VALID = {
+    "png": pillow_file("PNG", exif=exif_block()),
+    "palette.png": pillow_file("PNG", "P", transparency=3),
+    "deep.png": deep_file(".png"),
+    "jpg": pillow_file("JPEG", exif=exif_block()),
+    "cmyk.jpg": pillow_file("JPEG", "CMYK"),
+    "tif": pillow_file("TIFF"),
+    "lzw.tif": pillow_file("TIFF", compression="tiff_lzw"),
+    "deep.tif": deep_file(".tif"),
+    "pages.tif": animation("TIFF"),
+    "webp": pillow_file("WEBP", exif=exif_block()),
+    "moving.webp": animation("WEBP"),
+    "bmp": pillow_file("BMP"),
+    "gif.png": animation("GIF"),
+    "moving.png": animation("PNG"),
+}
+BLOCK = exif_block()
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Return a folder that is reused by all examples of a test."""
+    with tempfile.TemporaryDirectory() as raw:
+        yield Path(raw)
+
+
+def read_or_refuse(file: Path) -> None:
+    outcome: Page4DError | None = None
+    try:
+        header = read_header(file)
+        probe_image_folder(file.parent, fps=30, max_megapixels=1)
+        for grayscale in (False, True):
+            pixels = read_pixels(file, header.size, grayscale=grayscale, background=(255, 255, 255))
+            assert pixels.shape[:2] == header.size
+            assert pixels.ndim == (2 if grayscale else 3)
+            assert pixels.dtype in (np.uint8, np.uint16)
+    except Page4DError as error:
+        outcome = error
+    assert outcome is None or (outcome.exit_code == 3 and outcome.hint)
+
+
+def try_content(folder: Path, name: str, content: bytes) -> None:
+    """Read a file of this content, which is the only one of its folder."""
+    file = folder / f"0.{name.rpartition('.')[2]}"
+    file.write_bytes(content)
+    try:
+        read_or_refuse(file)
+    finally:
+        file.unlink()
+
+
+def mutate(content: bytes, draw: st.DrawFn) -> bytes:
+    """Cut, repeat, overwrite or flip bytes, more often near the header."""
+    longest = max(len(content) - 1, 0)
+    start = draw(st.one_of(st.integers(0, min(200, longest)), st.integers(0, longest)))
+    stop = min(len(content), start + draw(st.integers(1, 40)))
+    kind = draw(st.sampled_from(("cut", "end", "repeat", "overwrite", "overwrite", "flip")))
+    hostile = draw(st.one_of(st.sampled_from(HOSTILE), st.binary(min_size=1, max_size=8)))
+    if kind == "cut":
+        return content[:start] + content[stop:]
+    if kind == "end":
+        return content[:start]
+    if kind == "repeat":
+        return content[:stop] + content[start:]
+    if kind == "overwrite":
+        return content[:start] + hostile + content[start + len(hostile) :]
+    flipped = content[start] ^ (1 << draw(st.integers(0, 7))) if content else 0
+    return content[:start] + bytes([flipped]) + content[start + 1 :]
+
+
+def with_checksums(png: bytes) -> bytes:
+    """Correct the checksums of a PNG, so that damage is not noticed by them."""
+    parts, at = [png[:8]], 8
+    while at + 8 <= len(png):
+        length = int.from_bytes(png[at : at + 4])
+        body = png[at + 4 : at + 8 + length]
+        parts.append(png[at : at + 4] + body + zlib.crc32(body).to_bytes(4))
+        at += 12 + length
+    return b"".join(parts)
+
+
+def arbitrary_content(folder: Path, name: str, content: bytes) -> None:
+    start = VALID[name][: len(content) % 40]
+    try_content(folder, name, content)
+    try_content(folder, name, start + content)
+
+
+def mutated_content(folder: Path, name: str, draws: st.DataObject) -> None:
+    content = VALID[name]
+    for _ in range(draws.draw(st.integers(1, 3))):
+        content = draws.draw(st.composite(lambda draw, content=content: mutate(content, draw))())
+    if content[:4] == b"\x89PNG" and draws.draw(st.booleans()):
+        content = with_checksums(content)
+    try_content(folder, name, content)
+
+
+def mutated_exif(folder: Path, kind: str, draws: st.DataObject) -> None:
+    block = BLOCK
+    if draws.draw(st.booleans()):
+        for _ in range(draws.draw(st.integers(1, 3))):
+            block = draws.draw(st.composite(lambda draw, block=block: mutate(block, draw))())
+    else:
+        block = b"Exif\0\0" + draws.draw(st.sampled_from((b"", b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08")))
+        block += draws.draw(st.binary(max_size=200))
+    try_content(folder, kind, pillow_file({"jpg": "JPEG"}.get(kind, kind), exif=block))
+
+
+NAMES = sorted(VALID)
+QUICK = settings(max_examples=25, deadline=None, database=None, derandomize=True)
+LONG = settings(max_examples=1000, deadline=None, database=None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_valid_files_are_read(name: str, folder: Path) -> None:
+    file = folder / f"0.{name.rpartition('.')[2]}"
+    file.write_bytes(VALID[name])
+    assert read_pixels(file, read_header(file).size).shape[:2] in (SIZE, SIZE[::-1])
+    file.unlink()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@QUICK
+@given(content=st.binary(max_size=300))
+def test_arbitrary_content_is_read_or_refused(name: str, content: bytes, folder: Path) -> None:
+    arbitrary_content(folder, name, content)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@QUICK
+@given(draws=st.data())
+def test_mutated_images_are_read_or_refused(name: str, draws: st.DataObject, folder: Path) -> None:
+    mutated_content(folder, name, draws)
+
+
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
+@QUICK
+@given(draws=st.data())
+def test_mutated_exif_data_are_read_or_refused(kind: str, draws: st.DataObject, folder: Path) -> None:
+    mutated_exif(folder, kind, draws)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", NAMES)
+@LONG
+@given(draws=st.data())
+def test_many_mutated_images_are_read_or_refused(name: str, draws: st.DataObject, folder: Path) -> None:
+    mutated_content(folder, name, draws)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
+@LONG
+@given(draws=st.data())
+def test_many_mutated_exif_data_are_read_or_refused(kind: str, draws: st.DataObject, folder: Path) -> None:
+    mutated_exif(folder, kind, draws)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_images_print_nothing(name: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    content = VALID[name]
+    random = np.random.default_rng(1)
+    for _ in range(60):
+        damaged = bytearray(content)
+        for place in random.integers(8, len(content), 3):
+            damaged[place] = random.integers(0, 256)
+        try_content(folder, name, bytes(damaged[: random.integers(len(content) // 2, len(content) + 1)]))
+    assert capfd.readouterr() == ("", "")
