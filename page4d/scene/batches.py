@@ -20,6 +20,7 @@ from page4d.geometry.time_axis import join_times, slice_times
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import FrameBatch, FrameReader, FrameSource, Image, PairedFrames, Scene, View, ViewCamera
 from page4d.scene.resample import resample, resize, undistortion_map
+from page4d.scene.sidecar_values import depth_levels, marked_pixels
 
 PADDING_RGB = IMAGE_MEAN
 """Colour of the padding, so that normalized padding is zero."""
@@ -262,13 +263,12 @@ class _OpenView:
         return content[self._transform.content_rows, self._transform.content_columns]
 
     def _to_mask(self, pixels: Image) -> Image:
-        flat = pixels if pixels.ndim == 2 else pixels.max(axis=2)
-        marked = (flat > np.iinfo(flat.dtype).max // 2).astype(np.uint8) * 255
+        marked = marked_pixels(pixels).astype(np.uint8) * 255
         return resize(self._undistorted_map(marked), self._transform.content_size) / np.float32(255)
 
     def _to_depth(self, pixels: Image) -> Image:
         """Sample the nearest measurement: interpolation across a depth edge would create flying pixels."""
-        flat = (pixels if pixels.ndim == 2 else pixels[..., 0]).astype(np.float32) / self._scene.depth_levels
+        flat = depth_levels(pixels).astype(np.float32) / self._scene.depth_levels
         return resize(self._undistorted_map(flat), self._transform.content_size, nearest=True)
 
     def _undistorted_map(self, flat: Image) -> Image:

@@ -12,7 +12,8 @@ from page4d.scene.calibration.read import read_calibration
 from page4d.scene.discover import Candidate, discover, select_views
 from page4d.scene.images import ImageFolderSource, probe_image_folder, time_by_number
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
-from page4d.scene.sidecars import find_sidecars
+from page4d.scene.sidecar_values import check_depth, check_masks
+from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
 from page4d.scene.sync import synchronise
 from page4d.scene.timeline import build_timeline
 from page4d.scene.video import VideoSource
@@ -80,7 +81,7 @@ def _open_sources(
                     candidate.path, max_megapixels=options.max_megapixels, allow_damaged=options.allow_damaged
                 )
             )
-    notices = [notice for source in sources if isinstance(source, VideoSource) for notice in source.notices]
+    notices = [notice for source in sources for notice in notices_of(source)]
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
     offsets = None
@@ -165,11 +166,13 @@ def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice
 
 def _with_sidecars(scene: Scene, options: SceneOptions) -> Scene:
     if options.masks is not None:
-        masks, notices = find_sidecars("masks", options.masks, scene.views, options.max_megapixels)
+        masks, notices = find_sidecars(MASKS, options.masks, scene.views, options.max_megapixels)
         views = tuple(replace(view, mask=mask) for view, mask in zip(scene.views, masks, strict=True))
         scene = replace(scene, views=views, notices=(*scene.notices, *notices))
+        scene = replace(scene, notices=(*scene.notices, *check_masks(scene)))
     if options.depth is not None:
-        depths, notices = find_sidecars("depth maps", options.depth, scene.views, options.max_megapixels)
+        depths, notices = find_sidecars(DEPTH_MAPS, options.depth, scene.views, options.max_megapixels)
         views = tuple(replace(view, depth=depth) for view, depth in zip(scene.views, depths, strict=True))
         scene = replace(scene, views=views, notices=(*scene.notices, *notices))
+        scene = replace(scene, notices=(*scene.notices, *check_depth(scene)))
     return scene

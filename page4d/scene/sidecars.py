@@ -7,14 +7,24 @@ from pathlib import Path
 import numpy as np
 
 from page4d.errors import InputError, UsageError, listed
+from page4d.scene.container import open_container, video_stream
+from page4d.scene.files import reading_again
+from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
 from page4d.scene.timeline import PAIRING_SLACK, nearest_frames
 from page4d.scene.video import VIDEO_SUFFIXES, VideoSource
 from page4d.scene.video_probe import probe_video
 
+MASKS, DEPTH_MAPS = "masks", "depth maps"
+"""Names of the two kinds of sidecars in messages."""
+
 _ASPECT_TOLERANCE = 0.02
 """Relative difference of the aspect ratios of frames and sidecars."""
+
+_DEPTH_BITS = 16
+_DEPTH_HINT = "give depth as 16-bit grayscale PNG or TIFF, or as lossless gray16 video such as FFV1 in MKV"
+_DEPTH_LAYOUTS = ("gray16le", "gray16be")
 
 
 def find_sidecars(
@@ -22,35 +32,56 @@ def find_sidecars(
 ) -> tuple[tuple[PairedFrames | None, ...], tuple[Notice, ...]]:
     """Find `<view>/*.png` or `<view>.mp4` for every view; None, and a notice, for views without either.
 
-    `kind` is their name in messages, such as "masks".
+    `kind` is MASKS or DEPTH_MAPS.
 
     Raises:
-        UsageError: if the folder does not exist or contains no sequence of any view.
-        InputError: if a sequence cannot be paired with the frames of its view.
+        UsageError: if the folder does not exist, contains no sequence of any view, or is that of the views.
+        InputError: if a sequence cannot be paired with the frames of its view, or is not exact depth.
     """
     if not folder.is_dir():
-        raise UsageError(f"{kind} folder '{folder}' does not exist", "give a folder with a video or folder per view")
+        found = "is a file" if folder.is_file() else "does not exist"
+        raise UsageError(f"{kind} folder '{folder}' {found}", "give a folder with a video or folder per view")
     paired = tuple(_find_sidecar(kind, folder, view, max_megapixels) for view in views)
     missing = [view.name for view, frames in zip(views, paired, strict=True) if frames is None]
     if len(missing) == len(views):
         raise UsageError(
             f"no {kind} in '{folder}' for {listed(missing)}", f"name them {missing[0]}/ or {missing[0]}.mp4"
         )
-    return paired, (Notice(f"no {kind} for {listed(missing)}"),) if missing else ()
+    notices = [
+        Notice(f"{kind}: {notice.text}", notice.level)
+        for frames in paired
+        if frames is not None
+        for notice in notices_of(frames.frames)
+    ]
+    return paired, (*([Notice(f"no {kind} for {listed(missing)}")] if missing else ()), *notices)
+
+
+def notices_of(source: FrameSource) -> tuple[Notice, ...]:
+    """Return the notices of a video or image folder; other sources have none."""
+    return source.notices if isinstance(source, VideoSource | ImageFolderSource) else ()
 
 
 def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) -> PairedFrames | None:
-    image_folder = folder / view.name
-    if image_folder.is_dir() and image_files(image_folder):
-        images = probe_image_folder(image_folder, fps=1.0, max_megapixels=max_megapixels, grayscale=True)
+    path = _sidecar_path(folder, view)
+    if path is None:
+        return None
+    if path.resolve() == getattr(view.source, "path", path.parent).resolve():
+        raise UsageError(f"{kind} folder '{folder}' holds the views themselves", f"give the folder of the {kind}")
+    if path.is_dir():
+        is_depth = kind == DEPTH_MAPS
+        images = probe_image_folder(
+            path,
+            fps=1.0,
+            max_megapixels=max_megapixels,
+            grayscale=is_depth,
+            check=_check_depth_image if is_depth else check_readable,
+        )
         frames: FrameSource = images
         indices = _pair_images(kind, images, view)
     else:
-        pattern = f"{glob.escape(view.name)}.*"
-        videos = sorted(file for file in folder.glob(pattern) if file.suffix.lower() in VIDEO_SUFFIXES)
-        if not videos:
-            return None
-        frames = probe_video(videos[0], max_megapixels=max_megapixels)
+        frames = probe_video(path, max_megapixels=max_megapixels)
+        if kind == DEPTH_MAPS:
+            _check_depth_video(path)
         indices = _pair_by_time(kind, frames, view)
     (height, width), (map_height, map_width) = view.source.size, frames.size
     if abs(map_width / map_height / (width / height) - 1) > _ASPECT_TOLERANCE:
@@ -59,6 +90,38 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
             "provide them for the whole upright frame, at any scale",
         )
     return PairedFrames(frames=frames, indices=indices)
+
+
+def _sidecar_path(folder: Path, view: View) -> Path | None:
+    """Return the image folder or the video of a view.
+
+    Raises:
+        InputError: if there are several.
+    """
+    images = folder / view.name
+    with reading_again(f"'{folder}'"):
+        videos = sorted(
+            file for file in folder.glob(f"{glob.escape(view.name)}.*") if file.suffix.lower() in VIDEO_SUFFIXES
+        )
+        found = [*([images] if images.is_dir() and image_files(images) else ()), *videos]
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise InputError(f"'{folder}' holds {len(found)} sequences for {view.name}: {names}", "keep one of them")
+    return found[0] if found else None
+
+
+def _check_depth_image(name: str, header: ImageHeader) -> None:
+    if header.bits != _DEPTH_BITS or header.channels != 1 or header.has_palette or header.numbers:
+        raise InputError(f"{name} has {header.pixel_kind} pixels, which are not measured depth", _DEPTH_HINT)
+
+
+def _check_depth_video(path: Path) -> None:
+    with open_container(path) as container:
+        context = video_stream(container, path).codec_context
+        if context.pix_fmt not in _DEPTH_LAYOUTS:
+            raise InputError(f"{path.name} has {context.pix_fmt} pixels, which are not measured depth", _DEPTH_HINT)
+        if context.codec.lossy or not context.codec.lossless:
+            raise InputError(f"{path.name} is compressed by {context.name}, which can change depth", _DEPTH_HINT)
 
 
 def _pair_by_time(kind: str, video: FrameSource, view: View) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from clip_writers import (
+    Pixels,
     counter_clip,
     counter_image,
     read_counter,
@@ -16,12 +17,13 @@ from clip_writers import (
     write_sync,
     write_video,
 )
+from PIL import Image
 
 from page4d.choices import MaskMeaning
 from page4d.errors import InputError, UsageError
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.records import FrameBatch, Level, Scene
 
 
 def read(scene: Scene, long_side: int = 64) -> FrameBatch:
@@ -158,9 +160,182 @@ def test_sidecars_that_do_not_match_their_view_are_refused(rig: Path, tmp_path: 
         open_scene(rig, masks=tmp_path / "m")
 
 
-def test_depth_of_more_than_sixteen_bits_is_refused(rig: Path, tmp_path: Path) -> None:
+DEPTH_HINT = "give depth as 16-bit grayscale PNG or TIFF, or as lossless gray16 video such as FFV1 in MKV"
+LEVELS = np.random.default_rng(0).integers(0, 65536, (12, 48, 64)).astype(np.uint16)
+
+
+def save_depth(folder: Path, images: dict[str, Image.Image]) -> None:
+    folder.mkdir(parents=True)
+    for name, image in images.items():
+        image.save(folder / name)
+
+
+INEXACT_IMAGES = {
+    "8-bit grayscale": lambda: Image.fromarray(np.ones((48, 64), np.uint8)),
+    "8-bit colour": lambda: Image.fromarray(np.ones((48, 64, 3), np.uint8)),
+    "8-bit palette": lambda: Image.fromarray(np.ones((48, 64), np.uint8)).convert("P"),
+    "32-bit float grayscale": lambda: Image.fromarray(np.ones((48, 64), np.float32)),
+    "32-bit signed grayscale": lambda: Image.fromarray(np.ones((48, 64), np.int32)),
+}
+
+
+INEXACT_FILES = [(kind, "tif") for kind in INEXACT_IMAGES] + [
+    ("8-bit grayscale", "png"),
+    ("8-bit colour", "png"),
+    ("8-bit palette", "png"),
+    ("8-bit grayscale", "jpg"),
+    ("8-bit colour", "jpg"),
+]
+
+
+@pytest.mark.parametrize(("kind", "suffix"), INEXACT_FILES)
+def test_images_that_are_not_exact_depth_are_refused(kind: str, suffix: str, rig: Path, tmp_path: Path) -> None:
+    image = INEXACT_IMAGES[kind]()
+    save_depth(tmp_path / "d" / "a", {f"{n}.{suffix}": image for n in range(12)})
+    with pytest.raises(InputError, match=rf"a/0\.{suffix} has {kind} pixels, which are not measured depth") as failed:
+        open_scene(rig, depth=tmp_path / "d")
+    assert failed.value.hint == DEPTH_HINT
+
+
+def test_sixteen_bit_colour_is_not_depth(rig: Path, tmp_path: Path) -> None:
     (tmp_path / "d" / "a").mkdir(parents=True)
+    for number, one in enumerate(LEVELS):
+        cv2.imwrite(str(tmp_path / "d" / "a" / f"{number}.png"), np.dstack([one] * 3))
+    with pytest.raises(InputError, match=r"a/0\.png has 16-bit colour pixels, which are not measured depth"):
+        open_scene(rig, depth=tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("codec", "layout", "message"),
+    [
+        ("libx264", "yuv420p", "has yuv420p pixels, which are not measured depth"),
+        ("libx264", "yuv420p10le", "has yuv420p10le pixels"),
+        ("ffv1", "gray", "has gray pixels"),
+        ("ffv1", "gray12le", "has gray12le pixels"),
+        ("jpeg2000", "gray16le", "is compressed by jpeg2000, which can change depth"),
+    ],
+)
+def test_videos_that_are_not_exact_depth_are_refused(
+    codec: str, layout: str, message: str, rig: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    write_video(tmp_path / "d" / "a.mkv", LEVELS, codec=codec, pixel_format=layout, given_as="gray16le")
+    with pytest.raises(InputError, match=rf"a\.mkv {message}") as failed:
+        open_scene(rig, depth=tmp_path / "d")
+    assert failed.value.hint == DEPTH_HINT
+
+
+@pytest.mark.parametrize(("codec", "name"), [("ffv1", "{}.mkv"), ("png", "{}.mov")])
+def test_lossless_video_of_depth_is_exact(codec: str, name: str, rig: Path, tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    layout = "gray16le" if codec == "ffv1" else "gray16be"
+    for view in "ab":
+        path = tmp_path / "d" / name.format(view)
+        write_video(path, LEVELS, codec=codec, pixel_format=layout, given_as="gray16le")
+    batch = read(open_scene(rig, depth=tmp_path / "d", depth_levels=1))
+    assert batch.depth is not None
+    np.testing.assert_array_equal(batch.depth[0, :, 0].numpy(), LEVELS[3:].astype(np.float32))
+
+
+def test_the_views_themselves_and_two_sequences_for_a_view_are_refused(rig: Path, tmp_path: Path) -> None:
+    for options in ({"masks": rig}, {"depth": rig}):
+        with pytest.raises(UsageError, match=r"folder '.*' holds the views themselves"):
+            open_scene(rig, **options)
+    write_masks(tmp_path / "m", "images")
+    write_video(tmp_path / "m" / "a.mp4", counter_clip(range(12)))
+    with pytest.raises(InputError, match=r"holds 2 sequences for a: a, a\.mp4"):
+        open_scene(rig, masks=tmp_path / "m")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UsageError, match="is a file"):
+        open_scene(rig, masks=tmp_path / "file")
+
+
+HALF = counter_image(0b1111)[..., 0]
+FLAT = {value: np.full((48, 64), value, np.uint8) for value in (0, 1, 255)}
+
+
+def with_masks(rig: Path, folder: Path, a: Pixels, b: Pixels, meaning: MaskMeaning) -> Scene:
+    for view, mask in (("a", a), ("b", b)):
+        write_images(folder / view, {f"{n}.png": mask for n in range(12)})
+    return open_scene(rig, masks=folder, mask_meaning=meaning)
+
+
+def warnings_of(scene: Scene) -> list[str]:
+    return [notice.text for notice in scene.notices if notice.level is Level.WARNING and "checked" in notice.text]
+
+
+@pytest.mark.parametrize(
+    ("meaning", "value"), [(MaskMeaning.IGNORE, 255), (MaskMeaning.KEEP, 0), (MaskMeaning.KEEP, 1)]
+)
+def test_masks_that_leave_no_pixel_are_refused(meaning: MaskMeaning, value: int, rig: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the masks leave no pixel of any frame") as failed:
+        with_masks(rig, tmp_path / "m", FLAT[value], FLAT[value], meaning)
+    assert (failed.value.exit_code, f"--mask-meaning {meaning}" in failed.value.hint) == (3, True)
+
+
+def test_one_pixel_left_in_one_frame_that_is_not_sampled_suffices(rig: Path, tmp_path: Path) -> None:
+    write_images(tmp_path / "m" / "b", {f"{n}.png": FLAT[255] for n in range(12)})
+    write_images(tmp_path / "m" / "a", {f"{n}.png": FLAT[255] for n in range(12)})
+    left = FLAT[255].copy()
+    left[5, 7] = 0
+    write_images(tmp_path / "m" / "b", {"5.png": left})
+    scene = open_scene(rig, masks=tmp_path / "m", mask_meaning=MaskMeaning.IGNORE)
+    assert read(scene).valid.sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("meaning", "value", "text"),
+    [
+        (MaskMeaning.IGNORE, 255, "every pixel is marked, everything is left out (--mask-meaning ignore)"),
+        (MaskMeaning.DYNAMIC, 255, "every pixel is marked, everything moves (--mask-meaning dynamic)"),
+        (MaskMeaning.KEEP, 255, "every pixel is marked, nothing is left out (--mask-meaning keep)"),
+        (MaskMeaning.IGNORE, 1, "no pixel is marked; the brightest value is 1, marked are those above 127"),
+        (MaskMeaning.KEEP, 0, "no pixel is marked; the brightest value is 0, marked are those above 127"),
+    ],
+)
+def test_masks_of_one_value_are_reported(
+    meaning: MaskMeaning, value: int, text: str, rig: Path, tmp_path: Path
+) -> None:
+    scene = with_masks(rig, tmp_path / "m", FLAT[value], HALF, meaning)
+    assert warnings_of(scene) == [f"masks of a (8 checked): {text}"]
+
+
+def test_masks_that_mark_nothing_are_reported_if_those_of_no_view_do(rig: Path, tmp_path: Path) -> None:
+    assert warnings_of(with_masks(rig, tmp_path / "m", FLAT[0], HALF, MaskMeaning.IGNORE)) == []
+    assert len(warnings_of(with_masks(rig, tmp_path / "m", FLAT[0], FLAT[0], MaskMeaning.IGNORE))) == 2
+
+
+def test_a_film_given_as_masks_is_reported(rig: Path, tmp_path: Path) -> None:
+    gray = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
+    assert warnings_of(with_masks(rig, tmp_path / "m", HALF, gray, MaskMeaning.IGNORE)) == [
+        "masks of b (8 checked): 75% of the pixels are neither black nor white; are they masks?"
+    ]
+
+
+def test_masks_of_any_colour_mark_pixels(rig: Path, tmp_path: Path) -> None:
+    red = np.stack([HALF // 255 * 200, HALF * 0, HALF * 0], axis=-1)
+    palette = Image.fromarray(HALF // 255).convert("P")
+    palette.putpalette([0, 0, 0, 128, 0, 0])
     for n in range(12):
-        cv2.imwrite(str(tmp_path / "d" / "a" / f"{n}.tif"), np.ones((48, 64), np.float32))
-    with pytest.raises(InputError, match=r"a/3\.tif"):
-        read(open_scene(rig, depth=tmp_path / "d"))
+        write_images(tmp_path / "m" / "a", {f"{n}.png": red})
+        (tmp_path / "m" / "b").mkdir(exist_ok=True)
+        palette.save(tmp_path / "m" / "b" / f"{n}.png")
+    batch = read(open_scene(rig, masks=tmp_path / "m"))
+    assert batch.dynamic is not None
+    assert (batch.dynamic == torch.from_numpy(HALF / 255)).all()
+
+
+@pytest.mark.parametrize("value", [0, 65535])
+def test_depth_without_a_reading_is_refused_in_all_views_and_reported_in_one(
+    value: int, rig: Path, tmp_path: Path
+) -> None:
+    flat = np.full((48, 64), value, np.uint16)
+    for view in "ab":
+        write_images(tmp_path / "d" / view, {f"{n}.png": flat for n in range(12)})
+    with pytest.raises(InputError, match="no depth map has a reading: all values are 0 or 65535"):
+        open_scene(rig, depth=tmp_path / "d")
+    write_images(tmp_path / "d" / "b", {f"{n}.png": LEVELS[n] for n in range(12)})
+    found = "0" if value == 0 else "65535 or 0"
+    assert warnings_of(open_scene(rig, depth=tmp_path / "d")) == [
+        f"depth maps of a (8 checked): all values are {found}"
+    ]

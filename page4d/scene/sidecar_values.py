@@ -1,0 +1,178 @@
+"""Values of masks and measured depth, and the check that they leave something to reconstruct."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.choices import MaskMeaning
+from page4d.conventions import Scale
+from page4d.errors import InputError
+from page4d.scene.records import Image, Level, Notice, PairedFrames, Scene, View
+
+DEEPEST_LEVEL = 65535
+
+_MAX_SAMPLES = 8
+_SAMPLED_INSTANTS = 1000
+"""Samples are spread over this many instants: decoding a whole video for its last frame would take too long."""
+
+_NEARLY = 0.125
+_MAX_GRAY_SHARE = 0.3
+"""Maximum share of doubtful pixels: masks with soft edges have few."""
+
+_IF_ALL_ARE_MARKED = {
+    MaskMeaning.DYNAMIC: "everything moves",
+    MaskMeaning.IGNORE: "everything is left out",
+    MaskMeaning.KEEP: "nothing is left out",
+}
+
+_PLAUSIBLE_DEPTH_M = (0.01, 1000.0)
+
+
+def marked_pixels(mask: Image) -> NDArray[np.bool_]:
+    """Return the pixels [H, W] of a mask [H, W] or [H, W, 3] that exceed half of the maximum in any channel."""
+    return _brightness(mask) > np.iinfo(mask.dtype).max // 2
+
+
+def depth_levels(depth: Image) -> Image:
+    """Return the levels [H, W] of a depth map [H, W], or [H, W, 3] with equal channels; 0 is unknown."""
+    return depth if depth.ndim == 2 else depth[..., 0]
+
+
+def _brightness(mask: Image) -> Image:
+    return mask if mask.ndim == 2 else np.asarray(mask.max(axis=2))
+
+
+def check_masks(scene: Scene) -> tuple[Notice, ...]:
+    """Sample the masks of all views and report masks without effect or without a pixel left.
+
+    Raises:
+        InputError: if the masks leave no pixel of any frame.
+    """
+    meaning = scene.mask_meaning
+    samples = {view.name: _MaskSample.of(view.mask) for view in scene.views if view.mask is not None}
+
+    def leaves_none(mask: Image) -> bool:
+        marked = marked_pixels(mask)
+        return bool(marked.all()) if meaning is MaskMeaning.IGNORE else not marked.any()
+
+    if meaning is not MaskMeaning.DYNAMIC and _is_true_everywhere([view.mask for view in scene.views], leaves_none):
+        white = "ignores white" if meaning is MaskMeaning.IGNORE else "keeps only white"
+        raise InputError(
+            "the masks leave no pixel of any frame", f"--mask-meaning {meaning} {white} pixels: check the masks"
+        )
+    has_effect = any(sample.num_marked for sample in samples.values())
+    return tuple(notice for name, sample in samples.items() for notice in sample.notices(name, meaning, has_effect))
+
+
+@dataclass(frozen=True)
+class _MaskSample:
+    """Some masks of a view: their number, how many have a marked pixel or only marked ones, and their brightness.
+
+    `gray_share` is the share of pixels that are neither nearly black nor nearly white, `limit` the brightest value
+    that is not marked.
+    """
+
+    num_masks: int
+    num_marked: int
+    num_full: int
+    brightest: int
+    gray_share: float
+    limit: int
+
+    @staticmethod
+    def of(paired: PairedFrames) -> "_MaskSample":
+        """Decode some masks of a view."""
+        masks = [_brightness(mask) for mask in _decoded(paired, _places(paired))]
+        white = int(np.iinfo(masks[0].dtype).max)
+        gray = [((mask > white * _NEARLY) & (mask < white * (1 - _NEARLY))).mean() for mask in masks]
+        marked = [marked_pixels(mask) for mask in masks]
+        return _MaskSample(
+            num_masks=len(masks),
+            num_marked=sum(bool(one.any()) for one in marked),
+            num_full=sum(bool(one.all()) for one in marked),
+            brightest=max(int(mask.max()) for mask in masks),
+            gray_share=float(np.mean(gray)),
+            limit=white // 2,
+        )
+
+    def notices(self, view: str, meaning: MaskMeaning, has_effect: bool) -> Iterator[Notice]:
+        """Report masks that mark nothing, everything or many doubtful pixels.
+
+        `has_effect` is true if the masks of any view mark a pixel.
+        """
+        checked = f"masks of {view} ({self.num_masks} checked)"
+        if not self.num_marked:
+            text = f"{checked}: no pixel is marked; the brightest value is {self.brightest}, marked are those above"
+            is_suspicious = self.brightest > 0 or not has_effect or meaning is MaskMeaning.KEEP
+            yield Notice(f"{text} {self.limit}", Level.WARNING if is_suspicious else Level.INFO)
+        elif self.num_full == self.num_masks:
+            yield Notice(
+                f"{checked}: every pixel is marked, {_IF_ALL_ARE_MARKED[meaning]} (--mask-meaning {meaning})"
+            )
+        elif self.gray_share > _MAX_GRAY_SHARE:
+            yield Notice(
+                f"{checked}: {self.gray_share:.0%} of the pixels are neither black nor white; are they masks?"
+            )
+
+
+def check_depth(scene: Scene) -> tuple[Notice, ...]:
+    """Sample the measured depth of all views and report maps without a reading, or with implausible ones.
+
+    Raises:
+        InputError: if no depth map has a reading.
+    """
+    if _is_true_everywhere([view.depth for view in scene.views], lambda depth: not _has_reading(depth)):
+        raise InputError(
+            f"no depth map has a reading: all values are 0 or {DEEPEST_LEVEL}",
+            "write depth as 16-bit levels, 0 where unknown; --depth-levels states the levels per unit",
+        )
+    return tuple(notice for view in scene.views for notice in _depth_notices(scene, view))
+
+
+def _has_reading(depth: Image) -> bool:
+    levels = depth_levels(depth)
+    return bool(((levels > 0) & (levels < DEEPEST_LEVEL)).any())
+
+
+def _depth_notices(scene: Scene, view: View) -> Iterator[Notice]:
+    if view.depth is None:
+        return
+    sampled = [depth_levels(depth) for depth in _decoded(view.depth, _places(view.depth))]
+    levels = np.concatenate([one[one > 0] for one in sampled])
+    if not any(_has_reading(one) for one in sampled):
+        found = f"{DEEPEST_LEVEL} or 0" if levels.size else "0"
+        yield Notice(f"depth maps of {view.name} ({len(sampled)} checked): all values are {found}")
+        return
+    median = float(np.median(levels)) / scene.depth_levels
+    nearest, farthest = _PLAUSIBLE_DEPTH_M
+    if scene.scale is Scale.METRIC and not nearest <= median <= farthest:
+        yield Notice(f"the median depth of {view.name} is {median:.4g} m: check --depth-levels")
+
+
+def _is_true_everywhere(paired: Sequence[PairedFrames | None], condition: Callable[[Image], bool]) -> bool:
+    """Return whether a condition holds for every frame of every view; False if a view has no frames.
+
+    Samples are tested first: all frames are decoded only if the condition holds for all samples.
+    """
+    known = [frames for frames in paired if frames is not None]
+    if len(known) < len(paired):
+        return False
+    return all(
+        condition(pixels)
+        for places in (_places, lambda frames: range(len(frames.indices)))
+        for frames in known
+        for pixels in _decoded(frames, places(frames))
+    )
+
+
+def _places(paired: PairedFrames) -> list[int]:
+    """Return the instants of some frames."""
+    count = min(len(paired.indices), _SAMPLED_INSTANTS)
+    return [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, _MAX_SAMPLES)).astype(int))]
+
+
+def _decoded(paired: PairedFrames, places: Sequence[int]) -> Iterator[Image]:
+    with paired.frames.open() as reader:
+        yield from reader.read([paired.indices[place] for place in places])
