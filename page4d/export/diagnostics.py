@@ -60,7 +60,10 @@ class ResidualsRecord(FileModel):
 
 
 class ChunkRecord(FileModel):
-    """Instants `start` to before `stop`; the first `overlap` of them are shared with the previous chunk."""
+    """Instants `start` to before `stop`; the first `overlap` of them are shared with the previous chunk.
+
+    `empty_frames` counts, for every view, the frames written by this chunk that have no pixel with depth.
+    """
 
     start: Count
     stop: Count
@@ -70,6 +73,7 @@ class ChunkRecord(FileModel):
     seam: SeamRecord | None = None
     rig: RigFitRecord | None = None
     calibration: ResidualsRecord | None = None
+    empty_frames: list[Count] = Field(default_factory=list)
 
 
 class ViewMotionRecord(FileModel):

@@ -6,7 +6,9 @@ from types import ModuleType
 from page4d.errors import InputError, counted
 from page4d.export.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
 from page4d.inference.metric_scale import TOLERANCE
+from page4d.inference.stitch import has_depth
 from page4d.models.ood import OOD_MESSAGES
+from page4d.predictions import Predictions
 from page4d.scene.records import Level, Notice, Scene
 
 MAX_SHIFT = 0.01
@@ -113,6 +115,20 @@ def open3d_notice(module: ModuleType | None, reason: str, hint: str) -> Notice |
     if module is not None:
         return None
     return Notice(f"{reason}: page4d wrote clouds and trajectories itself, with the same content ({hint})")
+
+
+def count_empty_frames(predictions: Predictions) -> list[int]:
+    """Return the number of frames of every view without a pixel with depth: masks or a depth sensor left none."""
+    empty = ~has_depth(predictions).any(dim=-1).any(dim=-1)
+    return [int(count) for count in empty.sum(dim=(0, 1))]
+
+
+def empty_frames_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], num_times: int) -> Notice | None:
+    """Warn of views with frames that contribute no point."""
+    counts = [sum(numbers) for numbers in zip(*(chunk.empty_frames for chunk in chunks), strict=True)]
+    frames = counted(num_times, "frame")
+    empty = [f"{count} of {frames} of {name}" for name, count in zip(view_names, counts, strict=False) if count]
+    return Notice(f"no pixel has depth in {', '.join(empty)}") if empty else None
 
 
 def ood_notice(indicators: Sequence[str]) -> Notice:

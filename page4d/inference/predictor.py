@@ -216,6 +216,10 @@ def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
         raise UsageError("this network predicts no depth", "use weights of a network with a depth head")
     height, width = batch.images.shape[-2:]
     points_confidence = output.points_confidence
+    motion = None if output.dynamic is None else _to_host(output.dynamic)
+    if motion is not None and len(batch.times) == 1:
+        # The network has nothing to compare: only masks from outside are a result.
+        motion = torch.zeros_like(motion) if batch.dynamic is None else batch.dynamic
     return Predictions(
         times=batch.times,
         view_names=batch.view_names,
@@ -232,7 +236,7 @@ def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
         depth_confidence=_unit_confidence(_to_host(output.depth_confidence)),
         points=None if output.points is None else _to_host(output.points),
         points_confidence=None if points_confidence is None else _unit_confidence(_to_host(points_confidence)),
-        dynamic=batch.dynamic if output.dynamic is None else _to_host(output.dynamic),
+        dynamic=batch.dynamic if motion is None else motion,
     )
 
 

@@ -28,7 +28,7 @@ from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
-from page4d.inference.diagnostics import check_seams, distance_notice, ood_notice, rig_notice
+from page4d.inference.diagnostics import check_seams, count_empty_frames, distance_notice, ood_notice, rig_notice
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
 from page4d.inference.memory_budget import is_out_of_memory, usable_bytes
 from page4d.inference.predictor import PredictedChunk
@@ -240,13 +240,15 @@ class Run:
     def _predict(self, source: ChunkSource, chunk: Chunk, index: int) -> PredictedChunk:
         predicted = source.predict(chunk, self.state.chunks[index + 1 :], self._memory_before(index))
         predictions, rig = predicted.predictions, predicted.rig
+        if not self.plan.has_motion:
+            predictions = replace(predictions, dynamic=None)
         check_finite(predictions, WeightsError)
         self.memories[index] = predicted.memory
         if index == 0 and not self.finished and predicted.ood:
             self.journal.notice(ood_notice(predicted.ood))
         if rig is not None and not self.plan.predictor.uses_rig_cameras:
             self.residuals[index] = compare_rigs(predictions.cameras[0], rig[0], predictions.view_names)
-        return predicted._replace(memory=None)
+        return predicted._replace(predictions=predictions, memory=None)
 
     def _memory_before(self, index: int) -> Memory | None:
         """Return the network's memory after the previous chunk; a resumed run reads it from disk."""
@@ -377,6 +379,7 @@ class Run:
             seam=stitched.seam,
             rig=stitched.fit,
             calibration=self.residuals.pop(len(self.finished), None),
+            empty_frames=count_empty_frames(stitched.predictions),
         )
 
     def _record_rig(self, first: Predictions) -> None:

@@ -52,6 +52,12 @@ class RunPlan:
         return self.predictor.settings
 
     @property
+    def has_motion(self) -> bool:
+        """Whether the result has motion: of several instants, or from masks."""
+        masks = any(view.mask is not None for view in self.scene.views)
+        return self.scene.num_times > 1 or (masks and self.scene.mask_meaning is MaskMeaning.DYNAMIC)
+
+    @property
     def max_side(self) -> int:
         """Longest side of a network image in pixels."""
         return max(max(transform.canvas_size) for transform in self.transforms)
@@ -102,7 +108,11 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
         forecast=forecast,
         memory_limit=limit,
         bytes_on_disk=scene.num_times * (pixels * map_bytes + points * point_bytes),
-        notices=(*_preprocess_notices(scene, transforms, settings.preprocess), *warnings),
+        notices=(
+            *_preprocess_notices(scene, transforms, settings.preprocess),
+            *_motion_notices(scene, predictor, chunks),
+            *warnings,
+        ),
     )
 
 
@@ -149,6 +159,14 @@ def _preprocess_notices(
             shape = f"stretches {view.name} by {stretch:.2f} along one side"
             notices.append(Notice(f"--preprocess {preprocess} {shape}"))
     return tuple(notices)
+
+
+def _motion_notices(scene: Scene, predictor: Predictor, chunks: tuple[Chunk, ...]) -> tuple[Notice, ...]:
+    """Warn of chunks of one instant of a longer scene, in which a network has no motion to compare."""
+    alone = sum(chunk.length == 1 for chunk in chunks)
+    if scene.num_times == 1 or not alone or not isinstance(predictor, NetworkPredictor):
+        return ()
+    return (Notice(f"{alone} of {len(chunks)} chunks have 1 instant: no motion is estimated there"),)
 
 
 def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> None:

@@ -8,7 +8,13 @@ from page4d.export.layout import OutputLayout
 from page4d.export.open3d_runtime import load_open3d
 from page4d.export.run_record import CountsRecord, RunRecord, SceneRecord, view_record
 from page4d.inference.calibration_check import summarize_residuals
-from page4d.inference.diagnostics import calibration_notice, open3d_notice, rig_fit_notice, seams_notice
+from page4d.inference.diagnostics import (
+    calibration_notice,
+    empty_frames_notice,
+    open3d_notice,
+    rig_fit_notice,
+    seams_notice,
+)
 from page4d.inference.memory_budget import peak_bytes
 from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.progress import Journal
@@ -70,7 +76,7 @@ def summarize_run(
 
 
 def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
-    """Report on clipped depths, seams, static cameras, the calibration, and a missing Open3D."""
+    """Report on clipped depths, empty frames, seams, static cameras, the calibration, and a missing Open3D."""
     chunks = [chunk.record for chunk in finished]
     clipped = sum(chunk.clipped_depths for chunk in finished)
     levels = state.depth_scale or 1.0
@@ -80,6 +86,7 @@ def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChu
         Notice(text) if clipped else None,
         seams_notice(chunks, plan.max_side),
         rig_fit_notice(chunks, plan.scene.view_names, plan.max_side),
+        empty_frames_notice(chunks, plan.scene.view_names, plan.scene.num_times),
         None if agreement is None else calibration_notice(plan.scene, agreement),
         open3d_notice(*load_open3d()),
     )
