@@ -19,6 +19,7 @@ from page4d.export.arrays import to_numpy
 from page4d.export.diagnostics import TransformRecord
 from page4d.export.maps import write_png
 from page4d.geometry.similarity import Sim3
+from page4d.io.atomic import check_folder
 from page4d.plotting.canvas import blank, color_bar, drawable, font, short_unit, shortened, tile
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.plotting.colors import DEPTH_MAP, ERROR_MAP, FAINT, INK, colored, view_color
@@ -50,10 +51,9 @@ def check_plots(folder: Path, *, overwrite: bool) -> None:
     """Check that plots can be written to a folder.
 
     Raises:
-        OutputError: if it is a file, or contains plots and `overwrite` is False.
+        OutputError: if it cannot be written, or contains plots and `overwrite` is False.
     """
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"--plots '{folder}' is a file", "pass a folder")
+    check_folder(folder)
     existing = [name for name in FILES if (folder / name).exists()]
     if existing and not overwrite:
         raise OutputError(f"'{folder / existing[0]}' already exists", "choose another folder, or pass --overwrite")

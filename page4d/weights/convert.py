@@ -15,6 +15,7 @@ from page4d.choices import Recipe, Target
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.io.atomic import check_file
 from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
 from page4d.weights.accounting import Account, Tag, build_account
@@ -195,6 +196,7 @@ def check_output(out: Path, conversion: PlannedConversion | None = None, *, over
         raise OutputError(f"folder '{out.parent}' does not exist", "create it first")
     if out.is_dir() or (out.exists() and not overwrite):
         raise OutputError(f"'{out}' already exists", "choose another name, or pass --overwrite")
+    check_file(out)
     if conversion is None:
         return
     for source in conversion.sources.values():

@@ -50,7 +50,10 @@ def benchmark(
     from page4d.export.maps import write_png
     from page4d.inference.network_cost import Extent, network_cost
     from page4d.inference.predictor import build_predictor
+    from page4d.io.atomic import check_file
 
+    if plot is not None:
+        check_file(plot)
     grid = [(time, view) for view in _numbers(views, "--views") for time in _numbers(times, "--times")]
     predictor = build_predictor(weights, device=device, precision=precision, untrained=weights is None, preset=preset)
     network = predictor.record

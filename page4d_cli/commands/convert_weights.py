@@ -183,15 +183,17 @@ def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
 def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -> None:
     """Refuse a report that would replace another file."""
     from page4d.errors import OutputError, UsageError
+    from page4d.io.atomic import check_file, real_path
 
     if report is None:
         return
-    if any(report.resolve() == other.resolve() for other in others):
+    if any(real_path(report) == real_path(other) for other in others):
         raise UsageError(f"--report '{report}' is also a source or the output", "choose another name")
     if not report.parent.is_dir():
         raise OutputError(f"folder '{report.parent}' does not exist", "create it first")
     if report.is_dir() or (report.exists() and not overwrite):
         raise OutputError(f"'{report}' already exists", "choose another name, or pass --overwrite")
+    check_file(report)
 
 
 def _write_report(path: Path, document: dict[str, Any]) -> None:

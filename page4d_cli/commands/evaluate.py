@@ -71,9 +71,11 @@ def evaluate(
     from page4d.evaluation.comparison import compare
     from page4d.evaluation.evaluate import measure
     from page4d.evaluation.plots import check_plots, write_plots
+    from page4d.scene.pictures import check_is_no_view
 
     if plots is not None:
         check_plots(plots, overwrite=overwrite)
+        check_is_no_view(plots, [truth])
     settings = EvaluationSettings(
         alignments=tuple(align or DEFAULT_ALIGNMENTS),
         max_depth=max_depth,

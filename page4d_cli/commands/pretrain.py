@@ -78,8 +78,10 @@ def pretrain(
     import json
 
     from page4d.errors import UsageError
+    from page4d.io.atomic import check_folder
     from page4d.pretraining.pretrain import PretrainRequest
     from page4d.pretraining.pretrain import pretrain as run_pretraining
+    from page4d.scene.pictures import check_is_no_view
 
     settings = (method, encoder, config, size, batch, learning_rate, seed)
     if resume and (scenes or any(value is not None for value in settings)):
@@ -91,6 +93,8 @@ def pretrain(
     if dry_run and chosen is not None:
         console.print_json(json.loads(chosen.to_json()))
         return
+    check_folder(out)
+    check_is_no_view(out, scenes or [])
     request = PretrainRequest(
         out=out,
         config=chosen,

@@ -107,6 +107,7 @@ def train(
     """
     import json
 
+    from page4d.io.atomic import check_folder
     from page4d.training.supervised.train import TrainRequest
     from page4d.training.supervised.train import train as run_training
 
@@ -116,6 +117,7 @@ def train(
     if dry_run and chosen is not None:
         console.print_json(json.loads(chosen.to_json()))
         return
+    check_folder(out)
     request = TrainRequest(
         out=out,
         config=chosen,

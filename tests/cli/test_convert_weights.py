@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from page4d.io import atomic
 from page4d.weights import load_network
 from page4d.weights.loading import load_encoder
 from page4d.weights.store import write_tensors
@@ -279,10 +280,14 @@ def test_a_disk_that_fills_up_keeps_the_older_file(room, source, tmp_path, conve
 
 
 def test_a_report_that_cannot_be_written_keeps_the_weights(source, tmp_path, convert, monkeypatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    real = atomic._write_all
 
-    monkeypatch.setattr("page4d.io.atomic._write_synced", full)
+    def full(handle: int, data: bytes) -> None:
+        if len(data) > 100:  # the check of the target writes less
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle, data)
+
+    monkeypatch.setattr(atomic, "_write_all", full)
     ended = convert(source, "--quiet", "--report", tmp_path / "r.json")
     assert (ended.code, ended.err) == (
         5,

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -211,3 +212,53 @@ def test_an_empty_output_is_refused_by_every_command(words, value, joined, cli, 
     assert ended.code == 2
     assert f"error: the value of {option} {reason}\nhint:  " in ended.err
     assert list(tmp_path.iterdir()) == []
+
+
+REFUSED = {
+    "loop": "a link is in the way",
+    "/dev/null/x": "a part of the path is a file",
+    "file/below": "a part of the path is a file",
+    "dangling/below": "a part of the path is a file",
+    "x" * 300: "too long",
+}
+TARGETS = (
+    ("reconstruct {scene} --untrained --out", ""),
+    ("synthesize --out", ""),
+    ("evaluate out {scene} --plots", ""),
+    ("train --out", ""),
+    ("pretrain {scene} --out", ""),
+    ("benchmark --plot", "/x.png"),
+)
+
+
+@pytest.mark.parametrize("name", REFUSED, ids=lambda name: name[:12])
+@pytest.mark.parametrize(("words", "suffix"), TARGETS, ids=lambda text: text.split(" ")[0])
+def test_an_impossible_output_is_refused_by_every_command(words, suffix, name, cli, scene, tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "file").write_text("")
+    target = f"{tmp_path / name}{suffix}"
+    ended = cli(*(word.format(scene=scene) for word in words.split()), target)
+    assert ended.code == 5
+    assert f"error: cannot write to '{target}': " in ended.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file", "loop"]
+
+
+@pytest.mark.parametrize("words", ["evaluate out {scene} --plots", "pretrain {scene} --out"])
+def test_pictures_that_would_be_a_view_of_the_scene_are_refused(words, cli, scene, tmp_path):
+    target = tmp_path / "link" / "plots"
+    (tmp_path / "link").symlink_to(scene)
+    ended = cli(*(word.format(scene=scene) for word in words.split()), target)
+    assert ended.code == 2
+    assert f"error: the pictures in '{target}' would be a view of the scene '{scene}' next time" in ended.err
+    assert not target.exists()
+
+
+def test_an_output_inside_the_scene_is_no_view_of_it(scene, cli, tmp_path):
+    from page4d.scene.discover import discover
+
+    inside = Path(shutil.copytree(scene, tmp_path / "scene"))
+    assert cli("reconstruct", inside, *NETWORK[:-1], "--out", inside / "result").code == 0
+    assert [candidate.name for candidate in discover(inside).candidates] == ["cam01", "cam02"]
+    again = cli("reconstruct", inside, *NETWORK[:-1], "--out", inside / "result", "--resume")
+    assert again.code == 0
