@@ -8,7 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from page4d.choices import (
     CalibrationMatch,
@@ -25,6 +25,7 @@ from page4d.choices import (
 from page4d.conventions import METRIC_DEPTH_SCALE
 from page4d.errors import UsageError
 from page4d.io.config import config_record
+from page4d.io.digest import parse_pin, parse_sha256
 
 _MEMORY_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
@@ -86,9 +87,13 @@ class SceneOptions:
 
 @config_record("network options")
 class NetworkOptions:
-    """Which network runs, and where: a weights file (None: the bundled one), or an untrained network of a preset."""
+    """Which network runs, and where: a weights file (None: the bundled one), or an untrained network of a preset.
+
+    `sha256` is the hash that the weights file must have.
+    """
 
     weights: Path | None = None
+    sha256: Annotated[str, AfterValidator(parse_sha256)] | None = None
     untrained: bool = False
     preset: str = "mv-small"
     device: str = "auto"
@@ -97,6 +102,7 @@ class NetworkOptions:
     def __post_init__(self) -> None:
         if self.weights is not None and self.untrained:
             raise UsageError("--weights and --untrained contradict each other", "give one of them")
+        parse_pin(self.weights, self.sha256)
 
 
 @config_record("point options")

@@ -14,6 +14,8 @@ OUTPUT = "Output"
 BATCH = "Several scenes, several devices"
 TERMINAL = "Terminal"
 
+_MAX_DIGITS = 9
+
 
 NETWORK_PRESETS = (
     "mv-tiny, mv-small, mv-demo, mv-vit, mv-swin, mv-twins, mv-navit, mv-large, vggt, page4d, page4d-mask or pi3"
@@ -58,14 +60,21 @@ def parse_chunk(text: str) -> int | None:
     return int(text)
 
 
-def parse_size(text: str, *, square: bool = False) -> tuple[int, int]:
+def parse_size(text: str, *, square: bool = False, max_side: int = 10**_MAX_DIGITS) -> tuple[int, int]:
     """Parse `WxH` into (height, width); with `square` also the long side `N` of NxN."""
     width, cross, height = text.strip().partition("x")
     sides = (width, width) if square and not cross else (height, width)
-    if not all(side.isdecimal() and int(side) > 0 for side in sides):
+    rows, columns = map(parse_count, sides)
+    if not (rows and columns and max(rows, columns) <= max_side):
         form = "WxH or N" if square else "WxH"
-        raise typer.BadParameter(f"'{text}' is not of the form {form}", param_hint="'--size'")
-    return int(sides[0]), int(sides[1])
+        limit = f" with sides of 1 to {max_side:,} px" if max_side < 10**_MAX_DIGITS else ""
+        raise typer.BadParameter(f"'{text[:80]}' is not of the form {form}{limit}", param_hint="'--size'")
+    return rows, columns
+
+
+def parse_count(text: str) -> int:
+    """Parse a number of at most nine digits; 0 for any other text."""
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0
 
 
 def parse_precision(name: str | None) -> Precision | None:
@@ -188,6 +197,12 @@ Device = Annotated[
 NetworkPrecision = Annotated[
     Precision,
     typer.Option("--precision", help="auto: bf16 on a GPU that supports it, else fp32.", rich_help_panel=NETWORK),
+]
+Sha256 = Annotated[
+    str | None,
+    typer.Option(
+        "--sha256", metavar="HEX", help="Refuse weights whose SHA-256 is another one.", rich_help_panel=NETWORK
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel=TERMINAL)]
 Quiet = Annotated[

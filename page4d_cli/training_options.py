@@ -20,6 +20,15 @@ LENGTH = "Length"
 RUNNING = "Hardware"
 
 Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the run.", rich_help_panel=options.OUTPUT)]
+Sha256 = Annotated[
+    str | None,
+    typer.Option(
+        "--sha256",
+        metavar="HEX",
+        help="Refuse initial weights whose SHA-256 is another one.",
+        rich_help_panel=TRAINING,
+    ),
+]
 LearningRate = Annotated[
     float | None, typer.Option(metavar="R", help="Peak learning rate.", rich_help_panel=TRAINING)
 ]
@@ -39,7 +48,7 @@ Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device of the computation.", rich_help_panel=RUNNING)
 ]
 Precision = Annotated[str | None, typer.Option(metavar="NAME", help="auto, fp32 or bf16.", rich_help_panel=RUNNING)]
-Threads = Annotated[int | None, typer.Option(min=1, help="Number of CPU threads.", rich_help_panel=RUNNING)]
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Number of CPU threads.", rich_help_panel=RUNNING)]
 TensorBoard = Annotated[
     bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.", rich_help_panel=options.OUTPUT)
 ]

@@ -302,6 +302,7 @@ def build_predictor(
     untrained: bool = False,
     preset: str = NetworkOptions.preset,
     settings: ReconstructSettings | None = None,
+    sha256: str | None = None,
 ) -> NetworkPredictor:
     """Build the predictor of a network under the settings of a run.
 
@@ -312,13 +313,14 @@ def build_predictor(
         untrained: build a network of `preset` with random weights, of the settings' seed, instead.
         preset: name of a network configuration.
         settings: of the run; the defaults if None.
+        sha256: SHA-256 that the weights file must have.
 
     Raises:
         UsageError: if the arguments contradict each other or name nothing that exists.
         WeightsError: if the weights cannot be used.
         CapabilityError: if the device does not exist.
     """
-    options: dict[str, Any] = {"weights": weights, "untrained": untrained, "preset": preset}
+    options: dict[str, Any] = {"weights": weights, "untrained": untrained, "preset": preset, "sha256": sha256}
     options |= {"device": device, "precision": precision}
     return network_predictor(NetworkOptions(**options), settings or ReconstructSettings())
 
@@ -358,7 +360,7 @@ def _loaded(options: NetworkOptions, seed: int) -> NetworkPredictor:
 
 def _trained(options: NetworkOptions, device: torch.device, precision: torch.dtype) -> NetworkPredictor:
     is_bundled = options.weights is None
-    loaded = load_network(options.weights or bundled_weights(), device, precision)
+    loaded = load_network(options.weights or bundled_weights(), device, precision, options.sha256)
     limits = loaded.info.metadata.get("domain")
     return NetworkPredictor(
         network=loaded.network,

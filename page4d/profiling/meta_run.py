@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
+from page4d.errors import UsageError
 from page4d.profiling.memory import StorageTracker
 
 
@@ -83,12 +84,20 @@ def on_meta_device() -> Iterator[None]:
 
 @contextmanager
 def meta_run(network: nn.Module) -> Iterator[MetaRun]:
-    """Run a network on the meta device, and record every module by name."""
+    """Run a network on the meta device, and record every module by name.
+
+    Raises:
+        UsageError: if a tensor of the run has more bytes than a 64-bit number counts.
+    """
     run = MetaRun()
     handles = [handle for name, module in network.named_modules() if name for handle in run.watch(name, module)]
     try:
         with torch.device("meta"), _FusedAttention(), run, torch.no_grad():
             yield run
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise UsageError("images too many or too large for any memory", "profile fewer or smaller images") from error
     finally:
         for handle in handles:
             handle.remove()

@@ -36,6 +36,12 @@ _RANGE = {
 }
 """Tokens that a step attends to."""
 
+MAX_IMAGES = 2**20
+"""Largest number of images of a profile; no memory holds as many."""
+
+_MAX_COMPARISONS = 2**38
+"""Largest number of pairs of patches and cells that are matched."""
+
 _NetworkProfile = ProfileBuilder[ViewTimeNetwork]
 
 
@@ -55,11 +61,15 @@ def profile_network(
 
     Raises:
         ShapeError: if the sides of `size` (height, width) are not multiples of the patch size.
-        UsageError: if there are no images.
+        UsageError: if there are no images, or too many.
     """
     if min(times, views, batch) < 1:
         raise UsageError(f"{batch} x {times} x {views} images", "give at least one time, one view and a batch of one")
+    num_images = batch * times * views
+    if num_images > MAX_IMAGES:
+        raise UsageError(f"{num_images:,} images", f"profile at most {MAX_IMAGES:,} at once")
     grid = patch_grid(*size, config.patch_size)
+    _check_comparisons(config, num_images, grid)
     with on_meta_device():
         network = build_network(config).eval().requires_grad_(False)
     with meta_run(network) as run:
@@ -73,6 +83,15 @@ def profile_network(
     symbols = _symbols(network, (batch, times, views), grid)
     builder = ProfileBuilder(network=network, run=run, symbols=symbols)
     return builder.profile(network_stages(builder))
+
+
+def _check_comparisons(config: NetworkConfig, num_images: int, grid: tuple[int, int]) -> None:
+    """Refuse images whose patches would be matched in too many chunks."""
+    patches = grid[0] * grid[1]
+    if config.matches is not None and num_images * (patches * config.matches.finer) ** 2 > _MAX_COMPARISONS:
+        raise UsageError(
+            f"matching of {patches:,} patches in each of {num_images:,} images", "profile fewer or smaller images"
+        )
 
 
 def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -30,9 +30,16 @@ _LIMITED_RANGE = 1
 
 
 def write_capture(
-    capture: SyntheticCapture, folder: Path, *, truth_stride: int = 1, quality_crf: int = QUALITY_CRF
+    capture: SyntheticCapture,
+    folder: Path,
+    *,
+    truth_stride: int = 1,
+    quality_crf: int = QUALITY_CRF,
+    on_frame: Callable[[int, int], None] | None = None,
 ) -> None:
     """Render a capture to `folder`: `cam01.mp4` etc., and `truth/` with cameras, depth and motion masks.
+
+    `on_frame` receives the number of rendered frames and of all frames, of all views, after each.
 
     Depth PNGs hold millimetres, masks 255 where an object moves; both are named by frame number and written for every
     `truth_stride`-th frame. Files are reproducible byte for byte with equal versions of torch, PyAV and OpenCV.
@@ -70,6 +77,8 @@ def _write(capture: SyntheticCapture, folder: Path, truth_stride: int, quality_c
                     _write_png(truth / "depth" / name / f"{time:06d}.png", millimetres)
                     mask = rendered.dynamic.numpy().astype(np.uint8) * np.uint8(255)
                     _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)
+                if on_frame is not None:
+                    on_frame(time * capture.num_views + view + 1, capture.num_times * capture.num_views)
 
 
 def camera_table(capture: SyntheticCapture) -> dict[str, object]:

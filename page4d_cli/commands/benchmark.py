@@ -14,8 +14,16 @@ if TYPE_CHECKING:
     from page4d.benchmark import Measurement
 
 
+_MAX_IMAGES = 100_000
+"""Largest number of views or instants."""
+
+
 def benchmark(
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Weights of the network.")] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Weights of the network; default: that of --preset, untrained."),
+    ] = None,
+    sha256: options.Sha256 = None,
     preset: Annotated[
         str,
         typer.Option(metavar="NAME", help=f"Untrained network, used without --weights: {options.NETWORK_PRESETS}."),
@@ -55,7 +63,9 @@ def benchmark(
     if plot is not None:
         check_file(plot)
     grid = [(time, view) for view in _numbers(views, "--views") for time in _numbers(times, "--times")]
-    predictor = build_predictor(weights, device=device, precision=precision, untrained=weights is None, preset=preset)
+    predictor = build_predictor(
+        weights, device=device, precision=precision, untrained=weights is None, preset=preset, sha256=sha256
+    )
     network = predictor.record
     extents = [
         Extent(times=time, views=view, size=size)
@@ -81,10 +91,12 @@ def benchmark(
 
 
 def _numbers(text: str, option: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"'{text}' is not a list of positive numbers", param_hint=f"'{option}'")
-    return sorted({int(part) for part in parts})
+    numbers = {options.parse_count(part.strip()) for part in text.split(",")}
+    if not all(1 <= number <= _MAX_IMAGES for number in numbers):
+        raise typer.BadParameter(
+            f"'{text[:80]}' is not a list of numbers from 1 to {_MAX_IMAGES:,}", param_hint=f"'{option}'"
+        )
+    return sorted(numbers)
 
 
 def _sizes(text: str | None, own: int, multiple: int) -> list[tuple[int, int]]:

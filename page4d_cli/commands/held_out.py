@@ -28,12 +28,14 @@ _COLUMNS = {
 
 def held_out(
     weights: Annotated[
-        Path | None, typer.Argument(metavar="WEIGHTS", help="Weights of the network; default: the bundled network.")
+        Path | None,
+        typer.Argument(metavar="WEIGHTS", help="Weights of the network; default: the bundled network mv-demo."),
     ] = None,
-    scenes: Annotated[int, typer.Option(min=1, help="Scenes per family.")] = 200,
+    sha256: options.Sha256 = None,
+    scenes: Annotated[int, typer.Option(min=1, max=10**6, help="Scenes per family.")] = 200,
     families: Annotated[str, typer.Option(metavar="NAMES", help="Scene families.")] = ",".join(SceneFamily),
-    views: Annotated[int, typer.Option(min=1, help="Cameras per rig.")] = 4,
-    times: Annotated[int, typer.Option(min=1, help="Instants per scene.")] = 2,
+    views: Annotated[int, typer.Option(min=1, max=64, help="Cameras per rig.")] = 4,
+    times: Annotated[int, typer.Option(min=1, max=100_000, help="Instants per scene.")] = 2,
     size: Annotated[str, typer.Option(metavar="WxH", help="Size of the images in pixels.")] = "80x64",
     device: options.Device = "auto",
     precision: options.NetworkPrecision = Precision.AUTO,
@@ -45,6 +47,7 @@ def held_out(
     Depth is compared after one scale per scene; rotations and directions are medians in degrees over pairs of views.
     """
     from page4d.errors import UsageError
+    from page4d.io.digest import parse_pin
     from page4d.training.validation.baselines import baselines
     from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
     from page4d.training.validation.validation import evaluate_all, network_predictors
@@ -62,8 +65,8 @@ def held_out(
         image_size=options.parse_size(size),
         families=tuple(SceneFamily(name) for name in names),
     )
-    target = choose_device(device)
-    loaded = load_network(weights or bundled_weights(), target)
+    target, pin = choose_device(device), parse_pin(weights, sha256)
+    loaded = load_network(weights or bundled_weights(), target, sha256=pin)
     predictors = network_predictors(loaded.network, choose_precision(precision, target))
     found: dict[str, dict[str, Metrics]] = {}
     for family in held_out_scenes.families:

@@ -25,6 +25,12 @@ class FormatOption(StrEnum):
     JSON = "json"
 
 
+_MAX_SIDE = 2**14
+"""Largest side of an image in pixels."""
+
+_MAX_IMAGES = 2**16
+"""Largest number of views, instants or scenes."""
+
 _HEADINGS = ("part", "stage", "symbols", "shape", "parameters", "GFLOP", "size")
 
 
@@ -38,10 +44,16 @@ def inspect_shapes(
         ),
     ] = None,
     weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Use the network of a weights file.")] = None,
+    sha256: options.Sha256 = None,
     times: Annotated[
-        int | None, typer.Option("--times", "--frames", min=1, metavar="T", help="Number of instants. Default: 8.")
+        int | None,
+        typer.Option(
+            "--times", "--frames", min=1, max=_MAX_IMAGES, metavar="T", help="Number of instants. Default: 8."
+        ),
     ] = None,
-    views: Annotated[int | None, typer.Option(min=1, metavar="V", help="Number of views. Default: 4.")] = None,
+    views: Annotated[
+        int | None, typer.Option(min=1, max=_MAX_IMAGES, metavar="V", help="Number of views. Default: 4.")
+    ] = None,
     size: Annotated[
         str | None,
         typer.Option(
@@ -49,7 +61,9 @@ def inspect_shapes(
             help="Size of the images in pixels; N is NxN. Default: the nominal size of the network.",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="B", help="Scenes, or images of an encoder, per batch.")] = 1,
+    batch: Annotated[
+        int, typer.Option(min=1, max=_MAX_IMAGES, metavar="B", help="Scenes, or images of an encoder, per batch.")
+    ] = 1,
     style: Annotated[FormatOption, typer.Option("--format", help="Output format.")] = FormatOption.TABLE,
     as_json: options.Json = False,
 ) -> None:
@@ -57,15 +71,17 @@ def inspect_shapes(
 
     Only shapes are propagated: no weights are needed, nothing is computed.
     """
+    from page4d.io.digest import parse_pin
     from page4d.profiling.network import profile_network
 
-    image_size = None if size is None else options.parse_size(size, square=True)
+    image_size = None if size is None else options.parse_size(size, square=True, max_side=_MAX_SIDE)
     if model is not None and model in _encoders():
-        for option, number in (("--weights", weights), ("--times", times), ("--views", views)):
+        given = (("--weights", weights), ("--sha256", sha256), ("--times", times), ("--views", views))
+        for option, number in given:
             _refuse_with_encoder(model, option, number)
         name, profile = model, _encoders()[model](batch=batch, size=image_size)
     else:
-        name, network = _choose(model, weights)
+        name, network = _choose(model, weights, parse_pin(weights, sha256))
         side = network.encoder.image_size
         profile = profile_network(
             network, times=times or 8, views=views or 4, size=image_size or (side, side), batch=batch
@@ -102,7 +118,7 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
         )
 
 
-def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfig]":
+def _choose(model: str | None, weights: Path | None, sha256: str | None) -> "tuple[str, NetworkConfig]":
     from page4d.errors import UsageError
     from page4d.models.config import PRESETS
 
@@ -111,7 +127,7 @@ def _choose(model: str | None, weights: Path | None) -> "tuple[str, NetworkConfi
 
         if model is not None:
             raise UsageError("--model and --weights both name a network", "give one of them")
-        return weights.name, describe_weights(weights)[0]
+        return weights.name, describe_weights(weights, sha256)[0]
     name = model or "mv-large"
     if name not in PRESETS:
         names = ", ".join((*PRESETS, *_encoders()))

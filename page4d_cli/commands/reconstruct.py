@@ -70,8 +70,14 @@ def reconstruct(
         ),
     ] = ReconstructSettings.refine,
     weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights (.safetensors).", rich_help_panel=options.NETWORK)
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Weights (.safetensors); default: the bundled network mv-demo, for demonstrations.",
+            rich_help_panel=options.NETWORK,
+        ),
     ] = None,
+    sha256: options.Sha256 = None,
     untrained: Annotated[
         bool,
         typer.Option(
@@ -254,7 +260,12 @@ def reconstruct(
             max_megapixels=max_pixels,
         ),
         network=NetworkOptions(
-            weights=weights, untrained=untrained, preset=preset, device=device, precision=precision
+            weights=weights,
+            sha256=sha256,
+            untrained=untrained,
+            preset=preset,
+            device=device,
+            precision=precision,
         ),
         settings=ReconstructSettings(
             long_side=size,

@@ -1,13 +1,17 @@
 """`page4d synthesize`: render a synthetic capture as videos with exact ground truth."""
 
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import counted
 from page4d_cli import console, options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 RIG = "Cameras"
 WORLD = "World"
@@ -16,7 +20,9 @@ VIDEOS = "Videos"
 
 def synthesize(
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the videos and the ground truth.")],
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the scene.", rich_help_panel=WORLD)] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Random seed of the scene.", rich_help_panel=WORLD)
+    ] = 0,
     subject: Annotated[
         Subject | None,
         typer.Option(help="Subject of the scene (default: drawn from the seed).", rich_help_panel=WORLD),
@@ -53,7 +59,7 @@ def synthesize(
         float,
         typer.Option(min=0, metavar="MS", help="Readout time of a rolling shutter.", rich_help_panel=RIG),
     ] = 0.0,
-    frames: Annotated[int, typer.Option(min=1, help="Number of instants.", rich_help_panel=VIDEOS)] = 24,
+    frames: Annotated[int, typer.Option(min=1, max=100_000, help="Number of instants.", rich_help_panel=VIDEOS)] = 24,
     size: Annotated[
         str, typer.Option(metavar="WxH", help="Size of the videos in pixels.", rich_help_panel=VIDEOS)
     ] = "320x240",
@@ -72,8 +78,10 @@ def synthesize(
         int, typer.Option(min=0, max=51, help="H.264 constant rate factor; lower is better.", rich_help_panel=VIDEOS)
     ] = 18,
     as_json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Render a synthetic capture: videos with exact depth, motion masks and cameras."""
+    from page4d.errors import counted
     from page4d.synthetic.capture import SyntheticCapture
     from page4d.synthetic.write import write_capture
 
@@ -93,10 +101,32 @@ def synthesize(
         readout_s=readout / 1000,
         supersample=supersample,
     )
-    write_capture(capture, out, truth_stride=truth_stride, quality_crf=crf)
+    with _progress(quiet=quiet) as on_frame:
+        write_capture(capture, out, truth_stride=truth_stride, quality_crf=crf, on_frame=on_frame)
     if as_json:
         console.print_json({"out": str(out), "seed": seed, "views": list(capture.view_names), "frames": frames})
-    else:
+    elif not quiet:
         console.print_text(
             f"wrote {counted(views, 'video')} of {counted(frames, 'frame')} and the ground truth to {out}"
         )
+
+
+@contextmanager
+def _progress(*, quiet: bool) -> "Iterator[Callable[[int, int], None] | None]":
+    """Show the number of rendered frames on stderr: a bar on a terminal, elsewhere a line for every tenth of them."""
+    target = console.error_console()
+    if quiet:
+        yield None
+    elif target.is_terminal:
+        from rich.progress import Progress
+
+        with Progress(console=target) as progress:
+            task = progress.add_task("render", total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+    else:
+
+        def print_tenth(done: int, total: int) -> None:
+            if done * 10 // total > (done - 1) * 10 // total:
+                target.print(f"rendered {done:,} of {total:,} frames", markup=False)
+
+        yield print_tenth

@@ -38,8 +38,12 @@ def train(
         ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Initial weights.", rich_help_panel=training.TRAINING)
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Initial weights; default: random ones.", rich_help_panel=training.TRAINING
+        ),
     ] = None,
+    sha256: training.Sha256 = None,
     encoder_weights: Annotated[
         Path | None,
         typer.Option(
@@ -90,7 +94,7 @@ def train(
     threads: training.Threads = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=0, help="Processes that render batches ahead.", rich_help_panel=training.RUNNING),
+        typer.Option(min=0, max=1024, help="Processes that render batches ahead.", rich_help_panel=training.RUNNING),
     ] = None,
     tensorboard: training.TensorBoard = False,
     fp32_weights: Annotated[
@@ -122,6 +126,7 @@ def train(
         out=out,
         config=chosen,
         weights=weights,
+        sha256=sha256,
         encoder_weights=encoder_weights,
         resume=resume,
         branch=branch,

@@ -15,6 +15,7 @@ import pytest
 import page4d
 from page4d.choices import EdgeFilter, PointSource
 from page4d.errors import InputError, MemoryBudgetError, Page4DError, UsageError
+from page4d.io.digest import file_sha256
 from page4d.models.config import MatchConfig
 from page4d.settings import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, option_name
 from page4d.weights.store import save_network
@@ -101,6 +102,7 @@ SCENE_CASES = (
 )
 NETWORK_CASES = (
     Case("weights", "net.safetensors", base="bundled"),
+    Case("sha256", "that of the file", Effect.NONE),
     Case("untrained", True, base="bundled"),
     Case("preset", "mv-small", base="untrained"),
     Case("device", "cpu", Effect.NONE),
@@ -206,6 +208,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     numbers = count()
 
     def result(options: Options, call: Callable[[Options, Path], None]) -> Result:
+        if "sha256" in options:
+            options = {**options, "sha256": file_sha256(Path(options["weights"]))}
         key = f"{call.__name__} {options}"
         if key not in results:
             out = folder / "out" / str(next(numbers))

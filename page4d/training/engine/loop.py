@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -15,15 +15,20 @@ import torch
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.distributed import ProcessGroup
+from page4d.training.engine.first_step import FirstStep
 from page4d.training.engine.logs import Log, StepReport, TrainObserver
 from page4d.training.engine.step import LoopState, StepResult
 from page4d.training.engine.step_plan import Budget, PlannedStep, Position, after, is_finished, remaining_samples
+from page4d.weights.store import is_finite
 
 _SPEED_WINDOW = 100
 """Steps over which the speed is measured."""
 
 _MIN_SPEED_STEPS = 4
 """Steps that are too few to measure the speed."""
+
+_FAILED_AT_END = 5
+"""Steps without a finite gradient at the end of a run that make its result useless."""
 
 State = TypeVar("State", bound=LoopState)
 Step = TypeVar("Step", bound=PlannedStep)
@@ -45,6 +50,7 @@ class LoopContext:
     logs: Sequence[Log]
     observer: TrainObserver
     stop: Callable[[], int | None]
+    first_step: FirstStep = field(default_factory=FirstStep)
 
 
 class Loop(ABC, Generic[State, Step, Batch]):
@@ -60,6 +66,7 @@ class Loop(ABC, Generic[State, Step, Batch]):
         self._recent: deque[tuple[float, int]] = deque(maxlen=_SPEED_WINDOW)
         self._results: list[StepResult] = []
         self._skipped_in_a_row = 0
+        self._first_step = state.position.step
 
     @abstractmethod
     def _advance(self, position: Position) -> Position:
@@ -92,11 +99,13 @@ class Loop(ABC, Generic[State, Step, Batch]):
 
         Raises:
             InterruptedRunError: if a stop was requested; everything is saved.
-            UsageError: if too many consecutive steps have no finite gradient.
+            UsageError: if too many consecutive steps have no finite gradient, or there is no time for any.
             InputError: if a source cannot be read.
             OutputError: if a file cannot be written.
         """
         state, context = self.state, self._context
+        if context.budget.seconds is not None:
+            context.first_step.limit(context.budget.seconds, self._started)
         self._begin()
         batches = context.group.batches(state.config.accumulation * context.group.size)
         self._recent.append((self._seconds(), state.position.samples))
@@ -106,6 +115,7 @@ class Loop(ABC, Generic[State, Step, Batch]):
                 self._finish_step(step, self._take(step, given))
                 if self._stopping:
                     break
+        self._refuse_useless_end()
         self._save()
         if not is_finished(state.position, context.budget):
             raise InterruptedRunError(
@@ -150,6 +160,7 @@ class Loop(ABC, Generic[State, Step, Batch]):
 
     def _finish_step(self, step: Step, result: StepResult) -> None:
         state, config = self.state, self.state.config
+        self._context.first_step.end()
         state.position = after(state.position, step)
         if result.moved:
             self._skipped_in_a_row = 0
@@ -169,10 +180,26 @@ class Loop(ABC, Generic[State, Step, Batch]):
         self.state.position = replace(self.state.position, skipped=self.state.position.skipped + 1)
         self._context.observer.message(f"step {step.step}: the gradient is not finite, the weights are unchanged")
         if self._skipped_in_a_row >= self.state.config.optimizer.max_skipped:
-            raise UsageError(
-                f"{self._skipped_in_a_row} steps in a row had no finite gradient, the last one was step {step.step}",
-                f"continue from '{self._context.folder.checkpoint}' with a lower learning rate",
+            raise self._diverged(
+                f"{self._skipped_in_a_row} steps in a row had no finite gradient, the last one was step {step.step}"
             )
+
+    def _refuse_useless_end(self) -> None:
+        """Refuse to save a run whose last steps all failed.
+
+        Raises:
+            UsageError: if several in a row, or all, had no finite gradient.
+        """
+        taken = self.state.position.step - self._first_step
+        if self._skipped_in_a_row and self._skipped_in_a_row >= min(taken, _FAILED_AT_END):
+            raise self._diverged(f"the last {self._skipped_in_a_row} of {taken} steps had no finite gradient")
+
+    def _diverged(self, found: str) -> UsageError:
+        checkpoint = self._context.folder.checkpoint
+        hint = "start again with a lower --learning-rate"
+        if checkpoint.is_file():
+            hint = f"continue from '{checkpoint}' with --resume, --config and a lower learning rate, or start again"
+        return UsageError(f"the training diverged: {found}", hint)
 
     def _report(self, step: Step) -> None:
         results, self._results = self._results, []
@@ -199,6 +226,9 @@ class Loop(ABC, Generic[State, Step, Batch]):
             log.write(kind, values)
 
     def _save(self) -> None:
+        infinite = [name for name, value in self.state.network.named_parameters() if not is_finite(value)]
+        if infinite:
+            raise self._diverged(f"'{infinite[0]}' is not finite after step {self.state.position.step}")
         if self._context.group.is_main:
             self._store(self._context.folder.checkpoint, self._position())
         self._saved = time.monotonic()

@@ -14,6 +14,7 @@ from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.config import config_to_json
 from page4d.training.engine.checkpoint import AnyCheckpoint, RunFolder
 from page4d.training.engine.distributed import ProcessGroup, local_device, open_process_group
+from page4d.training.engine.first_step import FirstStep
 from page4d.training.engine.logs import Log, MetricsFile, SilentObserver, TensorBoardLog, TrainObserver
 from page4d.training.engine.loop import LoopContext
 from page4d.training.engine.step import LoopState
@@ -42,6 +43,7 @@ class Session:
     observer: TrainObserver
     stop: Callable[[], int | None]
     tensorboard: bool
+    first_step: FirstStep
 
     @contextmanager
     def open_context(self, state: LoopState, budget: Budget, memory_hint: str) -> Iterator[LoopContext]:
@@ -64,6 +66,7 @@ class Session:
                 logs=logs,
                 observer=self.observer if self.group.is_main else SilentObserver(),
                 stop=self.stop,
+                first_step=self.first_step,
             )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -92,13 +95,21 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
     device, folder = local_device(choose_device(request.device)), RunFolder(request.out)
     with ExitStack() as stack:
         stack.enter_context(_flushing_denormals())
+        first_step = FirstStep(stop)
+        stack.enter_context(first_step.watched())
         group = stack.enter_context(open_process_group(device))
         if group.is_main:
             stack.enter_context(claim_output(folder.path))
         if folder.checkpoint.exists() and not request.resume:
             raise UsageError(f"'{folder.path}' holds a run already", "pass --resume, or choose another folder")
         yield Session(
-            folder=folder, device=device, group=group, observer=observer, stop=stop, tensorboard=request.tensorboard
+            folder=folder,
+            device=device,
+            group=group,
+            observer=observer,
+            stop=stop,
+            tensorboard=request.tensorboard,
+            first_step=first_step,
         )
 
 

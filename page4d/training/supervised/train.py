@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 import page4d
 from page4d.errors import UsageError
 from page4d.ground_truth import GroundTruth
+from page4d.io.digest import parse_pin
 from page4d.models.ood import OODLimits
 from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.logs import TrainObserver, read_metrics, summarize_metrics
@@ -33,6 +35,9 @@ from page4d.weights.store import save_network
 _BUDGET_OPTIONS = "--until-seconds or --until-samples"
 _MEMORY_HINT = "use fewer images_per_batch with more accumulation, or checkpoint_blocks, in the configuration"
 
+_MIN_WORKERS = 4
+"""Number of workers that any machine can run."""
+
 LICENCE = "Apache-2.0"
 """Licence of weights that were trained from random ones."""
 
@@ -41,12 +46,14 @@ LICENCE = "Apache-2.0"
 class TrainRequest(RunRequest):
     """A new run of `config`, a resumed one, or a `branch` of the run in another folder.
 
-    A new run starts from `weights`, or its encoder from `encoder_weights`, if given. None takes the value of the run
-    that is continued. `workers` replaces that of the configuration. `half` writes the weights as fp16.
+    A new run starts from `weights`, whose hash must be `sha256` if that is given, or its encoder from
+    `encoder_weights`. None takes the value of the run that is continued. `workers` replaces that of the
+    configuration. `half` writes the weights as fp16.
     """
 
     config: TrainConfig | None = None
     weights: Path | None = None
+    sha256: str | None = None
     encoder_weights: Path | None = None
     branch: Path | None = None
     decay_only: bool = False
@@ -56,6 +63,7 @@ class TrainRequest(RunRequest):
 
     def __post_init__(self) -> None:
         continues = self.resume or self.branch is not None
+        parse_pin(self.weights, self.sha256)
         if self.resume and self.branch is not None:
             raise UsageError("--resume and --branch contradict each other", "give one of them")
         if self.weights is not None and continues:
@@ -199,12 +207,22 @@ def _start(request: TrainRequest, session: Session) -> tuple[TrainingState, Budg
         if request.weights is None:
             state = states.begin(request.config, device, request.encoder_weights)
         else:
-            state = states.begin_from_weights(request.config, request.weights, device)
+            state = states.begin_from_weights(request.config, request.weights, device, request.sha256)
     assert budget is not None
     requested = {"workers": request.workers, "precision": request.precision}
     changes: dict[str, Any] = {name: value for name, value in requested.items() if value is not None}
     state.config = replace(state.config, **changes)
+    _check_workers(state.config.workers)
     return state, budget
+
+
+def _check_workers(workers: int) -> None:
+    """Refuse more processes than this machine can run at once."""
+    most = max(_MIN_WORKERS, 2 * (os.cpu_count() or 1))
+    if workers > most:
+        raise UsageError(
+            f"{workers} workers on a machine with {os.cpu_count()} CPU cores", f"give --workers up to {most}"
+        )
 
 
 def _finish(state: TrainingState, session: Session, *, half: bool) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from page4d.errors import UsageError
+from page4d.io.digest import parse_pin
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.training.engine.checkpoint import read_checkpoint_file, write_checkpoint_file
@@ -117,15 +118,17 @@ def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None
     return _new(config, network.to(device), {"from": origin})
 
 
-def begin_from_weights(config: TrainConfig, path: Path, device: torch.device) -> TrainingState:
-    """Start from trained weights, with the network that their file records.
+def begin_from_weights(
+    config: TrainConfig, path: Path, device: torch.device, sha256: str | None = None
+) -> TrainingState:
+    """Start from trained weights, with the network that their file records; their hash must be `sha256`, if given.
 
     Residual parts, such as a motion head, are added if the configured network has them and is otherwise the same.
 
     Raises:
         WeightsError: if they cannot be loaded.
     """
-    loaded = load_network(path, device)
+    loaded = load_network(path, device, sha256=parse_pin(path, sha256))
     network, origin = loaded.network, f"{path.name}, sha256 {loaded.info.sha256}"
     added = _missing_parts(network.config, config)
     if added:

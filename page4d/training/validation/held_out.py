@@ -11,6 +11,7 @@ import torch
 from pydantic import Field
 
 from page4d.choices import SceneFamily
+from page4d.errors import UsageError
 from page4d.ground_truth import GroundTruth
 from page4d.io.config import config_record
 from page4d.synthetic.ranges import ImageSide, NumTimes, NumViews
@@ -26,6 +27,9 @@ Source: Knuth, The Art of Computer Programming 3, section 6.4 (the golden ratio 
 SCENES_PER_BATCH = 4
 
 
+_MAX_PIXELS = 2**30
+"""Pixels of the scenes of a family: about 30 GB."""
+
 NumScenes = Annotated[int, Field(ge=1, le=10**6)]
 
 
@@ -38,6 +42,14 @@ class HeldOutScenes:
     views: NumViews = 4
     image_size: tuple[ImageSide, ImageSide] = (64, 80)
     families: tuple[SceneFamily, ...] = Field(default=tuple(SceneFamily), min_length=1)
+
+    def __post_init__(self) -> None:
+        pixels = self.scenes * self.times * self.views * self.image_size[0] * self.image_size[1]
+        if pixels > _MAX_PIXELS:
+            raise UsageError(
+                f"held-out scenes of {pixels:,} pixels per family, which are in memory together",
+                f"use fewer or smaller images, of at most {_MAX_PIXELS:,} pixels together",
+            )
 
     def scene_request(self, family: SceneFamily) -> SceneRequest:
         """Return the scenes to render of a family; a single camera has as many images as a rig of two."""

@@ -1,0 +1,78 @@
+"""Stop requests and the time budget are obeyed before the first step; a diverged run is not saved."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from page4d.errors import InterruptedRunError, UsageError
+from page4d.training.engine.first_step import FirstStep
+from page4d.training.engine.logs import SilentObserver
+from page4d.training.engine.step_plan import Budget
+from page4d.training.supervised import train as training
+from page4d.training.supervised.presets import PRESETS
+from page4d.training.supervised.train import TrainRequest, train
+
+
+def waiting(_: object) -> list[object]:
+    """Open sources that take long."""
+    time.sleep(20)
+    return []
+
+
+def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "open_sources", waiting)
+    request = TrainRequest(out=tmp_path / "run", config=PRESETS["tiny"], budget=Budget(samples=8))
+    started = time.monotonic()
+    with pytest.raises(InterruptedRunError, match="before the first step") as caught:
+        train(request, SilentObserver(), lambda: signal.SIGTERM if time.monotonic() > started + 0.5 else None)
+    assert caught.value.exit_code == 143
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training.SupervisedTraining, "_begin", lambda _: time.sleep(20))
+    request = TrainRequest(out=tmp_path / "run", config=PRESETS["tiny"], budget=Budget(seconds=0.5))
+    with pytest.raises(UsageError, match=r"no step was complete after 0\.5 s"):
+        train(request, SilentObserver(), lambda: None)
+
+
+def test_an_earlier_timer_continues_after_the_first_step() -> None:
+    calls: list[int] = []
+    earlier = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        signal.signal(signal.SIGALRM, lambda number, _: calls.append(number))
+        with FirstStep(lambda: None).watched():
+            assert signal.getitimer(signal.ITIMER_REAL)[1] > 0
+        assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+        os.kill(os.getpid(), signal.SIGALRM)
+        assert calls == [signal.SIGALRM]
+    finally:
+        signal.signal(signal.SIGALRM, earlier[0])
+        signal.setitimer(signal.ITIMER_REAL, *earlier[1])
+
+
+@pytest.mark.parametrize("spoiled", ["gradient", "weights"])
+def test_a_diverged_run_ends_with_an_error_and_without_weights(
+    spoiled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = training.SupervisedTraining._take
+
+    def diverge(self: training.SupervisedTraining, *arguments: object) -> object:
+        result = take(self, *arguments)
+        parameter = next(self.state.network.parameters())
+        with torch.no_grad():
+            parameter[:] = float("nan") if spoiled == "weights" or self.state.position.step > 0 else parameter
+        return result
+
+    monkeypatch.setattr(training.SupervisedTraining, "_take", diverge)
+    samples = 4 if spoiled == "weights" else 24
+    request = TrainRequest(out=tmp_path / "run", config=PRESETS["tiny"], budget=Budget(samples=samples))
+    with pytest.raises(UsageError, match="the training diverged: ") as caught:
+        train(request, SilentObserver(), lambda: None)
+    assert "lower --learning-rate" in caught.value.hint
+    assert not (tmp_path / "run" / "weights.safetensors").exists()
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
