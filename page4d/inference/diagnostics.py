@@ -17,6 +17,9 @@ MAX_SHIFT = 0.01
 MAX_SHARE = 0.05
 """Largest acceptable residual at a seam, as a share of the depth."""
 
+OOD_WARNING = "this footage is unlike the network's training set"
+"""Begin of the warning of out-of-distribution indicators."""
+
 
 def seam_fits(seam: SeamRecord, long_side: int) -> bool:
     """Return whether neither residual of a seam exceeds its limit, in images of `long_side` pixels."""
@@ -134,4 +137,4 @@ def empty_frames_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str]
 def ood_notice(indicators: Sequence[str]) -> Notice:
     """Warn of footage unlike the training set."""
     reasons = ", ".join(OOD_MESSAGES[name] for name in indicators)
-    return Notice(f"this footage is unlike the network's training set ({reasons}): do not trust the result")
+    return Notice(f"{OOD_WARNING} ({reasons}): do not trust the result")

@@ -8,6 +8,8 @@ from page4d.export.output import Output
 from page4d.export.preview.cloud_view import cloud_views
 from page4d.export.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
 from page4d.export.preview.orbit import orbit_video
+from page4d.export.run_record import RunRecord
+from page4d.inference.diagnostics import OOD_WARNING
 from page4d.inference.run_state import PREVIEW_NAMES
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.scene.batches import open_batches
@@ -17,8 +19,8 @@ _LONG_SIDE = 480
 
 
 def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
-    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with the network's notice as a banner."""
-    notice = output.run.network.notice
+    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with a banner if they mislead."""
+    notice = banner(output.run)
     instants = chosen_instants(output.num_times)
     images = _images_at(scene, instants)
     frames = [read_frames(output, instant, images[instant]) for instant in instants]
@@ -29,8 +31,15 @@ def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
     return [
         write_png(sheet_path, sheet),
         write_png(cloud_path, cloud),
-        write_bytes_atomic(orbit_path, orbit_video(output)),
+        write_bytes_atomic(orbit_path, orbit_video(output, notice)),
     ]
+
+
+def banner(run: RunRecord) -> str:
+    """Return why the result is not to be trusted: an untrained network, or footage unlike its training set."""
+    if not run.network.trained:
+        return run.network.notice
+    return next((text for text in run.warnings if text.startswith(OOD_WARNING)), "")
 
 
 def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:

@@ -21,9 +21,10 @@ _MAX_ENTRIES = 18
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Line through points, with gaps where y is None; points without neighbours are drawn as dots.
+    """Line through points, with gaps where y is None.
 
-    `width` is in points. A curve without a name has no legend entry, one without points only a legend entry.
+    Points without neighbours are drawn as dots, hollow ones if the line is dashed. `width` is in points. A curve
+    without a name has no legend entry, one without points only a legend entry.
     """
 
     name: str
@@ -117,7 +118,7 @@ def _draw_chart(axes: "Axes", chart: Chart) -> None:
         axes.set_ylim(0, 1.06 * axes.dataLim.y1 or 1.0)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     if chart.whole_x:
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 2.5, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1, steps=[1, 2, 2.5, 5, 10]))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
@@ -131,7 +132,9 @@ def _draw_curve(axes: "Axes", curve: Curve) -> None:
     beyond = np.pad(known, 1)
     alone = known & ~beyond[:-2] & ~beyond[2:]
     if alone.any():
-        axes.plot(x[alone], y[alone], linestyle="none", marker="o", markersize=5, color=_rgb(curve.color))
+        face = _rgb(curve.color if curve.style == "-" else BACKGROUND)
+        dot: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markerfacecolor": face}
+        axes.plot(x[alone], y[alone], color=_rgb(curve.color), **dot)
 
 
 def _line(curve: Curve) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from page4d.export.preview.contact_sheet import (
 from page4d.export.preview.splat import Orthographic, looking_along, splat
 from page4d.export.run_record import UNTRAINED_NOTICE
 from page4d.plotting.canvas import drawable, round_length, shortened, text_size
-from page4d.plotting.colors import BACKGROUND, BANNER
+from page4d.plotting.colors import BACKGROUND, BANNER, INK
 from page4d.predictions import Predictions
 
 
@@ -128,6 +128,15 @@ def test_points_are_projected_orthographically() -> None:
     camera = Orthographic(axes=axes, center=np.array([1.0, 2.0, 3.0]), size=(40, 30), pixels_per_unit=4.0)
     assert np.allclose(camera.to_canvas(np.array([[1.0, 2.0, 3.0]])), [[20, 15, 0]])
     assert np.allclose(camera.to_canvas(np.array([1.0, 2.0, 3.0]) + axes), [[24, 15, 0], [20, 19, 0], [20, 15, 1]])
+
+
+def test_both_views_have_the_same_scale_bar(capture: Predictions) -> None:
+    cloud = merged_cloud(capture.at_times(0, 1))
+    long = replace(cloud, xyz=cloud.xyz * np.array([1, 1, 9], dtype=np.float32))
+    picture = cloud_views(long, capture_cameras([capture]), 0)
+    left, right = (picture[-60:-24, x : x + 260] for x in (24, 24 + 760 + 16))
+    assert share(left, INK) > 0.02
+    assert np.array_equal(left == INK, right == INK)
 
 
 def test_both_views_show_cloud_and_cameras(capture: Predictions) -> None:

@@ -5,9 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from page4d.plotting import charts
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.plotting.colors import BACKGROUND, VIEW_COLORS, Color
+from page4d.plotting.colors import BACKGROUND, INK, VIEW_COLORS, Color
 
 SIZE = (430, 300)
 
@@ -53,6 +55,17 @@ def test_missing_values_are_gaps_and_lone_points_are_dots() -> None:
         inked(y) for y in ([1.0] * 5, [1.0, 1.0, None, 1.0, 1.0], [1.0, None, None, None, 1.0], [None] * 5)
     )
     assert whole > 1.5 * gap > 1.5 * dots > 0 == none
+
+
+@pytest.mark.parametrize("x", [(1,), (1, 2), (1, 2, 4), (2, 16, 128)])
+def test_a_whole_axis_has_whole_ticks_each_once(x: tuple[float, ...]) -> None:
+    axes = Figure().subplots()
+    chart = Chart(title="", x_label="", y_label="", curves=[Curve(name="a", color=INK, x=x, y=x)], whole_x=True)
+    charts._draw_chart(axes, chart)
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+    assert ticks
+    assert all(tick == round(tick) for tick in ticks)
 
 
 def test_names_with_special_characters_are_drawn() -> None:

@@ -1,7 +1,7 @@
 """Two orthographic views of the point cloud of one instant with its cameras."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +44,8 @@ class _Frustum:
 def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, notice: str = "") -> NDArray[np.uint8]:
     """Draw the cloud from behind and above the first camera and from its side, each with a scale bar.
 
-    Both views are orthographic, so the scale bar holds at every depth. "Up" is the mean of the cameras' upward axes.
-    Returns the picture [H, W, 3] in RGB.
+    Both views have the same scale and are orthographic, so the scale bars hold at every depth. "Up" is the mean of the
+    cameras' upward axes. Returns the picture [H, W, 3] in RGB.
 
     Raises:
         ShapeError: if there is no such instant.
@@ -62,9 +62,11 @@ def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, not
     first, time = shortened(drawable(cameras.view_names[0]), 17, 300), float(cameras.times[time_index])
     titles = (f"from behind and above {first}", f"from the side of {first}")
     picture, pen = blank(3 * _MARGIN + 2 * _PANEL[0], _HEADING + _PANEL[1] + _MARGIN)
-    for index, (title, axes) in enumerate(zip(titles, _view_axes(world_to_camera), strict=True)):
+    fitted = [Orthographic.fitted(axes, shown, _PANEL, _BORDER_PX) for axes in _view_axes(world_to_camera)]
+    zoom = min(view.pixels_per_unit for view in fitted)
+    for index, (title, view) in enumerate(zip(titles, fitted, strict=True)):
         x = _MARGIN + index * (_PANEL[0] + _MARGIN)
-        panel = _panel(cloud, frusta, Orthographic.fitted(axes, shown, _PANEL, _BORDER_PX), cameras.scale)
+        panel = _panel(cloud, frusta, replace(view, pixels_per_unit=zoom), cameras.scale)
         picture.paste(panel, (x, _HEADING))
         pen.rectangle((x - 1, _HEADING - 1, x + _PANEL[0], _HEADING + _PANEL[1]), outline=FRAME)
         pen.text((x, _HEADING / 2), title, fill=INK, font=font(17), anchor="lm")

@@ -59,15 +59,15 @@ class Viewpoint:
         return np.stack([x, y, depth], axis=1)
 
 
-def orbit_video(output: Output) -> bytes:
-    """Render the clouds of an output into a video of 5 s (H.264 in MP4).
+def orbit_video(output: Output, notice: str = "") -> bytes:
+    """Render the clouds of an output into a video of 5 s (H.264 in MP4), with the notice as a banner.
 
     A capture of up to 5 s plays in real time and repeats; a longer one plays faster, in full.
     """
     buffer = io.BytesIO()
     with iio.imopen(buffer, "w", plugin="pyav", extension=".mp4") as video:
         video.init_video_stream(_codec(), fps=FPS, pixel_format="yuv420p")
-        for frame in _frames(output):
+        for frame in _frames(output, notice):
             video.write_frame(frame)
     return buffer.getvalue()
 
@@ -76,11 +76,11 @@ def _codec() -> str:
     return "libx264" if "libx264" in av.codecs_available else "mpeg4"
 
 
-def _frames(output: Output) -> Iterator[NDArray[np.uint8]]:
+def _frames(output: Output, notice: str) -> Iterator[NDArray[np.uint8]]:
     times = np.array(output.run.times)
     instants = shown_instants(times)
     viewpoints = _viewpoints(output, instants)
-    blank = with_banner(Image.new("RGB", SIZE), output.run.network.notice)
+    blank = with_banner(Image.new("RGB", SIZE), notice)
     banner = np.asarray(blank)[: blank.height - SIZE[1]]
     shown, cloud = -1, None
     for index, viewpoint in zip(instants, viewpoints, strict=True):

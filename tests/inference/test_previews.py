@@ -1,0 +1,27 @@
+"""The banner of the preview pictures."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from page4d.export.run_record import UNTRAINED_NOTICE, NetworkRecord
+from page4d.inference.diagnostics import ood_notice
+from page4d.inference.previews import banner
+from page4d.weights.loading import BUNDLED_NOTICE
+
+BUNDLED = NetworkRecord(name="mv-demo", trained=True, notice=BUNDLED_NOTICE)
+UNLIKE = ood_notice(["doubt"]).text
+
+
+@pytest.mark.parametrize(
+    ("network", "warnings", "text"),
+    [
+        (BUNDLED, [BUNDLED_NOTICE, "common span 0.00-0.08 s"], ""),
+        (BUNDLED, [BUNDLED_NOTICE, UNLIKE], UNLIKE),
+        (NetworkRecord(name="own", trained=True), [UNLIKE], UNLIKE),
+        (NetworkRecord(name="x", trained=False), [], UNTRAINED_NOTICE),
+    ],
+    ids=["the synthetic sample", "footage unlike the training set", "an own network", "an untrained network"],
+)
+def test_the_banner_warns_of_results_that_are_not_to_be_trusted(network, warnings, text) -> None:
+    assert banner(SimpleNamespace(network=network, warnings=warnings)) == text
