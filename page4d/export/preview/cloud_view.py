@@ -44,8 +44,8 @@ class _Frustum:
 def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, notice: str = "") -> NDArray[np.uint8]:
     """Draw the cloud from behind and above the first camera and from its side, each with a scale bar.
 
-    Both views have the same scale and are orthographic, so the scale bars hold at every depth. "Up" is the mean of the
-    cameras' upward axes. Returns the picture [H, W, 3] in RGB.
+    Both views have the same scale and are orthographic, so the scale bars hold at every depth. "Up" is the mean of
+    the cameras' upward axes. Returns the picture [H, W, 3] in RGB.
 
     Raises:
         ShapeError: if there is no such instant.
