@@ -102,7 +102,7 @@ def _laid_out(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], w
 
 
 def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], room: int | None) -> list[int] | None:
-    """Return the widths of the columns, those of prose narrowed to fit; None if they do not fit."""
+    """Return the widths of the columns, those of prose and of names narrowed to fit; None if they do not fit."""
     from rich.cells import cell_len
 
     cells = [[Cell(column.title) for column in columns], *(row for row in rows if not isinstance(row, str))]
@@ -114,7 +114,8 @@ def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[Cell] | str], roo
     while sum(widths) > room:
         narrowable = [i for i, column in enumerate(columns) if column.wraps and widths[i] > max(words[i], _LEAST)]
         if not narrowable:
-            return None
+            widths[0] = min(widths[0], max(room - sum(widths[1:]), _LEAST))
+            return widths if sum(widths) <= room else None
         widths[max(narrowable, key=widths.__getitem__)] -= 1
     return widths
 
@@ -136,7 +137,10 @@ def _table(
 
 
 def _aligned(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], gap: str) -> Iterator["Text"]:
-    """Yield the lines of one row."""
+    """Yield the lines of one row; a name that is wider than its column has a line of its own."""
+    if _text(row[0].text).cell_len > widths[0] and not columns[0].wraps:
+        yield _text(row[0].text, row[0].color)
+        row = [Cell(""), *row[1:]]
     stacks = [_lines(cell.text, width) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*stacks, fillvalue=""):
         line = _text("")

@@ -129,6 +129,11 @@ class TestTables:
             "",
         ]
 
+    def test_a_long_name_does_not_divide_the_table_of_the_others(self, screen, capsys) -> None:
+        screen(40)
+        print_table([Column("view"), Column("size")], [("x" * 64, "640x480"), ("cam02", "640x480")])
+        assert capsys.readouterr().out.splitlines()[2:5] == ["x" * 64, f"{'':31}  640x480", f"{'cam02':31}  640x480"]
+
     @pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 200])
     def test_names_are_complete_at_any_width(self, width, screen, capsys) -> None:
         names = ["摄像机一", "[bold]", ":smile:", "x" * 64, "two\nlines\x1b[31m", "Kamera ü", ""]
