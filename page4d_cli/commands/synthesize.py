@@ -81,7 +81,6 @@ def synthesize(
     quiet: options.Quiet = False,
 ) -> None:
     """Render a synthetic capture: videos with exact depth, motion masks and cameras."""
-    from page4d.errors import counted
     from page4d.synthetic.capture import SyntheticCapture
     from page4d.synthetic.write import write_capture
 
