@@ -51,10 +51,16 @@ def write_capture(
     _check(capture, truth_stride)
     _make_empty(folder)
     with _removed_on_failure(folder):
-        _write(capture, folder, truth_stride, quality_crf)
+        _write(capture, folder, truth_stride, quality_crf, on_frame)
 
 
-def _write(capture: SyntheticCapture, folder: Path, truth_stride: int, quality_crf: int) -> None:
+def _write(
+    capture: SyntheticCapture,
+    folder: Path,
+    truth_stride: int,
+    quality_crf: int,
+    on_frame: Callable[[int, int], None] | None,
+) -> None:
     truth = folder / "truth"
     for kind in ("depth", "dynamic"):
         for name in capture.view_names:
