@@ -1,6 +1,7 @@
 """Notices on a run's diagnostics: seams between chunks, camera motion, metric scale, and the calibration."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from types import ModuleType
 
 from page4d.errors import InputError, counted
@@ -128,7 +129,7 @@ def count_empty_frames(predictions: Predictions) -> list[int]:
 
 def empty_frames_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], num_times: int) -> Notice | None:
     """Warn of views with frames that contribute no point."""
-    counts = [sum(numbers) for numbers in zip(*(chunk.empty_frames for chunk in chunks), strict=True)]
+    counts = [sum(numbers) for numbers in zip_longest(*(chunk.empty_frames for chunk in chunks), fillvalue=0)]
     frames = counted(num_times, "frame")
     empty = [f"{count} of {frames} of {name}" for name, count in zip(view_names, counts, strict=False) if count]
     return Notice(f"no pixel has depth in {', '.join(empty)}") if empty else None

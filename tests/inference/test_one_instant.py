@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from page4d.choices import Poses
+from page4d.export.diagnostics import ChunkRecord
 from page4d.export.output import open_output
 from page4d.export.run_record import NetworkRecord
+from page4d.inference.diagnostics import empty_frames_notice
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.models.conditioning import Memory
@@ -104,3 +106,12 @@ def test_frames_without_depth_are_counted_in_one_warning(predictor: NetworkPredi
     assert [text for text in record.warnings if "no pixel has depth" in text] == [
         f"no pixel has depth in {late} of 5 frames of cam01"
     ]
+
+
+def test_a_record_without_counts_of_empty_frames_counts_none() -> None:
+    chunks = [ChunkRecord(start=start, stop=start + 2, overlap=0, seconds=0.0) for start in (0, 2)]
+    counted = chunks[1].model_copy(update={"empty_frames": [0, 1]})
+    assert empty_frames_notice(chunks, ("a", "b"), 4) is None
+    notice = empty_frames_notice([chunks[0], counted], ("a", "b"), 4)
+    assert notice is not None
+    assert notice.text == "no pixel has depth in 1 of 4 frames of b"
