@@ -23,7 +23,7 @@ from page4d.training.engine.logs import TrainObserver, read_metrics, summarize_m
 from page4d.training.engine.loop import Loop, LoopContext
 from page4d.training.engine.session import RunRequest, Session, find_resumed, open_session
 from page4d.training.engine.step import StepResult, autocast, optimize
-from page4d.training.engine.step_plan import Budget, Position, begin_decay, fraction_done, rate_at
+from page4d.training.engine.step_plan import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
 from page4d.training.supervised.curve import draw_losses
 from page4d.weights.store import TensorSpec, save_tensors
 
@@ -63,8 +63,10 @@ class PretrainRequest(RunRequest):
             raise UsageError("a new run without a scene", "give folders of videos, or --resume")
         if not self.resume and self.steps is None and self.seconds is None:
             raise UsageError("a run without an end", f"pass {_BUDGET_OPTIONS}")
-        if not all(limit is None or 0 < limit < float("inf") for limit in (self.steps, self.seconds)):
-            raise UsageError(f"--steps {self.steps}, --until-seconds {self.seconds}", "give positive numbers")
+        if self.steps is not None and not 0 < self.steps <= MAX_SAMPLES:
+            raise UsageError(f"a run of {self.steps:g} steps", f"give --steps from 1 to {MAX_SAMPLES:,}")
+        if self.seconds is not None:
+            Budget(seconds=self.seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -97,6 +97,8 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
         OutputError: if the folder cannot be written.
         InterruptedRunError: if the run was stopped; everything is saved.
     """
+    if request.workers is not None:
+        _check_workers(request.workers)
     with open_session(request, observer, stop) as session:
         state, budget = _start(request, session)
         sources = open_sources(state.config)
