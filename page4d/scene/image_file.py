@@ -4,12 +4,13 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import cv2
+import imageio.v3 as iio
 import numpy as np
 from PIL import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
@@ -222,13 +223,25 @@ def _decode(data: bytes, header: ImageHeader, *, grayscale: bool, background: tu
         pixels = _decode_deep(data, grayscale=grayscale)
         return pixels if data[:4] in _TIFF_STARTS else _upright(pixels, header.orientation)
     kind = "L" if grayscale else "RGB"
+    if background is None or not header.has_alpha:
+        return _upright(_decode_shallow(data, kind), header.orientation)
     with PillowImage.open(io.BytesIO(data), formats=_FORMATS) as image:
-        if background is not None and image.mode == "RGBA":
-            below = PillowImage.new("RGBA", image.size, background)
-            pixels = np.asarray(PillowImage.alpha_composite(below, image).convert(kind))
-        else:
-            pixels = np.asarray(image.convert(kind))
-    return _upright(pixels, header.orientation)
+        below = PillowImage.new("RGBA", image.size, background)
+        blended = PillowImage.alpha_composite(below, image) if image.mode == "RGBA" else image
+        return _upright(np.asarray(blended.convert(kind)), header.orientation)
+
+
+def _decode_shallow(data: bytes, kind: str) -> Image:
+    """Decode the first image of 8 bits per channel as "L" or "RGB", as stored."""
+    try:
+        with closing(iio.imopen(data, "r", plugin="pillow")) as image:
+            return np.asarray(image.read(index=0, mode=kind))
+    except Exception as error:
+        if isinstance(error, MemoryError) or is_exhausted(error):
+            raise
+        # imageio reads the metadata with the pixels, and fails if the metadata alone are damaged.
+        with PillowImage.open(io.BytesIO(data), formats=_FORMATS) as plain:
+            return np.asarray(plain.convert(kind))
 
 
 def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
