@@ -174,6 +174,9 @@ def write_open3d_trajectories(layout: OutputLayout, cameras: CaptureCameras) -> 
 _ROTATION_TOLERANCE = 1e-3
 """Largest entry of |R^T R - I| of a pose that is read: poses may have been computed in single precision."""
 
+_MAX_TRANSLATION = 1e12
+"""Largest translation that is read, in units of the scene: differences of larger numbers have no digits left."""
+
 
 class ViewCameras(FileModel):
     """One view in `cameras.json`: a single matrix where it is constant, else one per instant."""
@@ -216,6 +219,8 @@ def read_cameras_json(path: Path) -> CaptureCameras:
     poses = stacked("world_to_camera", 4)
     if not bool((rotation_defect(poses[..., :3, :3]) <= _ROTATION_TOLERANCE).all()):
         raise InputError(f"'{path}': a world_to_camera has no rotation", "restore the file, or run page4d again")
+    if not bool((poses[..., :3, 3].abs() <= _MAX_TRANSLATION).all()):
+        raise InputError(f"'{path}': a camera is too far from the origin", "restore the file, or run page4d again")
     return CaptureCameras(
         times=torch.tensor(content.times, dtype=torch.float64),
         view_names=tuple(content.views),

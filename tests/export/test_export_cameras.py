@@ -149,11 +149,12 @@ def test_missing_and_unreadable_camera_files_are_refused(tmp_path: Path) -> None
         read_cameras_json(tmp_path / "cameras.json")
 
 
-def test_poses_that_are_not_rigid_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("column", "words"), [(0, "a world_to_camera has no rotation"), (3, "a camera is too far")])
+def test_poses_that_no_run_writes_are_refused(column: int, words: str, tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     cameras = capture_cameras([made_capture(2)])
     poses = cameras.world_to_camera.clone()
-    poses[0, 1, 0, 0] = 2.0**63
+    poses[0, 1, 0, column] = 2.0**63
     write_capture_cameras(layout, replace(cameras, world_to_camera=poses))
-    with pytest.raises(InputError, match="a world_to_camera has no rotation"):
+    with pytest.raises(InputError, match=words):
         read_cameras_json(layout.cameras)
