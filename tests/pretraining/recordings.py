@@ -18,6 +18,7 @@ from page4d.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.pretraining.mae import MAEConfig
 from page4d.pretraining.pretrain import PretrainOutcome, PretrainRequest, pretrain
 from page4d.pretraining.pretraining_state import PretrainCheckpoint, read_checkpoint
+from page4d.training.engine import first_step
 from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.logs import SilentObserver
 from page4d.training.engine.optimizers import OptimizerConfig
@@ -70,9 +71,10 @@ def run_tiny(
     pictures: bool = False,
     **more: Any,
 ) -> PretrainOutcome:
-    """Pretrain; pictures take longer than the steps and are drawn on request."""
+    """Pretrain, and poll `stop` by step only; pictures take longer than the steps and are drawn on request."""
     request = PretrainRequest(out=out, config=config, steps=steps, device="cpu", **more)
     with ExitStack() as stack:
+        stack.enter_context(patch.object(first_step, "_INTERVAL_S", 0.0))
         for name in () if pictures else ("draw_losses", "draw_pictures"):
             stack.enter_context(patch(f"page4d.pretraining.pretrain.{name}"))
         return pretrain(request, SilentObserver(), stop)

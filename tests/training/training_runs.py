@@ -9,6 +9,7 @@ from unittest.mock import patch
 import torch
 
 from page4d.choices import SceneFamily
+from page4d.training.engine import first_step
 from page4d.training.engine.checkpoint import RunFolder
 from page4d.training.engine.logs import SilentObserver, StepReport
 from page4d.training.engine.optimizers import OptimizerConfig
@@ -53,10 +54,10 @@ def never() -> None:
 def train_tiny(
     out: Path, samples: int, *, config: TrainConfig | None = TINY, stop: Callable[[], int | None] = never, **more: Any
 ) -> TrainOutcome:
-    """Train without drawing the learning curve, which takes longer than the steps."""
+    """Train without drawing the learning curve, which takes longer than the steps, and poll `stop` by step only."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
-    with patch("page4d.training.supervised.train.draw_curve"):
+    with patch("page4d.training.supervised.train.draw_curve"), patch.object(first_step, "_INTERVAL_S", 0.0):
         return train(request, SilentObserver(), stop)
 
 
