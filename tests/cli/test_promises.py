@@ -455,7 +455,7 @@ class TestDisk:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert refused.code == 5
         assert f"error: cannot write to '{out}/" in refused.err
-        assert re.search(rf"\(after [12] of {FRAMES} frames\)", refused.err), "the previous chunk may be unfinished"
+        assert re.search(rf"\(after [12] of {FRAMES} instants\)", refused.err), "the previous chunk may be unfinished"
         assert "repeat with --resume" in refused.err
         assert not parts(out)
         assert chunked(out, "--resume").code == 0
