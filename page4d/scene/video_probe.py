@@ -116,7 +116,7 @@ def _read_header(path: Path, max_megapixels: float) -> _Header:
             streams=[_description(stream) for stream in video_streams(container)],
             pixel_aspect=float(stream.sample_aspect_ratio or 1.0),
             coded_pixel_aspect=float(context.sample_aspect_ratio or 1.0),
-            field_order=int(context.field_order),
+            field_order=int(getattr(context, "field_order", 0)),  # PyAV 17 does not have it
             rate=float(stream.guessed_rate or stream.average_rate or 25),
             time_base=float(stream.time_base),
             shown_pts=[pts for pts, _, _ in shown],
