@@ -29,6 +29,14 @@ _NO_MEMORY = (
 )
 _NO_THREADS = ("can't start new thread", "Resource temporarily unavailable")
 _NO_FILES = ("Too many open files",)
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+
+
+def is_exhausted(error: BaseException) -> bool:
+    """Return whether file handles, threads or memory ran out: then a reader must not report a damaged file."""
+    # Pillow reports a failed allocation as an OSError without a number.
+    unnumbered = isinstance(error, OSError) and "out of memory" in str(error)
+    return isinstance(error, MemoryError) or _number(error) in _EXHAUSTED or unnumbered
 
 
 def is_memory_error(error: BaseException) -> bool:

@@ -19,6 +19,7 @@ from av.stream import Disposition
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted
+from page4d.io.limits import is_exhausted
 from page4d.scene.completeness import Extent, stated_size
 from page4d.scene.files import check_regular_file
 
@@ -44,9 +45,6 @@ _SIGNATURES = (
     (b"version https://git-lfs", "is a git-lfs pointer, not a video"),
 )
 _INCOMPLETE = "is incomplete (recording or copy did not finish)"
-
-_RESOURCE_ERRORS = (errno.EAGAIN, errno.EMFILE, errno.ENFILE)
-"""Errors of the machine: too many threads or open files."""
 
 _MOST_BYTES = 1 << 31
 """FFmpeg's limit of one allocation; more than this is requested only for damaged files."""
@@ -92,7 +90,7 @@ def open_container(path: Path) -> Iterator[Any]:
 
 def is_resource_error(error: FFmpegError) -> bool:
     """Return True if the machine failed, not the file."""
-    return error.errno in _RESOURCE_ERRORS or (error.errno == errno.ENOMEM and memory_is_scarce())
+    return is_exhausted(error) and (error.errno != errno.ENOMEM or memory_is_scarce())
 
 
 def memory_is_scarce() -> bool:
@@ -104,8 +102,8 @@ def memory_is_scarce() -> bool:
     return False
 
 
-def blame_file(path: Path) -> None:
-    """Check that a file without decodable frames is to blame, not the machine.
+def check_memory(path: Path) -> None:
+    """Check that there is memory for decoding, before a file is reported as damaged.
 
     Raises:
         MemoryError: if memory is scarce.
@@ -235,7 +233,7 @@ def scan_for_damage(path: Path) -> DamageScan:
 
 def damage_error(path: Path) -> InputError:
     """Scan a damaged video and return the error that describes the damage."""
-    blame_file(path)
+    check_memory(path)
     scan = scan_for_damage(path)
     num_intact = int(scan.intact.sum())
     if num_intact == 0:
@@ -251,5 +249,5 @@ def damage_error(path: Path) -> InputError:
 
 def no_intact_frame_error(path: Path) -> InputError:
     """Return the error for a video without any intact frame."""
-    blame_file(path)
+    check_memory(path)
     return InputError(f"{path.name} has no intact frame", "record or copy it again, or exclude it with --views")

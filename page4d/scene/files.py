@@ -1,6 +1,5 @@
 """Checks of input files before they are opened, and natural order of file names."""
 
-import errno
 import os
 import re
 import stat
@@ -9,13 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from page4d.errors import InputError
+from page4d.io.limits import is_exhausted
 
 DEFAULT_MAX_MEGAPIXELS = 64.0
 
 RESTORE = "restore it, and continue with --resume"
 """Hint for an input file that changed during a run."""
-
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
@@ -43,12 +41,6 @@ def check_regular_file(path: Path) -> None:
         raise InputError(f"{path.name}: permission denied", f"make it readable: chmod u+r '{path}'")
     if path.stat().st_size == 0:
         raise InputError(f"{path.name} is empty", "copy or record it again, or exclude it with --views")
-
-
-def is_exhausted(error: Exception) -> bool:
-    """Return whether an error is due to a lack of file handles, threads or memory, not to a file."""
-    # Pillow reports a failed allocation without a number.
-    return isinstance(error, OSError) and (error.errno in _EXHAUSTED or "out of memory" in str(error))
 
 
 @contextmanager

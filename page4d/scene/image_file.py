@@ -16,7 +16,8 @@ from PIL import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError, Page4DError
-from page4d.scene.files import RESTORE, check_regular_file, is_exhausted, reading_again
+from page4d.io.limits import is_exhausted
+from page4d.scene.files import RESTORE, check_regular_file, reading_again
 from page4d.scene.records import Image
 
 _FORMATS = ("PNG", "JPEG", "BMP", "DIB", "TIFF", "WEBP", "GIF")
@@ -135,7 +136,7 @@ def _decoding(problem: str, hint: str) -> Iterator[None]:
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
-    except (Page4DError, MemoryError):
+    except Page4DError:
         raise
     except Exception as error:
         if is_exhausted(error):
@@ -194,7 +195,7 @@ def _orientation(image: PillowImage.Image) -> tuple[int, bool]:
             other = PillowImage.Image.getexif(image)  # that of XMP or of text in a PNG
             orientation = exif.get(_EXIF_ORIENTATION, other.get(_EXIF_ORIENTATION))
     except Exception as error:
-        if isinstance(error, MemoryError) or is_exhausted(error):
+        if is_exhausted(error):
             raise
         return 1, True
     if isinstance(orientation, int) and 1 <= orientation <= 8:
@@ -237,7 +238,7 @@ def _decode_shallow(data: bytes, kind: str) -> Image:
         with closing(iio.imopen(data, "r", plugin="pillow")) as image:
             return np.asarray(image.read(index=0, mode=kind))
     except Exception as error:
-        if isinstance(error, MemoryError) or is_exhausted(error):
+        if is_exhausted(error):
             raise
         # imageio reads the metadata with the pixels, and fails if the metadata alone are damaged.
         with PillowImage.open(io.BytesIO(data), formats=_FORMATS) as plain:

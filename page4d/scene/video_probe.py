@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from page4d.errors import InputError, counted
 from page4d.scene.completeness import Extent
 from page4d.scene.container import (
-    blame_file,
+    check_memory,
     damage_error,
     declared_length,
     decode_stream,
@@ -155,7 +155,7 @@ def _without_damage(source: VideoSource) -> VideoSource:
     lost = max(scan.expected, len(source.frame_times)) - num_intact
     if lost == 0 and num_intact == len(source.frame_times) and not scan.ends_early:
         return source
-    blame_file(source.path)
+    check_memory(source.path)
     problem = "is damaged" if lost or not scan.ends_early else "ends early"
     used = "1 intact frame is used" if num_intact == 1 else f"{num_intact} intact frames are used"
     notice = Notice(f"{source.label} {problem}: {used}" + (f", {lost} left out" if lost else ""))
@@ -178,7 +178,7 @@ def _first_frame(path: Path) -> Any:
         for _, frame, _ in decode_stream(container, video_stream(container, path)):
             if frame is not None:
                 return frame
-    blame_file(path)
+    check_memory(path)
     raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")
 
 
