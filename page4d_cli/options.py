@@ -67,7 +67,7 @@ def parse_size(text: str, *, square: bool = False, max_side: int = 10**_MAX_DIGI
     rows, columns = map(parse_count, sides)
     if not (rows and columns and max(rows, columns) <= max_side):
         form = "WxH or N" if square else "WxH"
-        limit = f" with sides of 1 to {max_side:,} px" if max_side < 10**_MAX_DIGITS else ""
+        limit = f" with sides of 1 to {max_side} px" if max_side < 10**_MAX_DIGITS else ""
         raise typer.BadParameter(f"'{text[:80]}' is not of the form {form}{limit}", param_hint="'--size'")
     return rows, columns
 

@@ -63,6 +63,13 @@ def images(maker: Maker) -> Maker:
     return make
 
 
+def write_depth_folder(folder: Path, frames: int) -> None:
+    """Write numbered depth maps of 2 m."""
+    folder.mkdir(parents=True)
+    for index in range(frames):
+        cv2.imwrite(str(folder / f"{index:06d}.png"), np.full((48, 64), 2000, np.uint16))
+
+
 def six_views(folder: Path) -> None:
     write_scene(folder, [f"cam{number}" for number in (1, 2, 3, 4, 10, 11)], frames=2)
 
@@ -652,7 +659,7 @@ DECODING = (
     Case("59 voxel nan", write_scene, ("voxel",), 2, (*RECONSTRUCT, "--voxel", "nan"), "reconstruct"),
     Case(
         "59 depth without cameras",
-        lambda f: (write_scene(f, frames=2), *(write_image_folder(f / "truth" / n, 2) for n in ("cam01", "cam02"))),
+        lambda f: (write_scene(f, frames=2), *(write_depth_folder(f / "truth" / n, 2) for n in ("cam01", "cam02"))),
         ("measured depth needs the cameras",),
         2,
         ("--out", "{out}", "--depth", "{scene}/truth"),

@@ -30,7 +30,8 @@ from page4d.models.config import PRESETS
 from page4d.scene.records import Level, Notice
 from page4d.training.supervised.presets import PRESETS as TRAINING_PRESETS
 from page4d_cli import console, options, progress_display, run_report, tables
-from page4d_cli.app import app, run
+from page4d_cli.app import run
+from page4d_cli.command_line import app
 from page4d_cli.commands import benchmark, doctor, evaluate, held_out
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table

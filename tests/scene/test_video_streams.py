@@ -13,6 +13,7 @@ from av.stream import Disposition
 from clip_writers import counter_image, read_counter, write_counter_clip
 
 from page4d.errors import InputError
+from page4d.io.atomic import open_atomic
 from page4d.scene.audio import correlate_audio
 from page4d.scene.open import open_scene
 from page4d.scene.video import VideoSource
@@ -153,7 +154,7 @@ def test_any_file_name_is_read(name: str, relative: bool, tmp_path: Path, monkey
 @pytest.mark.parametrize("name", NAMES)
 def test_any_file_name_is_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with VideoFile(Path(name), (48, 64), 30, 18) as video:
+    with open_atomic(Path(name)) as file, VideoFile(file, (48, 64), 30, 18) as video:
         video.add(counter_image(5))
     assert os.listdir(tmp_path) == [name]  # noqa: PTH208  Path.iterdir normalizes names
     assert first_counter(probe(tmp_path / name)) == 5

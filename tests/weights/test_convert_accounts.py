@@ -201,7 +201,7 @@ def test_published_settings_equal_the_reference_configurations() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "JSON"),
+        ("{", "line 1: Expecting property name"),
         ("[]", "Input should be an object"),
         ("{}", "model"),
         ('{"model": "vggt", "embed_dim": 32}', "depth: Field required"),
