@@ -84,7 +84,7 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(pretrain, cli, tmp_pa
         (("--steps", 1, "--size", 30), 2, "crops of 30 px for patches of 14 x 14 px"),
         (("--steps", 1, "--precision", "fp16"), 2, "training in fp16"),
         (("--steps", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
-        (("--until-seconds", 0), 2, "--until-seconds 0"),
+        (("--until-seconds", 0), 2, "give --until-seconds above 0"),
     ],
 )
 def test_a_mistake_is_reported_and_writes_nothing(pretrain, tmp_path, arguments, code, found):

@@ -65,7 +65,7 @@ class TestSignals:
             before_prediction(patched, 3, lambda: os.kill(os.getpid(), signal.SIGHUP))
             stopped = cli(*words, tmp_path / "out")
         assert stopped.code == 129
-        assert stopped.err.endswith("error: interrupted after 2 of 4 frames\nhint:  continue with --resume\n")
+        assert stopped.err.endswith("error: interrupted after 2 of 4 instants\nhint:  continue with --resume\n")
         assert cli(*words, tmp_path / "out", "--resume").code == 0
         assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

@@ -108,7 +108,7 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
     ("arguments", "code", "found"),
     [
         ((), 2, "a run without an end"),
-        (("--until-samples", 0), 2, "--until-samples 0"),
+        (("--until-samples", 0), 2, "a run of 0 samples"),
         (("--preset", "huge"), 2, "no training preset is called 'huge'"),
         (("--until-samples", 1, "--model", "huge"), 2, "no network is called 'huge'"),
         (("--until-samples", 1, "--model", "missing.json"), 3, "'missing.json' cannot be read"),

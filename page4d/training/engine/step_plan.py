@@ -63,7 +63,7 @@ class Budget:
                 f"a run of {self.seconds:g} seconds", f"give --until-seconds above 0 and up to {MAX_SECONDS:g}"
             )
         if self.samples is not None and not 0 < self.samples <= MAX_SAMPLES:
-            raise UsageError(f"a run of {self.samples:g} samples", f"give a length from 1 to {MAX_SAMPLES:,} samples")
+            raise UsageError(f"a run of {self.samples:g} samples", f"give --until-samples from 1 to {MAX_SAMPLES:,}")
 
 
 @dataclass(frozen=True, kw_only=True)
