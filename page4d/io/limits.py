@@ -7,13 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from page4d.errors import (
-    CapabilityError,
-    InterruptedRunError,
-    MemoryBudgetError,
-    OutputError,
-    Page4DError,
-)
+from page4d.errors import CapabilityError, InterruptedRunError, MemoryBudgetError, OutputError, Page4DError
 from page4d.io.atomic import DISK_ERRORS, output_error
 
 _NO_MEMORY = (
@@ -34,16 +28,16 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 def is_exhausted(error: BaseException) -> bool:
     """Return whether file handles, threads or memory ran out: then a reader must not report a damaged file."""
-    # Pillow reports a failed allocation as an OSError without a number.
-    unnumbered = isinstance(error, OSError) and "out of memory" in str(error)
-    return isinstance(error, MemoryError) or _number(error) in _EXHAUSTED or unnumbered
+    # Pillow reports a failed allocation as an OSError without errno.
+    is_pillow = isinstance(error, OSError) and "out of memory" in str(error)
+    return isinstance(error, MemoryError) or _errno(error) in _EXHAUSTED or is_pillow
 
 
 def is_memory_error(error: BaseException) -> bool:
     """Return whether an error of Python or a library means that memory ran out, on a GPU or on the CPU."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch need not be imported
         return True
-    return _number(error) == errno.ENOMEM or _says(error, _NO_MEMORY)
+    return _errno(error) == errno.ENOMEM or _contains_any(error, _NO_MEMORY)
 
 
 def limit_error(error: BaseException) -> Page4DError | None:
@@ -55,18 +49,18 @@ def limit_error(error: BaseException) -> Page4DError | None:
     if isinstance(error, InterruptedRunError | MemoryBudgetError):
         return None
     for each in _causes(error):
-        number = _number(each)
-        if number in (errno.EMFILE, errno.ENFILE) or _says(each, _NO_FILES):
+        number = _errno(each)
+        if number in (errno.EMFILE, errno.ENFILE) or _contains_any(each, _NO_FILES):
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             return CapabilityError(
                 f"too many open files: this process may open {most}", "raise the limit, for example: ulimit -n 4096"
             )
-        if is_memory_error(each) and not _is_judged(error, each):
-            text = f"out of memory: {each}" if _is_plain(each) else "out of memory"
+        if is_memory_error(each) and not _is_due_to_input(error, each):
+            text = f"out of memory: {each}" if _is_failed_allocation(each) else "out of memory"
             return MemoryBudgetError(text.rstrip(": "), "try a smaller --size, --chunk or --fps")
         if isinstance(error, OutputError):
-            continue  # it names the reason; EAGAIN is another process's lock
-        if number == errno.EAGAIN or _says(each, _NO_THREADS):
+            continue  # its message has the reason; EAGAIN is the lock of another process
+        if number == errno.EAGAIN or _contains_any(each, _NO_THREADS):
             return CapabilityError(
                 "the system starts no more threads or processes",
                 "raise 'ulimit -u' and 'ulimit -v', or end other programs",
@@ -81,7 +75,7 @@ def known_error(error: BaseException) -> Page4DError | None:
     known = limit_error(error) or (error if isinstance(error, Page4DError) else None)
     if known is not None or not isinstance(error, OSError) or not error.errno:
         return known
-    if error.errno == errno.ENOENT and not _exists_here():
+    if error.errno == errno.ENOENT and not _has_working_folder():
         return CapabilityError("the working folder does not exist any more", "change to another folder, then repeat")
     place = "" if _path_of(error) is None else f" '{_path_of(error)}'"
     return CapabilityError(f"cannot use the file or folder{place}: {error.strerror}", "check it, then repeat")
@@ -89,7 +83,7 @@ def known_error(error: BaseException) -> Page4DError | None:
 
 @contextmanager
 def limits_named() -> Iterator[None]:
-    """Raise the `limit_error` of an error of the body, if there is one, in its place."""
+    """Replace an error of the body by its `limit_error`, if it has one."""
     try:
         yield
     except Exception as error:
@@ -110,21 +104,21 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             pending += [other for other in (each.__context__, each.__cause__) if other is not None]
 
 
-def _number(error: BaseException) -> int | None:
-    number = getattr(error, "errno", None)  # also of FFmpeg's errors
+def _errno(error: BaseException) -> int | None:
+    number = getattr(error, "errno", None)  # FFmpeg's errors have it, too
     return number if isinstance(number, int) else None
 
 
-def _says(error: BaseException, texts: tuple[str, ...]) -> bool:
-    """Return whether a library's error without a number holds one of the texts."""
-    if isinstance(error, Page4DError) or _number(error) is not None:
-        return False  # their messages hold file names
-    message = str(error).replace("a primitive descriptor", "")  # those are no matter of memory
+def _contains_any(error: BaseException, texts: tuple[str, ...]) -> bool:
+    """Return whether the message of a library's error without errno contains one of the texts."""
+    if isinstance(error, Page4DError) or _errno(error) is not None:
+        return False  # a file name in the message could contain them
+    message = str(error).replace("a primitive descriptor", "")  # oneDNN fails to create these for other reasons
     return any(text in message for text in texts)
 
 
-def _exists_here() -> bool:
-    """Return whether the working folder of this process exists."""
+def _has_working_folder() -> bool:
+    """Return whether the working folder still exists."""
     try:
         os.getcwd()  # noqa: PTH109
     except OSError:
@@ -136,11 +130,11 @@ def _path_of(error: OSError) -> Path | None:
     return Path(error.filename) if isinstance(error.filename, str) and error.filename else None
 
 
-def _is_plain(error: BaseException) -> bool:
-    """Return whether an error is Python's or NumPy's for memory, and not that of a library with a number."""
-    return isinstance(error, MemoryError) and _number(error) is None
+def _is_failed_allocation(error: BaseException) -> bool:
+    """Return whether an allocation by Python or NumPy failed; FFmpeg's MemoryError has an errno."""
+    return isinstance(error, MemoryError) and _errno(error) is None
 
 
-def _is_judged(error: BaseException, cause: BaseException) -> bool:
-    """Return whether a reader caught Python's error for memory by its name: then the input asked for too much."""
-    return isinstance(error, Page4DError) and _is_plain(cause)
+def _is_due_to_input(error: BaseException, cause: BaseException) -> bool:
+    """Return whether a reader caught a MemoryError and reported its file: a size in the file was too large."""
+    return isinstance(error, Page4DError) and _is_failed_allocation(cause)
