@@ -1,18 +1,14 @@
 """SIGINT, SIGTERM and SIGHUP: a run stops between two files and exits with 128 + the number of the signal."""
 
-import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 from page4d.errors import InterruptedRunError
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from page4d.signals import handled
 
 
 class Stopped(BaseException):
-    """A signal ended a command. No library takes it for a failure of its own, as it could an `Exception`."""
+    """A signal ended a command; not an `Exception`, which libraries catch as a failure of their own."""
 
 
 class StopRequest:
@@ -22,32 +18,8 @@ class StopRequest:
 
 
 @contextmanager
-def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """Call a function for the first signal; a second one ends the process at once.
-
-    Ignored signals stay ignored, such as SIGHUP under nohup. Outside the main thread nothing changes.
-    """
-    here = threading.current_thread() is threading.main_thread()
-    earlier = {number: signal.getsignal(number) for number in SIGNALS if here}
-    earlier = {number: handler for number, handler in earlier.items() if handler not in (signal.SIG_IGN, None)}
-
-    def handle(number: int, _: FrameType | None) -> None:
-        for each in earlier:
-            signal.signal(each, signal.SIG_DFL)
-        on_signal(number)
-
-    try:
-        for number in earlier:
-            signal.signal(number, handle)
-        yield
-    finally:
-        for number, handler in earlier.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def raising_stop(request: StopRequest) -> Iterator[None]:
-    """Turn the first signal into `Stopped`, and record it: what a library makes of the exception is unknown."""
+    """Turn the first signal into `Stopped`, and record it: a library may replace the exception."""
 
     def stop(number: int) -> None:
         request.number = number

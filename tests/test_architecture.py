@@ -34,6 +34,7 @@ FLOORS = {
     "page4d.errors": 0,
     "page4d.installation": 0,
     "page4d.choices": 0,
+    "page4d.signals": 0,
 }
 
 ENTRY_POINTS = ("page4d", "page4d.__main__")

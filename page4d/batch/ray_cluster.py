@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from page4d.batch.deferred_signals import deferred_signals
 from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_begun, outcome_of
 from page4d.batch.ray_connection import first_line
 from page4d.choices import Preprocess
@@ -28,6 +27,7 @@ from page4d.inference.run_plan import RunPlan
 from page4d.models.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
+from page4d.signals import deferred_signals
 
 MakePredictor = Callable[[Scene], Predictor]
 """Builds the predictor of a scene on a worker; can be sent to another process."""

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page4d.batch.deferred_signals import deferred_signals
 from page4d.batch.descendants import ended_if_it_fails
 from page4d.errors import CapabilityError, InterruptedRunError, UsageError
 from page4d.installation import install_command
 from page4d.scene.records import Level, Notice
+from page4d.signals import deferred_signals
 
 Notify = Callable[[Notice], None]
 

@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from page4d.batch import ray_connection
-from page4d.batch.deferred_signals import deferred_signals
 from page4d.batch.descendants import descendants, ended_if_it_fails
 from page4d.batch.ray_connection import joined_cluster, parse_distributed
 from page4d.errors import CapabilityError, UsageError
 from page4d.installation import install_command
+from page4d.signals import deferred_signals
 from page4d_cli.app import run
 
 
@@ -255,7 +255,7 @@ class TestDeferredSignals:
 
     def test_a_second_signal_ends_the_process(self):
         code = (
-            "import signal\nfrom page4d.batch.deferred_signals import deferred_signals\nwith deferred_signals():\n"
+            "import signal\nfrom page4d.signals import deferred_signals\nwith deferred_signals():\n"
             "    signal.raise_signal(signal.SIGTERM)\n    signal.raise_signal(signal.SIGTERM)\n    print('alive')"
         )
         ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
