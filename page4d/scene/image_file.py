@@ -1,4 +1,4 @@
-"""One image file: its header and its pixels. Whatever a decoder raises becomes an error that names the file."""
+"""Header and pixels of one image file; errors of the decoders become an `InputError` with the name of the file."""
 
 import io
 import re
@@ -18,6 +18,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from page4d.errors import InputError, Page4DError
 from page4d.io.limits import is_exhausted
 from page4d.scene.files import RESTORE, check_regular_file, reading_again
+from page4d.scene.orientation import Orientation, exif_orientation
 from page4d.scene.records import Image
 
 _FORMATS = ("PNG", "JPEG", "BMP", "DIB", "TIFF", "WEBP", "GIF")
@@ -26,7 +27,6 @@ _FORMATS = ("PNG", "JPEG", "BMP", "DIB", "TIFF", "WEBP", "GIF")
 _PNG_START = re.compile(rb"\x89PNG\r\n\x1a\n.{8}.{8}(?P<bits>.)(?P<color>.)", re.DOTALL)
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PNG_PALETTE = 3
-_TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TIFF_SUBFILE, _TIFF_BITS, _TIFF_COLOR, _TIFF_CHANNELS, _TIFF_NUMBER_KIND = 254, 258, 262, 277, 339
 _TIFF_PALETTE = 3
 _TIFF_NUMBERS = {1: "", 2: "signed ", 3: "float "}
@@ -38,7 +38,6 @@ _MAX_PAGES = 16
 
 _READABLE_BITS = (1, 2, 4, 8, 16)
 _EXIF_ORIENTATION = 0x0112
-_TRANSPOSED_ORIENTATIONS = (5, 6, 7, 8)
 _RENDER_AGAIN = "remove it or render it again"
 
 
@@ -46,12 +45,12 @@ _RENDER_AGAIN = "remove it or render it again"
 class ImageHeader:
     """Properties of an image file before decoding; `size` is the (height, width) of the upright image.
 
-    `orientation` is that of EXIF (1 to 8) still to be applied to decoded pixels. `numbers` qualifies pixels that are
-    not unsigned integers, such as "float ".
+    `orientation` is still to be applied to decoded pixels. `numbers` qualifies pixels that are not unsigned integers,
+    such as "float ".
     """
 
     size: tuple[int, int]
-    orientation: int
+    orientation: Orientation
     bits: int
     channels: int
     numbers: str = ""
@@ -127,10 +126,9 @@ def image_name(file: Path) -> str:
 
 @contextmanager
 def _decoding(problem: str, hint: str) -> Iterator[None]:
-    """Turn whatever a decoder raises into an InputError, except a lack of memory or file handles.
+    """Translate an error of a decoder, of any class, into an InputError, unless memory or file handles ran out.
 
-    Damaged files raise errors of every class. Pillow's pixel limit and warnings are suspended: `check_pixels` applies
-    the limit of the user.
+    Pillow's pixel limit and warnings are suspended: `check_pixels` applies the limit of the user.
     """
     limit, PillowImage.MAX_IMAGE_PIXELS = PillowImage.MAX_IMAGE_PIXELS, None
     try:
@@ -151,9 +149,8 @@ def _header(stream: BinaryIO) -> ImageHeader:
     stream.seek(0)
     with PillowImage.open(stream, formats=_FORMATS) as image:
         orientation, has_damaged_exif = _orientation(image)
-        width, height = image.size
         header = ImageHeader(
-            size=(width, height) if orientation in _TRANSPOSED_ORIENTATIONS else (height, width),
+            size=orientation.size((image.height, image.width)),
             orientation=orientation,
             bits=8,
             channels=len(image.getbands()),
@@ -178,29 +175,28 @@ def _header(stream: BinaryIO) -> ImageHeader:
         return replace(header, has_more_images=_has_more_images(image))
 
 
-def _orientation(image: PillowImage.Image) -> tuple[int, bool]:
-    """Return the EXIF orientation still to be applied, and whether the EXIF data are damaged.
+def _orientation(image: PillowImage.Image) -> tuple[Orientation, bool]:
+    """Return the orientation of EXIF that is still to be applied, and whether the EXIF data are damaged.
 
     Pillow applies that of a TIFF itself. EXIF data after the pixels of a PNG are ignored, as by browsers:
     `PngImageFile.getexif` would decode the image to find them.
     """
     if isinstance(image, TiffImageFile):
-        return 1, False
+        return Orientation(), False
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            # The image's own record hides damage that was found when it was opened.
+            # `image.getexif()` returns what was parsed on opening, without its warnings.
             exif = PillowImage.Exif()
             exif.load(image.info.get("exif", b""))
-            other = PillowImage.Image.getexif(image)  # that of XMP or of text in a PNG
-            orientation = exif.get(_EXIF_ORIENTATION, other.get(_EXIF_ORIENTATION))
+            other = PillowImage.Image.getexif(image)  # from XMP, or from text in a PNG
+            value = exif.get(_EXIF_ORIENTATION, other.get(_EXIF_ORIENTATION))
     except Exception as error:
         if is_exhausted(error):
             raise
-        return 1, True
-    if isinstance(orientation, int) and 1 <= orientation <= 8:
-        return orientation, False
-    return 1, orientation is None and bool(caught)
+        return Orientation(), True
+    orientation = exif_orientation(value) if isinstance(value, int) else None
+    return orientation or Orientation(), value is None and bool(caught)
 
 
 def _has_more_images(image: PillowImage.Image) -> bool:
@@ -221,15 +217,14 @@ def _has_more_images(image: PillowImage.Image) -> bool:
 
 def _decode(data: bytes, header: ImageHeader, *, grayscale: bool, background: tuple[int, int, int] | None) -> Image:
     if header.bits > 8:
-        pixels = _decode_deep(data, grayscale=grayscale)
-        return pixels if data[:4] in _TIFF_STARTS else _upright(pixels, header.orientation)
+        return header.orientation.apply(_decode_deep(data, grayscale=grayscale))
     kind = "L" if grayscale else "RGB"
     if background is None or not header.has_alpha:
-        return _upright(_decode_shallow(data, kind), header.orientation)
+        return header.orientation.apply(_decode_shallow(data, kind))
     with PillowImage.open(io.BytesIO(data), formats=_FORMATS) as image:
         below = PillowImage.new("RGBA", image.size, background)
         blended = PillowImage.alpha_composite(below, image) if image.mode == "RGBA" else image
-        return _upright(np.asarray(blended.convert(kind)), header.orientation)
+        return header.orientation.apply(np.asarray(blended.convert(kind)))
 
 
 def _decode_shallow(data: bytes, kind: str) -> Image:
@@ -246,7 +241,7 @@ def _decode_shallow(data: bytes, kind: str) -> Image:
 
 
 def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
-    """Decode images of 16 bits per channel, which Pillow would reduce to 8; only a TIFF is turned upright."""
+    """Decode images of 16 bits per channel, which Pillow would reduce to 8; as stored, but a TIFF upright."""
     color = cv2.IMREAD_GRAYSCALE if grayscale else cv2.IMREAD_COLOR
     logging = cv2.utils.logging
     level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # suppresses messages on stderr
@@ -258,17 +253,3 @@ def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
     if pixels is None or pixels.dtype != np.uint16:
         raise ValueError("not a 16-bit image")
     return np.ascontiguousarray(pixels if grayscale else pixels[..., ::-1], dtype=pixels.dtype)
-
-
-def _upright(pixels: Image, orientation: int) -> Image:
-    """Apply an EXIF orientation (1 to 8) to an image [H, W, ...].
-
-    Source: CIPA DC-008 (Exif 2.32), tag 0x0112.
-    """
-    if orientation in _TRANSPOSED_ORIENTATIONS:
-        pixels = pixels.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    return np.ascontiguousarray(pixels)

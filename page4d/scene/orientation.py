@@ -1,4 +1,4 @@
-"""Orientation of a recording: the display matrix of its file as a transposition and two flips."""
+"""Orientation of images and videos: EXIF or a display matrix as a transposition and two flips."""
 
 import math
 import struct
@@ -46,6 +46,18 @@ class Orientation:
         if self.flips_columns:
             pixels = pixels[:, ::-1]
         return np.ascontiguousarray(pixels)
+
+
+def exif_orientation(value: int) -> Orientation | None:
+    """Return the orientation of a value of EXIF, None unless it is 1 to 8.
+
+    Source: CIPA DC-008 (Exif 2.32), tag 0x0112.
+    """
+    if not 1 <= value <= 8:
+        return None
+    return Orientation(
+        is_transposed=value >= 5, flips_rows=value in (3, 4, 7, 8), flips_columns=value in (2, 3, 6, 7)
+    )
 
 
 def display_matrix(frame: Any) -> tuple[int, int, int, int] | None:
