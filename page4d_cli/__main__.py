@@ -3,10 +3,16 @@
 import os
 import sys
 
-if __name__ == "__main__":
+
+def start() -> None:
+    """Run the command line of this process; Ctrl-C is handled also while it is loaded."""
     try:
         from page4d_cli.app import main
     except KeyboardInterrupt:
         os.write(2, b"error: interrupted\n")
         sys.exit(130)
     main()
+
+
+if __name__ == "__main__":
+    start()
