@@ -1,17 +1,14 @@
 """`page4d synthesize`: render a synthetic capture as videos with exact ground truth."""
 
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import counted
 from page4d_cli import console, options
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+from page4d_cli.progress_display import count, displayed_progress
 
 RIG = "Cameras"
 WORLD = "World"
@@ -100,32 +97,11 @@ def synthesize(
         readout_s=readout / 1000,
         supersample=supersample,
     )
-    with _progress(quiet=quiet) as on_frame:
-        write_capture(capture, out, truth_stride=truth_stride, quality_crf=crf, on_frame=on_frame)
+    with displayed_progress("render", count("frame"), quiet=quiet) as progress:
+        write_capture(capture, out, truth_stride=truth_stride, quality_crf=crf, on_frame=progress.update)
     if as_json:
         console.print_json({"out": str(out), "seed": seed, "views": list(capture.view_names), "frames": frames})
     elif not quiet:
         console.print_text(
             f"wrote {counted(views, 'video')} of {counted(frames, 'frame')} and the ground truth to {out}"
         )
-
-
-@contextmanager
-def _progress(*, quiet: bool) -> "Iterator[Callable[[int, int], None] | None]":
-    """Show the number of rendered frames on stderr: a bar on a terminal, elsewhere a line for every tenth of them."""
-    target = console.error_console()
-    if quiet:
-        yield None
-    elif target.is_terminal:
-        from rich.progress import Progress
-
-        with Progress(console=target) as progress:
-            task = progress.add_task("render", total=None)
-            yield lambda done, total: progress.update(task, completed=done, total=total)
-    else:
-
-        def print_tenth(done: int, total: int) -> None:
-            if done * 10 // total > (done - 1) * 10 // total:
-                target.print(f"rendered {done:,} of {total:,} frames", markup=False)
-
-        yield print_tenth
