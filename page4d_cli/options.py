@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from page4d.choices import CalibrationMatch, CalibrationResize, LengthUnit, MaskMeaning, Precision
+from page4d.errors import InputError, UsageError, shortened
 
 INPUT = "Scene"
 RIG = "Calibration and cameras"
@@ -15,7 +16,6 @@ BATCH = "Several scenes, several devices"
 TERMINAL = "Terminal"
 
 _MAX_DIGITS = 9
-
 
 NETWORK_PRESETS = (
     "mv-tiny, mv-small, mv-demo, mv-vit, mv-swin, mv-twins, mv-navit, mv-large, vggt, page4d, page4d-mask or pi3"
@@ -68,7 +68,7 @@ def parse_size(text: str, *, square: bool = False, max_side: int = 10**_MAX_DIGI
     if not (rows and columns and max(rows, columns) <= max_side):
         form = "WxH or N" if square else "WxH"
         limit = f" with sides of 1 to {max_side} px" if max_side < 10**_MAX_DIGITS else ""
-        raise typer.BadParameter(f"'{text[:80]}' is not of the form {form}{limit}", param_hint="'--size'")
+        raise typer.BadParameter(f"'{shortened(text)}' is not of the form {form}{limit}", param_hint="'--size'")
     return rows, columns
 
 
@@ -79,8 +79,6 @@ def parse_count(text: str) -> int:
 
 def parse_precision(name: str | None) -> Precision | None:
     """Parse the name of a precision."""
-    from page4d.errors import UsageError
-
     if name is None:
         return None
     if name not in list(Precision):
@@ -94,7 +92,6 @@ def read_text(path: Path, hint: str) -> str:
     Raises:
         InputError: if it cannot be read, with the given hint.
     """
-    from page4d.errors import InputError
     from page4d.io import documents
 
     try:

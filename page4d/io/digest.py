@@ -4,7 +4,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, shortened
 
 _SHOWN = 12
 """Digits of a hash in messages."""
@@ -14,10 +14,10 @@ def parse_sha256(text: str) -> str:
     """Return the hexadecimal digits of a SHA-256 in lower case.
 
     Raises:
-        UsageError: if it is none.
+        UsageError: if the text is not a SHA-256.
     """
     if re.fullmatch(r"[0-9a-fA-F]{64}", text) is None:
-        raise UsageError(f"'{text[:80]}' is not a SHA-256", "give 64 hexadecimal digits, as sha256sum prints")
+        raise UsageError(f"'{shortened(text)}' is not a SHA-256", "give 64 hexadecimal digits, as sha256sum prints")
     return text.lower()
 
 

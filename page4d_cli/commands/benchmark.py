@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from page4d.errors import UsageError, shortened
 from page4d.settings import NetworkOptions
 from page4d_cli import console, options
 from page4d_cli.progress_display import count, displayed_progress
@@ -94,15 +95,13 @@ def _numbers(text: str, option: str) -> list[int]:
     numbers = {options.parse_count(part.strip()) for part in text.split(",")}
     if not all(1 <= number <= _MAX_IMAGES for number in numbers):
         raise typer.BadParameter(
-            f"'{text[:80]}' is not a list of numbers from 1 to {_MAX_IMAGES:,}", param_hint=f"'{option}'"
+            f"'{shortened(text)}' is not a list of numbers from 1 to {_MAX_IMAGES:,}", param_hint=f"'{option}'"
         )
     return sorted(numbers)
 
 
 def _sizes(text: str | None, own: int, multiple: int) -> list[tuple[int, int]]:
     """Parse image sizes; the default is a square of half the network's default side."""
-    from page4d.errors import UsageError
-
     side = max(own // 2 // multiple, 1) * multiple
     found = [(side, side)] if text is None else [options.parse_size(part, square=True) for part in text.split(",")]
     for height, width in found:
