@@ -1,6 +1,5 @@
 """One run: chunks are predicted, stitched and written, resumably, each stage in a thread of its own."""
 
-import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -116,7 +115,7 @@ class Run:
         record = self._record("complete")
         encoded = encode_run(record)
         # The record of the run lists the hash of run.json, and is written first: only then the run is complete.
-        files.append(WrittenFile(self.layout.run, len(encoded), hashlib.sha256(encoded).hexdigest()))
+        files.append(WrittenFile.of(self.layout.run, encoded))
         self._update(other_files=self.states.record_files(files))
         write_bytes_atomic(self.layout.run, encoded)
         return record

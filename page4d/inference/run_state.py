@@ -15,7 +15,8 @@ from page4d.errors import InputError, OutputError, UsageError
 from page4d.export.layout import OutputLayout, is_own_file
 from page4d.export.run_record import RunRecord, read_run
 from page4d.inference.state_records import ChunkState, FileRecord, FinishedChunk, OwnFile, RunState
-from page4d.io.atomic import WrittenFile, describe_file, write_bytes_atomic
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.digest import file_sha256
 from page4d.io.json_model import FileModel, Model, read_model
 from page4d.io.sealed import read_sealed, write_sealed
 from page4d.models.conditioning import Memory
@@ -180,7 +181,7 @@ class StateFolder:
         path = self._layout.path(*PurePosixPath(file.name).parts)
         if path.is_symlink() or not path.is_file() or path.stat().st_size != file.num_bytes:
             return False
-        return describe_file(path).sha256 == file.sha256
+        return file_sha256(path) == file.sha256
 
     def listed_files(self) -> list[str]:
         """Name every file that the recorded run lists, `run.json` first: without it a folder is no result.

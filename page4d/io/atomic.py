@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from page4d.errors import OutputError
+from page4d.io.digest import file_sha256
 
 LOCK_NAME = ".page4d.lock"
 _PART = re.compile(r"^\..+\.[0-9a-f]{8}\.part(\.\w+)?$", re.DOTALL)
@@ -39,9 +40,8 @@ _REASONS = {
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Numbers of the errors that only writing can cause."""
 
-_RESUME = (", then repeat", ", then repeat with --resume")
 _LONGEST_NAME = "x" * 180
-"""No path below an output folder is longer."""
+"""As long as the longest path of an output file below its folder."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ class WrittenFile:
     path: Path
     num_bytes: int
     sha256: str
+
+    @staticmethod
+    def of(path: Path, data: bytes) -> "WrittenFile":
+        """Describe a file with this content."""
+        return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
 
 
 def output_error(error: OSError, path: Path | None) -> OutputError:
@@ -62,7 +67,7 @@ def output_error(error: OSError, path: Path | None) -> OutputError:
 
 def with_resume(hint: str) -> str:
     """Complete the hint of an `output_error` for a command that has `--resume`."""
-    return hint.replace(*_RESUME)
+    return hint.replace(", then repeat", ", then repeat with --resume")
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
@@ -79,7 +84,7 @@ def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
             _write_all(handle, data)
     except OSError as error:
         raise output_error(error, path) from error
-    return WrittenFile(path, len(data), hashlib.sha256(data).hexdigest())
+    return WrittenFile.of(path, data)
 
 
 @contextmanager
@@ -154,9 +159,7 @@ def _write_all(handle: int, data: bytes) -> None:
 
 def describe_file(path: Path) -> WrittenFile:
     """Return size and SHA-256 of a complete file."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return WrittenFile(path, file.tell(), digest.hexdigest())
+    return WrittenFile(path, path.stat().st_size, file_sha256(path))
 
 
 def has_room_for(path: Path, num_bytes: int) -> bool:
@@ -214,7 +217,7 @@ def _check_place(folder: Path, target: Path) -> None:
     """Check that a folder exists or can be created, and that it can be written."""
     try:
         nearest = folder / _LONGEST_NAME
-        while not _is_there(nearest) and nearest != nearest.parent:
+        while not _has_entry(nearest) and nearest != nearest.parent:
             nearest = nearest.parent
         _check_is_folder(nearest, folder)
         _try_to_write(nearest)
@@ -224,8 +227,8 @@ def _check_place(folder: Path, target: Path) -> None:
         raise output_error(error, target) from error
 
 
-def _is_there(path: Path) -> bool:
-    """Return whether there is an entry; names that are too long and links to themselves are errors."""
+def _has_entry(path: Path) -> bool:
+    """Return whether a folder has this entry; names that are too long and links to themselves are errors."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -246,7 +249,7 @@ def _check_is_folder(nearest: Path, folder: Path) -> None:
 
 
 def _try_to_write(folder: Path) -> None:
-    """Create, sync and delete a file: only that shows a full disk, or a file system of the kernel."""
+    """Create, sync and delete a file: access rights do not show a full disk, or a file system such as /proc."""
     probe = part_name(folder / "probe")
     try:
         with _created(probe) as handle:

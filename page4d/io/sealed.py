@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from page4d.errors import InputError
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.documents import first_violation
 from page4d.io.json_model import FileModel, Model, format_json
 
 _SEAL = b',\n "sha256": "'
@@ -43,6 +44,5 @@ def read_sealed(path: Path, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(body + b"\n}")
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise InputError(f"'{path}' is not as page4d writes it: {place}: {first['msg']}", _HINT) from error
+        found = first_violation(error, "the file")
+        raise InputError(f"'{path}' is not as page4d writes it: {found}", _HINT) from error

@@ -1,7 +1,6 @@
 """Lazy reading of third-party weights: safetensors files, folders of shards, PyTorch checkpoints."""
 
 import argparse
-import hashlib
 import json
 import pickle
 import re
@@ -19,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from page4d.errors import WeightsError
+from page4d.io.digest import file_sha256
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
 from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged
 
@@ -57,11 +57,7 @@ class TensorSource:
 
     def sha256(self) -> dict[str, str]:
         """Return the hash of each file by name."""
-        hashes = {}
-        for path in self.files:
-            with path.open("rb") as file:
-                hashes[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
-        return hashes
+        return {path.name: file_sha256(path) for path in self.files}
 
 
 def open_source(path: Path) -> TensorSource:
