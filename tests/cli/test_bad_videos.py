@@ -1,10 +1,13 @@
 """Errors and warnings about unusual videos, as the command line shows them."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clips import truncate, write_video
-from conftest import Cli
+
+Cli = Callable[..., Any]
 
 
 def words(text: str) -> str:
