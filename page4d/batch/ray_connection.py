@@ -151,10 +151,8 @@ def _named_cluster(notify: Notify) -> _Existing | None:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return None
-        if status.st_uid not in (
-            0,
-            os.getuid(),
-        ):  # anybody can write such a file, and a cluster can execute code here
+        # Anybody can write such a file, and a cluster can execute code here.
+        if status.st_uid not in (0, os.getuid()):
             notify(Notice(f"the Ray cluster in '{path}' is of another user: not joined (set RAY_ADDRESS to join it)"))
             return None
         address = file.read(300).strip()
@@ -192,7 +190,7 @@ def _initialized(ray: Any, options: dict[str, Any], failure: str, hint: str) -> 
     except (InterruptedRunError, KeyboardInterrupt):  # a deferred signal
         ray.shutdown()
         raise
-    except Exception as error:  # of any type: processes, sockets and gRPC raise their own, and RuntimeError
+    except Exception as error:  # Ray documents no types: it raises those of sockets and gRPC, and RuntimeError
         raise CapabilityError(f"{failure}: {first_line(error)}", hint) from error
     with contextlib.redirect_stdout(sys.stderr):  # Ray prints its messages to stdout, which is for results
         try:

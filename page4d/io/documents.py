@@ -1,7 +1,7 @@
-"""Text documents: reading of bounded size, and strict parsing of JSON, TOML, YAML and XML under one guard.
+"""Text documents: reading of bounded size, and strict parsing of JSON, TOML, YAML and XML.
 
-Every reader of a file that another program or a person may have written starts here. Whatever is wrong with the text,
-a `DocumentError` with the reason is raised; the reader adds the name of the file.
+Readers of files that page4d did not write use these functions. The only error is `DocumentError`, with the reason;
+the caller adds the name of the file.
 """
 
 import json
@@ -158,9 +158,10 @@ def parse_xml(content: bytes) -> ElementTree.Element:
             return ElementTree.fromstring(content, parser=parser)  # noqa: S314 - same
         except ElementTree.ParseError as error:
             raise DocumentError(f"line {error.position[0]}: not well-formed XML") from None
-        except (LookupError, ValueError) as error:
-            known = str(error) if isinstance(error, DocumentError) else "its text encoding is unknown"
-            raise DocumentError(known) from None
+        except DocumentError:
+            raise
+        except (LookupError, ValueError):
+            raise DocumentError("its text encoding is unknown") from None
 
 
 def first_violation(error: ValidationError, whole: str) -> str:
@@ -176,7 +177,7 @@ def _check_size(size: int, max_bytes: int) -> None:
 
 @contextmanager
 def _guard() -> Iterator[None]:
-    """Translate the errors that a parser raises apart from its own."""
+    """Translate errors that are not of the format: recursion, and limits of Python's numbers."""
     try:
         yield
     except DocumentError:
@@ -185,7 +186,7 @@ def _guard() -> Iterator[None]:
         raise DocumentError("it is nested too deeply") from None
     except OverflowError:
         raise DocumentError("a number is too large") from None
-    except ValueError:  # of int()
+    except ValueError:  # int() converts at most 4300 digits
         raise DocumentError("a number has too many digits") from None
 
 
@@ -213,5 +214,5 @@ def _check_unique(keys: list[str]) -> None:
 class _PlainTreeBuilder(ElementTree.TreeBuilder):
     """Tree builder that stops at a DTD before any entity is expanded."""
 
-    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:  # noqa: ARG002 - of the base class
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:  # noqa: ARG002 - signature of TreeBuilder
         raise DocumentError("it declares a DTD, which is not allowed")

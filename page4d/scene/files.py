@@ -45,7 +45,7 @@ def check_regular_file(path: Path) -> None:
 
 @contextmanager
 def reading_again(name: str) -> Iterator[None]:
-    """Read an input file that was there when the run began; `name` is its name in messages.
+    """Report an input file that was removed since the run began; `name` is its name in messages.
 
     Raises:
         InputError: if it was removed, or can no longer be read.

@@ -15,7 +15,7 @@ _INTERVAL_S = 0.2
 
 
 class _End(BaseException):
-    """End of the run; no `except Exception` of a library in between stops it."""
+    """End of the run; not an `Exception`, which libraries catch as a failure of their own."""
 
     def __init__(self, error: Page4DError) -> None:
         super().__init__(error.message)
@@ -25,8 +25,8 @@ class _End(BaseException):
 class FirstStep:
     """Ends a run by an exception until its first step is complete: there is nothing to save.
 
-    Later the loop polls between steps. The first batch may take minutes to decode or render, so that a timer signal
-    polls during it, in the main thread only.
+    Later the loop polls between steps. The first batch may take minutes to decode or render: meanwhile a timer signal
+    polls, in the main thread only.
     """
 
     def __init__(self, stop: Callable[[], int | None] = lambda: None) -> None:
