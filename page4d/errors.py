@@ -74,6 +74,14 @@ class InterruptedRunError(Page4DError):
         self.exit_code = 128 + signal_number
 
 
+class Stopped(BaseException):
+    """A signal ended the work. It is no `Exception`: neither a reader nor a library takes it for a damaged file."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
 def counted(number: int, noun: str) -> str:
     """Format a count with its noun for a message: "1 frame", "2 frames"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

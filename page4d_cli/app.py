@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from page4d.errors import Stopped
 from page4d_cli import console
-from page4d_cli.interrupts import Stopped, StopRequest, raising_stop
+from page4d_cli.interrupts import StopRequest, raising_stop
 
 Failure = tuple[str, str, int]
 """Message, hint and exit code of an error."""

@@ -3,12 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from page4d.errors import InterruptedRunError
+from page4d.errors import InterruptedRunError, Stopped
 from page4d.signals import handled
-
-
-class Stopped(BaseException):
-    """A signal ended a command; not an `Exception`, which libraries catch as a failure of their own."""
 
 
 class StopRequest:
@@ -23,7 +19,7 @@ def raising_stop(request: StopRequest) -> Iterator[None]:
 
     def stop(number: int) -> None:
         request.number = number
-        raise Stopped
+        raise Stopped(number)
 
     with handled(stop):
         yield
@@ -31,13 +27,18 @@ def raising_stop(request: StopRequest) -> Iterator[None]:
 
 @contextmanager
 def stops_cleanly() -> Iterator[None]:
-    """Turn the first signal into `InterruptedRunError`."""
+    """Turn the first signal into `Stopped` in the body, and that into `InterruptedRunError`.
 
-    def stop(number: int) -> None:
-        raise InterruptedRunError("interrupted", "", number)
-
-    with handled(stop):
-        yield
+    An error that a library raised in its place is turned into `InterruptedRunError` too.
+    """
+    request = StopRequest()
+    try:
+        with raising_stop(request):
+            yield
+    except (Stopped, Exception) as error:
+        if request.number is None or isinstance(error, InterruptedRunError):
+            raise
+        raise InterruptedRunError("interrupted", "", request.number) from error
 
 
 @contextmanager

@@ -126,12 +126,13 @@ def run_batch(
     ended = {job.name: not_begun(job) for job in jobs}
     record, stopped = BatchRecord(scenes=list(ended.values())), None
     try:
-        for outcome in _outcomes(request, jobs, show, distributed):
-            ended[Path(outcome.out).name] = outcome
-            record = BatchRecord(scenes=list(ended.values()))
-            record.write(root)
-            if outcome.status is SceneStatus.FAILED:
-                console.print_error(f"{Path(outcome.scene).name}: {outcome.error}", outcome.hint)
+        with stops_cleanly():
+            for outcome in _outcomes(request, jobs, show, distributed):
+                ended[Path(outcome.out).name] = outcome
+                record = BatchRecord(scenes=list(ended.values()))
+                record.write(root)
+                if outcome.status is SceneStatus.FAILED:
+                    console.print_error(f"{Path(outcome.scene).name}: {outcome.error}", outcome.hint)
     except InterruptedRunError as error:
         stopped = error
     if show.as_json:

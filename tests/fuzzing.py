@@ -6,21 +6,24 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+
+Test = TypeVar("Test", bound=Callable[..., Any])
 
 _KB_PER_UNIT = 1 / 1024 if sys.platform == "darwin" else 1.0
 """Unit of `ru_maxrss`: bytes on macOS, kB on Linux."""
 
 
-def fuzz(examples: int) -> settings:
-    """Return a decorator that runs the same `examples` each time, or PAGE4D_FUZZ_EXAMPLES random ones."""
+def fuzz(examples: int) -> Callable[[Test], Test]:
+    """Return a decorator that runs the same `examples` each time, or PAGE4D_FUZZ_EXAMPLES random ones for any time."""
     chosen = os.environ.get("PAGE4D_FUZZ_EXAMPLES")
-    return settings(
+    bounded_examples = settings(
         max_examples=int(chosen) if chosen else examples,
         derandomize=not chosen,
         deadline=None,
@@ -28,6 +31,7 @@ def fuzz(examples: int) -> settings:
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
     )
+    return lambda test: pytest.mark.timeout(0)(bounded_examples(test)) if chosen else bounded_examples(test)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 from threading import Lock
 
 from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_begun, outcome_of
-from page4d.errors import InterruptedRunError
+from page4d.errors import InterruptedRunError, Stopped
 from page4d.inference.progress import Observer
 from page4d.scene.records import Notice
 
@@ -51,7 +51,7 @@ class SceneProcess:
             return self._follow(connection, observer)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return self._killed(job)
-        except InterruptedRunError:
+        except (InterruptedRunError, Stopped, KeyboardInterrupt):
             self._stop()
             raise
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from page4d.batch.descendants import ended_if_it_fails
-from page4d.errors import CapabilityError, InterruptedRunError, UsageError
+from page4d.errors import CapabilityError, InterruptedRunError, Stopped, UsageError
 from page4d.installation import install_command
 from page4d.scene.records import Level, Notice
 from page4d.signals import deferred_signals
@@ -187,7 +187,7 @@ def _initialized(ray: Any, options: dict[str, Any], failure: str, hint: str) -> 
             ray.init(**options, log_to_driver=False, configure_logging=False)
     except SystemExit as end:
         raise InterruptedRunError("interrupted", "", signal.SIGTERM) from end
-    except (InterruptedRunError, KeyboardInterrupt):  # a deferred signal
+    except (Stopped, InterruptedRunError, KeyboardInterrupt):  # a deferred signal
         ray.shutdown()
         raise
     except Exception as error:  # Ray documents no types: it raises those of sockets and gRPC, and RuntimeError

@@ -7,7 +7,7 @@ background while the network loads.
 import importlib
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from threading import Thread
 from types import ModuleType
@@ -18,12 +18,14 @@ from page4d.installation import pip_install
 SYSTEM_PACKAGES = "sudo apt-get install libusb-1.0-0 libegl1 libgl1"
 """System packages of Debian and Ubuntu that Open3D 0.20 needs."""
 
+_ATTEMPTS = 4
+
 
 @cache
 def load_open3d() -> tuple[ModuleType | None, str, str]:
     """Import Open3D once; return the module or None, the reason of the failure, and its fix."""
     try:
-        return importlib.import_module("open3d"), "", ""
+        return _imported(), "", ""
     except ModuleNotFoundError as error:
         if error.name != "open3d":
             return (
@@ -39,9 +41,22 @@ def load_open3d() -> tuple[ModuleType | None, str, str]:
         return None, f"Open3D cannot start: system library {library[1]} is missing", SYSTEM_PACKAGES
 
 
+def _imported() -> ModuleType:
+    """Import Open3D, again if another thread imported a module meanwhile: it iterates over `sys.modules`."""
+    for _ in range(_ATTEMPTS):
+        with suppress(RuntimeError):
+            return importlib.import_module("open3d")
+    return importlib.import_module("open3d")
+
+
 def preload_open3d() -> None:
     """Start importing Open3D in a background thread; `load_open3d` waits for it."""
-    Thread(target=load_open3d, name="open3d-import").start()
+    Thread(target=_preload, name="open3d-import").start()
+
+
+def _preload() -> None:
+    with suppress(Exception):  # `load_open3d` fails again where Open3D is needed
+        load_open3d()
 
 
 def open3d_or_none() -> ModuleType | None:

@@ -12,7 +12,15 @@ import torch
 
 from page4d.choices import ExistingOutput, Preprocess
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError, MemoryBudgetError, OutputError, UsageError, WeightsError, counted
+from page4d.errors import (
+    InterruptedRunError,
+    MemoryBudgetError,
+    OutputError,
+    Stopped,
+    UsageError,
+    WeightsError,
+    counted,
+)
 from page4d.export.cameras import capture_cameras, check_finite, join_cameras
 from page4d.export.diagnostics import ChunkRecord, ResidualsRecord
 from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
@@ -80,7 +88,7 @@ class Run:
             raise self._out_of_memory() from error
         except OutputError as error:
             raise OutputError(error.message, with_resume(error.hint)) from error
-        except InterruptedRunError as error:
+        except (InterruptedRunError, Stopped) as error:
             raise InterruptedRunError(
                 f"interrupted after {self._num_done} of {counted(self.scene.num_times, 'instant')}",
                 "continue with --resume",

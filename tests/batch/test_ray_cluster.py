@@ -148,7 +148,7 @@ def test_a_signal_ends_the_wait_for_a_worker(cluster):
     endless = cluster.remote(num_cpus=1)(lambda: time.sleep(600)).remote()
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM)).start()
     begin = time.monotonic()
-    with stops_cleanly(), pytest.raises(InterruptedRunError) as caught:
+    with pytest.raises(InterruptedRunError) as caught, stops_cleanly():
         ray_cluster._next_done(cluster, [endless])
     cluster.cancel(endless, force=True)
     assert caught.value.exit_code == 143

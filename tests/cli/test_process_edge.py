@@ -14,7 +14,9 @@ import av
 import pytest
 from clips import write_scene
 
+from page4d.errors import InputError, InterruptedRunError
 from page4d_cli import app, console
+from page4d_cli.interrupts import stops_cleanly
 from tests.cli.test_promises import CHUNKS, NETWORK, before_prediction, contents
 
 AT_IMPORT = """
@@ -90,6 +92,22 @@ class TestSignals:
         monkeypatch.setattr(app, "_run_app", swallowing)
         ended = cli("doctor")
         assert (ended.code, ended.err) == (143, "error: interrupted\n")
+
+    @pytest.mark.parametrize("replaced", [False, True], ids=["caught", "replaced"])
+    def test_a_signal_is_not_taken_for_a_damaged_file(self, replaced):
+        def read() -> None:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except Exception:
+                raise InputError("the file is damaged") from None
+            except BaseException:
+                if replaced:  # as the start of a library in C may
+                    raise SystemError("initialization failed") from None
+                raise
+
+        with pytest.raises(InterruptedRunError, match="interrupted") as stopped, stops_cleanly():
+            read()
+        assert stopped.value.exit_code == 143
 
     def test_a_thread_other_than_the_main_one_can_run_a_command(self):
         codes: list[int] = []

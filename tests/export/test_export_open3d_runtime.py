@@ -1,14 +1,22 @@
 """Errors without a working Open3D, with the command that fixes them."""
 
 import importlib
+import threading
 from collections.abc import Iterator
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 from page4d.errors import CapabilityError
 from page4d.export.open3d_geometry import open3d_cloud
-from page4d.export.open3d_runtime import SYSTEM_PACKAGES, load_open3d, open3d_or_none, require_open3d
+from page4d.export.open3d_runtime import (
+    SYSTEM_PACKAGES,
+    load_open3d,
+    open3d_or_none,
+    preload_open3d,
+    require_open3d,
+)
 from page4d.export.ply import PointCloud
 from page4d.installation import pip_install
 
@@ -60,3 +68,30 @@ def test_every_failure_of_open3d_has_its_own_message_and_hint(
     )
     with pytest.raises(CapabilityError):
         open3d_cloud(cloud)
+
+
+def test_an_import_in_another_thread_does_not_stop_that_of_open3d(monkeypatch):
+    found = [RuntimeError("dictionary changed size during iteration"), ModuleType("open3d")]
+
+    def importing(_: str) -> ModuleType:
+        each = found.pop(0)
+        if isinstance(each, RuntimeError):
+            raise each
+        return each
+
+    monkeypatch.setattr(importlib, "import_module", importing)
+    assert load_open3d()[0] is not None
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_failure_in_the_background_prints_nothing(monkeypatch):
+    def failing(_: str) -> ModuleType:
+        raise MemoryError
+
+    monkeypatch.setattr(importlib, "import_module", failing)
+    preload_open3d()
+    for thread in threading.enumerate():
+        if thread.name == "open3d-import":
+            thread.join()
+    with pytest.raises(MemoryError):
+        load_open3d()
