@@ -21,7 +21,7 @@ _KB_PER_UNIT = 1 / 1024 if sys.platform == "darwin" else 1.0
 
 
 def fuzz(examples: int) -> Callable[[Test], Test]:
-    """Return a decorator that runs the same `examples` each time, or PAGE4D_FUZZ_EXAMPLES random ones for any time."""
+    """Return a decorator that runs the same `examples` each time, or PAGE4D_FUZZ_EXAMPLES random ones, untimed."""
     chosen = os.environ.get("PAGE4D_FUZZ_EXAMPLES")
     bounded_examples = settings(
         max_examples=int(chosen) if chosen else examples,
