@@ -36,9 +36,10 @@ def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> 
     if not differs and not earlier.fits(plan.scene.num_times, plan.scene.num_views):
         differs = ["instants or cameras of the state"]
     if differs:
+        copied = "; copies of inputs must keep their times, as with `cp -a`" if "inputs" in differs else ""
         raise UsageError(
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
-            "use --overwrite to replace them, or another folder",
+            f"use --overwrite to replace them, or another folder{copied}",
         )
     return earlier
 

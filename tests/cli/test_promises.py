@@ -279,6 +279,7 @@ class TestResume:
         os.utime(scene / "cam02.mp4", (1, 1))
         refused = cli(*arguments(scene, out, "--resume"))
         assert (refused.code, "differs: inputs" in refused.err) == (2, True)
+        assert "copies of inputs must keep their times, as with `cp -a`" in refused.err
 
     def test_a_chunk_with_a_deleted_file_is_repeated(self, whole, tmp_path, chunked):
         out = tmp_path / "out"
