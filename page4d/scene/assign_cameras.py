@@ -17,6 +17,7 @@ from page4d.geometry.rigid import interpolate_rigid
 from page4d.scene.calibration.files import error_context
 from page4d.scene.calibration.plausibility import check_lens, check_rig
 from page4d.scene.calibration.record import CalibratedCamera, Calibration
+from page4d.scene.files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Notice, View, ViewCamera
 
@@ -45,7 +46,7 @@ def match_cameras(
                 "pair by name, or select one view per camera with --views",
             )
         return cameras
-    by_name = {camera.name: camera for camera in cameras}
+    by_name = {composed(camera.name): camera for camera in cameras}
     without_video = [name for name in by_name if name not in all_names]
     without_camera = [name for name in view_names if name not in by_name]
     hint = "rename the videos, or pass --calibration-match order"

@@ -1,12 +1,13 @@
 """Discovery of the views in a scene folder."""
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import InputError, UsageError, counted, listed
+from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.scene.calibration.read import is_calibration_name
-from page4d.scene.files import natural_key
+from page4d.scene.files import composed, natural_key
 from page4d.scene.images import image_files
 from page4d.scene.records import Level, Notice
 from page4d.scene.video import VIDEO_SUFFIXES
@@ -15,6 +16,14 @@ RESERVED_FOLDERS = {"masks": "masks, read with --masks", "truth": "ground truth"
 """Names of folders that are not views."""
 
 _SYNC_FILES = ("sync.json", "sync.toml")
+
+_UNFINISHED_SUFFIXES = frozenset(".part .partial .crdownload .download .filepart .tmp .aria2".split())
+"""Suffixes that browsers and copying programs append until a file is complete."""
+
+_UNREAD_SUFFIXES = frozenset(
+    ".3g2 .360 .asf .av1 .bag .braw .divx .dv .f4v .insv .m2v .mcraw .mjpeg .mjpg .qt .r3d .svo .vob".split()
+)
+"""Suffixes of video files that are not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +66,7 @@ def discover(folder: Path) -> Discovery:
     sync_file = None
     try:
         for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
-            if entry.name in _SYNC_FILES:
+            if entry.name.lower() in _SYNC_FILES:
                 if sync_file is None:
                     sync_file = entry
                 else:
@@ -65,7 +74,7 @@ def discover(folder: Path) -> Discovery:
             elif (notice := _reason_to_ignore(entry)) is not None:
                 ignored.append(Notice(f"ignored {entry.name}: {notice.text}", notice.level))
             else:
-                candidates.append(Candidate(name=entry.name if entry.is_dir() else entry.stem, path=entry))
+                candidates.append(Candidate(name=composed(entry.name if entry.is_dir() else entry.stem), path=entry))
         if not candidates:
             raise _no_videos(folder)
     except PermissionError as error:
@@ -98,21 +107,22 @@ def select_views(
         text = f"using {wanted} of {len(candidates)} videos: {used}; not used: {listed(unused)}"
         return candidates[:wanted], (Notice(text),) if unused else ()
     by_name = {candidate.name: candidate for candidate in candidates}
-    for name in wanted:
+    names = tuple(composed(name) for name in wanted)
+    for name in names:
         if name not in by_name:
             raise UsageError(
-                f"--views: no view is called '{name}', the views are {listed(by_name)}",
+                f"--views: no view is called '{shortened(name)}', the views are {listed(by_name)}",
                 "give names of views, without suffix",
             )
-    if len(set(wanted)) < len(wanted):
-        raise UsageError(f"--views contains a view twice: {listed(wanted)}", "give each view once")
-    return tuple(by_name[name] for name in wanted), ()
+    if len(set(names)) < len(names):
+        raise UsageError(f"--views contains a view twice: {listed(names)}", "give each view once")
+    return tuple(by_name[name] for name in names), ()
 
 
 def _distinct(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     """Keep the suffix in repeated names, such as those of `cam1.mp4` and `cam1.mov`, until all names are unique."""
     names = [candidate.name for candidate in candidates]
-    repeated = {name for name in names if names.count(name) > 1}
+    repeated = {name for name, count in Counter(names).items() if count > 1}
     if not repeated:
         return tuple(candidates)
     return _distinct(
@@ -136,7 +146,13 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
         return None if image_files(entry) else Notice("a folder without images", level)
     if is_calibration_name(entry):
         return Notice(f"possibly a calibration; pass --calibration '{entry}' to use it")
-    return None if has_video_suffix else Notice("not a video", Level.INFO)
+    if has_video_suffix:
+        return None
+    if entry.suffix.lower() in _UNFINISHED_SUFFIXES and Path(entry.stem).suffix.lower() in VIDEO_SUFFIXES:
+        return Notice("an unfinished download or copy of a video")
+    if entry.suffix.lower() in _UNREAD_SUFFIXES:
+        return Notice("a video of a format that is not read; convert it to MP4 or MKV")
+    return Notice("not a video", Level.INFO)
 
 
 def _no_videos(folder: Path) -> InputError:

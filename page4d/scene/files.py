@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,11 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d{1,4000})", name)
     key = [(0, int(part), "") if part.isdecimal() else (1, 0, part.casefold()) for part in parts]
     return [*key, (2, 0, name)]
+
+
+def composed(name: str) -> str:
+    """Return a name with composed characters (NFC): macOS and other systems store "é" differently."""
+    return unicodedata.normalize("NFC", name)
 
 
 def check_regular_file(path: Path) -> None:

@@ -1,6 +1,5 @@
 """Masks and measured depth maps: one sequence per view, paired with the frames of the view."""
 
-import glob
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from page4d.errors import InputError, UsageError, listed
 from page4d.scene.container import open_container, video_stream
-from page4d.scene.files import reading_again
+from page4d.scene.files import composed, reading_again
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
@@ -98,12 +97,13 @@ def _sidecar_path(folder: Path, view: View) -> Path | None:
     Raises:
         InputError: if there are several.
     """
-    images = folder / view.name
     with reading_again(f"'{folder}'"):
-        videos = sorted(
-            file for file in folder.glob(f"{glob.escape(view.name)}.*") if file.suffix.lower() in VIDEO_SUFFIXES
-        )
-        found = [*([images] if images.is_dir() and image_files(images) else ()), *videos]
+        entries = sorted(folder.iterdir())
+        images = [entry for entry in entries if composed(entry.name) == view.name and entry.is_dir()]
+        found = [entry for entry in images if image_files(entry)]
+        found += [
+            entry for entry in entries if composed(entry.stem) == view.name and entry.suffix.lower() in VIDEO_SUFFIXES
+        ]
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise InputError(f"'{folder}' holds {len(found)} sequences for {view.name}: {names}", "keep one of them")

@@ -17,6 +17,7 @@ from page4d.io.documents import (
     read_text,
 )
 from page4d.scene.audio import MAX_SECOND_PEAK, MIN_SCORE, correlate_audio
+from page4d.scene.files import composed
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import VideoSource
@@ -127,7 +128,8 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
     if outside:
         raise UsageError(f"{path.name}: {listed(outside)} is not in 'views'", f"move it into 'views': {_EXAMPLE}")
     clocks = {}
-    for name, entry in views.items():
+    for written, entry in views.items():
+        name = composed(written)
         if name not in names:
             raise UsageError(
                 f"{path.name}: no view is called '{shortened(name)}', the views are {listed(names)}",

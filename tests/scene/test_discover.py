@@ -154,3 +154,48 @@ def test_natural_order_is_a_total_order(texts: list[str]) -> None:
     backwards = texts[::-1]
     assert sorted(backwards, key=natural_key) == ordered
     assert sorted([f"cam{n}" for n in (10, 9, 1, 2, 100)], key=natural_key) == [f"cam{n}" for n in (1, 2, 9, 10, 100)]
+
+
+def test_videos_that_cannot_be_read_are_warnings(tmp_path: Path) -> None:
+    """A rig with one view fewer than the user expects must not run without a word."""
+    touch(tmp_path, "cam1.mp4", "cam2.mp4.crdownload", "cam3.MP4.part", "cam4.vob", "notes.tmp", "cam1.mp4.json")
+    warnings = [text for text, level in ignored(tmp_path).items() if level is Level.WARNING]
+    assert warnings == [
+        "ignored cam2.mp4.crdownload: an unfinished download or copy of a video",
+        "ignored cam3.MP4.part: an unfinished download or copy of a video",
+        "ignored cam4.vob: a video of a format that is not read; convert it to MP4 or MKV",
+    ]
+
+
+@pytest.mark.parametrize("name", ["Sync.JSON", "SYNC.toml"])
+def test_the_sync_file_is_found_in_any_case(name: str, tmp_path: Path) -> None:
+    touch(tmp_path, "cam1.mp4", name)
+    assert discover(tmp_path).sync_file == tmp_path / name
+
+
+def test_decomposed_and_composed_names_are_the_same(tmp_path: Path) -> None:
+    """Some systems store "é" as two characters: names that look equal must be equal."""
+    written, typed = "came\u0301", "cam\u00e9"
+    (tmp_path / "scene").mkdir()
+    write_counter_clip(tmp_path / "scene" / f"{written}.mp4", 3)
+    write_images(tmp_path / "masks" / written, {f"{i}.png": counter_clip([5])[0] for i in range(3)})
+    (tmp_path / "scene" / "sync.json").write_text(f'{{"views": {{"{written}": {{"offset_s": 1.5}}}}}}')
+    for selected in (typed, written):
+        scene = open_scene(tmp_path / "scene", views=(selected,), masks=tmp_path / "masks")
+        assert scene.view_names == (typed,)
+        assert scene.views[0].clock.offset_s == 1.5
+        assert scene.views[0].mask is not None
+
+
+def test_names_that_differ_only_in_composition_are_kept_apart(tmp_path: Path) -> None:
+    touch(tmp_path, "cam\u00e9.mp4", "came\u0301.mp4")
+    assert len(set(names(tmp_path))) == 2
+
+
+def test_masks_of_a_longer_name_are_not_taken(tmp_path: Path) -> None:
+    for name in ("scene", "masks"):
+        (tmp_path / name).mkdir()
+    write_counter_clip(tmp_path / "scene" / "cam.mp4", 3)
+    write_counter_clip(tmp_path / "masks" / "cam.left.mp4", 3)
+    with pytest.raises(UsageError, match="no masks"):
+        open_scene(tmp_path / "scene", masks=tmp_path / "masks")
