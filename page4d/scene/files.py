@@ -29,24 +29,25 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
-def check_regular_file(path: Path) -> None:
+def check_regular_file(path: Path, name: str | None = None) -> None:
     """Check that a path is a readable, non-empty regular file; a decoder would block on a pipe or device.
+
+    `name` is its name in messages, by default without a folder.
 
     Raises:
         InputError: for a dangling link, a folder, pipe or device, an unreadable or an empty file.
     """
+    name = name or path.name
     if path.is_symlink() and not path.exists():
-        raise InputError(
-            f"{path.name} is a link to a file that does not exist", "restore the file or remove the link"
-        )
+        raise InputError(f"{name} is a link to a file that does not exist", "restore the file or remove the link")
     if not path.exists():
         raise InputError(f"{path} does not exist", "check the path")
     if not stat.S_ISREG(path.stat().st_mode):
-        raise InputError(f"{path.name} is not a regular file", "give a file on disk, not a pipe, device or folder")
+        raise InputError(f"{name} is not a regular file", "give a file on disk, not a pipe, device or folder")
     if not os.access(path, os.R_OK):
-        raise InputError(f"{path.name}: permission denied", f"make it readable: chmod u+r '{path}'")
+        raise InputError(f"{name}: permission denied", f"make it readable: chmod u+r '{path}'")
     if path.stat().st_size == 0:
-        raise InputError(f"{path.name} is empty", "copy or record it again, or exclude it with --views")
+        raise InputError(f"{name} is empty", "copy or record it again, or remove it")
 
 
 @contextmanager

@@ -73,8 +73,8 @@ def read_header(file: Path) -> ImageHeader:
         InputError: if the file is not an image.
         OSError: if the machine has no file handles or memory left.
     """
-    check_regular_file(file)
     name = image_name(file)
+    check_regular_file(file, name)
     with file.open("rb") as stream, _decoding(f"{name} is not a readable image", _RENDER_AGAIN):
         return _header(stream)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from page4d.errors import InputError, UsageError, listed
+from page4d.errors import InputError, UsageError, counted, listed
 from page4d.scene.container import open_container, video_stream
 from page4d.scene.files import composed, reading_again
 from page4d.scene.image_file import ImageHeader, check_readable
@@ -147,6 +147,7 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
         wanted = [source.files[index].stem for index in indices]
     else:
         available = images.numbers or range(len(images.files))
+        _check_numbers(kind, images, view)
         # Numbers count all frames of the file, including damaged ones that are not used.
         wanted = [int(source.positions[index]) if isinstance(source, VideoSource) else index for index in indices]
     index_of = {key: index for index, key in enumerate(available)}
@@ -157,3 +158,19 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
             "name them like the images, or number them like the frames of the video, from 0",
         )
     return tuple(index_of[key] for key in wanted)
+
+
+def _check_numbers(kind: str, images: ImageFolderSource, view: View) -> None:
+    """Refuse images that are numbered from 1: with --frames, each would silently belong to the frame before.
+
+    Raises:
+        InputError: also if images without numbers are not as many as the frames.
+    """
+    source = view.source
+    last = int(source.positions[-1]) if isinstance(source, VideoSource) else len(source.frame_times) - 1
+    count, hint = len(images.files), "number them like the frames of the video, from 0"
+    if images.numbers is None and count != last + 1:
+        found = f"{counted(count, 'image')} without frame numbers for {counted(last + 1, 'frame')}"
+        raise InputError(f"{kind} of {view.name}: {found}", hint)
+    if images.numbers and min(images.numbers) == 1 and max(images.numbers) == count == last + 1:
+        raise InputError(f"{kind} of {view.name} are numbered from 1, the frames of the video from 0", hint)

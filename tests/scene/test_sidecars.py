@@ -339,3 +339,29 @@ def test_depth_without_a_reading_is_refused_in_all_views_and_reported_in_one(
     assert warnings_of(open_scene(rig, depth=tmp_path / "d")) == [
         f"depth maps of a (8 checked): all values are {found}"
     ]
+
+
+def test_images_numbered_from_1_are_refused_for_any_frames(rig: Path, tmp_path: Path) -> None:
+    """With --frames 1: each mask would silently belong to the frame before."""
+    for name in ("a", "b"):
+        write_images(tmp_path / "m" / name, {f"{n + 1:03}.png": np.eye(48, 64) > 0 for n in range(12)})
+    for frames in ((None, None), (2, None), (2, 5)):
+        with pytest.raises(InputError, match="masks of a are numbered from 1, the frames of the video from 0"):
+            open_scene(rig, masks=tmp_path / "m", frames=frames)
+
+
+def test_images_without_numbers_must_be_as_many_as_the_frames(rig: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_images(tmp_path / "m" / name, {f"{chr(97 + n)}.png": np.eye(48, 64) > 0 for n in range(13)})
+    with pytest.raises(InputError, match="masks of a: 13 images without frame numbers for 12 frames"):
+        open_scene(rig, masks=tmp_path / "m")
+    for name in ("a", "b"):
+        (tmp_path / "m" / name / "m.png").unlink()
+    assert open_scene(rig, masks=tmp_path / "m").views[1].mask is not None
+
+
+def test_an_empty_mask_is_named_with_its_folder(rig: Path, tmp_path: Path) -> None:
+    folder = write_masks(tmp_path / "m", "images")
+    (folder / "b" / "004.png").write_bytes(b"")
+    with pytest.raises(InputError, match=r"^b/004\.png is empty$"):
+        open_scene(rig, masks=folder)
