@@ -190,10 +190,19 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
 
 def _by_timecode(sources: Sequence[FrameSource], codes: Sequence[str | None]) -> Synchronisation:
     seconds = []
+    kinds: dict[bool, str] = {}
     for source, code in zip(sources, codes, strict=True):
         if code is None:
             raise InputError(f"{source.label} has no embedded time code", _NO_SYNC_HINT)
+        fps = timing(source.frame_times).fps
+        if round(fps) % 30 == 0 and _is_ntsc(fps):
+            kinds.setdefault(":" not in code[-4:], source.label)
         seconds.append(timecode_seconds(code, timing(source.frame_times).fps or 25.0))
+    if len(kinds) > 1:
+        raise InputError(
+            f"the time code of {kinds[True]} is drop-frame, that of {kinds[False]} is not: they drift apart",
+            _NO_SYNC_HINT,
+        )
     # Differences wrap around at midnight: the shorter one is used.
     relative = [(value - seconds[0] + _DAY_S / 2) % _DAY_S - _DAY_S / 2 for value in seconds]
     clocks = tuple(Clock(offset_s=value - min(relative)) for value in relative)
@@ -221,5 +230,10 @@ def timecode_seconds(code: str, fps: float) -> float:
     if drops:
         total_minutes = hours * 60 + minutes
         count -= nominal // 15 * (total_minutes - total_minutes // 10)
-    is_ntsc = drops or abs(fps * 1.001 - nominal) < abs(fps - nominal)
+    is_ntsc = drops or _is_ntsc(fps)
     return count * (1.001 if is_ntsc else 1.0) / nominal
+
+
+def _is_ntsc(fps: float) -> bool:
+    """Return whether a measured rate is closer to an integer rate divided by 1.001 than to the integer rate."""
+    return fps > 0 and abs(fps * 1.001 - round(fps)) < abs(fps - round(fps))

@@ -491,3 +491,12 @@ def test_a_sync_file_applies_to_numbered_image_folders(tmp_path: Path) -> None:
     counts = np.concatenate([read_batch(batch) for batch in read_all(scene)])
     assert (counts[:, 0] - counts[:, 1] == 5).all()
     assert len(counts) == 15
+
+
+def test_drop_frame_and_other_time_codes_are_not_compared(tmp_path: Path) -> None:
+    """They drift apart by 3.6 s per hour."""
+    write_counter_clip(tmp_path / "a.mov", 9, rate=NTSC, metadata={"timecode": "00:01:00;02"})
+    write_counter_clip(tmp_path / "b.mov", 9, rate=NTSC, metadata={"timecode": "00:01:00:02"})
+    with pytest.raises(InputError, match=r"the time code of a\.mov is drop-frame, that of b\.mov is not"):
+        open_scene(tmp_path)
+    assert open_scene(tmp_path, sync="none").num_times == 9
