@@ -204,7 +204,8 @@ def _rate_notices(names: Sequence[str], timings: Sequence[Timing], slowest: int,
 
 
 def _ordinal(number: int) -> str:
-    return {2: "2nd", 3: "3rd"}.get(number, f"{number}th")
+    suffix = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"
 
 
 def _span_notices(

@@ -195,3 +195,10 @@ def test_the_frame_rate_is_finite_for_any_pauses(gaps: list[float]) -> None:
         found = timing(times)
     assert 1 / 5 <= found.fps <= 34
     assert build_timeline(["a", "b"], [times, times]).indices[0]
+
+
+@pytest.mark.parametrize(("step", "ordinal"), [(2, "2nd"), (3, "3rd"), (11, "11th"), (21, "21st"), (112, "112th")])
+def test_steps_are_named_by_ordinals(step: int, ordinal: str) -> None:
+    times = [np.arange(5) * step / 1000, np.arange(5 * step) / 1000]
+    texts = [notice.text for notice in build_timeline(["a", "b"], times).notices]
+    assert any(text.endswith(f"every {ordinal} frame") for text in texts)
