@@ -21,6 +21,8 @@ from page4d.scene.resample import resize
 IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .bmp .tif .tiff .webp".split())
 """Suffixes of image files."""
 
+_BRIGHTEST_12_BITS = 4095
+
 _MIN_DENSITY = 0.5
 """Minimum share of images among the frame numbers that they span."""
 
@@ -141,6 +143,26 @@ def time_by_number(
         timed.append(replace(source, frame_times=counts - counts[0]))
         starts.append(float(counts[0]))
     return tuple(timed), tuple(starts)
+
+
+def dark_notices(source: ImageFolderSource) -> list[Notice]:
+    """Report 16-bit images that use 12 bits or fewer, as industrial cameras store them; decodes the first image.
+
+    Raises:
+        InputError: if the image is damaged.
+    """
+    first = source.files[0]
+    if read_header(first).bits != 16:
+        return []
+    brightest = int(read_pixels(first, source.size).max())
+    if brightest > _BRIGHTEST_12_BITS:
+        return []
+    return [
+        Notice(
+            f"{source.label}: the brightest value of {first.name} is {brightest} of 65535: a nearly black image; "
+            f"multiply images of fewer than 16 bits, such as 12 bits by 16"
+        )
+    ]
 
 
 def image_files(folder: Path, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> list[Path]:

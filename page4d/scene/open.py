@@ -10,7 +10,7 @@ from page4d.errors import listed
 from page4d.scene.assign_cameras import match_cameras, place_cameras
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.discover import Candidate, discover, select_views
-from page4d.scene.images import ImageFolderSource, probe_image_folder, time_by_number
+from page4d.scene.images import ImageFolderSource, dark_notices, probe_image_folder, time_by_number
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
 from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
@@ -84,11 +84,13 @@ def _open_sources(
     notices = [notice for source in sources for notice in notices_of(source)]
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
+    notices += [notice for source in folders for notice in dark_notices(source)]
     offsets = None
     if folders:
-        if options.image_fps is None:
-            labels = listed([source.label for source in folders])
-            notices.append(Notice(f"{labels}: images have no time stamps; assuming 30 fps (--image-fps)"))
+        sequences = [source.label for source in folders if len(source.files) > 1]
+        if options.image_fps is None and sequences:
+            text = f"{listed(sequences)}: images have no time stamps; assuming 30 fps (--image-fps)"
+            notices.append(Notice(text))
         numbered = time_by_number(folders)
         if numbered is None:
             notices += _unnumbered_notice(folders)
@@ -109,17 +111,27 @@ def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:
 
 def _same_file_notices(sources: list[FrameSource]) -> list[Notice]:
     """Warn about copies of a recording, which would be two cameras at one position."""
-    first_with: dict[tuple[int, str], str] = {}
-    notices = []
+    copies: dict[str, list[str]] = {}
     for source in sources:
-        if not isinstance(source, VideoSource):
-            continue
-        with source.path.open("rb") as file:
-            key = (source.path.stat().st_size, hashlib.sha256(file.read(_FINGERPRINT_BYTES)).hexdigest())
-        if key in first_with:
-            notices.append(Notice(f"{first_with[key]} and {source.label} are the same file"))
-        first_with.setdefault(key, source.label)
-    return notices
+        if isinstance(source, VideoSource | ImageFolderSource):
+            copies.setdefault(_fingerprint(source), []).append(source.label)
+    return [
+        Notice(f"{listed(labels, separator=' and ')} are the same {'images' if labels[0].endswith('/') else 'file'}")
+        for labels in copies.values()
+        if len(labels) > 1
+    ]
+
+
+def _fingerprint(source: VideoSource | ImageFolderSource) -> str:
+    """Hash the sizes of the files of a view, and both ends of the first and the last of them."""
+    files = source.files if isinstance(source, ImageFolderSource) else (source.path,)
+    digest = hashlib.sha256(repr([file.stat().st_size for file in files]).encode())
+    for path in {files[0]: None, files[-1]: None}:
+        with path.open("rb") as file:
+            digest.update(file.read(_FINGERPRINT_BYTES))
+            file.seek(max(path.stat().st_size - _FINGERPRINT_BYTES, 0))
+            digest.update(file.read(_FINGERPRINT_BYTES))
+    return digest.hexdigest()
 
 
 def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str, ...]) -> Scene:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from clip_writers import counter_clip, write_counter_clip, write_images
+from clip_writers import counter_clip, write_counter_clip, write_images, write_video
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,6 +140,25 @@ def test_copies_of_a_recording_are_reported(tmp_path: Path) -> None:
     texts = [notice.text for notice in open_scene(tmp_path).notices]
     assert "a.mp4 and b.mp4 are the same file" in texts
     assert not any("c.mp4" in text for text in texts)
+
+
+def test_copies_of_image_folders_are_reported_in_one_line(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        write_images(tmp_path / name, {f"{n}.png": frame for n, frame in enumerate(counter_clip(range(3)))})
+    (tmp_path / "l").symlink_to("a")
+    write_images(tmp_path / "z", {f"{n}.png": frame for n, frame in enumerate(counter_clip([0, 9, 2]))})
+    texts = [notice.text for notice in open_scene(tmp_path).notices]
+    assert "a/ and b/ and c/ and l/ are the same images" in texts
+    assert not any("z/" in text and "same" in text for text in texts)
+
+
+def test_a_common_beginning_is_not_a_copy(tmp_path: Path) -> None:
+    """Uncompressed recordings have equal sizes, and may begin with a black frame each."""
+    black = [np.zeros((512, 1024, 3), np.uint8)] * 2
+    for name, last in (("a", 0), ("b", 200)):
+        frames = [*black, np.full((512, 1024, 3), last, np.uint8)]
+        write_video(tmp_path / f"{name}.y4m", frames, codec="wrapped_avframe")
+    assert not any("same" in notice.text for notice in open_scene(tmp_path).notices)
 
 
 def test_videos_and_image_folders_are_combined(tmp_path: Path) -> None:

@@ -107,6 +107,12 @@ def test_images_are_in_natural_order_without_hidden_files(tmp_path: Path) -> Non
     assert source.numbers == (8, 9, 10, 11, 100)
 
 
+def test_single_photos_have_no_rate(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_images(tmp_path / name, {"photo.png": counter_clip([1])[0]})
+    assert not any("fps" in notice.text for notice in open_scene(tmp_path).notices)
+
+
 def test_an_assumed_image_rate_is_reported(tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(4)))
     assert "a/: images have no time stamps; assuming 30 fps (--image-fps)" in texts(open_scene(tmp_path))
@@ -240,3 +246,15 @@ def test_a_decompression_bomb_is_refused_by_its_header(tmp_path: Path) -> None:
     (tmp_path / "a" / "0.png").write_bytes(bomb)
     with pytest.raises(InputError, match=r"a/0\.png is 60000x60000 \(3600 Mpx\); the limit is 64 Mpx"):
         open_scene(tmp_path)
+
+
+@pytest.mark.parametrize(("bits", "is_reported"), [(16, False), (13, False), (12, True), (10, True)])
+def test_sixteen_bit_images_of_few_bits_are_reported(bits: int, is_reported: bool, tmp_path: Path) -> None:
+    """12 bits stored in 16 are nearly black."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        values = np.linspace(0, 2**bits - 1, 48 * 64).reshape(48, 64).astype(np.uint16)
+        cv2.imwrite(str(tmp_path / name / "0.png"), values)
+    texts = [notice.text for notice in open_scene(tmp_path).notices]
+    text = f"a/: the brightest value of 0.png is {2**bits - 1} of 65535: a nearly black image"
+    assert any(each.startswith(text) for each in texts) is is_reported
