@@ -47,7 +47,7 @@ def parse_frames(text: str | None) -> tuple[int | None, int | None]:
     try:
         start, stop = (int(part) if part else None for part in parts)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not of the form A:B", param_hint="'--frames'") from None
+        raise typer.BadParameter(f"'{text[:80]}' is not of the form A:B", param_hint="'--frames'") from None
     return start, stop
 
 

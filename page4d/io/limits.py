@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from page4d.errors import CapabilityError, InterruptedRunError, MemoryBudgetError, OutputError, Page4DError
+from page4d.errors import (
+    CapabilityError,
+    InterruptedRunError,
+    MemoryBudgetError,
+    OutputError,
+    Page4DError,
+    UsageError,
+    shortened,
+)
 from page4d.io.atomic import DISK_ERRORS, output_error
 
 _NO_MEMORY = (
@@ -77,7 +85,9 @@ def known_error(error: BaseException) -> Page4DError | None:
         return known
     if error.errno == errno.ENOENT and not _has_working_folder():
         return CapabilityError("the working folder does not exist any more", "change to another folder, then repeat")
-    place = "" if _path_of(error) is None else f" '{_path_of(error)}'"
+    place = "" if _path_of(error) is None else f" '{shortened(str(_path_of(error)))}'"
+    if error.errno == errno.ENAMETOOLONG:
+        return UsageError(f"the name of a file or folder is too long:{place}", "check the path, or use a shorter one")
     return CapabilityError(f"cannot use the file or folder{place}: {error.strerror}", "check it, then repeat")
 
 
