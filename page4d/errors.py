@@ -22,6 +22,12 @@ class ShapeError(Page4DError, ValueError):
     """Tensors with incompatible shapes: an error in the calling code."""
 
 
+class ImageSizeError(ShapeError):
+    """Images of a size that a network does not take."""
+
+    exit_code = 2
+
+
 class UsageError(Page4DError):
     """Options or settings that contradict each other or the scene."""
 

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, PatchTokens, apply_head, check_multiple
-from page4d.errors import ShapeError, UsageError
+from page4d.errors import ImageSizeError, UsageError
 from page4d.io.config import config_record
 from page4d.layers.attention import Attention, Context
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
@@ -114,7 +114,7 @@ class NaViT(nn.Module):
         """Pack images into sequences; with `noise`, one number per patch, only the patches with the largest are kept.
 
         Raises:
-            ShapeError: if an image does not divide into patches, or is larger than the position tables.
+            ImageSizeError: if an image does not divide into patches, or is larger than the position tables.
         """
         patches, positions, lengths = [], [], []
         kept_fraction = 1.0 if noise is None else 1 - self.config.token_dropout
@@ -150,7 +150,7 @@ class NaViT(nn.Module):
         """Encode images of one size, one per sequence, with all their patches.
 
         Raises:
-            ShapeError: if they do not divide into patches, or are larger than the position tables.
+            ImageSizeError: if they do not divide into patches, or are larger than the position tables.
         """
         grid = self.grid_of(images)
         patches = cut_patches(images.movedim(1, -1), (self.config.patch_size,) * 2).flatten(1, 2)
@@ -198,12 +198,12 @@ class NaViT(nn.Module):
         """Return the number of rows and columns of patches of images.
 
         Raises:
-            ShapeError: if they do not divide into patches, or are larger than the position tables.
+            ImageSizeError: if they do not divide into patches, or are larger than the position tables.
         """
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         rows, columns = self.config.table_grid
         if grid[0] > rows or grid[1] > columns:
-            raise ShapeError(
+            raise ImageSizeError(
                 f"an image has {grid[0]} x {grid[1]} patches, the position tables cover {rows} x {columns}",
                 "resize it, or build the encoder with a larger image_size",
             )

@@ -4,19 +4,19 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
-from page4d.errors import ShapeError
+from page4d.errors import ImageSizeError
 
 
 def patch_grid(height: int, width: int, patch_size: int, patch_width: int | None = None) -> tuple[int, int]:
     """Return the number of rows and columns of patches of an image; `patch_width` defaults to `patch_size`.
 
     Raises:
-        ShapeError: if a side is not a positive multiple of the side of a patch.
+        ImageSizeError: if a side is not a positive multiple of the side of a patch.
     """
     across = patch_width or patch_size
     if height % patch_size or width % across or height < patch_size or width < across:
         square = across == patch_size
-        raise ShapeError(
+        raise ImageSizeError(
             f"images of {width} x {height} px do not divide into patches of "
             + (f"{patch_size} px" if square else f"{across} x {patch_size} px"),
             f"resize both sides to multiples of {patch_size}" if square else "resize both sides to multiples",

@@ -1,7 +1,8 @@
 """Execution of layers: memory bounds of a forward pass, evaluation in chunks, and regions of full precision."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 
 import torch
 from pydantic import PositiveInt
@@ -27,6 +28,9 @@ class ForwardLimits:
 NO_LIMITS = ForwardLimits()
 """No bounds."""
 
+repetitions: ContextVar[int] = ContextVar("repetitions", default=1)
+"""How many times what runs now stands for, on the meta device: there equal parts are evaluated once."""
+
 
 def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | None, dim: int) -> Tensor:
     """Evaluate a function on slices of at most `at_once` of `length` entries and join the results along `dim`.
@@ -51,6 +55,40 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
         del part
     assert whole is not None
     return whole
+
+
+def in_parts(
+    function: Callable[[Tensor], tuple[Tensor, ...]], values: Tensor, num_parts: int, dim: int
+) -> tuple[Tensor, ...]:
+    """Evaluate a function on parts of a tensor along `dim`, and join each of its results along `dim`.
+
+    On the meta device, where results depend on shapes alone, all parts but the last two are evaluated once: their
+    memory and, by `repetitions`, their operations count as in a real run.
+    """
+    parts = list(values.chunk(num_parts, dim))
+    found: list[tuple[Tensor, ...]] = []
+    if values.is_meta and len(parts) > 3:
+        equal, parts = parts[:-2], parts[-2:]
+        with _repeated(len(equal)):
+            found.append(tuple(_stretched(result, dim, len(equal)) for result in function(equal[0])))
+    found += [function(part) for part in parts]
+    return tuple(torch.cat(results, dim=dim) for results in zip(*found, strict=True))
+
+
+def _stretched(values: Tensor, dim: int, times: int) -> Tensor:
+    """Return an empty tensor with `times` as many entries along an axis."""
+    shape = [side * times if axis == dim else side for axis, side in enumerate(values.shape)]
+    return values.new_empty(shape)
+
+
+@contextmanager
+def _repeated(times: int) -> Iterator[None]:
+    """Count what runs in the body `times` times."""
+    token = repetitions.set(repetitions.get() * times)
+    try:
+        yield
+    finally:
+        repetitions.reset(token)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[None]:

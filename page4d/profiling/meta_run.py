@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from page4d.errors import UsageError
+from page4d.layers.execution import repetitions
 from page4d.profiling.memory import StorageTracker
 
 
@@ -33,7 +34,7 @@ class _MetaDispatch:
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = result_of(function, args, kwargs or {})
-        self.flops[self._running[-1]] += flops_of(function, args, result)
+        self.flops[self._running[-1]] += repetitions.get() * flops_of(function, args, result)
         if self._storages.record((args, kwargs), result):
             self.peak_in = self._running[-1]
         return result

@@ -196,3 +196,22 @@ def test_the_largest_networks_take_seconds_and_little_memory() -> None:
     assert (code, compiler) == ("0", "False")
     assert float(seconds) < 10, "about 5 s for each on an idle machine"
     assert int(peak) < 600_000_000
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (
+            ("--model", "mv-demo", "--size", "1920x1081"),
+            "images of 1920 x 1081 px do not divide into patches of 8 px",
+        ),
+        (("--model", "swin-t", "--size", "15"), "images of 15 x 15 px do not divide"),
+        (("--model", "navit", "--size", "2048"), "the position tables cover 32 x 32"),
+        (("--model", "mv-navit", "--size", "2048"), "the position tables cover 32 x 32"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_size_that_the_network_does_not_take_is_an_error_of_usage(cli, words: tuple[str, ...], found: str) -> None:
+    ended = cli("inspect-shapes", *words)
+    assert ended.code == 2
+    assert found in ended.err

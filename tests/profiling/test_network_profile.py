@@ -28,11 +28,13 @@ from page4d.models.config import (
     Streams,
     TimeEncoding,
 )
+from page4d.models.inputs import matching
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.profiling.memory import LiveBytes
 from page4d.profiling.network import profile_network
 from page4d.profiling.table import Profile
+from tests.fuzzing import bounded
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
@@ -133,6 +135,31 @@ def test_flops_and_parameters_equal_those_of_a_run(name: str) -> None:
     assert 0 <= outside < 0.02 * profiled.flops
     total = sum(parameter.numel() for parameter in network.parameters())
     assert profiled.parameters == total == sum(stage.parameters for stage in profiled.stages)
+
+
+@pytest.mark.parametrize("parts", [2, 3, 5])
+def test_equal_parts_of_the_matching_are_profiled_once(parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory and FLOPs are those of all parts; at 1920 x 1080 px there are thousands."""
+    config = PRESETS["mv-demo"]
+    patches, cells = 6, 6 * config.matches.finer**2
+    monkeypatch.setattr(matching, "_MAX_PAIRS", -(-BATCH * TIMES * VIEWS * patches * cells // parts))
+    network = with_open_gates(config)
+    with LiveBytes() as counted:
+        run(network)
+    with FlopCounterMode(display=False) as flops, sdpa_kernel(SDPBackend.MATH):
+        run(network)
+    profiled = profile_network(config, times=TIMES, views=VIEWS, size=size_of(config), batch=BATCH)
+    assert profiled.computed_bytes == counted.peak
+    assert profiled.flops == sum(
+        sum(part.values()) for name, part in flops.get_flop_counts().items() if name.count(".") == 1
+    )
+
+
+def test_images_of_many_patches_are_profiled_within_seconds() -> None:
+    with bounded(seconds=10):
+        large = profile_network(PRESETS["mv-demo"], times=8, views=4, size=(1920, 1080))
+    assert large.symbols["P"] == 240 * 135
+    assert large.flops > 8 * 4 * 5 * 2 * 64 * large.symbols["P"] * large.symbols["Q"]
 
 
 class _Shapes(TorchDispatchMode):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.layers.block import FeedForward, initialise_linears
-from page4d.layers.execution import full_precision
+from page4d.layers.execution import full_precision, in_parts
 from page4d.models.config import MatchConfig, MatchTarget
 from page4d.models.size_groups import Grid, SizeGroups
 
@@ -239,15 +239,11 @@ class PatchMatching(nn.Module):
             return self._compare(patches, cells, finer)
         num_patches, pairs = patches.shape[-2], patches.shape[:-1].numel() * cells.shape[-2]
         num_parts = min(num_patches, -(-pairs // _MAX_PAIRS))
-        parts = [
-            self._compare(part, cells, finer)._replace(likelihoods=None) for part in patches.chunk(num_parts, dim=-2)
-        ]
-        return _Found(
-            None,
-            torch.cat([part.expected for part in parts], dim=-2),
-            torch.cat([part.confidence for part in parts], dim=-1),
-            torch.cat([part.unseen for part in parts], dim=-1),
-        )
+
+        def compare(part: Float[Tensor, "*images p D"]) -> tuple[Tensor, ...]:
+            return self._compare(part, cells, finer)[1:]
+
+        return _Found(None, *in_parts(compare, patches, num_parts, dim=patches.ndim - 2))
 
     def _compare(
         self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], finer: Grid
