@@ -3,10 +3,11 @@
 import copy
 import json
 import os
+import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -43,6 +44,33 @@ def bounded(seconds: float = 1.0, megabytes: float = 300.0) -> Iterator[None]:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * _KB_PER_UNIT / 1024
     assert taken < seconds, f"{taken:.1f} s of processor time, the bound is {seconds:g} s"
     assert grown < megabytes, f"the peak memory grew by {grown:.0f} MB, the bound is {megabytes:g} MB"
+
+
+_NUMBER = re.compile(rb"-?\d+\.?\d*(?:e[-+]?\d+)?")
+
+
+@st.composite
+def mutated_bytes(draw: st.DrawFn, content: bytes, hostile: Sequence[bytes]) -> bytes:
+    """Return content with bytes deleted, repeated, overwritten or flipped, or a number replaced by `hostile` bytes.
+
+    Places near the begin are more frequent.
+    """
+    last = max(len(content) - 1, 0)
+    start = draw(st.one_of(st.integers(0, min(200, last)), st.integers(0, last)))
+    stop = min(len(content), start + draw(st.integers(1, 40)))
+    kind = draw(st.sampled_from(("cut", "end", "repeat", "overwrite", "flip", "number")))
+    written = draw(st.one_of(st.sampled_from(hostile), st.binary(min_size=1, max_size=8)))
+    if kind == "cut":
+        return content[:start] + content[stop:]
+    if kind == "end":
+        return content[:start]
+    if kind == "repeat":
+        return content[:stop] + content[start:]
+    if kind == "flip" and content:
+        return content[:start] + bytes([content[start] ^ (1 << draw(st.integers(0, 7)))]) + content[start + 1 :]
+    number = _NUMBER.search(content, start) if kind == "number" else None
+    first, end = (start, start + len(written)) if number is None else number.span()
+    return content[:first] + written + content[end:]
 
 
 EXTREMES: tuple[object, ...] = (

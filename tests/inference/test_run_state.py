@@ -28,7 +28,7 @@ from page4d.models.conditioning import Memory
 from page4d.scene.records import FrameBatch
 from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
-from tests.fuzzing import fuzz
+from tests.fuzzing import fuzz, mutated_bytes, places_of
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=5, image_size=(12, 16))
 SETTINGS = ReconstructSettings(chunk=2, overlap=1, preview=False)
@@ -195,26 +195,6 @@ def test_a_memory_that_no_chunk_lists_is_not_used(stopped: Path, tmp_path: Path,
     assert contents(out) == whole
 
 
-def mutate(content: bytes, draw: st.DrawFn) -> bytes:
-    """Delete, repeat or overwrite bytes, flip a bit, or replace a number."""
-    start = draw(st.integers(0, max(len(content) - 1, 0)))
-    stop = min(len(content), start + draw(st.integers(1, 40)))
-    kind = draw(st.sampled_from(("cut", "end", "repeat", "overwrite", "bit", "number", "all")))
-    hostile = draw(st.one_of(st.sampled_from(HOSTILE), st.binary(min_size=1, max_size=8)))
-    if kind == "cut":
-        return content[:start] + content[stop:]
-    if kind == "end":
-        return content[:start]
-    if kind == "repeat":
-        return content[:stop] + content[start:]
-    if kind == "overwrite":
-        return content[:start] + hostile + content[start + len(hostile) :]
-    if kind == "bit" and content:
-        return content[:start] + bytes([content[start] ^ (1 << draw(st.integers(0, 7)))]) + content[start + 1 :]
-    found = re.search(rb"-?\d+\.?\d*", content[start:]) if kind == "number" else None
-    return hostile if found is None else content[: start + found.start()] + hostile + content[start + found.end() :]
-
-
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
@@ -225,7 +205,7 @@ def copied(source: Path, workplace: Path) -> Path:
     return Path(shutil.copytree(source, workplace / "out", symlinks=True))
 
 
-@fuzz(20)
+@fuzz(8)
 @given(draws=st.data())
 def test_a_changed_file_is_refused_or_repaired(
     draws: st.DataObject, complete: Path, stopped: Path, whole: dict[str, bytes], workplace: Path
@@ -238,7 +218,7 @@ def test_a_changed_file_is_refused_or_repaired(
     before = changed.read_bytes()
     changed.unlink()
     if kind == "bytes":
-        changed.write_bytes(draws.draw(st.composite(lambda draw: mutate(before, draw))()))
+        changed.write_bytes(draws.draw(mutated_bytes(before, HOSTILE)))
     elif kind == "folder":
         changed.mkdir()
     refused = refusal(lambda: run(out))
@@ -261,14 +241,6 @@ def refusal(action: Callable[[], object]) -> Page4DError | None:
     return refused
 
 
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every value of a document."""
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from leaves(item, (*path, key))
-
-
 def with_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
@@ -277,7 +249,7 @@ def with_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copied
 
 
-@fuzz(20)
+@fuzz(8)
 @given(draws=st.data())
 def test_forged_records_raise_only_errors_of_page4d_and_delete_nothing_else(
     draws: st.DataObject, complete: Path, stopped: Path, workplace: Path
@@ -289,7 +261,7 @@ def test_forged_records_raise_only_errors_of_page4d_and_delete_nothing_else(
         folder.mkdir(parents=True, exist_ok=True)
     changed = draws.draw(st.sampled_from(sorted(out.glob("state/*.json"))))
     document = json.loads(changed.read_text())
-    path = draws.draw(st.sampled_from(sorted(leaves(document), key=str)))
+    path = draws.draw(st.sampled_from(places_of(document)))
     forged = with_value(document, path, draws.draw(st.sampled_from(VALUES)))
     if isinstance(forged, dict):
         forged.pop("sha256", None)
@@ -299,17 +271,17 @@ def test_forged_records_raise_only_errors_of_page4d_and_delete_nothing_else(
     assert all(folder.is_dir() for folder in kept)
 
 
-@fuzz(40)
+@fuzz(20)
 @given(draws=st.data())
 def test_a_changed_result_is_read_or_refused(draws: st.DataObject, complete: Path, workplace: Path) -> None:
     out = copied(complete, workplace)
     changed = out / draws.draw(st.sampled_from(("run.json", "run.json", "cameras.json", "points/frame_000000.ply")))
     if changed.suffix == ".json" and draws.draw(st.booleans()):
         document = json.loads(changed.read_text())
-        path = draws.draw(st.sampled_from(sorted(leaves(document), key=str)))
+        path = draws.draw(st.sampled_from(places_of(document)))
         changed.write_text(json.dumps(with_value(document, path, draws.draw(st.sampled_from(VALUES)))))
     else:
-        changed.write_bytes(draws.draw(st.composite(lambda draw: mutate(changed.read_bytes(), draw))()))
+        changed.write_bytes(draws.draw(mutated_bytes(changed.read_bytes(), HOSTILE)))
 
     def read() -> None:
         opened = open_output(out)

@@ -1,6 +1,5 @@
 """For any file content, a reader returns a calibration or raises a Page4DError."""
 
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,13 @@ from hypothesis import strategies as st
 from page4d.errors import Page4DError
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.calibration.record import Calibration
-from tests.fuzzing import bounded, fuzz
+from tests.fuzzing import bounded, fuzz, mutated_bytes
 
 NAMES = ("x.qca.txt", "x.toml", "x.json", "intri.yml", "cameras.bin", "cameras.txt", "x")
 HOSTILE = (
     *(b"nan", b"NaN", b"inf", b"-1", b"0", b"1e308", b"-1e308", b"1e-320", b"9" * 400, b"true", b"null"),
     *(b'""', b"[]", b"{}", b"&a", b"*a", b"!!x", b"\xff", b"\0", b"\n", b" "),
 )
-NUMBER = re.compile(rb"-?\d+\.?\d*(?:e[-+]?\d+)?")
 
 Contents = dict[str, bytes]
 
@@ -74,24 +72,6 @@ def test_arbitrary_content_is_read_or_refused(name: str, content: bytes, folder:
     read_or_refuse(folder / name)
 
 
-def mutate(content: bytes, draw: st.DrawFn) -> bytes:
-    """Delete, repeat or overwrite bytes, or replace a number."""
-    start = draw(st.integers(0, max(len(content) - 1, 0)))
-    stop = min(len(content), start + draw(st.integers(1, 40)))
-    kind = draw(st.sampled_from(("cut", "end", "repeat", "overwrite", "number", "number")))
-    hostile = draw(st.one_of(st.sampled_from(HOSTILE), st.binary(min_size=1, max_size=8)))
-    if kind == "cut":
-        return content[:start] + content[stop:]
-    if kind == "end":
-        return content[:start]
-    if kind == "repeat":
-        return content[:stop] + content[start:]
-    if kind == "overwrite":
-        return content[:start] + hostile + content[start + len(hostile) :]
-    found = NUMBER.search(content, start)
-    return content if found is None else content[: found.start()] + hostile + content[found.end() :]
-
-
 @pytest.mark.parametrize("name", WRITERS)
 @fuzz(60)
 @given(draws=st.data())
@@ -103,7 +83,7 @@ def test_mutated_valid_files_are_read_or_refused(
     changed = draws.draw(st.sampled_from(sorted(contents)))
     for path, content in contents.items():
         if path == changed:
-            content = draws.draw(st.composite(lambda draw, content=content: mutate(content, draw))())
+            content = draws.draw(mutated_bytes(content, HOSTILE))
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         (target / path).write_bytes(content)
     read_or_refuse(target)

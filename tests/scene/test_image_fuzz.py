@@ -9,13 +9,14 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
 from page4d.errors import Page4DError
 from page4d.scene.image_file import read_header, read_pixels
 from page4d.scene.images import probe_image_folder
+from tests.fuzzing import fuzz, mutated_bytes
 
 SIZE = (24, 32)
 RANDOM = np.random.default_rng(0)
@@ -95,25 +96,6 @@ def try_content(folder: Path, name: str, content: bytes) -> None:
         file.unlink()
 
 
-def mutate(content: bytes, draw: st.DrawFn) -> bytes:
-    """Cut, repeat, overwrite or flip bytes, more often near the header."""
-    longest = max(len(content) - 1, 0)
-    start = draw(st.one_of(st.integers(0, min(200, longest)), st.integers(0, longest)))
-    stop = min(len(content), start + draw(st.integers(1, 40)))
-    kind = draw(st.sampled_from(("cut", "end", "repeat", "overwrite", "overwrite", "flip")))
-    hostile = draw(st.one_of(st.sampled_from(HOSTILE), st.binary(min_size=1, max_size=8)))
-    if kind == "cut":
-        return content[:start] + content[stop:]
-    if kind == "end":
-        return content[:start]
-    if kind == "repeat":
-        return content[:stop] + content[start:]
-    if kind == "overwrite":
-        return content[:start] + hostile + content[start + len(hostile) :]
-    flipped = content[start] ^ (1 << draw(st.integers(0, 7))) if content else 0
-    return content[:start] + bytes([flipped]) + content[start + 1 :]
-
-
 def with_checksums(png: bytes) -> bytes:
     """Correct the checksums of a PNG, so that damage is not noticed by them."""
     parts, at = [png[:8]], 8
@@ -125,35 +107,7 @@ def with_checksums(png: bytes) -> bytes:
     return b"".join(parts)
 
 
-def arbitrary_content(folder: Path, name: str, content: bytes) -> None:
-    start = VALID[name][: len(content) % 40]
-    try_content(folder, name, content)
-    try_content(folder, name, start + content)
-
-
-def mutated_content(folder: Path, name: str, draws: st.DataObject) -> None:
-    content = VALID[name]
-    for _ in range(draws.draw(st.integers(1, 3))):
-        content = draws.draw(st.composite(lambda draw, content=content: mutate(content, draw))())
-    if content[:4] == b"\x89PNG" and draws.draw(st.booleans()):
-        content = with_checksums(content)
-    try_content(folder, name, content)
-
-
-def mutated_exif(folder: Path, kind: str, draws: st.DataObject) -> None:
-    block = BLOCK
-    if draws.draw(st.booleans()):
-        for _ in range(draws.draw(st.integers(1, 3))):
-            block = draws.draw(st.composite(lambda draw, block=block: mutate(block, draw))())
-    else:
-        block = b"Exif\0\0" + draws.draw(st.sampled_from((b"", b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08")))
-        block += draws.draw(st.binary(max_size=200))
-    try_content(folder, kind, pillow_file({"jpg": "JPEG"}.get(kind, kind), exif=block))
-
-
 NAMES = sorted(VALID)
-QUICK = settings(max_examples=25, deadline=None, database=None, derandomize=True)
-LONG = settings(max_examples=1000, deadline=None, database=None)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -165,42 +119,38 @@ def test_the_valid_files_are_read(name: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@QUICK
+@fuzz(25)
 @given(content=st.binary(max_size=300))
 def test_arbitrary_content_is_read_or_refused(name: str, content: bytes, folder: Path) -> None:
-    arbitrary_content(folder, name, content)
+    start = VALID[name][: len(content) % 40]
+    try_content(folder, name, content)
+    try_content(folder, name, start + content)
 
 
 @pytest.mark.parametrize("name", NAMES)
-@QUICK
+@fuzz(25)
 @given(draws=st.data())
 def test_mutated_images_are_read_or_refused(name: str, draws: st.DataObject, folder: Path) -> None:
-    mutated_content(folder, name, draws)
+    content = VALID[name]
+    for _ in range(draws.draw(st.integers(1, 3))):
+        content = draws.draw(mutated_bytes(content, HOSTILE))
+    if content[:4] == b"\x89PNG" and draws.draw(st.booleans()):
+        content = with_checksums(content)
+    try_content(folder, name, content)
 
 
 @pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
-@QUICK
+@fuzz(25)
 @given(draws=st.data())
 def test_mutated_exif_data_are_read_or_refused(kind: str, draws: st.DataObject, folder: Path) -> None:
-    mutated_exif(folder, kind, draws)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", NAMES)
-@LONG
-@given(draws=st.data())
-def test_many_mutated_images_are_read_or_refused(name: str, draws: st.DataObject, folder: Path) -> None:
-    mutated_content(folder, name, draws)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["jpg", "png", "webp"])
-@LONG
-@given(draws=st.data())
-def test_many_mutated_exif_data_are_read_or_refused(kind: str, draws: st.DataObject, folder: Path) -> None:
-    mutated_exif(folder, kind, draws)
+    block = BLOCK
+    if draws.draw(st.booleans()):
+        for _ in range(draws.draw(st.integers(1, 3))):
+            block = draws.draw(mutated_bytes(block, HOSTILE))
+    else:
+        block = b"Exif\0\0" + draws.draw(st.sampled_from((b"", b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08")))
+        block += draws.draw(st.binary(max_size=200))
+    try_content(folder, kind, pillow_file({"jpg": "JPEG"}.get(kind, kind), exif=block))
 
 
 @pytest.mark.parametrize("name", NAMES)

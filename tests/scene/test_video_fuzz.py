@@ -3,7 +3,6 @@
 `PAGE4D_FUZZ_EXAMPLES=2000 python -m pytest tests/scene/test_video_fuzz.py` runs for minutes.
 """
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from clip_writers import write_counter_clip
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import Page4DError
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
+from tests.fuzzing import fuzz
 
-EXAMPLES = int(os.environ.get("PAGE4D_FUZZ_EXAMPLES", "12"))
 RATED = {"b": "2000000"}
 SOUND = 0.3 * np.random.default_rng(0).standard_normal(9600)
 KINDS: dict[str, dict[str, Any]] = {
@@ -99,7 +98,7 @@ def mutate(content: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=EXAMPLES <= 12)
+@fuzz(12)
 @given(changes=mutations(), allow_damaged=st.booleans(), sync=st.sampled_from(("auto", "auto", "audio", "timecode")))
 def test_mutated_videos_are_read_or_refused(
     name: str,
