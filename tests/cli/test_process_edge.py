@@ -276,7 +276,7 @@ def test_an_output_inside_the_scene_is_no_view_of_it(scene, cli, tmp_path):
     from page4d.scene.discover import discover
 
     inside = Path(shutil.copytree(scene, tmp_path / "scene"))
-    assert cli("reconstruct", inside, *NETWORK[:-1], "--out", inside / "result").code == 0
+    assert cli("reconstruct", inside, *NETWORK, "--out", inside / "result").code == 0
     assert [candidate.name for candidate in discover(inside).candidates] == ["cam01", "cam02"]
-    again = cli("reconstruct", inside, *NETWORK[:-1], "--out", inside / "result", "--resume")
+    again = cli("reconstruct", inside, *NETWORK, "--out", inside / "result", "--resume")
     assert again.code == 0

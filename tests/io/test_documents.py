@@ -71,8 +71,8 @@ def test_hostile_toml_is_refused(text: str, message: str) -> None:
 
 
 def test_the_bound_on_dotted_keys_takes_linear_time() -> None:
-    for text in ("a" * 2_000_000 + " = 1", "a = [" + "1.0, " * 400_000 + "]", "# " + "a.b.c.d " * 250_000):
-        with bounded(seconds=10.0):
+    for text in ("a" * 400_000 + " = 1", "a = [" + "1.0, " * 80_000 + "]", "# " + "a.b.c.d " * 50_000):
+        with bounded(seconds=2.0):
             parse_toml(text)
 
 

@@ -49,7 +49,7 @@ def folder() -> Iterator[Path]:
         yield Path(raw)
 
 
-@fuzz(150)
+@fuzz(60)
 @given(text=mutated_json(SYNC))
 def test_an_edited_sync_file_is_read_or_refused(text: str, folder: Path) -> None:
     path = folder / "sync.json"
@@ -57,7 +57,7 @@ def test_an_edited_sync_file_is_read_or_refused(text: str, folder: Path) -> None
     refuse_or_return(lambda: read_sync_file(path, ["cam01", "cam02", "cam03"]))
 
 
-@fuzz(150)
+@fuzz(60)
 @given(
     content=st.one_of(
         st.binary(max_size=300),
@@ -79,7 +79,7 @@ CONFIGURATIONS: dict[str, tuple[Callable[[str], object], str]] = {
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
-@fuzz(100)
+@fuzz(40)
 @given(draws=st.data())
 def test_an_edited_configuration_is_read_or_refused(name: str, draws: st.DataObject) -> None:
     read, valid = CONFIGURATIONS[name]
@@ -88,7 +88,7 @@ def test_an_edited_configuration_is_read_or_refused(name: str, draws: st.DataObj
 
 
 @pytest.mark.parametrize("name", ["nerfstudio", "truth", "output"])
-@fuzz(100)
+@fuzz(40)
 @given(draws=st.data())
 def test_an_edited_json_calibration_is_read_or_refused(name: str, draws: st.DataObject, folder: Path) -> None:
     path = WRITERS[name](folder, make_rig())
@@ -105,7 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["run.json", "cameras.json"])
-@fuzz(100)
+@fuzz(40)
 @given(draws=st.data())
 def test_an_edited_record_of_a_run_is_read_or_refused(name: str, draws: st.DataObject, run: Path) -> None:
     valid = (run / name).read_text()
@@ -119,7 +119,7 @@ def test_an_edited_record_of_a_run_is_read_or_refused(name: str, draws: st.DataO
 CAPTURE = {"options": {"fps": 12.0, "seed": 1}, "page4d": "0.2.0"}
 
 
-@fuzz(80)
+@fuzz(40)
 @given(text=mutated_json(CAPTURE))
 def test_an_edited_capture_of_ground_truth_is_read_or_refused(text: str, folder: Path) -> None:
     truth = folder / "truth"

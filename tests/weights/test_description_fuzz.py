@@ -69,7 +69,7 @@ def changed(document: Any, path: tuple[Any, ...], text: str) -> str:
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
-@fuzz(30)
+@fuzz(20)
 @given(draws=st.data())
 def test_a_description_with_any_values_is_refused_or_has_shapes(name: str, draws: st.DataObject) -> None:
     read, document = DESCRIPTIONS[name]
@@ -162,7 +162,7 @@ def test_a_hostile_description_is_a_weights_error(tiny: Path, entry: str) -> Non
     assert len(caught.value.message) < 500
 
 
-@fuzz(60)
+@fuzz(20)
 @given(draws=st.data())
 def test_a_changed_description_of_a_file_is_a_weights_error_or_none(
     draws: st.DataObject, tmp_path_factory: pytest.TempPathFactory
