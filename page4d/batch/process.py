@@ -68,7 +68,7 @@ class SceneProcess:
             context = multiprocessing.get_context("spawn")  # a fork would share this process's threads and locks
             self._connection, remote = context.Pipe()
             self._process = context.Process(target=_serve, args=(remote, self._work), name="page4d scene")
-            # Ctrl-C reaches this process only; the new one would take it while it imports.
+            # The new process inherits the mask: a terminal sends Ctrl-C to both, and would end it during its imports.
             earlier = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
             try:
                 self._process.start()

@@ -46,7 +46,9 @@ _DEFAULT_FOLDER = "/tmp"  # noqa: S108 (that of Ray; what is made in it is priva
 _REACH_SECONDS = 10
 _LONGEST_SOCKET_PATH = 107
 _SOCKET_IN_FOLDER = "/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # with an empty frame of settings
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""What a client of HTTP/2 sends first, with an empty SETTINGS frame. Source: RFC 9113, 3.4."""
+
 _SETTINGS_FRAME = 4
 
 

@@ -21,6 +21,7 @@ from page4d.geometry.rotation import quaternion_from_matrix, rotation_defect, xy
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_model import FileModel, format_json, read_model, readable
 from page4d.predictions import Predictions
+from page4d.scene.calibration.record import ROTATION_TOLERANCE
 
 Matrix = list[list[float]]
 
@@ -171,9 +172,6 @@ def write_open3d_trajectories(layout: OutputLayout, cameras: CaptureCameras) -> 
     ]
 
 
-_ROTATION_TOLERANCE = 1e-3
-"""Largest entry of |R^T R - I| of a pose that is read: poses may have been computed in single precision."""
-
 _MAX_TRANSLATION = 1e12
 """Largest translation that is read, in units of the scene: differences of larger numbers have no digits left."""
 
@@ -217,7 +215,7 @@ def read_cameras_json(path: Path) -> CaptureCameras:
         return torch.stack([view for view in views if view is not None], dim=1)
 
     poses = stacked("world_to_camera", 4)
-    if not bool((rotation_defect(poses[..., :3, :3]) <= _ROTATION_TOLERANCE).all()):
+    if not bool((rotation_defect(poses[..., :3, :3]) <= ROTATION_TOLERANCE).all()):
         raise InputError(f"'{path}': a world_to_camera has no rotation", "restore the file, or run page4d again")
     if not bool((poses[..., :3, 3].abs() <= _MAX_TRANSLATION).all()):
         raise InputError(f"'{path}': a camera is too far from the origin", "restore the file, or run page4d again")

@@ -19,7 +19,7 @@ MAX_SHARE = 0.05
 """Largest acceptable residual at a seam, as a share of the depth."""
 
 OOD_WARNING = "this footage is unlike the network's training set"
-"""Begin of the warning of out-of-distribution indicators."""
+"""Beginning of the warning of out-of-distribution indicators."""
 
 
 def seam_fits(seam: SeamRecord, long_side: int) -> bool:

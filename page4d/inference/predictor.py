@@ -218,7 +218,7 @@ def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
     points_confidence = output.points_confidence
     motion = None if output.dynamic is None else _to_host(output.dynamic)
     if motion is not None and len(batch.times) == 1:
-        # The network has nothing to compare: only masks from outside are a result.
+        # One instant shows no motion: only external masks are a result.
         motion = torch.zeros_like(motion) if batch.dynamic is None else batch.dynamic
     return Predictions(
         times=batch.times,

@@ -19,7 +19,7 @@ _LONG_SIDE = 480
 
 
 def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
-    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with a banner if they mislead."""
+    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with the `banner` of the run."""
     notice = banner(output.run)
     instants = chosen_instants(output.num_times)
     images = _images_at(scene, instants)

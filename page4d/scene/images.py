@@ -189,15 +189,15 @@ def _notices(folder: Path, files: Sequence[Path], headers: Sequence[ImageHeader]
     """Report what is not read from the files of a folder, and numbers that occur twice."""
     view, total = folder.name, len(files)
 
-    def those(affected: Sequence[Path]) -> str:
+    def share(affected: Sequence[Path]) -> str:
         return f"{len(affected)} of {counted(total, 'image')} (first {affected[0].name})"
 
     pairs = list(zip(files, headers, strict=True))
     if damaged := [file for file, header in pairs if header.has_damaged_exif]:
-        yield Notice(f"{view}: damaged EXIF data in {those(damaged)}: read without rotation")
+        yield Notice(f"{view}: damaged EXIF data in {share(damaged)}: read without rotation")
     if several := [file for file, header in pairs if header.has_more_images]:
         yield Notice(
-            f"{view}: animation or several pages in {those(several)}: only the first image of a file is used"
+            f"{view}: animation or several pages in {share(several)}: only the first image of a file is used"
         )
     if any(header.has_alpha for header in headers):
         yield Notice(f"{view}: alpha ignored")

@@ -18,6 +18,8 @@ _SAMPLED_INSTANTS = 1000
 """Samples are spread over this many instants: decoding a whole video for its last frame would take too long."""
 
 _NEARLY = 0.125
+"""Share of the largest value up to which a pixel is nearly black, or nearly white."""
+
 _MAX_GRAY_SHARE = 0.3
 """Maximum share of doubtful pixels: masks with soft edges have few."""
 
@@ -28,6 +30,7 @@ _IF_ALL_ARE_MARKED = {
 }
 
 _PLAUSIBLE_DEPTH_M = (0.01, 1000.0)
+"""Range of the median depth of a view."""
 
 
 def marked_pixels(mask: Image) -> NDArray[np.bool_]:

@@ -1,9 +1,10 @@
-"""What the user should know about a video: orientation, pixel aspect, interlacing, streams, colour and projection."""
+"""Notices about a video: orientation, pixel aspect, interlacing, streams, colour and alpha."""
 
 import math
 from pathlib import Path
 from typing import Any
 
+from page4d.errors import listed
 from page4d.scene.orientation import Orientation, display_matrix, orientation_of
 from page4d.scene.records import Level, Notice
 
@@ -48,7 +49,7 @@ def square_pixels(name: str, frame: Any, pixel_aspect: float) -> tuple[tuple[int
 
 
 def content_notices(name: str, frame: Any, field_order: int, *, has_alpha: bool) -> list[Notice]:
-    """Return notices about interlacing, colour and projection."""
+    """Return notices about interlacing, colour and alpha."""
     notices = []
     if frame.interlaced_frame or field_order in _FIELD_ORDERS:
         hint = "deinterlace it first, for example: ffmpeg -i IN -vf bwdif OUT.mp4"
@@ -65,5 +66,5 @@ def stream_notice(path: Path, streams: list[tuple[str, int, int]]) -> list[Notic
     """Return a notice if a file has more than one video stream; `streams` are their codecs, widths and heights."""
     if len(streams) < 2:
         return []
-    listed = ", ".join(f"{codec} {width}x{height}" for codec, width, height in streams)
-    return [Notice(f"{path.name} has {len(streams)} video streams ({listed}); the first is used")]
+    texts = listed([f"{codec} {width}x{height}" for codec, width, height in streams])
+    return [Notice(f"{path.name} has {len(streams)} video streams ({texts}); the first is used")]
