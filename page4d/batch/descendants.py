@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _SECONDS = 5.0
+"""Time in which killed processes must end."""
 
 
 @contextmanager

@@ -281,13 +281,11 @@ class Run:
 
     def _out_of_memory(self, length: int | None = None) -> MemoryBudgetError:
         side = self.plan.long_side
-        instants = "" if length is None else f" with {counted(length, 'instant')} per chunk"
-        smaller = f"--size {max(side * 3 // 4, 14)}"
-        if self.settings.preprocess is not Preprocess.NATIVE:
-            smaller = f"--preprocess native {smaller}"
+        even = "" if length is None else f" even with {counted(length, 'instant')} per chunk"
+        native = "" if self.settings.preprocess is Preprocess.NATIVE else "--preprocess native "
         return MemoryBudgetError(
-            f"out of memory even{instants} at {side} px" if instants else f"out of memory at {side} px",
-            f"try {smaller}, a smaller --overlap, or fewer --views",
+            f"out of memory{even} at {side} px",
+            f"try {native}--size {max(side * 3 // 4, 14)}, a smaller --overlap, or fewer --views",
         )
 
     def _stitch_and_write(

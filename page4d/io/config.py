@@ -16,7 +16,6 @@ Record = TypeVar("Record")
 
 _RULES = ConfigDict(extra="forbid", allow_inf_nan=False)
 _TOO_LARGE = "a number is beyond all limits"
-_TOO_LARGE_HINT = "give smaller numbers"
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, field))
@@ -39,7 +38,7 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
             except ValidationError as error:
                 raise _usage_error(error, name, values) from error
             except ArithmeticError as error:  # in a rule across fields
-                raise UsageError(f"{name}: {_TOO_LARGE}", _TOO_LARGE_HINT) from error
+                raise UsageError(f"{name}: {_TOO_LARGE}", "give smaller numbers") from error
 
         record.__init__ = initialize
         checked: type[Record] = record

@@ -20,6 +20,8 @@ _BOXES = (b"ftyp", b"styp", b"moov", b"moof", b"mdat", b"sidx", b"mfra", b"free"
 _SEGMENT = 0x18538067
 _ASF_FILE_PROPERTIES = bytes.fromhex("a1dcab8c47a9cf118ee400c00c205365")
 _LARGEST_OGG_PAGE = 65307
+"""Bytes of a page with its header. Source: RFC 3533, 6."""
+
 _END_OF_STREAM = 4
 _TAIL_BYTES = 512
 

@@ -157,7 +157,7 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
 
 def _no_videos(folder: Path) -> InputError:
     """Return the error for a folder without views; its hint depends on what the folder contains instead."""
-    inner = {entry: _num_views(entry) for entry in sorted(folder.iterdir()) if _may_contain_views(entry)}
+    inner = {entry: _count_views(entry) for entry in sorted(folder.iterdir()) if _may_contain_views(entry)}
     best = max(inner, key=lambda entry: inner[entry], default=None)
     if best is not None and inner[best]:
         return InputError(f"no videos in '{folder}', but '{best}' has {inner[best]}", f"give the folder '{best}'")
@@ -170,7 +170,7 @@ def _may_contain_views(entry: Path) -> bool:
     return readable and not entry.name.startswith(".") and entry.name.lower() not in RESERVED_FOLDERS
 
 
-def _num_views(folder: Path) -> int:
+def _count_views(folder: Path) -> int:
     return sum(_reason_to_ignore(entry) is None for entry in folder.iterdir())
 
 
