@@ -86,7 +86,8 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
                 f"the audio track of {path.name} cannot be decoded: {error.strerror}",
                 "use --sync FILE or --sync none",
             ) from error
-    samples = np.concatenate(parts).astype(np.float64) if parts else np.zeros(0)
+    # Damaged floating-point audio has values that are not finite: they count as silence.
+    samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)
     return samples - (samples.mean() if len(samples) else 0.0), start
 
 

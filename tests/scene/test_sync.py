@@ -500,3 +500,15 @@ def test_drop_frame_and_other_time_codes_are_not_compared(tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"the time code of a\.mov is drop-frame, that of b\.mov is not"):
         open_scene(tmp_path)
     assert open_scene(tmp_path, sync="none").num_times == 9
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_values_that_are_not_finite_are_silence(value: float, tmp_path: Path) -> None:
+    sound = np.random.default_rng(0).normal(0, 0.2, 48000).astype(np.float32)
+    damaged = sound[4800:].copy()
+    damaged[2000:2010] = value
+    for name, track in (("a", sound), ("b", damaged)):
+        write_counter_clip(tmp_path / f"{name}.mkv", 30, sound=track, sound_codec="pcm_f32le")
+    scene = open_scene(tmp_path, sync="audio")
+    assert scene.views[1].clock.offset_s == pytest.approx(0.1, abs=1e-3)
