@@ -11,6 +11,7 @@ from page4d.inference.stitch import has_depth
 from page4d.models.ood import OOD_MESSAGES
 from page4d.predictions import Predictions
 from page4d.scene.records import Level, Notice, Scene
+from page4d.settings import PointOptions
 
 MAX_SHIFT = 0.01
 """Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""
@@ -133,6 +134,14 @@ def empty_frames_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str]
     frames = counted(num_times, "frame")
     empty = [f"{count} of {frames} of {name}" for name, count in zip(view_names, counts, strict=False) if count]
     return Notice(f"no pixel has depth in {', '.join(empty)}") if empty else None
+
+
+def no_points_notice(num_points: int, points: PointOptions) -> Notice | None:
+    """Warn of clouds without any point."""
+    if num_points:
+        return None
+    filters = f"--min-confidence {points.min_confidence:g} and --edge-angle {points.edge_angle_deg:g}"
+    return Notice(f"all point clouds are empty: no pixel has depth and passes {filters}")
 
 
 def ood_notice(indicators: Sequence[str]) -> Notice:

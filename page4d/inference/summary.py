@@ -11,6 +11,7 @@ from page4d.inference.calibration_check import summarize_residuals
 from page4d.inference.diagnostics import (
     calibration_notice,
     empty_frames_notice,
+    no_points_notice,
     open3d_notice,
     rig_fit_notice,
     seams_notice,
@@ -76,7 +77,7 @@ def summarize_run(
 
 
 def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
-    """Report on clipped depths, empty frames, seams, static cameras, the calibration, and a missing Open3D."""
+    """Report on clipped depths, empty frames or clouds, seams, static cameras, the calibration, and no Open3D."""
     chunks = [chunk.record for chunk in finished]
     clipped = sum(chunk.clipped_depths for chunk in finished)
     levels = state.depth_scale or 1.0
@@ -87,6 +88,7 @@ def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChu
         seams_notice(chunks, plan.max_side),
         rig_fit_notice(chunks, plan.scene.view_names, plan.max_side),
         empty_frames_notice(chunks, plan.scene.view_names, plan.scene.num_times),
+        no_points_notice(sum(chunk.num_points for chunk in finished), plan.settings.points),
         None if agreement is None else calibration_notice(plan.scene, agreement),
         open3d_notice(*load_open3d()),
     )
