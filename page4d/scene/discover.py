@@ -12,7 +12,13 @@ from page4d.scene.images import image_files
 from page4d.scene.records import Level, Notice
 from page4d.scene.video import VIDEO_SUFFIXES
 
-RESERVED_FOLDERS = {"masks": "masks, read with --masks", "truth": "ground truth", "sparse": "a COLMAP calibration"}
+_SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
+RESERVED_FOLDERS = {
+    "masks": "masks, read with --masks",
+    "truth": "ground truth",
+    "sparse": "a COLMAP calibration",
+    **dict.fromkeys(_SYSTEM_FOLDERS, "a folder of the operating system"),
+}
 """Names of folders that are not views."""
 
 _SYNC_FILES = ("sync.json", "sync.toml")
@@ -157,6 +163,10 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
 
 def _no_videos(folder: Path) -> InputError:
     """Return the error for a folder without views; its hint depends on what the folder contains instead."""
+    if (folder / "run.json").is_file():
+        return InputError(
+            f"'{folder}' is the result of a run, not a scene", "give the folder that contains the videos"
+        )
     inner = {entry: _count_views(entry) for entry in sorted(folder.iterdir()) if _may_contain_views(entry)}
     best = max(inner, key=lambda entry: inner[entry], default=None)
     if best is not None and inner[best]:

@@ -219,3 +219,16 @@ def test_masks_of_a_longer_name_are_not_taken(tmp_path: Path) -> None:
     write_counter_clip(tmp_path / "masks" / "cam.left.mp4", 3)
     with pytest.raises(UsageError, match="no masks"):
         open_scene(tmp_path / "scene", masks=tmp_path / "masks")
+
+
+def test_folders_of_operating_systems_are_no_views(tmp_path: Path) -> None:
+    touch(tmp_path, "cam1.mp4", "__MACOSX/0.png", "@eaDir/0.jpg", "$RECYCLE.BIN/0.png", "lost+found/0.png")
+    assert names(tmp_path) == ["cam1"]
+    assert ignored(tmp_path)["ignored $RECYCLE.BIN: a folder of the operating system"] is Level.INFO
+
+
+def test_the_result_of_a_run_is_no_scene(tmp_path: Path) -> None:
+    """Its depth and confidence maps are folders of images, but no footage."""
+    touch(tmp_path, "run.json", "depth/cam1/frame_000000.png", "confidence/cam1/frame_000000.png")
+    with pytest.raises(InputError, match="is the result of a run, not a scene"):
+        discover(tmp_path)
