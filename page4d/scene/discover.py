@@ -1,14 +1,16 @@
 """Discovery of the views in a scene folder."""
 
 import os
+import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.scene.calibration.read import is_calibration_name
 from page4d.scene.files import composed, natural_key
-from page4d.scene.images import image_files
+from page4d.scene.images import UNREAD_SUFFIXES, image_files
 from page4d.scene.records import Level, Notice
 from page4d.scene.video import VIDEO_SUFFIXES
 
@@ -87,7 +89,8 @@ def discover(folder: Path) -> Discovery:
         raise InputError(
             f"'{error.filename}': permission denied", f"make it readable: chmod u+rx '{error.filename}'"
         ) from error
-    return Discovery(candidates=_distinct(candidates), sync_file=sync_file, ignored=tuple(ignored))
+    notices = (*ignored, *_chapter_notices(candidates))
+    return Discovery(candidates=_distinct(candidates), sync_file=sync_file, ignored=notices)
 
 
 def select_views(
@@ -125,6 +128,23 @@ def select_views(
     return tuple(by_name[name] for name in names), ()
 
 
+def _chapter_notices(candidates: Sequence[Candidate]) -> list[Notice]:
+    """Warn of the chapters of a recording, which are not recordings of several cameras.
+
+    Source: GoPro, "Camera File Naming Convention": two letters, the chapter (2 digits), the number of the recording
+    (4 digits).
+    """
+    chapters: dict[str, list[str]] = {}
+    for candidate in candidates:
+        if match := re.fullmatch(r"(G[HX])\d\d(\d{4})", candidate.name):
+            chapters.setdefault("".join(match.groups()), []).append(candidate.path.name)
+    return [
+        Notice(f"{listed(names)} are chapters of one recording by their names: join them, or select one by --views")
+        for names in chapters.values()
+        if len(names) > 1
+    ]
+
+
 def _distinct(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     """Keep the suffix in repeated names, such as those of `cam1.mp4` and `cam1.mov`, until all names are unique."""
     names = [candidate.name for candidate in candidates]
@@ -148,8 +168,12 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
     if entry.is_dir():
         if name in RESERVED_FOLDERS:
             return Notice(RESERVED_FOLDERS[name], Level.INFO)
-        level = Level.WARNING if has_video_suffix else Level.INFO
-        return None if image_files(entry) else Notice("a folder without images", level)
+        if image_files(entry):
+            return None
+        if unread := image_files(entry, UNREAD_SUFFIXES):
+            kind = unread[0].suffix.lower().lstrip(".")
+            return Notice(f"a folder of {kind} files, which are not read; convert them to PNG or JPEG")
+        return Notice("a folder without images", Level.WARNING if has_video_suffix else Level.INFO)
     if is_calibration_name(entry):
         return Notice(f"possibly a calibration; pass --calibration '{entry}' to use it")
     if has_video_suffix:

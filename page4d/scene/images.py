@@ -26,7 +26,7 @@ _BRIGHTEST_12_BITS = 4095
 _MIN_DENSITY = 0.5
 """Minimum share of images among the frame numbers that they span."""
 
-_UNREAD_SUFFIXES = frozenset(
+UNREAD_SUFFIXES = frozenset(
     ".gif .heic .heif .avif .jxl .jp2 .jfif .jpe .exr .hdr .pfm .pgm .ppm .tga .dng .cr2 .cr3 .nef .arw".split()
 )
 """Suffixes of image files that are not read."""
@@ -201,7 +201,7 @@ def _notices(folder: Path, files: Sequence[Path], headers: Sequence[ImageHeader]
         )
     if any(header.has_alpha for header in headers):
         yield Notice(f"{view}: alpha ignored")
-    if unread := sorted(image_files(folder, _UNREAD_SUFFIXES), key=lambda file: natural_key(file.name)):
+    if unread := sorted(image_files(folder, UNREAD_SUFFIXES), key=lambda file: natural_key(file.name)):
         kinds = ", ".join(sorted({file.suffix.lower().lstrip(".") for file in unread}))
         yield Notice(
             f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"

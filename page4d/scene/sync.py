@@ -18,6 +18,7 @@ from page4d.io.documents import (
 )
 from page4d.scene.audio import MAX_SECOND_PEAK, MIN_SCORE, correlate_audio
 from page4d.scene.files import composed
+from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import VideoSource
@@ -87,11 +88,23 @@ def synchronise(
         return _by_timecode(sources, codes)
     if mode == "auto" and number_offsets is not None:
         numbered = tuple(Clock(offset_s=offset) for offset in number_offsets)
-        return Synchronisation(clocks=numbered, method="frame numbers in the file names")
+        notices = _shifted_notices(sources, number_offsets)
+        return Synchronisation(clocks=numbered, method="frame numbers in the file names", notices=notices)
     start = Notice("views are assumed to start together (no sync file, time code or frame numbers)", Level.INFO)
     return Synchronisation(
         clocks=(Clock(),) * len(names), method="same start", notices=() if mode == "none" else (start,)
     )
+
+
+def _shifted_notices(sources: Sequence[FrameSource], starts: Sequence[float]) -> tuple[Notice, ...]:
+    """Warn of as many images with other numbers: numbered from 0 and from 1, rather than recorded at other times."""
+    folders = [source for source in sources if isinstance(source, ImageFolderSource)]
+    pairs = zip(folders, starts, strict=True)
+    shifted = [folder for folder, start in pairs if start != starts[0] and len(folder.files) == len(folders[0].files)]
+    if not shifted:
+        return ()
+    found = ", ".join(f"{folder.label} begins with {folder.files[0].name}" for folder in (folders[0], shifted[0]))
+    return (Notice(f"{found}: equal numbers are paired; pass --sync none to pair the first images"),)
 
 
 def _file_notices(file: Path, names: Sequence[str], clocks: dict[str, Clock]) -> tuple[Notice, ...]:

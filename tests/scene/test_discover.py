@@ -232,3 +232,17 @@ def test_the_result_of_a_run_is_no_scene(tmp_path: Path) -> None:
     touch(tmp_path, "run.json", "depth/cam1/frame_000000.png", "confidence/cam1/frame_000000.png")
     with pytest.raises(InputError, match="is the result of a run, not a scene"):
         discover(tmp_path)
+
+
+def test_a_folder_of_images_that_are_not_read_is_a_warning(tmp_path: Path) -> None:
+    touch(tmp_path, "cam1.mp4", "cam2/0.HEIC", "cam2/1.HEIC")
+    text = "ignored cam2: a folder of heic files, which are not read; convert them to PNG or JPEG"
+    assert ignored(tmp_path) == {text: Level.WARNING}
+
+
+def test_chapters_of_one_recording_are_a_warning(tmp_path: Path) -> None:
+    touch(tmp_path, "GX010123.MP4", "GX020123.MP4", "GX010124.MP4", "cam1.mp4")
+    text = (
+        "GX010123.MP4, GX020123.MP4 are chapters of one recording by their names: join them, or select one by --views"
+    )
+    assert ignored(tmp_path) == {text: Level.WARNING}

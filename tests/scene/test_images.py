@@ -258,3 +258,17 @@ def test_sixteen_bit_images_of_few_bits_are_reported(bits: int, is_reported: boo
     texts = [notice.text for notice in open_scene(tmp_path).notices]
     text = f"a/: the brightest value of 0.png is {2**bits - 1} of 65535: a nearly black image"
     assert any(each.startswith(text) for each in texts) is is_reported
+
+
+def test_numbers_from_0_and_from_1_are_reported(tmp_path: Path) -> None:
+    for name, first in (("a", 0), ("b", 1)):
+        write_images(tmp_path / name, {f"{n + first}.png": counter_clip([n])[0] for n in range(3)})
+    text = "a/ begins with 0.png, b/ begins with 1.png: equal numbers are paired; pass --sync none to pair the first"
+    scene = open_scene(tmp_path)
+    assert [view.indices for view in scene.views] == [(1, 2), (0, 1)]
+    assert any(notice.text.startswith(text) for notice in scene.notices)
+    in_order = open_scene(tmp_path, sync="none")
+    assert [view.indices for view in in_order.views] == [(0, 1, 2)] * 2
+    assert not any(notice.text.startswith(text) for notice in in_order.notices)
+    (tmp_path / "sync.json").write_text('{"views": {"a": {}, "b": {}}}')
+    assert not any(notice.text.startswith(text) for notice in open_scene(tmp_path).notices)
