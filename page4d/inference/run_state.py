@@ -253,8 +253,8 @@ def _holds_anything(path: Path) -> bool:
 
 def _has_only_begun(folder: Path) -> bool:
     """Return whether the state is that of a run without any file of a result."""
-    layout = OutputLayout(folder, ())
-    if [path.name for path in (folder / "state").iterdir()] != ["run.json"]:
+    layout, records = OutputLayout(folder, ()), folder / "state"
+    if not records.is_dir() or [path.name for path in records.iterdir()] != ["run.json"]:
         return False
     try:
         state = StateFolder(layout).read_run()

@@ -390,3 +390,12 @@ def test_files_that_vanish_during_a_run_are_no_complete_result(name: str, tmp_pa
     assert "--resume" in refused.value.hint
     run(out)
     assert contents(out) == whole
+
+
+@pytest.mark.parametrize("existing", list(ExistingOutput))
+@pytest.mark.parametrize("name", ["run.json", "state"])
+def test_a_file_without_the_state_of_a_run_is_refused(name, existing, tmp_path):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match="holds"):
+        run(tmp_path, existing)
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".page4d.lock"] == [name]
