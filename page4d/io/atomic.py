@@ -245,6 +245,8 @@ def _check_is_folder(nearest: Path, folder: Path) -> None:
             raise OSError(0, "it is a link to nothing")
         raise OSError(0, "it is a file" if nearest.is_file() else "it is not a folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
+        if os.statvfs(nearest).f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, "the file system is read-only")
         raise PermissionError(errno.EACCES, "permission denied")
 
 

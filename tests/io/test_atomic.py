@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -215,6 +216,18 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
     monkeypatch.setattr(atomic.os, "open", refuse)
     with pytest.raises(OutputError, match=f"cannot write to '{tmp_path}': .*{words}"), claim_output(tmp_path):
         pytest.fail("the body ran")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"), [(os.ST_RDONLY, "the file system is read-only"), (0, "permission denied")]
+)
+def test_a_read_only_file_system_is_not_taken_for_a_lack_of_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, words: str
+) -> None:
+    monkeypatch.setattr(atomic.os, "access", lambda *_: False)
+    monkeypatch.setattr(atomic.os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
+    with pytest.raises(OutputError, match=words):
+        check_folder(tmp_path / "out")
 
 
 def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
