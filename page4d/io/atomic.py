@@ -61,8 +61,19 @@ class WrittenFile:
 def output_error(error: OSError, path: Path | None) -> OutputError:
     """Translate an operating system error on writing a path into a message with a hint."""
     reason, hint = _REASONS.get(error.errno or 0, (error.strerror or str(error), _ELSEWHERE))
+    if error.errno == errno.ENOSPC and path is not None and _lacks_inodes(path.parent):
+        reason, hint = "the disk holds no more files (inodes)", "delete files, then repeat"
     place = "cannot write" if path is None else f"cannot write to '{path}'"
     return OutputError(f"{place}: {reason}", hint)
+
+
+def _lacks_inodes(folder: Path) -> bool:
+    """Return whether a disk has no entry for another file, even if it has space; some file systems do not count."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_files > 0 and disk.f_favail == 0
 
 
 def with_resume(hint: str) -> str:

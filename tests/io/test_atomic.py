@@ -230,6 +230,19 @@ def test_a_read_only_file_system_is_not_taken_for_a_lack_of_permission(
         check_folder(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("entries", "available", "words"),
+    [(100, 0, r"holds no more files \(inodes\)"), (100, 1, "disk full"), (0, 0, "disk full")],
+)
+def test_a_disk_without_inodes_is_not_called_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int, available: int, words: str
+) -> None:
+    monkeypatch.setattr(atomic.os, "statvfs", lambda _: SimpleNamespace(f_files=entries, f_favail=available))
+    error = output_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "x")
+    with pytest.raises(OutputError, match=words):
+        raise error
+
+
 def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOTSUP, "Operation not supported")
