@@ -273,9 +273,13 @@ def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
     free = shutil.disk_usage(folder).free + freed_bytes
     if needed_bytes > free:
         raise OutputError(
-            f"need about {needed_bytes / 1e9:.1f} GB in '{folder}', {free / 1e9:.1f} GB free",
+            f"need about {_amount(needed_bytes)} in '{folder}', {_amount(free)} free",
             "free space, use --voxel or --max-points, or another folder",
         )
+
+
+def _amount(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
 def _chunk_name(index: int) -> str:

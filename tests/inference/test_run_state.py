@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from page4d.export.layout import OutputLayout, is_own_file
 from page4d.export.output import open_output
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_state import StateFolder, is_occupied
+from page4d.inference.run_state import StateFolder, check_disk, is_occupied
 from page4d.models.conditioning import Memory
 from page4d.scene.records import FrameBatch
 from page4d.settings import ReconstructSettings
@@ -399,3 +400,16 @@ def test_a_file_without_the_state_of_a_run_is_refused(name, existing, tmp_path):
     with pytest.raises(UsageError, match="holds"):
         run(tmp_path, existing)
     assert [path.name for path in tmp_path.iterdir() if path.name != ".page4d.lock"] == [name]
+
+
+@pytest.mark.parametrize(
+    ("needed", "free", "words"),
+    [
+        (410_000, 300_000, r"need about 0\.41 MB in .*, 0\.30 MB free"),
+        (4_100_000_000, 0, "need about 4.1 GB .*, 0.00 MB"),
+    ],
+)
+def test_too_little_space_is_named_in_a_unit_that_shows_it(needed, free, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(OutputError, match=words):
+        check_disk(tmp_path, needed)
