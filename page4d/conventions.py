@@ -27,6 +27,9 @@ IMAGE_DEVIATION = (0.229, 0.224, 0.225)
 Source: ImageNet, as in the public DINOv2 and VGGT code.
 """
 
+MAX_FPS = 1e8
+"""Largest frame rate, ten times that of the fastest cameras."""
+
 METRIC_DEPTH_SCALE = 1000.0
 """Levels of a metric 16-bit depth PNG per metre, as written by RGB-D sensors."""
 

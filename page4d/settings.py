@@ -22,14 +22,18 @@ from page4d.choices import (
     Precision,
     Preprocess,
 )
-from page4d.conventions import METRIC_DEPTH_SCALE
-from page4d.errors import UsageError
+from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE
+from page4d.errors import UsageError, shortened
 from page4d.io.config import config_record
 from page4d.io.digest import parse_pin, parse_sha256
 
 _MEMORY_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
+MAX_LONG_SIDE = 65_536
+"""Largest long side of a network's images in pixels: 16 times that of the largest videos."""
+
 _PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
+_FrameRate = Annotated[float, Field(gt=0, le=MAX_FPS)]
 
 
 def parse_memory(text: str) -> int | None:
@@ -40,10 +44,11 @@ def parse_memory(text: str) -> int | None:
     """
     if text == "auto":
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(" + "|".join(_MEMORY_UNITS) + ")", text)
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(" + "|".join(_MEMORY_UNITS) + ")", text)
     if match is None or float(match[1]) == 0:
         raise UsageError(
-            f"--memory {text} is not an amount of memory", f"give auto or such as 20GB ({', '.join(_MEMORY_UNITS)})"
+            f"--memory {shortened(text)} is not an amount of memory",
+            f"give auto or such as 20GB ({', '.join(_MEMORY_UNITS)})",
         )
     return int(float(match[1]) * _MEMORY_UNITS[match[2]])
 
@@ -64,8 +69,8 @@ class SceneOptions:
 
     views: PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     sync: str = "auto"
-    fps: _PositiveFinite | None = None
-    image_fps: _PositiveFinite | None = None
+    fps: _FrameRate | None = None
+    image_fps: _FrameRate | None = None
     stride: PositiveInt = 1
     frames: tuple[int | None, int | None] = (None, None)
     max_frames: PositiveInt | None = None
@@ -83,6 +88,8 @@ class SceneOptions:
     def __post_init__(self) -> None:
         if self.calibration_unit is not None and self.calibration is None:
             raise UsageError("--calibration-unit without --calibration", "pass the calibration file too")
+        if self.calibration_resize is not None and self.calibration is None:
+            raise UsageError("--calib-resize without --calibration", "pass the calibration file too")
 
 
 @config_record("network options")
@@ -138,7 +145,7 @@ class ReconstructSettings:
     With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
     """
 
-    long_side: Annotated[int, Field(ge=8)] | None = None
+    long_side: Annotated[int, Field(ge=8, le=MAX_LONG_SIDE)] | None = None
     preprocess: Preprocess = Preprocess.NATIVE
     chunk: PositiveInt | None = None
     overlap: NonNegativeInt = 2

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 import unicodedata
 from dataclasses import dataclass
@@ -138,7 +139,10 @@ def print_message(text: str, prefix: str = "", style: str = "", target: "Console
 
 
 def print_error(message: str, hint: str) -> None:
-    """Print the two lines of an error."""
+    """Print the two lines of an error; the middle of a word beyond the length of file names is left out."""
+    from page4d.errors import shortened
+
+    message = re.sub(r"\S{300,}", lambda word: shortened(word[0], 200), message)
     print_message(message, "error: ", "bold red")
     if hint:
         print_message(hint, "hint:  ", "bold")

@@ -1,5 +1,6 @@
 """Options that several commands share, and parsers of their values."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,7 @@ BATCH = "Several scenes, several devices"
 TERMINAL = "Terminal"
 
 _MAX_DIGITS = 9
+_INTEGER = re.compile(rf"[+-]?[0-9]{{1,{_MAX_DIGITS}}}")
 
 NETWORK_PRESETS = (
     "mv-tiny, mv-small, mv-demo, mv-vit, mv-swin, mv-twins, mv-navit, mv-large, vggt, page4d, page4d-mask or pi3"
@@ -27,13 +29,12 @@ def parse_views(text: str | None) -> int | tuple[str, ...] | None:
     """Parse `4` as the first four views and `a,b` as names."""
     if text is None:
         return None
-    try:
-        number = int(text)
-    except ValueError:
+    if _INTEGER.fullmatch(text.strip()) is None:
         names = tuple(name.strip() for name in text.split(","))
         if not all(names):
-            raise typer.BadParameter("give a number, or names separated by commas", param_hint="'--views'") from None
+            raise typer.BadParameter("give a number, or names separated by commas", param_hint="'--views'")
         return names
+    number = int(text)
     if number < 1:
         raise typer.BadParameter(f"{number} is not in the range x>=1", param_hint="'--views'")
     return number
@@ -43,11 +44,10 @@ def parse_frames(text: str | None) -> tuple[int | None, int | None]:
     """Parse `A:B`, `A:` or `:B`."""
     if text is None:
         return None, None
-    parts = text.split(":")
-    try:
-        start, stop = (int(part) if part else None for part in parts)
-    except ValueError:
-        raise typer.BadParameter(f"'{text[:80]}' is not of the form A:B", param_hint="'--frames'") from None
+    parts = [part.strip() for part in text.split(":")]
+    if len(parts) != 2 or not all(_INTEGER.fullmatch(part) for part in parts if part):
+        raise typer.BadParameter(f"'{shortened(text)}' is not of the form A:B", param_hint="'--frames'")
+    start, stop = (int(part) if part else None for part in parts)
     return start, stop
 
 
@@ -55,9 +55,9 @@ def parse_chunk(text: str) -> int | None:
     """Parse a number of instants; `auto` is None."""
     if text == "auto":
         return None
-    if not text.isdecimal() or int(text) < 1:
-        raise typer.BadParameter(f"'{text}' is neither auto nor a positive number", param_hint="'--chunk'")
-    return int(text)
+    if not (number := parse_count(text)):
+        raise typer.BadParameter(f"'{shortened(text)}' is neither auto nor a positive number", param_hint="'--chunk'")
+    return number
 
 
 def parse_size(text: str, *, square: bool = False, max_side: int = 10**_MAX_DIGITS) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def parse_size(text: str, *, square: bool = False, max_side: int = 10**_MAX_DIGI
 
 def parse_count(text: str) -> int:
     """Parse a number of at most nine digits; 0 for any other text."""
-    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else 0
 
 
 def parse_precision(name: str | None) -> Precision | None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d import choices
+from page4d.errors import shortened
+from page4d_cli.options import parse_count
 
 if TYPE_CHECKING:
     from page4d.weights.view_time import ViewTimeOptions
@@ -129,8 +131,8 @@ def view_time_options(
 def _parse_layers(text: str) -> tuple[int, ...]:
     """Parse `22,23`."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise typer.BadParameter(f"'{text}' is not of the form N,N", param_hint="'--sparse-layers'")
+    if not all(part == "0" or parse_count(part) for part in parts):
+        raise typer.BadParameter(f"'{shortened(text)}' is not of the form N,N", param_hint="'--sparse-layers'")
     return tuple(map(int, parts))
 
 
@@ -140,4 +142,4 @@ def _parse_scalar(text: str) -> tuple[str, float]:
     try:
         return name.strip(), float(number)
     except ValueError:
-        raise typer.BadParameter(f"'{text}' is not of the form NAME=X", param_hint="'--set'") from None
+        raise typer.BadParameter(f"'{shortened(text)}' is not of the form NAME=X", param_hint="'--set'") from None

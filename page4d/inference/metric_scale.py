@@ -1,6 +1,5 @@
 """Metric scale from one known distance between two cameras."""
 
-import math
 import re
 from dataclasses import dataclass, replace
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, listed
+from page4d.errors import InputError, UsageError, listed, shortened
 from page4d.export.diagnostics import DistanceRecord
 from page4d.geometry.rigid import camera_centers
 from page4d.inference.stitch import has_depth
@@ -23,6 +22,9 @@ TOLERANCE = 0.02
 
 _MIN_BASELINE = 1e-3
 """Cameras coincide if their distance is below this share of the median depth."""
+
+_MIN_METRES, _MAX_METRES = 1e-6, 1e6
+"""Distances of cameras, from those of microscopes to those of satellites."""
 
 _FORM = "give it as view1-view2=1.25m; units are m, cm, mm and ft"
 
@@ -52,8 +54,11 @@ def known_distance(scene: Scene, text: str | None) -> KnownDistance | None:
         metres = float(match["number"]) * METRES[match["unit"]]
     except ValueError:
         raise UsageError(f"--scale-from: '{match['number']}' is not a number", _FORM) from None
-    if not 0 < metres < math.inf:
-        raise UsageError(f"--scale-from: a distance of {match['number']} {match['unit']}", "give a positive number")
+    if not _MIN_METRES <= metres <= _MAX_METRES:
+        raise UsageError(
+            f"--scale-from: a distance of {shortened(match['number'])} {match['unit']}",
+            f"give a distance of {_MIN_METRES:g} m to {_MAX_METRES:,.0f} m",
+        )
     known = KnownDistance(first=first, second=second, metres=metres)
     if scene.scale is Scale.METRIC and _is_calibrated(scene):
         _check_calibration(scene, known)

@@ -85,9 +85,9 @@ def known_error(error: BaseException) -> Page4DError | None:
         return known
     if error.errno == errno.ENOENT and not _has_working_folder():
         return CapabilityError("the working folder does not exist any more", "change to another folder, then repeat")
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return UsageError(f"'{shortened(str(error.filename))}' is no usable path: {error.strerror}", "correct it")
     place = "" if _path_of(error) is None else f" '{shortened(str(_path_of(error)))}'"
-    if error.errno == errno.ENAMETOOLONG:
-        return UsageError(f"the name of a file or folder is too long:{place}", "check the path, or use a shorter one")
     return CapabilityError(f"cannot use the file or folder{place}: {error.strerror}", "check it, then repeat")
 
 

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.errors import WeightsError
+from page4d.errors import WeightsError, listed, shortened
 from page4d.geometry.camera import Cameras, project, world_points
 from page4d.geometry.rigid import transform_points
+from page4d.io.documents import parse_json
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput, RigOutput
 
@@ -137,11 +138,12 @@ class OODLimits:
         """
         known = {field.name for field in fields(OODIndicators)}
         try:
-            limits = {str(name): float(value) for name, value in json.loads(text)["limits"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise WeightsError(f"the weights' domain is damaged: {error}", "fetch the file again") from error
+            limits = {str(name): float(value) for name, value in parse_json(text)["limits"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            reason = shortened(str(error))
+            raise WeightsError(f"the weights' domain is damaged: {reason}", "fetch the file again") from error
         if not limits.keys() <= known:
-            unknown = ", ".join(sorted(limits.keys() - known))
+            unknown = listed(sorted(limits.keys() - known))
             raise WeightsError(f"the weights' domain has unknown indicators: {unknown}", "update page4d")
         return OODLimits(limits=limits)
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import hashlib
 import pickle
 import re
 import struct
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from page4d.errors import WeightsError
 from page4d.io.digest import file_sha256
+from page4d.io.documents import parse_json
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
 from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged
 
@@ -131,7 +133,7 @@ def _open_folder(path: Path) -> TensorSource:
 def _read_index(path: Path) -> dict[str, str]:
     try:
         with path.open(encoding="utf-8") as file:
-            places = json.loads(file.read(_MAX_INDEX_BYTES))["weight_map"]
+            places = parse_json(file.read(_MAX_INDEX_BYTES))["weight_map"]
         checked = {str(tensor): str(shard) for tensor, shard in places.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = str(error)[:MAX_CHARS]

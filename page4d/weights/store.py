@@ -16,6 +16,7 @@ from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.atomic import open_atomic
 from page4d.io.config import config_to_json
 from page4d.io.digest import describe_mismatch, file_sha256
+from page4d.io.documents import parse_json
 from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork
 from page4d.weights.file_type import FETCH_AGAIN, WHAT_WEIGHTS_ARE, first_bytes, is_pickle, is_safetensors
@@ -240,7 +241,7 @@ def _about(
 ) -> tuple[_Config, WeightsInfo]:
     """Parse the description of a file."""
     try:
-        about = json.loads(text)
+        about = parse_json(text)
         version, config, metadata = about["version"], str(about["config"]), about["metadata"]
         described = {key: str(metadata[key]) for key in (*_REQUIRED, *metadata)}
     except (ValueError, KeyError, TypeError, RecursionError) as error:

@@ -6,7 +6,14 @@ from typing import Annotated
 import typer
 
 from page4d.choices import CameraMotion, EdgeFilter, ExistingOutput, PointSource, Poses, Preprocess
-from page4d.settings import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, parse_memory
+from page4d.settings import (
+    MAX_LONG_SIDE,
+    NetworkOptions,
+    PointOptions,
+    ReconstructSettings,
+    SceneOptions,
+    parse_memory,
+)
 from page4d_cli import console, options
 from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.scene_runs import Request, Show, plan_scene, run_batch, run_one
@@ -98,6 +105,7 @@ def reconstruct(
         int | None,
         typer.Option(
             min=8,
+            max=MAX_LONG_SIDE,
             metavar="N",
             help="Long side of the network's images in pixels; default: that of its training.",
             rich_help_panel=options.NETWORK,

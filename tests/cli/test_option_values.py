@@ -1,0 +1,100 @@
+"""Values of options that are no numbers, too large or without their partner: two lines with exit code 2."""
+
+from pathlib import Path
+
+import pytest
+import typer
+from clips import write_image_folder
+
+from page4d.errors import UsageError
+from page4d.models.ood import OODLimits
+from page4d.settings import ReconstructSettings, SceneOptions, parse_memory
+from page4d_cli.app import run
+from page4d_cli.view_time_options import view_time_options
+
+DIGITS = "9" * 5000
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Path:
+    """Two image folders; the name of one could be read as a number."""
+    for seed, name in enumerate(("1_0", "cam02")):
+        write_image_folder(tmp_path / "scene" / name, seed=seed)
+    return tmp_path / "scene"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("reconstruct", "--chunk", DIGITS), "is neither auto nor a positive number"),
+        (("reconstruct", "--chunk", "٤"), "is neither auto nor a positive number"),
+        (("reconstruct", "--memory", f"{DIGITS}GB"), "is not an amount of memory"),
+        (("reconstruct", "--memory", "٤GB"), "is not an amount of memory"),
+        (("reconstruct", "--size", "9223372036854775808"), "--size"),
+        (("reconstruct", "--calib-resize", "scale"), "--calib-resize without --calibration"),
+        (("reconstruct", "--scale-from", "1_0-cam02=1e-300m"), "a distance of 1e-300 m"),
+        (("reconstruct", "--scale-from", "1_0-cam02=1e300mm"), "a distance of 1e300 mm"),
+        (("reconstruct", "--device", DIGITS), "no device is called '999"),
+        (("reconstruct", "--preset", DIGITS), "no network is called '999"),
+        (("inspect-scene", "--views", DIGITS), "no view is called '999"),
+        (("inspect-scene", "--views", "٤"), "no view is called '٤'"),
+        (("inspect-scene", "--frames", f"0:{DIGITS}"), "is not of the form A:B"),
+        (("inspect-scene", "--frames", "1_0:"), "is not of the form A:B"),
+        (("inspect-scene", "--fps", "1e300"), "fps is 1e+300"),
+        (("inspect-scene", "--image-fps", "1e300"), "image_fps is 1e+300"),
+        (("inspect-scene", "--masks", "x" * 300), "is no usable path: File name too long"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+)
+def test_a_value_that_no_option_takes_is_refused(
+    words: tuple[str, ...], named: str, scene: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command, *options = words
+    if command == "reconstruct":
+        network = () if "--preset" in words else ("--preset", "mv-tiny")
+        options += ["--untrained", *network, "--dry-run", "--out", str(tmp_path / "out")]
+    assert run([command, str(scene), *options]) == 2
+    message = " ".join(capfd.readouterr().err.replace("│", " ").split())
+    assert named in message
+    assert len(message) < 1000
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["inspect-scene", str(scene), "--views", "1_0", "--json"]) == 0
+    assert '"view": "1_0"' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("text", [DIGITS, "1,٤", "1,,2", "1_0"])
+def test_layers_that_are_no_numbers_are_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not of the form N,N"):
+        view_time_options(
+            sparse_layers=text,
+            **dict.fromkeys(("streams", "sparse", "time_encoding", "full_attention", "time_weights", "scalars")),
+            epipolar=False,
+        )
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "GB", "1" * 16 + "MB", "٤GB"])
+def test_memory_beyond_reason_is_refused_by_name(text: str) -> None:
+    with pytest.raises(UsageError, match="is not an amount of memory"):
+        parse_memory(text)
+
+
+def test_settings_are_bounded_in_python_too() -> None:
+    with pytest.raises(UsageError, match="long_side is 10000000"):
+        ReconstructSettings(long_side=10**7)
+    with pytest.raises(UsageError, match="fps is 1e\\+300"):
+        SceneOptions(fps=1e300)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"limits": {"depth": 1%s}}' % ("0" * 400), "[" * 100_000, '{"limits": {"depth": NaN}}', "9" * 5000],
+    ids=["overflow", "nested", "nan", "digits"],
+)
+def test_hostile_domains_of_weights_are_weights_errors(text: str) -> None:
+    from page4d.errors import WeightsError
+
+    with pytest.raises(WeightsError, match="domain is damaged"):
+        OODLimits.from_json(text)
