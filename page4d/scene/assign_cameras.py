@@ -83,8 +83,19 @@ def place_cameras(
         for camera, view in zip(cameras, views, strict=True)
         if camera.image_size is not None and camera.image_size != view.source.size
     ]
+    if any(
+        camera.image_size == view.source.size[::-1] != view.source.size
+        for camera, view in zip(cameras, views, strict=True)
+    ):
+        raise InputError(
+            listed(differing, separator="; "),
+            "turn the videos as the calibrated images, or calibrate images that are turned as the videos",
+        )
     if differing and resize is None:
-        hint = "pass --calib-resize crop-center or scale, depending on how the videos were made"
+        hint = (
+            "pass --calib-resize scale if the whole image was resized, or crop-center if its edges were cut off; "
+            "or use the calibration of these videos"
+        )
         raise InputError(listed(differing, separator="; "), hint)
     notices = tuple(Notice(f"{text}; {resize} applied") for text in differing)
     placed = tuple(

@@ -120,7 +120,15 @@ def test_every_camera_with_another_image_size_is_listed(folder: Path, tmp_path: 
     assert caught.value.message == (
         "a: calibration is for 72x54, video is 64x48; c: calibration is for 64x50, video is 64x48"
     )
-    assert "--calib-resize crop-center or scale" in caught.value.hint
+    assert "scale if the whole image was resized, or crop-center if its edges were cut off" in caught.value.hint
+
+
+@pytest.mark.parametrize("resize", [None, "crop-center", "scale"])
+def test_a_calibration_of_turned_images_is_refused(resize: str | None, folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "c.json", {"a": sized(48, 64), "b": {}, "c": {}})
+    with pytest.raises(InputError, match="a: calibration is for 48x64, video is 64x48") as caught:
+        open_scene(folder, calibration=calibration, calibration_resize=resize)
+    assert caught.value.hint.startswith("turn the videos")
 
 
 @pytest.mark.parametrize("resize", ["crop-center", "scale"])

@@ -264,6 +264,7 @@ def test_files_without_cameras_are_refused(tmp_path: Path) -> None:
         ("focalLengthU", "focal", "camera cam01: focalLengthU of <intrinsic> is missing"),
         ('left="16"', 'left="1e99"', "camera cam01: fov_video spans"),
         ('radialDistortion1="-0.21"', 'radialDistortion1="nan"', "camera cam01: the distortion coefficients"),
+        ('skew="0.0"', 'skew="1_6"', r"camera cam01: skew of <intrinsic> is not a number \('1_6'\)"),
         ("<calibration>", "<calibrations>", "not well-formed XML"),
         ("encoding='ASCII'", "encoding='nonsense'", "its text encoding is unknown|not well-formed"),
     ],
@@ -283,6 +284,10 @@ def test_damaged_qualisys_files_are_refused_with_the_place(old: str, new: str, m
         ("rows: 3", "rows: 300000000000", r"numbers for 3e\+11x"),
         ("rows: 3", "rows: 1.5", r"numbers for 1.5x"),
         ("data: [ ", "data: [ .Nan, ", r"camera cam01: \S+ has \d+ numbers for \dx\d"),
+        ("data: [ 611.25, ", "data: [ 6_11.25, ", "camera cam01: K_cam01 contains '6_11.25', which is not a number"),
+        ("data: [ 611.25, ", "data: [ ٤, ", "camera cam01: K_cam01 contains '٤', which is not a number"),
+        ("W_cam01", "Q_cam01", "camera cam01: W_cam01 is missing in intri.yml"),
+        ("H_cam01", "Q_cam01", "camera cam01: H_cam01 is missing in intri.yml"),
         ("data: [ 611.25, ", "data: [ .Nan, ", "camera cam01: the intrinsics contain a non-finite number"),
         ("data: [", "data: {", r"intri.yml': line \d+: "),
         ("- cam02", "- cam01", r"calibration.*camera cam01: the name appears twice"),
@@ -392,3 +397,22 @@ def test_values_of_another_type_are_no_numbers(value: object, tmp_path: Path) ->
             continue  # stands for a key that is left out
         with pytest.raises(InputError, match=f"camera cam01: {key}: Input should be a valid number"):
             read_calibration(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        ("cameras.txt", lambda text: text + text.splitlines()[-1] + "\n", "camera number 7 appears twice"),
+        ("cameras.txt", lambda text: text.replace("611.25", "6_11.25"), "'6_11.25' is not a number"),
+    ],
+)
+def test_damaged_colmap_text_is_refused_with_the_place(
+    name: str, edit: Callable[[str], str], message: str, tmp_path: Path
+) -> None:
+    folder = WRITERS["colmap-text"](tmp_path, make_rig())
+    (file,) = Path(folder).rglob(name)
+    changed = edit(file.read_text())
+    assert changed != file.read_text()
+    file.write_text(changed)
+    with pytest.raises(InputError, match=message):
+        read_calibration(folder)

@@ -89,6 +89,14 @@ def rotation_from_vector(vector: Sequence[float]) -> Float[Tensor, "3 3"]:
     return matrix_from_rotation_vector(torch.tensor(list(vector), dtype=torch.float64))
 
 
+def parse_number(text: str) -> float | None:
+    """Parse a number of a text format; None for other text, also for `1_6` and digits that Python alone accepts."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else None
+    except ValueError:
+        return None
+
+
 def is_rotation(matrix: Float[Tensor, "*F 3 3"]) -> bool:
     """Return True if all matrices are rotations within `ROTATION_TOLERANCE`."""
     return bool(torch.isfinite(matrix).all()) and bool((rotation_defect(matrix) <= ROTATION_TOLERANCE).all())

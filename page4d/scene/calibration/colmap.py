@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from page4d.conventions import Scale
-from page4d.errors import InputError
+from page4d.errors import InputError, shortened
 from page4d.geometry.rotation import matrix_from_quaternion
-from page4d.scene.calibration.build import brown_conrady, fisheye, pinhole, pose_matrix
+from page4d.scene.calibration.build import brown_conrady, fisheye, parse_number, pinhole, pose_matrix
 from page4d.scene.calibration.files import (
     MAX_IMAGES,
     check_count,
@@ -167,10 +167,7 @@ def _read_text_cameras(path: Path) -> dict[int, _Camera]:
             raise unreadable(
                 path, f"line {number}: {len(words) - 4} parameters, {model.name} has {model.num_parameters}"
             )
-        try:
-            cameras[key] = _Camera(model, width, height, tuple(float(word) for word in words[4:]))
-        except ValueError:
-            raise unreadable(path, f"line {number}: a word is not a number") from None
+        _add_camera(cameras, key, _Camera(model, width, height, _numbers(path, number, words[4:])), path)
     return cameras
 
 
@@ -184,12 +181,27 @@ def _read_text_images(path: Path) -> list[_Image]:
         words = line.split(maxsplit=9)
         if len(words) < 10:
             raise unreadable(path, f"line {number}: expected IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME")
+        pose = _numbers(path, number, words[1:8])
         try:
-            images.append(_Image(words[9], int(words[8]), tuple(float(word) for word in words[1:8])))
+            images.append(_Image(words[9], int(words[8]), pose))
         except ValueError:
-            raise unreadable(path, f"line {number}: a word is not a number") from None
+            raise unreadable(path, f"line {number}: CAMERA_ID is not an integer") from None
         next(rows, None)
     return images
+
+
+def _numbers(path: Path, line: int, words: list[str]) -> tuple[float, ...]:
+    numbers = [parse_number(word) for word in words]
+    known = tuple(number for number in numbers if number is not None)
+    if len(known) < len(words):
+        raise unreadable(path, f"line {line}: '{shortened(words[numbers.index(None)])}' is not a number")
+    return known
+
+
+def _add_camera(cameras: dict[int, _Camera], key: int, camera: _Camera, path: Path) -> None:
+    if key in cameras:
+        raise unreadable(path, f"camera number {key} appears twice")
+    cameras[key] = camera
 
 
 class _BinaryReader:
@@ -238,7 +250,7 @@ def _read_binary_cameras(path: Path) -> dict[int, _Camera]:
     for _ in range(source.count(24 + 3 * 8)):
         key, number, width, height = (int(value) for value in source.take("iiQQ"))
         model = _supported(path, _MODEL_BY_NUMBER.get(number), f"number {number}")
-        cameras[key] = _Camera(model, width, height, source.take(f"{model.num_parameters}d"))
+        _add_camera(cameras, key, _Camera(model, width, height, source.take(f"{model.num_parameters}d")), path)
     return cameras
 
 

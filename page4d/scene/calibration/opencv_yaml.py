@@ -15,7 +15,14 @@ from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed
 from page4d.geometry.rotation import rotation_angle
 from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
-from page4d.scene.calibration.build import brown_conrady, is_rotation, make_camera, pose_matrix, rotation_from_vector
+from page4d.scene.calibration.build import (
+    brown_conrady,
+    is_rotation,
+    make_camera,
+    parse_number,
+    pose_matrix,
+    rotation_from_vector,
+)
 from page4d.scene.calibration.files import (
     check_count,
     check_exists,
@@ -153,10 +160,13 @@ def _rotation(name: str, extrinsic: _Storage) -> Tensor:
 
 
 def _image_size(name: str, intrinsic: _Storage) -> tuple[int, int] | None:
-    sides = [intrinsic.content.get(f"{letter}_{name}") for letter in "HW"]
-    if None in sides:
+    keys = tuple(f"{letter}_{name}" for letter in "HW")
+    missing = [key for key in keys if key not in intrinsic.content]
+    if len(missing) == len(keys):
         return None
-    height, width = (_float(side, f"{letter}_{name}") for letter, side in zip("HW", sides, strict=True))
+    if missing:
+        raise InputError(f"{missing[0]} is missing in {intrinsic.name}", "give both sides of the image, or neither")
+    height, width = (_float(intrinsic.content[key], key) for key in keys)
     if not all(abs(side) < 1e9 and side == int(side) for side in (height, width)):
         raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
     return int(height), int(width)
@@ -179,8 +189,8 @@ def _matrix(value: object, key: str) -> Tensor:
 def _float(value: object, key: str) -> float:
     if not isinstance(value, str):
         raise InputError(f"{key} contains a value that is not a number", CORRECTION_HINT)
-    try:
-        # OpenCV writes .Nan, .Inf and -.Inf, as YAML does.
-        return float(value.replace(".Nan", "nan").replace(".Inf", "inf"))
-    except ValueError:
-        raise InputError(f"{key} contains '{value[:20]}', which is not a number", CORRECTION_HINT) from None
+    # OpenCV writes .Nan, .Inf and -.Inf, as YAML does.
+    number = parse_number(value.replace(".Nan", "nan").replace(".Inf", "inf"))
+    if number is None:
+        raise InputError(f"{key} contains '{value[:20]}', which is not a number", CORRECTION_HINT)
+    return number

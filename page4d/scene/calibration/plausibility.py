@@ -7,6 +7,7 @@ The principal point of a crop may lie far outside of the image, but not outside 
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -96,7 +97,7 @@ def check_lens(
     if aspect > USUAL_ASPECT:
         doubts.append(unequal)
     if distortion is not None:
-        share = visible_share(intrinsics, image_size, distortion)
+        share = visible_share((fx, skew, cx, fy, cy), image_size, distortion)
         found = f"the distortion leaves data in {100 * share:.0f} % of the undistorted image"
         if share < MIN_SHARE:
             raise InputError(found, _LENS_HINT)
@@ -105,14 +106,21 @@ def check_lens(
     return tuple(doubts)
 
 
-def visible_share(intrinsics: Float[Tensor, "3 3"], image_size: tuple[int, int], distortion: Distortion) -> float:
-    """Return the share of the undistorted image to which distortion maps one point of the sensor."""
+@lru_cache(maxsize=5_000)  # lenses are checked when they are read, and again at the size of the videos
+def visible_share(
+    lens: tuple[float, float, float, float, float], image_size: tuple[int, int], distortion: Distortion
+) -> float:
+    """Return the share of the undistorted image to which the distortion maps one point of the sensor.
+
+    `lens` is (fx, skew, cx, fy, cy) in px.
+    """
     height, width = image_size
+    intrinsics = torch.tensor([lens[:3], [0.0, *lens[3:]], [0.0, 0.0, 1.0]], dtype=torch.float64)
     size = torch.tensor([width, height], dtype=torch.float64)
     steps = (torch.arange(_GRID, dtype=torch.float64) + 0.5) / _GRID
     grid = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1) * size
-    ideal = normalize_pixels(grid, intrinsics.double())
-    shown = denormalize_pixels(distortion.distort(ideal), intrinsics.double())
+    ideal = normalize_pixels(grid, intrinsics)
+    shown = denormalize_pixels(distortion.distort(ideal), intrinsics)
     inside = (shown >= 0).all(-1) & (shown <= size).all(-1)
     return float((inside & distortion.in_domain(ideal)).double().mean())
 

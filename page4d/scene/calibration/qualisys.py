@@ -11,7 +11,7 @@ import torch
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError, shortened
 from page4d.io.documents import MAX_TEXT_BYTES, parse_xml
-from page4d.scene.calibration.build import brown_conrady, make_camera, pinhole, pose_matrix
+from page4d.scene.calibration.build import brown_conrady, make_camera, parse_number, pinhole, pose_matrix
 from page4d.scene.calibration.files import check_count, error_context, parsing, read_bytes, unreadable
 from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
@@ -110,8 +110,8 @@ def _number(node: ElementTree.Element, key: str, default: float | None = None) -
     text = node.get(key)
     if text is None and default is not None:
         return default
-    try:
-        return float(text or "")
-    except ValueError:
+    number = None if text is None else parse_number(text)
+    if number is None:
         found = "is missing" if text is None else f"is not a number ('{text[:20]}')"
-        raise InputError(f"{key} of <{node.tag}> {found}", CORRECTION_HINT) from None
+        raise InputError(f"{key} of <{node.tag}> {found}", CORRECTION_HINT)
+    return number
