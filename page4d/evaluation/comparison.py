@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from page4d.conventions import MAX_FPS
 from page4d.errors import InputError, listed
 from page4d.evaluation.depth import counted_pixels
 from page4d.evaluation.truth_folder import TruthFolder, TruthView, open_truth
@@ -20,6 +21,9 @@ from page4d.geometry.camera import resize_intrinsics
 
 ASSUMED_FPS = 30.0
 """Frame rate of a truth without time stamps, equal to that of image folders."""
+
+_MAX_FRAME = 2.0**53
+"""Largest frame number that floating point represents."""
 
 Step = Callable[[], None]
 """Progress callback, called after each instant."""
@@ -184,9 +188,9 @@ def _frame_rate(output: Output, truth: TruthFolder, fps: float | None) -> tuple[
         return truth.fps, "as recorded in the truth"
     settings, times = output.run.settings, output.run.times
     image_fps, stride = settings.get("image_fps"), settings.get("stride") or 1
-    if isinstance(image_fps, int | float):
+    if isinstance(image_fps, int | float) and 0 < image_fps <= MAX_FPS:
         return float(image_fps), "the rate of the run's images"
-    if len(times) > 1 and settings.get("fps") is None and isinstance(stride, int):
+    if len(times) > 1 and settings.get("fps") is None and isinstance(stride, int) and 0 < stride <= MAX_FPS:
         return stride / float(np.median(np.diff(times))), "from the instants of the run"
     return ASSUMED_FPS, "assumed"
 
@@ -195,7 +199,7 @@ def _frames(output: Output, view: int, fps: float) -> tuple[int | None, ...]:
     """Return the true frame number of every instant; each frame is assigned to its nearest instant only."""
     clock = output.run.views[view].clock
     places = (np.asarray(output.run.times) - clock.offset_s) / clock.rate * fps
-    numbers = np.rint(places).astype(int)
+    numbers = np.rint(places.clip(-_MAX_FRAME, _MAX_FRAME)).astype(int)
     away = np.abs(places - numbers)
     best: dict[int, int] = {}
     for index, number in enumerate(numbers.tolist()):

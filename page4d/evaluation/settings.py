@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field, PositiveInt
 
 from page4d.choices import DepthAlignment
+from page4d.conventions import MAX_FPS
 from page4d.io.config import config_record
 
 DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
@@ -26,5 +27,5 @@ class EvaluationSettings:
     max_depth: _PositiveFinite | None = None
     threshold: _PositiveFinite | None = None
     points_per_instant: PositiveInt = 5_000
-    fps: _PositiveFinite | None = None
+    fps: Annotated[float, Field(gt=0, le=MAX_FPS)] | None = None
     seed: int = 0

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.conventions import METRIC_DEPTH_SCALE, Scale
+from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, shortened
 from page4d.export.maps import read_png
 from page4d.io.documents import DocumentError, parse_json, read_text
@@ -127,7 +127,7 @@ def _recorded_fps(path: Path) -> float | None:
         fps = content["options"]["fps"]
     except (DocumentError, KeyError, TypeError) as error:
         raise InputError(f"'{path}' has no options.fps", "restore it, or remove it and pass --fps") from error
-    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps < float("inf"):
+    if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= MAX_FPS:
         raise InputError(
             f"'{path}': options.fps is {shortened(repr(fps))}", "restore it, or remove it and pass --fps"
         )

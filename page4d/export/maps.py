@@ -16,6 +16,7 @@ from page4d.errors import InputError, OutputError
 from page4d.export.arrays import to_bytes, to_numpy
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.documents import DocumentError, DocumentMissingError, read_bytes
 
 DEEPEST_LEVEL = 65535
 HEADROOM = 4.0
@@ -100,6 +101,11 @@ def write_png(path: Path, image: NDArray[Any]) -> WrittenFile:
     return write_bytes_atomic(path, encoded.tobytes())
 
 
+_MAX_PNG_BYTES = 1 << 30
+_MAX_PNG_PIXELS = 1 << 28
+"""A map of 16,384 x 16,384 pixels."""
+
+
 def read_png(
     path: Path, kind: type[np.generic], size: tuple[int, int], hint: str = "run page4d again with --resume"
 ) -> NDArray[Any]:
@@ -109,11 +115,14 @@ def read_png(
         InputError: if the file is missing, damaged or of another kind.
     """
     try:
-        encoded = np.frombuffer(path.read_bytes(), dtype=np.uint8)
-    except FileNotFoundError as error:
+        encoded = np.frombuffer(read_bytes(path, _MAX_PNG_BYTES), dtype=np.uint8)
+    except DocumentMissingError as error:
         raise InputError(f"'{path}' is missing", hint) from error
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the file") from error
+    except DocumentError as error:
+        raise InputError(f"'{path}' cannot be read: {error}", "check the file") from error
+    sides = encoded[16:24].view(">u4").tolist() if encoded[:4].tobytes() == b"\x89PNG" and encoded.size >= 24 else []
+    if math.prod(sides) > _MAX_PNG_PIXELS:  # of the header: its pixels would fill the memory
+        raise InputError(f"'{path}' has {sides[0]}x{sides[1]} pixels, not {size[1]}x{size[0]}", hint)
     image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
     if image is None:
         raise InputError(f"'{path}' is damaged", hint)

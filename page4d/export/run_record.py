@@ -1,6 +1,7 @@
 """`run.json`: settings, inputs and conventions of a run. Sizes are [width, height]."""
 
 import json
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -48,11 +49,15 @@ class DistortionRecord(FileModel):
     coefficients: list[float]
 
 
+Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""An instant; file names may number frames by their date in milliseconds."""
+
+
 class ClockRecord(FileModel):
     """`common = offset_s + rate * own`."""
 
-    offset_s: float = 0.0
-    rate: float = Field(default=1.0, gt=0.0)
+    offset_s: Seconds = 0.0
+    rate: float = Field(default=1.0, ge=1e-3, le=100.0)
 
 
 class ViewRecord(FileModel):
@@ -108,13 +113,13 @@ class RunRecord(FileModel):
     conventions: dict[str, str] = Field(default_factory=DESCRIPTION.copy)
     scale: Scale
     unit: Literal["metre", "arbitrary"]
-    depth_scale: float = Field(gt=0.0)
+    depth_scale: float = Field(ge=1e-12, le=1e15)
     mesh_voxel_size: float | None = Field(default=None, gt=0.0)
     confidence_mapping: str = CONFIDENCE_MAPPING
     dynamic_mapping: str = DYNAMIC_MAPPING
     scene: SceneRecord
     views: list[ViewRecord] = Field(min_length=1)
-    times: list[float] = Field(min_length=1)
+    times: list[Seconds] = Field(min_length=1)
     network: NetworkRecord
     rig: RigRecord | None = None
     scale_from: DistanceRecord | None = None
@@ -139,6 +144,8 @@ class RunRecord(FileModel):
     def _fits_together(self) -> Self:
         if self.unit != self.scale.unit:
             raise ValueError(f"unit {self.unit} contradicts scale {self.scale}")
+        if any(after <= before for before, after in pairwise(self.times)):
+            raise ValueError("times do not increase")
         for key in ("name", "safe_name"):
             names = [getattr(view, key) for view in self.views]
             if len(set(names)) != len(names):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -108,6 +109,15 @@ def test_plots_are_reproducible_byte_for_byte(plotted, evaluate, tmp_path) -> No
     assert all(b"tEXt" not in data and b"tIME" not in data for data in first.values())
 
 
+PNG_BOMB = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2 + b"\x10\0\0\0\0"
+
+
+def replace_depth(truth: Path, make) -> None:
+    file = truth / "depth" / "cam02" / "000001.png"
+    file.unlink()
+    make(file)
+
+
 @pytest.mark.parametrize(
     ("spoil", "code", "message"),
     [
@@ -122,8 +132,23 @@ def test_plots_are_reproducible_byte_for_byte(plotted, evaluate, tmp_path) -> No
             3,
             "is uint8 (240, 320), not uint16 (240, 320)",
         ),
+        (lambda truth: replace_depth(truth, os.mkfifo), 3, "it is not a regular file"),
+        (
+            lambda truth: replace_depth(truth, lambda file: file.symlink_to("/dev/zero")),
+            3,
+            "it is not a regular file",
+        ),
+        (lambda truth: replace_depth(truth, lambda file: file.write_bytes(PNG_BOMB)), 3, "has 60000x60000 pixels"),
+        (
+            lambda truth: (truth / "capture.json").write_text('{"options": {"fps": 1%s}}' % ("0" * 400)),
+            3,
+            "options.fps is 1000",
+        ),
     ],
-    ids=["missing", "no cameras", "foreign", "no rate", "zero rate", "damaged", "8 bit"],
+    ids=[
+        *("missing", "no cameras", "foreign", "no rate", "zero rate", "damaged", "8 bit"),
+        *("pipe", "device", "bomb", "rate beyond reason"),
+    ],
 )
 def test_an_invalid_ground_truth_is_reported_with_a_hint(spoil, code, message, evaluate, tmp_path) -> None:
     truth = tmp_path / "truth"
@@ -148,6 +173,42 @@ def test_an_unfinished_or_missing_output_is_refused(evaluate, result, tmp_path) 
         ended = evaluate(out=out)
         assert (ended.code, ended.out) == (3, "")
         assert message in ended.err
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda run: run.update(depth_scale=1e300), "depth_scale: Input should be less"),
+        (lambda run: run.update(depth_scale=1e-300), "depth_scale: Input should be greater"),
+        (lambda run: run["views"][0]["clock"].update(offset_s=1e300), "offset_s: Input should be less"),
+        (lambda run: run["views"][0]["clock"].update(rate=1e-300), "rate: Input should be greater"),
+        (lambda run: run.update(times=run["times"][::-1]), "times do not increase"),
+        (lambda run: run.update(times=[0.0] * len(run["times"])), "times do not increase"),
+    ],
+)
+def test_a_run_with_numbers_that_none_has_is_refused(edit, message, evaluate, result, tmp_path) -> None:
+    run = json.loads((result / "run.json").read_text())
+    edit(run)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "run.json").write_text(json.dumps(run))
+    (out / "cameras.json").write_bytes((result / "cameras.json").read_bytes())
+    ended = evaluate(out=out)
+    assert (ended.code, ended.out) == (3, "")
+    assert message in ended.err
+
+
+@pytest.mark.parametrize("key", ["image_fps", "stride"])
+@pytest.mark.parametrize("value", [0, -1, 10**400])
+def test_a_rate_in_the_settings_that_no_run_has_is_ignored(key, value, evaluate, result, tmp_path) -> None:
+    out, truth = tmp_path / "out", tmp_path / "truth"
+    shutil.copytree(result, out)
+    shutil.copytree(ROOM / "truth", truth)
+    (truth / "capture.json").unlink()
+    run = json.loads((out / "run.json").read_text())
+    run["settings"][key] = value
+    (out / "run.json").write_text(json.dumps(run))
+    assert evaluate(out=out, truth=truth).code == 0
 
 
 def test_options_out_of_range_are_refused(evaluate, tmp_path) -> None:
