@@ -22,6 +22,7 @@ _NO_MEMORY: Failure = ("out of memory", "try a smaller --size, --chunk or --fps"
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; an error is printed as two lines on stderr."""
     stop = StopRequest()
+    console.ignore_invalid_columns()
     try:
         with raising_stop(stop):
             os.getcwd()  # noqa: PTH109  MKL ends the process if the working folder was deleted
@@ -52,14 +53,12 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 
 
 def _run_app(arguments: list[str]) -> int:
-    from page4d_cli.command_line import app
+    from page4d_cli.command_line import run_command
 
     try:
-        app(args=arguments, standalone_mode=True)
+        code = run_command(arguments)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(bool(end.code))
-    else:
-        code = 0
     console.flush_results()
     return code
 

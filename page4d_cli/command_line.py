@@ -1,7 +1,8 @@
 """The subcommands of `page4d`."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 
@@ -18,11 +19,14 @@ from page4d_cli.commands.pretrain import pretrain
 from page4d_cli.commands.reconstruct import reconstruct
 from page4d_cli.commands.synthesize import synthesize
 from page4d_cli.commands.train import train
+from page4d_cli.usage_errors import ParserError, described
+
+_BOXES_FROM = 80
+"""Smallest width of a terminal for help in boxes, which truncate names and values on a narrower one."""
 
 app = typer.Typer(
     name="page4d",
     help="4D reconstruction of synchronized videos: points, depth and cameras for every instant.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -62,4 +66,31 @@ for _command in (
     inspect_shapes,
     doctor,
 ):
-    app.command(_command.__name__.replace("_", "-"), help=_help(_command))(_command)
+    _text = _help(_command)
+    app.command(_command.__name__.replace("_", "-"), help=_text, short_help=_text.partition("\n")[0])(_command)
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """Run a command line and return its exit code; without arguments it is the help and 2.
+
+    Raises:
+        UsageError: if the command line cannot be parsed.
+    """
+    given = list(arguments) or ["--help"]
+    wants_help = not {"-h", "--help"}.isdisjoint(given)
+    layout = _help_layout() if wants_help else {}
+    try:
+        code = app(args=given, prog_name="page4d", standalone_mode=False, **layout)
+    except ParserError as error:
+        names = [str(command.name) for command in app.registered_commands]
+        raise described(error, given, names) from error
+    return int(code or 0) if arguments else 2
+
+
+def _help_layout() -> dict[str, Any]:
+    """Choose help in boxes, or plain text on a narrow terminal."""
+    from rich.console import Console
+
+    width = Console().width
+    app.rich_markup_mode = "rich" if width >= _BOXES_FROM else None
+    return {} if width >= _BOXES_FROM else {"terminal_width": width}

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 _COLUMNS = 80
 """Width of a terminal that does not report it."""
 
+_MAX_DIGITS = 6
+
 
 @dataclass(frozen=True)
 class Verbosity:
@@ -86,13 +88,24 @@ def columns_of(stream: TextIO) -> int | None:
     """Return the width of the terminal that a stream writes to; None if it writes elsewhere."""
     if not stream.isatty():
         return None
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
+    if given := given_columns():
+        return given
     try:
         return os.get_terminal_size(stream.fileno()).columns or _COLUMNS
     except OSError:
         return _COLUMNS
+
+
+def given_columns() -> int | None:
+    """Return the width that the environment variable COLUMNS states, if any; shells set it, but do not export it."""
+    given = os.environ.get("COLUMNS", "")
+    return int(given) or None if given.isdecimal() and len(given) <= _MAX_DIGITS else None
+
+
+def ignore_invalid_columns() -> None:
+    """Remove a COLUMNS that states no width: rich prints nothing if it is 0."""
+    if given_columns() is None:
+        os.environ.pop("COLUMNS", None)
 
 
 def wrapped(text: str, width: int | None) -> list[str]:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 PANEL = "View x time network (--to page4d-mv)"
 
+_MAX_DIGITS = 6
+
 
 class StreamsOption(StrEnum):
     """Streams of tokens from the first masked layer on."""

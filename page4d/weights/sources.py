@@ -1,8 +1,6 @@
 """Lazy reading of third-party weights: safetensors files, folders of shards, PyTorch checkpoints."""
 
 import argparse
-import json
-import hashlib
 import pickle
 import re
 import struct
