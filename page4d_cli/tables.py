@@ -1,9 +1,9 @@
 """Tables and labelled lines on standard output.
 
-On a terminal, columns without information are left out. Columns of prose are wrapped in a table that is
-wider than the terminal; if that is not enough, it becomes one block per row. Elsewhere, output does not depend on a
-terminal: all columns, one row per line, so that scripts can rely on it. Nothing is truncated, and lines end between
-words.
+On a terminal, or if the environment variable COLUMNS states a width, columns without information are left out.
+Columns of prose are wrapped in a table that is wider; if that is not enough, it becomes one block per row. Elsewhere,
+output does not depend on a terminal: all columns, one row per line, so that scripts can rely on it. Nothing is
+truncated, and lines end between words.
 """
 
 import sys
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from page4d_cli.console import columns_of, visible, wrapped
+from page4d_cli.console import columns_of, given_columns, visible, wrapped
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -53,7 +53,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row | str], title: str
 
     A row that is a text is the heading of the rows below it. Line breaks in cells and headings are kept in a table.
     """
-    width = columns_of(sys.stdout)
+    width = _width()
     cells = [row if isinstance(row, str) else [_shown(cell) for cell in row] for row in rows]
     if width is not None:
         kept = [index for index, column in enumerate(columns) if index == 0 or _informs(column, index, cells)]
@@ -69,9 +69,14 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row | str], title: str
 
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     """Print labelled lines; on a terminal long ones continue below their text."""
-    for line in _fields([(label, Cell(visible(text))) for label, text in fields], "", columns_of(sys.stdout)):
+    for line in _fields([(label, Cell(visible(text))) for label, text in fields], "", _width()):
         line.rstrip()
         _print(line)
+
+
+def _width() -> int | None:
+    """Return the width of tables; None if they are written neither to a terminal nor for a stated width."""
+    return columns_of(sys.stdout) or given_columns()
 
 
 def _shown(cell: str | Cell) -> Cell:

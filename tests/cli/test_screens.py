@@ -105,11 +105,21 @@ class TestTables:
         assert capsys.readouterr().out.split()[:4] == ["view", "file", "codec", "dropped"]
 
     def test_elsewhere_all_columns_are_printed_on_one_line_per_row(self, capsys, monkeypatch) -> None:
-        monkeypatch.setenv("COLUMNS", "20")
+        monkeypatch.delenv("COLUMNS", raising=False)
         print_table(COLUMNS, ROWS, "rig")
         out = capsys.readouterr().out
         assert out.splitlines()[3] == "cam01  cam01.mp4  h264   0        the first of all views"
         assert "\x1b" not in out
+
+    def test_elsewhere_tables_obey_columns_but_messages_do_not(self, capsys, monkeypatch) -> None:
+        monkeypatch.setenv("COLUMNS", "32")
+        print_table(COLUMNS, ROWS)
+        print_fields([("remark", "the first of all the views of this rig")])
+        console.print_message("a message of several words that is longer than the line")
+        captured = capsys.readouterr()
+        assert captured.out.splitlines()[2:4] == ["cam01  h264   the first of all", "              views"]
+        assert captured.out.splitlines()[6:] == ["remark  the first of all the", "        views of this rig"]
+        assert captured.err == "a message of several words that is longer than the line\n"
 
     def test_prose_is_wrapped_before_a_table_is_divided(self, screen, capsys) -> None:
         screen(32)
