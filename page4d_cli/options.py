@@ -145,7 +145,8 @@ Depth = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Measured depth (<view>/*.png, 16 bits) to use instead of a network; requires --calibration.",
+        help="Measured depth to use instead of a network: <view>/*.png (16 bits) or lossless gray16 <view>.mkv; "
+        "requires --calibration.",
         rich_help_panel=INPUT,
     ),
 ]

@@ -92,13 +92,13 @@ def report_run(record: "RunRecord", out: Path) -> None:
 
 def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
     """Print the residuals between the network's cameras and the calibration."""
-    headings = ("rotation", f"center [{unit}]", "share of rig", "focal length")
+    headings = ("rotation", f"centre [{unit}]", "share of rig", "focal length")
     rows = [
         (
             camera.view + ("  <- at fault" if camera.view == agreement.at_fault else ""),
             f"{camera.rotation_deg:.2f} deg",
             f"{camera.distance:.3f}",
-            "" if camera.share is None else f"{camera.share:.1%}",
+            "" if camera.share is None else f"{100 * camera.share:.1f} %",
             f"{camera.focal_percent:+.1f} %",
         )
         for camera in agreement.cameras

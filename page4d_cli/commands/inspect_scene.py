@@ -94,6 +94,8 @@ def _document(scene: "Scene", rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
+    from page4d.scene.records import Level
+
     numbers = (
         *(Column("size", right=True), Column("fps", right=True), Column("frames", right=True)),
         *(Column("offset", right=True, usual="+0.0000 s"), Column("clock rate", right=True, usual="1")),
@@ -107,7 +109,8 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
         ("calibration", scene.calibration or "none"),
         ("scale", scene.scale.value),
     ]
-    print_fields([*fields, *((f"{notice.level.value}:", notice.text) for notice in scene.notices)])
+    notices = sorted(scene.notices, key=lambda notice: notice.level is not Level.WARNING)
+    print_fields([*fields, *((f"{notice.level.value}:", notice.text) for notice in notices)])
 
 
 def _cells(row: dict[str, Any]) -> "Row":
