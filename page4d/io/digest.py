@@ -11,14 +11,15 @@ _SHOWN = 12
 
 
 def parse_sha256(text: str) -> str:
-    """Return the hexadecimal digits of a SHA-256 in lower case.
+    """Return the hexadecimal digits of a SHA-256 in lower case; blanks around them and "sha256:" are left out.
 
     Raises:
         UsageError: if the text is not a SHA-256.
     """
-    if re.fullmatch(r"[0-9a-fA-F]{64}", text) is None:
+    digits = text.strip().lower().removeprefix("sha256:")
+    if re.fullmatch(r"[0-9a-f]{64}", digits) is None:
         raise UsageError(f"'{shortened(text)}' is not a SHA-256", "give 64 hexadecimal digits, as sha256sum prints")
-    return text.lower()
+    return digits
 
 
 def parse_pin(path: Path | None, sha256: str | None) -> str | None:

@@ -1,6 +1,7 @@
 """File type of weights, from their first bytes."""
 
 import stat
+import struct
 import unicodedata
 import zipfile
 from pathlib import Path
@@ -25,6 +26,15 @@ RUN_WEIGHTS = "weights.safetensors"
 _NUM_BYTES = 512
 _SAFETENSORS_HEADER = 8
 """Bytes of the length of a safetensors header, which precede its opening brace."""
+
+_MAX_HEADER_BYTES = 16 * 2**20
+"""Largest header of a safetensors file, of about 100,000 tensors: its parser needs 20 times as much memory.
+
+A description of page4d is part of it; networks of 1,800 tensors have headers of 0.2 MB.
+"""
+
+_MAX_DIRECTORY_BYTES = 16 * 2**20
+"""Largest directory of a ZIP file, of about 150,000 entries: reading it takes seconds."""
 
 _PAGE_STARTS = (b"<!doctype", b"<html")
 _POINTER_START = b"version https://git-lfs"
@@ -89,6 +99,8 @@ def first_bytes(path: Path) -> bytes:
         raise WeightsError(f"'{path}' is a git-lfs pointer, not the weights", "run git lfs pull in its repository")
     if start.lstrip().lower().startswith(_PAGE_STARTS):
         raise WeightsError(f"'{path}' is a web page, not weights", "download the file itself, not its web page")
+    if is_safetensors(start):
+        _check_length(path, "header", int.from_bytes(start[:_SAFETENSORS_HEADER], "little"), _MAX_HEADER_BYTES)
     kind = _other_kind(path, start)
     if kind is not None:
         raise WeightsError(f"'{path}' is {kind}, not weights", WHAT_WEIGHTS_ARE)
@@ -117,15 +129,41 @@ def _other_kind(path: Path, start: bytes) -> str | None:
     return None if start.startswith(PICKLE_STARTS) or is_safetensors(start) else _SUFFIXES.get(path.suffix)
 
 
+def _check_length(path: Path, what: str, num_bytes: int, most: int) -> None:
+    """Refuse an index of tensors that is larger than that of any weights, before it is parsed."""
+    if num_bytes > most:
+        raise WeightsError(
+            f"'{path}' is damaged, or no weights: its {what} has {num_bytes / 2**20:,.0f} MB, the limit is "
+            f"{most / 2**20:.0f} MB",
+            FETCH_AGAIN,
+        )
+
+
+def _directory_bytes(path: Path) -> int:
+    """Return the stated size of the directory of a ZIP file; 0 if it has none.
+
+    Source: PKWARE, APPNOTE.TXT, sections 4.3.14 and 4.3.16 (end of central directory, also of ZIP64).
+    """
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 2**17))
+        end = file.read()
+    for signature, place, form in ((b"PK\6\6", 40, "<Q"), (b"PK\5\6", 12, "<I")):
+        at = end.rfind(signature)
+        if at >= 0 and at + place + struct.calcsize(form) <= len(end):
+            return int(struct.unpack_from(form, end, at + place)[0])
+    return 0
+
+
 def _zip_kind(path: Path) -> str | None:
     """Return the kind of a ZIP archive that is no checkpoint of PyTorch; None also if it is damaged."""
+    _check_length(path, "directory", _directory_bytes(path), _MAX_DIRECTORY_BYTES)
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
         return None
     if any(name == "data.pkl" or name.endswith("/data.pkl") for name in names):
-        return None
+        return "a TorchScript program" if any(name.endswith("/constants.pkl") for name in names) else None
     return "a NumPy archive" if any(name.endswith(".npy") for name in names) else "a ZIP archive"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from page4d.choices import Precision
 from page4d.encoders.build import EncoderConfig, build_encoder
-from page4d.errors import CapabilityError, UsageError, WeightsError
+from page4d.errors import CapabilityError, UsageError, WeightsError, counted
 from page4d.io.digest import parse_pin
 from page4d.layers.block import Block, MixerBlock
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
@@ -277,14 +277,14 @@ def _check_tensors(path: Path, expected: Mapping[str, Tensor], found: Mapping[st
     unexpected = [name for name in found if name not in expected]
     hint = "the file does not fit its own configuration; " + FETCH_AGAIN
     if missing:
-        raise WeightsError(f"'{path}': {len(missing)} tensors missing, first: {missing[0]}", hint)
+        raise WeightsError(f"'{path}': {counted(len(missing), 'tensor')} missing, first: {missing[0]}", hint)
     if unexpected:
-        raise WeightsError(f"'{path}': {len(unexpected)} tensors unexpected, first: {unexpected[0]}", hint)
+        raise WeightsError(f"'{path}': {counted(len(unexpected), 'tensor')} unexpected, first: {unexpected[0]}", hint)
     misshaped = [name for name, value in expected.items() if found[name] != tuple(value.shape)]
     if misshaped:
         name = misshaped[0]
         raise WeightsError(
-            f"'{path}': {len(misshaped)} tensors misshaped, first: {name} is {list(found[name])} "
+            f"'{path}': {counted(len(misshaped), 'tensor')} misshaped, first: {name} is {list(found[name])} "
             f"where the network has {list(expected[name].shape)}",
             hint,
         )

@@ -6,6 +6,7 @@ import re
 import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -16,14 +17,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from page4d.errors import WeightsError
+from page4d.errors import WeightsError, shortened
 from page4d.io.digest import file_sha256
-from page4d.io.documents import parse_json
+from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
 from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged
 
 _WRAPPERS = ("model", "state_dict")
 """Keys of training checkpoints that hold the tensors, next to the optimizer state and the like."""
+
+_WRAPPED = "module."
 
 _INDEX_SUFFIX = ".safetensors.index.json"
 _MAX_INDEX_BYTES = 64 * 2**20
@@ -40,6 +43,14 @@ _MAX_INFLATION = 4
 
 _SLACK_BYTES = 64 * 2**20
 """What a small file may hold in any case."""
+
+_MAX_PICKLE_BYTES = 16 * 2**20
+"""Largest description of the objects of a checkpoint: about 100,000 tensors, with the state of an optimizer."""
+
+_LARGE_INTEGER = re.compile(rb"\x8a[\x08-\xff]")
+"""An integer of eight bytes or more. Source: Python, pickletools (opcode LONG1)."""
+
+_MAX_LARGE_INTEGERS = 1000
 
 _MAX_NESTING = 4
 """Wrappers inside each other."""
@@ -130,16 +141,18 @@ def _open_folder(path: Path) -> TensorSource:
 
 def _read_index(path: Path) -> dict[str, str]:
     try:
-        with path.open(encoding="utf-8") as file:
-            places = parse_json(file.read(_MAX_INDEX_BYTES))["weight_map"]
-        checked = {str(tensor): str(shard) for tensor, shard in places.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        reason = str(error)[:MAX_CHARS]
-        raise WeightsError(f"'{path}' is not an index of shards: {reason}", FETCH_AGAIN) from error
+        content = parse_json(read_text(path, _MAX_INDEX_BYTES))
+    except DocumentError as error:
+        raise WeightsError(f"'{path}' is not an index of shards: {error}", FETCH_AGAIN) from error
+    places = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+        raise WeightsError(f"'{path}' has no 'weight_map' with the file of every tensor", FETCH_AGAIN)
+    checked: dict[str, str] = places
     for shard in checked.values():
         if Path(shard).name != shard or "\0" in shard or not shard.endswith(".safetensors"):
             raise WeightsError(
-                f"'{path}' names a shard '{shard[:MAX_CHARS]}' outside its folder", "do not use this file"
+                f"'{path}' names a shard '{shortened(shard)}', which is no .safetensors file of its folder",
+                "do not use this file",
             )
     if not checked:
         raise WeightsError(f"'{path}' names no tensors", FETCH_AGAIN)
@@ -150,7 +163,7 @@ def _open_checkpoint(path: Path) -> TensorSource:
     """Read a checkpoint with the restricted unpickler; tensors of a zip file are memory-mapped."""
     zipped = first_bytes(path).startswith(ZIP_START)
     if zipped:
-        _check_inflation(path)
+        _check_archive(path)
     try:
         with torch.serialization.safe_globals([argparse.Namespace]), warnings.catch_warnings(action="ignore"):
             loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped or None)
@@ -171,14 +184,30 @@ def _open_checkpoint(path: Path) -> TensorSource:
     return TensorSource(path=path, files=(path,), specs=specs, read=tensors.__getitem__, metadata={})
 
 
-def _check_inflation(path: Path) -> None:
-    """Refuse an archive whose entries are far larger than the file, before any of them is read."""
+def _check_archive(path: Path) -> None:
+    """Refuse an archive whose entries are far larger than the file, or whose objects would take minutes to build."""
     try:
         with zipfile.ZipFile(path) as archive:
-            inflated = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error) as error:
+            entries = archive.infolist()
+            _check_size(path, sum(entry.file_size for entry in entries))
+            for entry in entries:
+                if entry.filename.endswith("data.pkl"):
+                    _check_objects(path, archive, entry)
+    except (*_DAMAGED, zipfile.BadZipFile, zlib.error, OSError) as error:
         raise damaged(path, error) from error
-    _check_size(path, inflated)
+
+
+def _check_objects(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Refuse too many objects, and large integers that as keys of a dictionary could all have one hash."""
+    integers = 0
+    if entry.file_size <= _MAX_PICKLE_BYTES:
+        integers = len(_LARGE_INTEGER.findall(archive.read(entry)))
+    if entry.file_size > _MAX_PICKLE_BYTES or integers > _MAX_LARGE_INTEGERS:
+        raise WeightsError(
+            f"'{path}' holds more than tensors: {entry.file_size / 2**20:,.1f} MB of objects and {integers:,} large "
+            "integers",
+            _NO_CODE,
+        )
 
 
 def _check_size(path: Path, num_bytes: int) -> None:
@@ -215,12 +244,18 @@ def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
         held = f"{type(loaded).__name__}" if not isinstance(loaded, Mapping) else _names(loaded) or "{}"
         raise WeightsError(f"'{path}' holds no named tensors, but {held}", "give the weights of a network")
     for name, value in loaded.items():
-        if not isinstance(name, str) or not isinstance(value, Tensor) or value.layout is not torch.strided:
+        if not isinstance(name, str):
+            raise WeightsError(
+                f"'{path}' holds a tensor under {_names([name])}, not under a name", "give the weights of a network"
+            )
+        if not isinstance(value, Tensor) or value.layout is not torch.strided:
             raise WeightsError(
                 f"'{path}': entry '{_names([name])}' is {type(value).__name__}, not a plain tensor",
                 "remove it from the file",
             )
-    return dict(loaded)
+    # The wrapper of PyTorch for several devices prefixes all names.
+    shared = _WRAPPED if all(name.startswith(_WRAPPED) for name in loaded) else ""
+    return {name.removeprefix(shared): value for name, value in loaded.items()}
 
 
 def _names(keys: Iterable[Any]) -> str:

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def test_tensors_are_read_by_name(tmp_path: Path) -> None:
         ({}, "holds no named tensors"),
         ({"epoch": 3, "lr": 0.1}, "holds no named tensors, but epoch, lr"),
         ({"model": {"a": torch.ones(1), "b": 3}}, "entry 'b' is int, not a plain tensor"),
-        ({1: torch.ones(1)}, "entry '1' is Tensor"),
+        ({1: torch.ones(1)}, "holds a tensor under 1"),
     ],
 )
 def test_the_content_of_a_checkpoint_without_plain_tensors_is_reported(
@@ -256,13 +257,14 @@ def test_shards_are_joined_by_their_index(tmp_path: Path) -> None:
     ("places", "message"),
     [
         ({"a": "one.safetensors", "b": "two.safetensors"}, "two.safetensors' do not exist"),
-        ({"a": "../one.safetensors"}, "outside its folder"),
-        ({"a": "/etc/passwd"}, "outside its folder"),
+        ({"a": "../one.safetensors"}, r"no \.safetensors file of its folder"),
+        ({"a": "/etc/passwd"}, r"no \.safetensors file of its folder"),
+        ({"a": None}, "has no 'weight_map'"),
         ({"a": "one.safetensors", "c": "one.safetensors"}, "lacks tensor 'c'"),
         ({"c": "one.safetensors"}, "lacks tensor 'c'"),
         ({}, "names no tensors"),
-        ([], "is not an index"),
-        (None, "is not an index"),
+        ([], "has no 'weight_map'"),
+        (None, "has no 'weight_map'"),
     ],
 )
 def test_an_index_that_does_not_fit_its_shards_is_refused(places: object, message: str, tmp_path: Path) -> None:
@@ -284,3 +286,76 @@ def test_missing_files_are_reported(tmp_path: Path) -> None:
         open_source(tmp_path / "x.safetensors")
     with pytest.raises(WeightsError, match=r"has no safetensors\.index\.json and 0"):
         open_source(tmp_path)
+
+
+def test_an_index_that_is_no_document_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "model.safetensors.index.json"
+    os.mkfifo(place)
+    with pytest.raises(WeightsError, match="not a regular file"):  # reading it would never end
+        open_source(tmp_path)
+    for text, message in (("[" * 100_000, "nested"), ('{"weight_map": {}, "weight_map": {}}', "weight_map")):
+        place.unlink()
+        place.write_text(text)
+        with pytest.raises(WeightsError, match=message):
+            open_source(tmp_path)
+
+
+def test_an_index_of_tensors_beyond_all_networks_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+    """A million empty tensors took 16 s and 1.1 GB."""
+    header = b",".join(
+        b'"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % number for number in range(350_000)
+    )
+    path = tmp_path / "many.safetensors"
+    path.write_bytes((len(header) + 2).to_bytes(8, "little") + b"{" + header + b"}")
+    for read in (open_source, describe_weights):
+        with bounded(seconds=1), pytest.raises(WeightsError, match="its header has 20 MB, the limit is 16 MB"):
+            read(path)
+    archive = tmp_path / "many.pt"
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 2**16 - 1, 2**16 - 1, 17 * 2**20, 4, 0)
+    archive.write_bytes(b"PK\3\4" + bytes(17 * 2**20) + end)
+    with bounded(seconds=1), pytest.raises(WeightsError, match="its directory has 17 MB, the limit is 16 MB"):
+        open_source(archive)
+
+
+def test_a_dictionary_whose_keys_share_a_hash_is_refused(tmp_path: Path) -> None:
+    """Building it takes minutes: every key is compared with all others."""
+    path = tmp_path / "keys.pt"
+    keys = b"".join(pickle.dumps(number * (2**61 - 1), protocol=2)[2:-1] + b"K\0" for number in range(2, 60_000))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/data.pkl", b"\x80\2}(" + keys + b"u.")
+        archive.writestr("a/version", "3\n")
+    with bounded(seconds=2), pytest.raises(WeightsError, match=r"60,\d{3} large integers"):
+        open_source(path)
+
+
+def test_a_torchscript_program_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "program.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("data.pkl", "code/__torch__.py", "constants.pkl"):
+            archive.writestr(f"program/{name}", b"")
+    with pytest.raises(WeightsError, match="is a TorchScript program, not weights"):
+        open_source(path)
+
+
+def test_keys_that_are_no_names_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys.pt"
+    torch.save({1: torch.zeros(1)}, path)
+    with pytest.raises(WeightsError, match="holds a tensor under 1, not under a name"):
+        open_source(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_a_checkpoint_of_a_training_on_several_devices_is_read(zipped: bool, tmp_path: Path) -> None:
+    """With prefixed names, tied weights, counts as integers, half precision, and the state of an optimizer."""
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(torch.bfloat16)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    layer(torch.ones(2, 3, dtype=torch.bfloat16)).sum().backward()
+    optimizer.step()
+    state = {f"module.{name}": value for name, value in layer.state_dict().items()}
+    state["module.tied"] = state["module.0.weight"]
+    path = tmp_path / "ddp.pt"
+    content = {"model": state, "optimizer": optimizer.state_dict(), "epoch": 3, "ema": dict(state), "seed": 2**63}
+    torch.save(content, path, _use_new_zipfile_serialization=zipped)
+    source = open_source(path)
+    assert {"0.weight", "tied", "1.num_batches_tracked"} <= set(source.specs)
+    assert torch.equal(source.read("tied"), layer[0].weight)

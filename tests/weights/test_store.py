@@ -248,7 +248,8 @@ def test_whole_numbers_are_not_loaded_as_weights(saved: Path) -> None:
 def test_a_file_can_be_pinned_by_its_hash(saved: Path) -> None:
     digest = hashlib.sha256(saved.read_bytes()).hexdigest()
     assert load_network(saved, sha256=digest).info.sha256 == digest
-    assert page4d.load(saved, sha256=digest.upper()).config == PRESETS["mv-tiny"]
+    for text in (digest.upper(), f"sha256:{digest}", f" {digest}\n"):
+        assert page4d.load(saved, sha256=text).config == PRESETS["mv-tiny"]
     other = "0" * 64
     for read in (load_network, describe_weights):
         with pytest.raises(WeightsError, match=rf"^tiny\.safetensors has sha256 {digest[:12]}\.\., expected 0{{12}}"):
@@ -300,12 +301,12 @@ def test_missing_unexpected_and_misshaped_tensors_are_named(saved: Path) -> None
     name = "aggregator.blocks.time.0.norm1.weight"
     rewritten(saved, lambda tensors: tensors.update({name: torch.ones(7)}))
     with pytest.raises(
-        WeightsError, match=rf"1 tensors misshaped, first: {name} is \[7\] where the network has \[32\]"
+        WeightsError, match=rf"1 tensor misshaped, first: {name} is \[7\] where the network has \[32\]"
     ):
         load_network(saved)
     rewritten(saved, lambda tensors: tensors.pop(name))
-    with pytest.raises(WeightsError, match=f"1 tensors missing, first: {name}"):
+    with pytest.raises(WeightsError, match=f"1 tensor missing, first: {name}"):
         load_network(saved)
     rewritten(saved, lambda tensors: tensors.update({name: torch.ones(32), "extra": torch.ones(1)}))
-    with pytest.raises(WeightsError, match="1 tensors unexpected, first: extra"):
+    with pytest.raises(WeightsError, match="1 tensor unexpected, first: extra"):
         load_network(saved)

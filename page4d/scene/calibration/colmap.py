@@ -153,7 +153,7 @@ def _text_rows(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _read_text_cameras(path: Path) -> dict[int, _Camera]:
-    cameras = {}
+    cameras: dict[int, _Camera] = {}
     for number, line in _text_rows(path):
         if not line:
             continue
@@ -246,7 +246,7 @@ class _BinaryReader:
 
 def _read_binary_cameras(path: Path) -> dict[int, _Camera]:
     source = _BinaryReader(path)
-    cameras = {}
+    cameras: dict[int, _Camera] = {}
     for _ in range(source.count(24 + 3 * 8)):
         key, number, width, height = (int(value) for value in source.take("iiQQ"))
         model = _supported(path, _MODEL_BY_NUMBER.get(number), f"number {number}")
