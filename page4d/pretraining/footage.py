@@ -10,12 +10,15 @@ from threading import Event
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError
+from page4d.errors import InputError, counted
 from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameSource, Image
 
 _MIN_FRAMES = 8
+_MIN_SIDE = 16
+"""Smallest side of frames in pixels: a patch of a small ViT covers 8."""
+
 _NO_LIMIT = 10**9
 _FRAME_STREAM, _ORDER_STREAM = 1, 2
 """Separate the random draws of frames from those of their order."""
@@ -62,7 +65,7 @@ def open_footage(
 
     Raises:
         UsageError: if a folder does not exist or is a file.
-        InputError: if a folder holds no videos, or all of them too few frames.
+        InputError: if a folder holds no videos, or all of them too few or too small frames.
     """
     tracks = []
     for folder in folders:
@@ -70,6 +73,12 @@ def open_footage(
             folder, sync="none", max_frames=_NO_LIMIT, allow_damaged=allow_damaged, max_megapixels=max_megapixels
         )
         for view in scene.views:
+            if min(view.source.size) < _MIN_SIDE:
+                height, width = view.source.size
+                raise InputError(
+                    f"'{folder}': {view.name} has frames of {width} x {height} px: too small to train on",
+                    f"give recordings of {_MIN_SIDE} px or more, or leave this view out of the folder",
+                )
             factor = min(1.0, short_side / min(view.source.size))
             height, width = (max(1, round(side * factor)) for side in view.source.size)
             indices = np.unique(np.asarray(view.indices, dtype=np.int64))
@@ -77,7 +86,7 @@ def open_footage(
     footage = Footage(tuple(tracks))
     if footage.num_frames < _MIN_FRAMES:
         raise InputError(
-            f"{footage.num_frames} frames in {len(footage.tracks)} views: too few to train on",
+            f"{counted(footage.num_frames, 'frame')} in {counted(len(footage.tracks), 'view')}: too few to train on",
             f"give recordings with {_MIN_FRAMES} frames or more",
         )
     return footage

@@ -102,7 +102,7 @@ def test_folders_without_footage_are_refused(cli, scene, tmp_path):
         (tmp_path / "empty",): (3, "no videos in"),
         (tmp_path / "nowhere",): (2, "does not exist"),
         (tmp_path / "encoder.json",): (2, "is a file\nhint:  give the folder"),
-        (write_scene(tmp_path / "short", names=("a",), frames=3),): (3, "3 frames in 1 views: too few"),
+        (write_scene(tmp_path / "short", names=("a",), frames=3),): (3, "3 frames in 1 view: too few"),
         (): (2, "a new run without a scene"),
         (scene, "--method", "dino", "--encoder", tmp_path / "mean.json"): (2, "pools by 'mean'"),
         ("--resume",): (3, "there is no checkpoint"),

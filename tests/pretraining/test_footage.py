@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from page4d.errors import InputError, UsageError
 from page4d.pretraining.footage import Footage, Track, open_footage, open_pool
@@ -99,6 +100,15 @@ def test_folders_with_too_few_frames_are_refused(tmp_path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no videos"):
         open_footage([tmp_path / "empty"], 16)
-    with pytest.raises(InputError, match="2 frames in 1 views: too few") as caught:
+    with pytest.raises(InputError, match="2 frames in 1 view: too few") as caught:
         open_footage([write_recording(tmp_path / "short", frames=2, views=("a",))], 16)
     assert caught.value.exit_code == 3
+
+
+def test_frames_of_a_few_pixels_are_refused(tmp_path) -> None:
+    folder = tmp_path / "cam01"
+    folder.mkdir()
+    for number in range(10):
+        Image.fromarray(np.zeros((2, 300, 3), np.uint8)).save(folder / f"{number:02}.png")
+    with pytest.raises(InputError, match="cam01 has frames of 300 x 2 px: too small to train on"):
+        open_footage([tmp_path], 16)
