@@ -10,8 +10,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from page4d.pretraining.config import PretrainConfig
+from page4d.pretraining.mae import MAEConfig
+from page4d.pretraining.profile import profile_dino, profile_mae
 from page4d.pretraining.tasks import PretrainTask, build_task
 from page4d.training.engine.checkpoint import read_checkpoint_file, write_checkpoint_file
+from page4d.training.engine.memory import check_memory
 from page4d.training.engine.optimizers import build_optimizers, restore_optimizers
 from page4d.training.engine.step_plan import Budget, Position
 
@@ -45,10 +48,28 @@ class PretrainCheckpoint:
 
 
 def begin(config: PretrainConfig, device: torch.device) -> PretrainState:
-    """Start from random weights."""
+    """Start from random weights.
+
+    Raises:
+        MemoryBudgetError: if weights or a batch do not fit into memory.
+    """
+    _check_memory(config, device)
     task = build_task(config, device)
     optimizers = build_optimizers(task.network.train(), config.optimizer)
     return PretrainState(config=config, task=task, optimizers=optimizers)
+
+
+def _check_memory(config: PretrainConfig, device: torch.device) -> None:
+    """Refuse a run whose weights and gradients, or whose outputs of all blocks for a batch, do not fit."""
+    crops, batch = config.crops, config.batch
+    size = (crops.size, crops.size)
+    if isinstance(config.method, MAEConfig):
+        profile = profile_mae(config.method, batch=batch, size=size)
+    else:
+        small = {"small_crops": crops.num_small, "small_side": crops.small_size}
+        profile = profile_dino(config.method, batch=batch, size=size, **small)
+    hint = "use a smaller --batch, --size or --encoder"
+    check_memory(2 * profile.weight_bytes, profile.activation_bytes, device, hint)
 
 
 def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainState:

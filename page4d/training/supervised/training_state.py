@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from page4d.errors import UsageError
 from page4d.io.digest import parse_pin
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.profiling.meta_run import on_meta_device
 from page4d.training.engine.checkpoint import read_checkpoint_file, write_checkpoint_file
 from page4d.training.engine.ema import EMA
+from page4d.training.engine.memory import FLOAT_BYTES, check_memory
 from page4d.training.engine.optimizers import build_optimizers, restore_optimizers
 from page4d.training.engine.step_plan import Budget, Position
 from page4d.training.supervised.config import TrainConfig, TrainedPart
@@ -107,8 +110,10 @@ def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None
 
     Raises:
         UsageError: if the configuration names an unknown network.
+        MemoryBudgetError: if weights or a batch do not fit into memory.
         WeightsError: if the encoder cannot be loaded, or differs from that of the network.
     """
+    _check_memory(config, config.network(), device)
     torch.manual_seed(config.seed)
     network = build_network(config.network())
     origin = f"fresh weights of {config.model_name}, seed {config.seed}"
@@ -151,6 +156,7 @@ def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfi
             f"a run of {checkpoint.config.optimizer.kind} cannot go on with {config.optimizer.kind}",
             "start a run from its weights",
         )
+    _check_memory(config, checkpoint.network_config, device)
     state = _new(config, build_network(checkpoint.network_config).to(device), checkpoint.history)
     state.network.load_state_dict(checkpoint.network)
     state.average.network.load_state_dict(checkpoint.average)
@@ -178,6 +184,22 @@ def branch(
         state.config = replace(state.config, stages=state.config.stages[: len(starts)], decay_fraction=1.0)
     state.history = {**state.history, "branch": f"off step {origin.step}, {origin.samples} samples"}
     return state
+
+
+def _check_memory(config: TrainConfig, network: NetworkConfig, device: torch.device) -> None:
+    """Refuse a run whose weights do not fit four times, or whose outputs of all blocks do not fit for a batch.
+
+    Weights, gradients, moments and EMA are held at the same time.
+    """
+    with on_meta_device():
+        parameters = sum(value.numel() for value in build_network(network).parameters())
+    per_pixel = network.encoder.embed_dim * network.depth * len(network.schedule) / network.patch_size**2
+    largest = 0.0
+    for stage in config.stages:
+        values = 3 + (per_pixel if stage.learner is TrainedPart.ALL else 0)
+        largest = max(largest, stage.images_per_batch * max(map(prod, stage.sizes)) * values)
+    hint = "use a smaller network, or fewer images_per_batch and smaller sizes in the configuration"
+    check_memory(4 * FLOAT_BYTES * parameters, int(FLOAT_BYTES * largest), device, hint)
 
 
 def _missing_parts(existing: NetworkConfig, config: TrainConfig) -> dict[str, Any]:
