@@ -13,7 +13,7 @@ from page4d.pretraining.config import PretrainConfig
 from page4d.pretraining.mae import MAEConfig
 from page4d.pretraining.profile import profile_dino, profile_mae
 from page4d.pretraining.tasks import PretrainTask, build_task
-from page4d.training.engine.checkpoint import read_checkpoint_file, write_checkpoint_file
+from page4d.training.engine.checkpoint import read_checkpoint_file, restored_state, write_checkpoint_file
 from page4d.training.engine.memory import check_memory
 from page4d.training.engine.optimizers import build_optimizers, restore_optimizers
 from page4d.training.engine.step_plan import Budget, Position
@@ -73,11 +73,16 @@ def _check_memory(config: PretrainConfig, device: torch.device) -> None:
 
 
 def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainState:
-    """Continue from a checkpoint."""
+    """Continue from a checkpoint.
+
+    Raises:
+        InputError: if the checkpoint does not fit its own configuration.
+    """
     state = begin(checkpoint.config, device)
-    for name, module in state.task.modules().items():
-        module.load_state_dict(checkpoint.modules[name])
-    restore_optimizers(state.optimizers, checkpoint.optimizers)
+    with restored_state():
+        for name, module in state.task.modules().items():
+            module.load_state_dict(checkpoint.modules[name])
+        restore_optimizers(state.optimizers, checkpoint.optimizers)
     state.position = checkpoint.position
     return state
 

@@ -22,7 +22,7 @@ def path(tmp_path):
 def write(path, steps, start: int) -> None:
     log = MetricsFile(path, start)
     for step in steps:
-        log.write("step", {"step": step, "losses": {"total": 1.0 / step}})
+        log.write("step", {"step": step, "samples": step, "losses": {"total": 1.0 / step}})
     log.close()
 
 
@@ -42,7 +42,7 @@ def test_an_incomplete_last_line_is_dropped(path):
 
 def test_non_finite_numbers_are_null(path):
     log = MetricsFile(path, 0)
-    log.write("step", {"step": 1, "losses": {"total": float("nan"), "depth": float("inf")}})
+    log.write("step", {"step": 1, "samples": 1, "losses": {"total": float("nan"), "depth": float("inf")}})
     log.close()
     assert read_metrics(path)[0]["losses"] == {"total": None, "depth": None}
 

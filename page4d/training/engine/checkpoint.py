@@ -1,6 +1,7 @@
 """Files of a run, and its checkpoints: replaced atomically, read without executing code from them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -9,8 +10,9 @@ from typing import Any, Protocol, TypeVar
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from page4d.errors import InputError, OutputError
+from page4d.errors import InputError, OutputError, shortened
 from page4d.io.atomic import open_atomic, output_error
+from page4d.io.limits import is_exhausted, is_memory_error
 from page4d.training.engine.step_plan import Budget, Position
 
 _POSITION = TypeAdapter(Position)
@@ -100,6 +102,24 @@ def write_checkpoint_file(
         raise output_error(error, path) from error
     except RuntimeError as error:  # torch's error for a full disk
         raise OutputError(f"cannot write to '{path}': {error}", "free space, then repeat with --resume") from error
+
+
+@contextmanager
+def restored_state() -> Iterator[None]:
+    """Name a checkpoint whose tensors or moments do not fit its own configuration while the body loads them.
+
+    Raises:
+        InputError: if they do not.
+    """
+    try:
+        yield
+    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if is_exhausted(error) or is_memory_error(error):
+            raise
+        reason = shortened(" ".join(str(error).split()), 120)
+        raise InputError(
+            f"the checkpoint does not fit its own configuration: {reason}", "it was changed: start a new run"
+        ) from error
 
 
 def read_checkpoint_file(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
-from page4d.errors import CapabilityError, InputError
+from page4d.errors import CapabilityError, InputError, shortened
 from page4d.installation import install_command
 from page4d.io.atomic import output_error, write_bytes_atomic
 from page4d.io.documents import parse_json
@@ -32,6 +32,14 @@ class StepReport:
 
 Evaluation = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 """Metrics by scene family, row of the table, and metric."""
+
+
+_ENTRIES: dict[str, dict[str, type]] = {
+    "step": {"step": int, "samples": int, "losses": dict},
+    "evaluation": {"step": int, "samples": int, "figures": dict},
+    "baselines": {"step": int, "figures": dict},
+}
+"""Entries of the lines of a metrics file, by kind, that charts and weights are made of."""
 
 
 class TrainObserver(Protocol):
@@ -134,9 +142,23 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        return [parse_json(line) for line in lines if line.endswith("\n")]
+        return [_parse_line(line) for line in lines if line.endswith("\n")]
     except (OSError, ValueError) as error:
         raise InputError(f"'{path}' cannot be read: {error}", "move it away; training does not need it") from error
+
+
+def _parse_line(text: str) -> dict[str, Any]:
+    """Return a record with the entries of its kind.
+
+    Raises:
+        ValueError: if the text is none.
+    """
+    line = parse_json(text)
+    kind = line.get("kind") if isinstance(line, dict) else None
+    entries = _ENTRIES.get(kind) if isinstance(kind, str) else None
+    if entries is None or not all(isinstance(line.get(name), form) for name, form in entries.items()):
+        raise ValueError(f"'{shortened(text.strip())}' is not a line that a training writes")
+    return dict(line)
 
 
 def summarize_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from page4d.io.digest import parse_pin
 from page4d.models.config import PRESETS, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.profiling.meta_run import on_meta_device
-from page4d.training.engine.checkpoint import read_checkpoint_file, write_checkpoint_file
+from page4d.training.engine.checkpoint import read_checkpoint_file, restored_state, write_checkpoint_file
 from page4d.training.engine.ema import EMA
 from page4d.training.engine.memory import FLOAT_BYTES, check_memory
 from page4d.training.engine.optimizers import build_optimizers, restore_optimizers
@@ -149,6 +149,7 @@ def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfi
 
     Raises:
         UsageError: if the configuration has another kind of optimizer.
+        InputError: if the checkpoint does not fit its own configuration.
     """
     config = config or checkpoint.config
     if config.optimizer.kind is not checkpoint.config.optimizer.kind:
@@ -158,9 +159,10 @@ def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfi
         )
     _check_memory(config, checkpoint.network_config, device)
     state = _new(config, build_network(checkpoint.network_config).to(device), checkpoint.history)
-    state.network.load_state_dict(checkpoint.network)
-    state.average.network.load_state_dict(checkpoint.average)
-    restore_optimizers(state.optimizers, checkpoint.optimizers)
+    with restored_state():
+        state.network.load_state_dict(checkpoint.network)
+        state.average.network.load_state_dict(checkpoint.average)
+        restore_optimizers(state.optimizers, checkpoint.optimizers)
     state.position = checkpoint.position
     if config != checkpoint.config:
         state.history = {**state.history, "changed": f"another configuration from step {state.position.step} on"}

@@ -1,0 +1,66 @@
+"""Runs whose files were changed by hand are refused with an error of input when they are resumed."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from page4d.errors import InputError
+from page4d.training.engine.logs import read_metrics
+from page4d.training.engine.step_plan import Budget
+from page4d.training.supervised import training_state as states
+from page4d.training.supervised.presets import PRESETS
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    state = states.begin(PRESETS["tiny"], CPU)
+    path = tmp_path_factory.mktemp("run") / "checkpoint.pt"
+    states.write_checkpoint(path, state.snapshot(state.position, Budget(samples=4)))
+    loaded: dict[str, Any] = torch.load(path, weights_only=True)
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda held: held["network"].popitem(),
+        lambda held: held["network"].update(dict.fromkeys(held["network"], torch.zeros(7))),
+        lambda held: held.update(average={}),
+        lambda held: held.update(network=3),
+        lambda held: held.update(optimizers=[]),
+        lambda held: held.update(optimizers=3),
+        lambda held: held.update(optimizers=[{"a": 1}]),
+    ],
+    ids=["lacks a tensor", "shapes", "no average", "no tensors", "no optimizers", "a number", "no moments"],
+)
+def test_a_checkpoint_that_does_not_fit_its_configuration_is_refused(
+    change: Callable[[dict[str, Any]], object], content: dict[str, Any], tmp_path
+) -> None:
+    held = copy.deepcopy(content)
+    change(held)
+    path = tmp_path / "checkpoint.pt"
+    torch.save(held, path)
+    with pytest.raises(InputError, match="does not fit its own configuration") as caught:
+        states.resume(states.read_checkpoint(path), CPU)
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("3", "{}", "[]", '{"kind": []}', '{"kind": "other", "step": 1}', '{"kind": "step", "step": "x"}'),
+        '{"kind": "step", "step": 1, "samples": 1}',
+        '{"kind": "step", "step": 1, "samples": null, "losses": {}}',
+        '{"kind": "evaluation", "step": 1, "samples": 1, "figures": 3}',
+    ],
+)
+def test_a_line_that_no_training_writes_is_refused(line: str, tmp_path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(InputError, match="is not a line that a training writes"):
+        read_metrics(path)
