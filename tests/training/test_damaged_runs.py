@@ -50,6 +50,43 @@ def test_a_checkpoint_that_does_not_fit_its_configuration_is_refused(
     assert len(caught.value.message) < 300
 
 
+@pytest.mark.parametrize("file", [b"", b"hello world", b"PK\3\4", b"\x80\2."])
+def test_a_file_that_is_no_checkpoint_is_refused(file: bytes, tmp_path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(file)
+    with pytest.raises(InputError, match="is damaged or no checkpoint"):
+        states.read_checkpoint(path)
+
+
+@pytest.mark.parametrize("change", [{"history": 3}, {"format": "x" * 5000}])
+def test_entries_of_another_type_are_refused(change: dict[str, Any], content: dict[str, Any], tmp_path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    torch.save({**content, **change}, path)
+    with pytest.raises(InputError) as caught:
+        states.read_checkpoint(path)
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": -5},
+        {"samples": -7},
+        {"step": 2**70},
+        {"seconds": float("nan")},
+        {"seconds": float("inf")},
+        {"stage_starts": ()},
+        {"decay_start": 0, "decay_samples": 0},
+    ],
+    ids=str,
+)
+def test_a_position_that_no_run_reaches_is_refused(change: dict[str, Any], content: dict[str, Any], tmp_path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    torch.save({**content, "position": {**content["position"], **change}}, path)
+    with pytest.raises(InputError, match="is damaged or no checkpoint: a position"):
+        states.read_checkpoint(path)
+
+
 @pytest.mark.parametrize(
     "line",
     [

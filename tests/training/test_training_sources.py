@@ -14,7 +14,7 @@ import pytest
 import torch
 from training_runs import SIZE, TINY
 
-from page4d.errors import InputError
+from page4d.errors import CapabilityError, InputError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import transform_points
 from page4d.synthetic.capture import SyntheticCapture
@@ -134,6 +134,20 @@ def test_an_error_in_a_worker_keeps_its_hint():
         next(feed)
     assert raised.value.hint == "pass --allow-damaged"
     assert not multiprocessing.active_children()
+
+
+class Ending:
+    """A source whose process is ended from outside."""
+
+    def read(self, *_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_is_no_internal_error():
+    feed = feed_batches([Ending()], some_steps(), range(1), CPU, 1)
+    with closing(feed), pytest.raises(CapabilityError, match="a process that renders batches was ended") as raised:
+        next(feed)
+    assert "fewer --workers" in raised.value.hint
 
 
 def test_workers_ignore_interrupts_and_end_with_their_parent():

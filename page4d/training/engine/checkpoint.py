@@ -1,5 +1,6 @@
 """Files of a run, and its checkpoints: replaced atomically, read without executing code from them."""
 
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,9 +14,12 @@ from pydantic import TypeAdapter, ValidationError
 from page4d.errors import InputError, OutputError, shortened
 from page4d.io.atomic import open_atomic, output_error
 from page4d.io.limits import is_exhausted, is_memory_error
-from page4d.training.engine.step_plan import Budget, Position
+from page4d.training.engine.step_plan import MAX_SAMPLES, Budget, Position
 
 _POSITION = TypeAdapter(Position)
+
+_DAMAGED = (RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError, AssertionError, struct.error)
+"""Errors of torch on files that were damaged or changed by hand."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,19 @@ def write_checkpoint_file(
         raise OutputError(f"cannot write to '{path}': {error}", "free space, then repeat with --resume") from error
 
 
+def _check_position(position: Position) -> None:
+    """Refuse counts that no run reaches.
+
+    Raises:
+        ValueError: if a number is negative, not finite or too large, or no stage has begun.
+    """
+    values = [value for value in asdict(position).values() if isinstance(value, int | float)]
+    if not all(0 <= value <= MAX_SAMPLES for value in (*values, *position.stage_starts)):
+        raise ValueError(f"a position of {position.step} steps and {position.samples} samples, or a part of it")
+    if 0 not in position.stage_starts or (position.decay_start is not None and not position.decay_samples):
+        raise ValueError("a position outside all stages")
+
+
 @contextmanager
 def restored_state() -> Iterator[None]:
     """Name a checkpoint whose tensors or moments do not fit its own configuration while the body loads them.
@@ -113,7 +130,7 @@ def restored_state() -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except _DAMAGED as error:
         if is_exhausted(error) or is_memory_error(error):
             raise
         reason = shortened(" ".join(str(error).split()), 120)
@@ -134,12 +151,18 @@ def read_checkpoint_file(
         raise InputError(f"there is no checkpoint '{path}'", hint)
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, EOFError, UnpicklingError) as error:
+    except (OSError, UnpicklingError, *_DAMAGED) as error:
+        if is_exhausted(error) or is_memory_error(error):
+            raise
         raise InputError(f"'{path}' is damaged or no checkpoint", hint) from error
     try:
         if content["format"] != file_format:
-            raise InputError(f"'{path}' has format {content['format']}, this command reads {file_format}", hint)
+            raise InputError(
+                f"'{path}' has format {shortened(str(content['format']))}, this command reads {file_format}", hint
+            )
         position, budget = _POSITION.validate_python(content["position"]), content.get("budget")
+        _check_position(position)
+        content["history"] = dict(content.get("history", {}))
         return parse({**content, "position": position, "budget": None if budget is None else Budget(**budget)})
     except (KeyError, TypeError, ValidationError, ValueError) as error:
         raise InputError(f"'{path}' is damaged or no checkpoint: {error}", hint) from error

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from page4d.errors import Page4DError
+from page4d.errors import CapabilityError, Page4DError
 from page4d.ground_truth import GroundTruth
 from page4d.training.supervised.curriculum import CurriculumStep
 from page4d.training.supervised.sources import Source
@@ -51,11 +51,33 @@ def feed_batches(
         multiprocessing_context="spawn",
         generator=torch.Generator(),
     )
-    for rendered in loader:
+    for rendered in _received(loader):
         if isinstance(rendered, Page4DError):
             raise rendered
         step, content = rendered
         yield step, torch.load(io.BytesIO(content), map_location=device, weights_only=False)
+
+
+def _received(loader: "DataLoader[_Rendered]") -> Iterator[_Rendered]:
+    """Yield what the workers send.
+
+    Raises:
+        CapabilityError: if one of them was ended from outside.
+    """
+    received = iter(loader)
+    while True:
+        try:
+            rendered = next(received)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise CapabilityError(
+                "a process that renders batches was ended, perhaps because memory ran out",
+                "use fewer --workers, then continue with --resume",
+            ) from error
+        yield rendered
 
 
 def _read(
