@@ -54,7 +54,8 @@ def parse_memory(text: str) -> int | None:
 
 
 _Memory = Annotated[
-    PositiveInt | None, BeforeValidator(lambda value: parse_memory(value) if isinstance(value, str) else value)
+    Annotated[int, Field(gt=0, lt=2**63)] | None,
+    BeforeValidator(lambda value: parse_memory(value) if isinstance(value, str) else value),
 ]
 
 
@@ -68,7 +69,7 @@ class SceneOptions:
     """
 
     views: PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    sync: str = "auto"
+    sync: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)] = "auto"
     fps: _FrameRate | None = None
     image_fps: _FrameRate | None = None
     stride: PositiveInt = 1

@@ -73,9 +73,9 @@ class Output:
         return height, width
 
     def _index(self, time_index: int) -> int:
-        if not 0 <= time_index < self.num_times:
+        if not (0 <= time_index < self.num_times and time_index == int(time_index)):
             raise UsageError(f"no instant {time_index}", f"the run has instants 0 to {self.num_times - 1}")
-        return time_index
+        return int(time_index)
 
 
 def open_output(folder: Path | str, *, allow_incomplete: bool = False) -> Output:

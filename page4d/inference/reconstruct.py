@@ -58,6 +58,8 @@ def reconstruct(
     """
     if not str(out).strip():
         raise UsageError("the name of the output folder is empty", "give a folder")
+    if existing not in list(ExistingOutput):
+        raise UsageError(f"existing is '{existing}'", f"give {', '.join(ExistingOutput)}")
     preload_open3d()
     of_scene, of_network, of_run = split_options(options)
     observer, out, existing = observer or SilentObserver(), Path(out), ExistingOutput(existing)

@@ -81,10 +81,17 @@ def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> U
     first, place = errors[0], _place(errors[0], values)
     if first["type"] == "unexpected_keyword_argument":
         return UsageError(f"{name}: no field is called '{place}'", "check its spelling")
-    found = "is missing" if first["type"] == "missing" else f"is {shortened(repr(first['input']))}"
+    found = "is missing" if first["type"] == "missing" else f"is {_shown(first['input'])}"
     rules = [_rule(other["msg"]) for other in errors if _place(other, values) == place]
     hint = " or ".join(dict.fromkeys(rules)).replace(" or it must be", " or")
     return UsageError(f"{name}: {place} {found}", hint)
+
+
+def _shown(value: object) -> str:
+    try:
+        return shortened(repr(value))
+    except ValueError:  # Python does not print integers of more than 4,300 digits
+        return "too large"
 
 
 def _rule(message: str) -> str:

@@ -102,7 +102,7 @@ def load(
 
 
 def load_network(
-    path: Path,
+    path: Path | str,
     device: torch.device | str = "cpu",
     precision: torch.dtype = torch.float32,
     sha256: str | None = None,
@@ -114,6 +114,7 @@ def load_network(
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another network, or has another hash.
     """
+    path = Path(path)
     if path == _BUNDLED_FILE:
         config, info = describe_weights(path, _BUNDLED_SHA256, "the bundled network is damaged: reinstall page4d")
     else:

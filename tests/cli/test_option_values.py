@@ -6,9 +6,11 @@ import pytest
 import typer
 from clips import write_image_folder
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, WeightsError
+from page4d.inference.reconstruct import reconstruct
 from page4d.models.ood import OODLimits
 from page4d.settings import ReconstructSettings, SceneOptions, parse_memory
+from page4d.weights.loading import load_network
 from page4d_cli.app import run
 from page4d_cli.view_time_options import view_time_options
 
@@ -88,13 +90,24 @@ def test_settings_are_bounded_in_python_too() -> None:
         SceneOptions(fps=1e300)
 
 
+def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Path, tmp_path: Path) -> None:
+    assert SceneOptions(sync=scene / "clocks.json").sync == str(scene / "clocks.json")  # type: ignore[arg-type]
+    with pytest.raises(WeightsError, match="do not exist"):
+        load_network(str(tmp_path / "nothing.safetensors"))
+    with pytest.raises(UsageError, match="existing is 'replace'"):
+        reconstruct(scene, out=tmp_path / "out", existing="replace")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="seed is too large"):
+        ReconstructSettings(seed=10**5000)
+    with pytest.raises(UsageError, match="memory_bytes is 1000"):
+        ReconstructSettings(memory_bytes=10**400)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "text",
     ['{"limits": {"depth": 1%s}}' % ("0" * 400), "[" * 100_000, '{"limits": {"depth": NaN}}', "9" * 5000],
     ids=["overflow", "nested", "nan", "digits"],
 )
 def test_hostile_domains_of_weights_are_weights_errors(text: str) -> None:
-    from page4d.errors import WeightsError
-
     with pytest.raises(WeightsError, match="domain is damaged"):
         OODLimits.from_json(text)
