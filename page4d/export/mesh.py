@@ -21,6 +21,9 @@ FOOTPRINTS_PER_VOXEL = 1.5
 MAX_VOXELS_PER_FOOTPRINT = 2.0
 """Pixels whose footprint is more voxels wide are left out: distant surfaces would dominate memory and file size."""
 
+_MIN_VOXELS_ACROSS = 2
+"""Voxels across an image below which a mesh is empty."""
+
 _LAYERS = 3
 """Blocks along a ray through the truncation band; sharing of blocks between views is not counted."""
 
@@ -40,7 +43,7 @@ def fused_mesh(instant: Predictions, options: PointOptions, voxel_size: float) -
 
 
 def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int) -> None:
-    """Refuse voxels that are too small for the image resolution, or for `num_bytes` of memory.
+    """Refuse voxels too small for the image resolution or for `num_bytes` of memory, or as large as the scene.
 
     Raises:
         UsageError: naming a voxel size that fits.
@@ -50,6 +53,12 @@ def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int
         raise UsageError(
             f"--mesh-voxel {voxel_size:.3g} is too small for images whose pixels are {median:.3g} wide in the scene",
             f"use --mesh-voxel {FOOTPRINTS_PER_VOXEL * median:.2g}, or a larger --size",
+        )
+    width = median * max(predictions.depth.shape[-2:])
+    if 0 < width < _MIN_VOXELS_ACROSS * voxel_size:
+        raise UsageError(
+            f"--mesh-voxel {voxel_size:.3g} is too large for images that are {width:.3g} wide in the scene",
+            f"use --mesh-voxel {FOOTPRINTS_PER_VOXEL * median:.2g}",
         )
     in_voxels = _footprints(predictions) / voxel_size
     counted = predictions.valid.cpu() & (predictions.depth.cpu() > 0) & (in_voxels <= MAX_VOXELS_PER_FOOTPRINT)

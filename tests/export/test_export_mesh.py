@@ -119,6 +119,13 @@ def test_voxels_that_would_fill_the_memory_are_refused_with_a_size_that_fits(cap
     check_voxel_size(capture, size * 1.05, 10**6)
 
 
+def test_voxels_as_large_as_the_scene_are_refused(capture: Predictions) -> None:
+    with pytest.raises(UsageError, match="is too large for images that are") as caught:
+        check_voxel_size(capture, 1e9, 10**9)
+    suggested = float(caught.value.hint.removeprefix("use --mesh-voxel "))
+    check_voxel_size(capture, suggested, 10**12)
+
+
 def test_voxels_that_are_too_small_for_the_images_are_refused(capture: Predictions) -> None:
     width = choose_voxel_size(capture) / FOOTPRINTS_PER_VOXEL
     check_voxel_size(capture, width, 10**9)
