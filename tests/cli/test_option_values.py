@@ -95,7 +95,7 @@ def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Pat
     with pytest.raises(WeightsError, match="do not exist"):
         load_network(str(tmp_path / "nothing.safetensors"))
     with pytest.raises(UsageError, match="existing is 'replace'"):
-        reconstruct(scene, out=tmp_path / "out", existing="replace")  # type: ignore[arg-type]
+        reconstruct(scene, out=tmp_path / "out", existing="replace")
     with pytest.raises(UsageError, match="seed is too large"):
         ReconstructSettings(seed=10**5000)
     with pytest.raises(UsageError, match="memory_bytes is 1000"):
