@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 def train(
     out: training.Out,
     preset: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="NAME", help="Training preset: demo, demo-gpu, motion or tiny.", rich_help_panel=training.TRAINING
+            metavar="NAME",
+            help="Training preset: demo, demo-gpu, motion or tiny. Default: demo.",
+            rich_help_panel=training.TRAINING,
         ),
-    ] = "demo",
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -160,7 +162,7 @@ def _network(model: str) -> "str | NetworkConfig":
 
 
 def _configuration(
-    preset: str,
+    preset: str | None,
     path: Path | None,
     overrides: dict[str, Any],
     learning_rate: float | None,
@@ -177,15 +179,17 @@ def _configuration(
 
     changes = {name: value for name, value in overrides.items() if value is not None}
     if continues:
-        if changes or learning_rate is not None or data:
+        if changes or preset is not None or learning_rate is not None or data:
             raise UsageError(
                 "a run that is continued keeps its configuration",
                 "edit a copy of its config.json and pass it with --config",
             )
         return None if path is None else _read(path)
-    if preset not in PRESETS:
+    if preset is not None and path is not None:
+        raise UsageError("--preset and --config contradict each other", "leave out one of them")
+    if preset is not None and preset not in PRESETS:
         raise UsageError(f"no training preset is called '{preset}'", f"choose from {', '.join(PRESETS)}")
-    config = PRESETS[preset] if path is None else _read(path)
+    config = PRESETS[preset or "demo"] if path is None else _read(path)
     if learning_rate is not None:
         changes["optimizer"] = replace(config.optimizer, learning_rate=learning_rate)
     if data:

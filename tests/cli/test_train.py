@@ -121,12 +121,14 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
         (("--resume",), 3, "there is no checkpoint"),
         (("--resume", "--branch", "x", "--until-samples", 1), 2, "--resume and --branch contradict each other"),
         (("--resume", "--seed", 1), 2, "a run that is continued keeps its configuration"),
+        (("--resume", "--preset", "tiny"), 2, "a run that is continued keeps its configuration"),
+        (("--preset", "tiny", "--config", "c.json"), 2, "--preset and --config contradict each other"),
         (("--decay-only", "--until-samples", 1), 2, "--decay-only without a run to branch off"),
     ],
 )
 def test_a_mistake_is_reported_in_two_lines(cli, tmp_path, monkeypatch, arguments, code, found):
     monkeypatch.chdir(tmp_path)
-    preset = () if "--preset" in arguments or "--resume" in arguments else ("--preset", "tiny")
+    preset = () if {"--preset", "--resume", "--config"} & set(arguments) else ("--preset", "tiny")
     ended = cli("train", "--out", tmp_path / "run", *preset, *arguments)
     assert ended.code == code, ended.err
     lines = ended.err.strip().splitlines()
