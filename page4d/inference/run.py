@@ -26,7 +26,6 @@ from page4d.export.diagnostics import ChunkRecord, ResidualsRecord
 from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.export.layout import OutputLayout
 from page4d.export.maps import choose_depth_scale
-from page4d.export.mesh import check_voxel_size, choose_voxel_size
 from page4d.export.output import open_output
 from page4d.export.run_record import RunRecord, encode_run, read_run, write_run
 from page4d.geometry.camera import Cameras
@@ -37,7 +36,7 @@ from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
 from page4d.inference.diagnostics import check_seams, count_empty_frames, distance_notice, ood_notice, rig_notice
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
-from page4d.inference.memory_budget import is_out_of_memory, usable_bytes
+from page4d.inference.memory_budget import is_out_of_memory
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
@@ -328,7 +327,7 @@ class Run:
         if self.state.depth_scale is None:
             depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
             self._update(
-                depth_scale=depth_scale, scale=predictions.scale, mesh_voxel_size=self._mesh_voxel(predictions)
+                depth_scale=depth_scale, scale=predictions.scale, mesh_voxel_size=self.plan.mesh_voxel(predictions)
             )
             self._notice_scale()
         if not self.finished:
@@ -361,16 +360,6 @@ class Run:
         self.states.write_chunk(index, finished)
         self.finished.append(finished)
         self._update()
-
-    def _mesh_voxel(self, first: Predictions) -> float | None:
-        """Return the voxel size of all meshes, from the first chunk unless the user set it."""
-        if not self.settings.mesh:
-            return None
-        voxel_size = self.settings.mesh_voxel or choose_voxel_size(first)
-        on_cpu = self.plan.predictor.device.type == "cpu"
-        limit = self.plan.memory_limit.num_bytes if on_cpu else usable_bytes(torch.device("cpu"))
-        check_voxel_size(first, voxel_size, limit)
-        return voxel_size
 
     def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:
         chunk = stitched.chunk

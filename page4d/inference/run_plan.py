@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from page4d.choices import MaskMeaning, PointSource, Preprocess
 from page4d.errors import UsageError
+from page4d.export.mesh import check_voxel_size, choose_voxel_size
 from page4d.export.open3d_runtime import load_open3d, require_open3d
 from page4d.export.points import MAX_VIEWS
 from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
@@ -14,6 +17,7 @@ from page4d.inference.metric_scale import known_distance, metric_scene
 from page4d.inference.network_cost import network_cost
 from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.inference.world import World
+from page4d.predictions import Predictions
 from page4d.scene.records import Notice, Scene, View
 from page4d.settings import ReconstructSettings
 
@@ -61,6 +65,20 @@ class RunPlan:
     def max_side(self) -> int:
         """Longest side of a network image in pixels."""
         return max(max(transform.canvas_size) for transform in self.transforms)
+
+    def mesh_voxel(self, first: Predictions) -> float | None:
+        """Return the voxel size of all meshes, from the first chunk unless the user set it; None without meshes.
+
+        Raises:
+            UsageError: if the size of the user does not fit the images or the memory.
+        """
+        if not self.settings.mesh:
+            return None
+        voxel_size = self.settings.mesh_voxel or choose_voxel_size(first)
+        on_cpu = self.predictor.device.type == "cpu"
+        limit = self.memory_limit.num_bytes if on_cpu else usable_bytes(torch.device("cpu"))
+        check_voxel_size(first, voxel_size, limit)
+        return voxel_size
 
 
 def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None] = lambda _: None) -> RunPlan:
