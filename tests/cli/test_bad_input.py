@@ -150,8 +150,8 @@ USAGE = (
     Case("07 max-pixels nan", write_scene, ("scene options: max_megapixels is nan",), 2, ("--max-pixels", "nan")),
     Case("07 unit alone", write_scene, ("--calibration-unit without --calibration",), 2, ("--calibration-unit", "m")),
     Case("07 masks missing", write_scene, ("masks folder", "does not exist"), 2, ("--masks", "{scene}/no")),
-    Case("37 fps beyond memory", write_scene, ("frames; the limit is 100,000",), 2, ("--fps", "1e12")),
-    Case("37 fps beyond numbers", write_scene, ("frames; the limit is 100,000",), 2, ("--fps", "1e300")),
+    Case("37 fps beyond memory", write_scene, ("frames; the limit is 100,000",), 2, ("--fps", "1e8")),
+    Case("37 fps beyond reason", write_scene, ("fps is 1e+300", "less than or equal to"), 2, ("--fps", "1e300")),
 )
 
 FOLDERS = (
@@ -481,7 +481,7 @@ CALIBRATIONS = (
     Case(
         "46 other size",
         calibrated("cam01", "cam02", image_size=(72, 48)),
-        ("cam01: calibration is for 72x48, video is 64x48", "pass --calib-resize crop-center or scale"),
+        ("cam01: calibration is for 72x48, video is 64x48", "pass --calib-resize scale if the whole image was resized"),
         3,
         RIG,
     ),

@@ -170,7 +170,8 @@ def _block_columns(number: int, width: int, height: int) -> int:
 
 
 def _color_bars(lowest: float, highest: float, scale: Scale, height: int) -> Image.Image:
-    labels = tuple(f"{lowest + fraction * (highest - lowest):.3g}" for fraction in (0, 0.25, 0.5, 0.75, 1))
+    decimals = max(0, 2 - math.floor(math.log10(highest))) if highest > 0 else 0  # three digits of the highest
+    labels = tuple(f"{lowest + fraction * (highest - lowest):.{decimals}f}" for fraction in (0, 0.25, 0.5, 0.75, 1))
     height = max(height // 2, 110)
     depth = color_bar(height, DEPTH_MAP, labels, f"depth [{short_unit(scale)}]")
     confidence = color_bar(height, CONFIDENCE_MAP, ("0", "0.5", "1"), "confidence")
