@@ -481,7 +481,7 @@ CALIBRATIONS = (
     Case(
         "46 other size",
         calibrated("cam01", "cam02", image_size=(72, 48)),
-        ("cam01: calibration is for 72x48, video is 64x48", "pass --calib-resize scale if the whole image was resized"),
+        ("cam01: calibration is for 72x48, video is 64x48", "pass --calib-resize scale if the whole image"),
         3,
         RIG,
     ),
