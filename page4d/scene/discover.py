@@ -173,6 +173,8 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
         if unread := image_files(entry, UNREAD_SUFFIXES):
             kind = unread[0].suffix.lower().lstrip(".")
             return Notice(f"a folder of {kind} files, which are not read; convert them to PNG or JPEG")
+        if videos := sum(file.suffix.lower() in VIDEO_SUFFIXES for file in entry.iterdir()):
+            return Notice(f"a folder of {counted(videos, 'video')}; to use it, give it as the scene")
         return Notice("a folder without images", Level.WARNING if has_video_suffix else Level.INFO)
     if is_calibration_name(entry):
         return Notice(f"possibly a calibration; pass --calibration '{entry}' to use it")

@@ -246,3 +246,10 @@ def test_chapters_of_one_recording_are_a_warning(tmp_path: Path) -> None:
         "GX010123.MP4, GX020123.MP4 are chapters of one recording by their names: join them, or select one by --views"
     )
     assert ignored(tmp_path) == {text: Level.WARNING}
+
+
+def test_a_folder_of_videos_among_views_is_a_warning(tmp_path: Path) -> None:
+    touch(tmp_path, "pictures/0.png", "room/cam01.MP4")
+    (notice,) = discover(tmp_path).ignored
+    assert notice.level is Level.WARNING
+    assert notice.text == "ignored room: a folder of 1 video; to use it, give it as the scene"
