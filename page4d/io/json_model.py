@@ -10,7 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from page4d.errors import InputError
 from page4d.io.documents import DocumentError, DocumentMissingError, first_violation, parse_json, read_text
 
-_MAX_BYTES = 1024**3
+MAX_RECORD_BYTES = 1024**3
+"""Largest record that is read."""
 
 Model = TypeVar("Model", bound="FileModel")
 
@@ -61,7 +62,7 @@ def read_model(path: Path, model: type[Model]) -> Model:
         InputError: if the file is missing, is not JSON, or lacks a required field.
     """
     try:
-        text = read_text(path, _MAX_BYTES)
+        text = read_text(path, MAX_RECORD_BYTES)
         parse_json(text)  # refuses repeated keys
         return model.model_validate_json(text)
     except DocumentMissingError as error:

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from page4d.errors import InputError
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.documents import first_violation
-from page4d.io.json_model import FileModel, Model, format_json
+from page4d.io.documents import DocumentError, first_violation, read_bytes
+from page4d.io.json_model import MAX_RECORD_BYTES, FileModel, Model, format_json
 
 _SEAL = b',\n "sha256": "'
 _END = b'"\n}\n'
@@ -33,9 +33,9 @@ def read_sealed(path: Path, model: type[Model]) -> Model:
         InputError: if the file is missing, or any byte of it was changed.
     """
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {error.strerror}", _HINT) from error
+        data = read_bytes(path, MAX_RECORD_BYTES)
+    except DocumentError as error:
+        raise InputError(f"'{path}' cannot be read: {error}", _HINT) from error
     body, seal, rest = data.rpartition(_SEAL)
     if not seal or re.fullmatch(rb"[0-9a-f]{64}" + _END, rest) is None:
         raise InputError(f"'{path}' is not as page4d writes it: it has no checksum at its end", _HINT)
