@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from page4d.errors import Page4DError
     from page4d.evaluation.evaluate import evaluate
-    from page4d.export.output import Output, open_output
     from page4d.inference.predictor import build_predictor
     from page4d.inference.reconstruct import reconstruct
+    from page4d.output.reader import Output, open_output
     from page4d.scene.open import open_scene
     from page4d.scene.records import Scene
     from page4d.settings import PointOptions, ReconstructSettings, SceneOptions
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
-    "Output": "page4d.export.output",
+    "Output": "page4d.output.reader",
     "Page4DError": "page4d.errors",
     "PointOptions": "page4d.settings",
     "ReconstructSettings": "page4d.settings",
@@ -29,7 +29,7 @@ _MODULES = {
     "evaluate": "page4d.evaluation.evaluate",
     "load": "page4d.weights.loading",
     "load_network": "page4d.weights.loading",
-    "open_output": "page4d.export.output",
+    "open_output": "page4d.output.reader",
     "open_scene": "page4d.scene.open",
     "reconstruct": "page4d.inference.reconstruct",
 }

@@ -9,9 +9,9 @@ from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord
-    from page4d.export.diagnostics import AgreementRecord
-    from page4d.export.run_record import RunRecord
     from page4d.inference.run_plan import RunPlan
+    from page4d.output.diagnostics import AgreementRecord
+    from page4d.output.run_record import RunRecord
 
 
 def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:

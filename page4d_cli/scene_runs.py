@@ -17,10 +17,10 @@ from page4d_cli.run_report import report_batch, report_plan, report_run
 if TYPE_CHECKING:
     from page4d.batch.jobs import SceneJob, SceneOutcome
     from page4d.batch.process import Watch
-    from page4d.export.run_record import RunRecord
     from page4d.inference.chunk_source import OpenChunks
     from page4d.inference.predictor import Predictor
     from page4d.inference.progress import Observer
+    from page4d.output.run_record import RunRecord
     from page4d.scene.records import Scene
 
 
@@ -69,7 +69,7 @@ def run_scene(
     request: Request, job: "SceneJob", observer: "Observer", open_chunks: "OpenChunks | None" = None
 ) -> "RunRecord":
     """Reconstruct a scene and return the content of its `run.json`."""
-    from page4d.export.open3d_runtime import preload_open3d
+    from page4d.output.open3d_runtime import preload_open3d
 
     _check_target(request, job)
     preload_open3d()  # while torch and the network load
@@ -90,7 +90,7 @@ def run_scene(
 
 def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
     """Print the plan of a run."""
-    from page4d.export.open3d_runtime import preload_open3d
+    from page4d.output.open3d_runtime import preload_open3d
 
     _check_target(request, job)
     preload_open3d()  # while torch and the network load

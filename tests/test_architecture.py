@@ -20,7 +20,7 @@ FLOORS = {
     "page4d.models": 5,
     "page4d.evaluation": 5,
     "page4d.encoders": 4,
-    "page4d.export": 4,
+    "page4d.output": 4,
     "page4d.synthetic": 4,
     "page4d.scene": 3,
     "page4d.predictions": 3,

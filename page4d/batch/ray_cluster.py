@@ -16,7 +16,6 @@ from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_beg
 from page4d.batch.ray_connection import first_line
 from page4d.choices import Preprocess
 from page4d.errors import CapabilityError, InputError
-from page4d.export.run_record import RunRecord
 from page4d.geometry.pixels import PixelTransform
 from page4d.inference.chunk_plan import Chunk
 from page4d.inference.chunk_source import ChunkSource
@@ -25,6 +24,7 @@ from page4d.inference.predictor import PredictedChunk, Predictor
 from page4d.inference.progress import Journal, Observer, SilentObserver
 from page4d.inference.run_plan import RunPlan
 from page4d.models.conditioning import Memory
+from page4d.output.run_record import RunRecord
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals

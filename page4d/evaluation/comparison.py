@@ -16,8 +16,8 @@ from page4d.conventions import MAX_FPS
 from page4d.errors import InputError, listed
 from page4d.evaluation.depth import counted_pixels
 from page4d.evaluation.truth_folder import TruthFolder, TruthView, open_truth
-from page4d.export.output import Output, open_output
 from page4d.geometry.camera import resize_intrinsics
+from page4d.output.reader import Output, open_output
 
 ASSUMED_FPS = 30.0
 """Frame rate of a truth without time stamps, equal to that of image folders."""

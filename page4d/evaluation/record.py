@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from page4d.evaluation.depth import DepthSums
 from page4d.evaluation.points import PointScores
-from page4d.export.diagnostics import TransformRecord
+from page4d.output.diagnostics import TransformRecord
 
 RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"
 

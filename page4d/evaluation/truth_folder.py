@@ -14,8 +14,8 @@ from torch import Tensor
 
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, shortened
-from page4d.export.maps import read_png
 from page4d.io.documents import DocumentError, parse_json, read_text
+from page4d.output.maps import read_png
 from page4d.scene.calibration.page4d_json import read_page4d_json
 
 CAMERAS = "cameras.json"

@@ -5,10 +5,10 @@ from itertools import zip_longest
 from types import ModuleType
 
 from page4d.errors import InputError, counted
-from page4d.export.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
 from page4d.inference.metric_scale import TOLERANCE
 from page4d.inference.stitch import has_depth
 from page4d.models.ood import OOD_MESSAGES
+from page4d.output.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
 from page4d.predictions import Predictions
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import PointOptions

@@ -14,7 +14,6 @@ from torch import Tensor
 from page4d.choices import Poses
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed
-from page4d.export.run_record import NetworkRecord
 from page4d.geometry.camera import Cameras
 from page4d.models.conditioning import Conditioning, Memory
 from page4d.models.config import PRESETS
@@ -22,6 +21,7 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.ood import OODLimits, measure_ood
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.size_groups import parts_for_one_size
+from page4d.output.run_record import NetworkRecord
 from page4d.predictions import Predictions
 from page4d.refinement.refine import refine
 from page4d.scene.records import FrameBatch, Scene

@@ -3,15 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.export.maps import write_png
-from page4d.export.output import Output
-from page4d.export.preview.cloud_view import cloud_views
-from page4d.export.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
-from page4d.export.preview.orbit import orbit_video
-from page4d.export.run_record import RunRecord
 from page4d.inference.diagnostics import OOD_WARNING
 from page4d.inference.run_state import PREVIEW_NAMES
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.output.maps import write_png
+from page4d.output.preview.cloud_view import cloud_views
+from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
+from page4d.output.preview.orbit import orbit_video
+from page4d.output.reader import Output
+from page4d.output.run_record import RunRecord
 from page4d.scene.batches import open_batches
 from page4d.scene.records import Scene
 

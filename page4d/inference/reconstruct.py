@@ -6,8 +6,6 @@ from typing import Any
 
 from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
-from page4d.export.open3d_runtime import preload_open3d
-from page4d.export.run_record import RunRecord
 from page4d.inference.chunk_source import OpenChunks, local_chunks
 from page4d.inference.output_policy import check_inputs_outside, check_target
 from page4d.inference.predictor import Predictor, predictor_for
@@ -16,6 +14,8 @@ from page4d.inference.run import Run
 from page4d.inference.run_plan import plan_run
 from page4d.io.atomic import claim_output
 from page4d.io.limits import limits_named
+from page4d.output.open3d_runtime import preload_open3d
+from page4d.output.run_record import RunRecord
 from page4d.scene.open import open_scene
 from page4d.scene.records import Notice, Scene
 from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions, split_options

@@ -21,13 +21,6 @@ from page4d.errors import (
     WeightsError,
     counted,
 )
-from page4d.export.cameras import capture_cameras, check_finite, join_cameras
-from page4d.export.diagnostics import ChunkRecord, ResidualsRecord
-from page4d.export.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
-from page4d.export.layout import OutputLayout
-from page4d.export.maps import choose_depth_scale
-from page4d.export.output import open_output
-from page4d.export.run_record import RunRecord, encode_run, read_run, write_run
 from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
@@ -48,6 +41,13 @@ from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.summary import final_notices, summarize_run
 from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
 from page4d.models.conditioning import Memory
+from page4d.output.cameras import capture_cameras, check_finite, join_cameras
+from page4d.output.diagnostics import ChunkRecord, ResidualsRecord
+from page4d.output.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
+from page4d.output.layout import OutputLayout
+from page4d.output.maps import choose_depth_scale
+from page4d.output.reader import open_output
+from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
 from page4d.predictions import Predictions
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Level, Notice

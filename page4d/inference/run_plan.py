@@ -7,9 +7,6 @@ import torch
 
 from page4d.choices import MaskMeaning, PointSource, Preprocess
 from page4d.errors import UsageError
-from page4d.export.mesh import check_voxel_size, choose_voxel_size
-from page4d.export.open3d_runtime import load_open3d, require_open3d
-from page4d.export.points import MAX_VIEWS
 from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
 from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
 from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
@@ -17,6 +14,9 @@ from page4d.inference.metric_scale import known_distance, metric_scene
 from page4d.inference.network_cost import network_cost
 from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.inference.world import World
+from page4d.output.mesh import check_voxel_size, choose_voxel_size
+from page4d.output.open3d_runtime import load_open3d, require_open3d
+from page4d.output.points import MAX_VIEWS
 from page4d.predictions import Predictions
 from page4d.scene.records import Notice, Scene, View
 from page4d.settings import ReconstructSettings

@@ -12,14 +12,14 @@ from safetensors.torch import load, save
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
-from page4d.export.layout import OutputLayout, is_own_file
-from page4d.export.run_record import RunRecord, read_run
 from page4d.inference.state_records import ChunkState, FileRecord, FinishedChunk, OwnFile, RunState
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.digest import file_sha256
 from page4d.io.json_model import FileModel, Model, read_model
 from page4d.io.sealed import read_sealed, write_sealed
 from page4d.models.conditioning import Memory
+from page4d.output.layout import OutputLayout, is_own_file
+from page4d.output.run_record import RunRecord, read_run
 
 CONTRACT_NAMES = (
     "run.json",

@@ -11,14 +11,14 @@ from pydantic import AfterValidator, Field, JsonValue, model_validator
 from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.export.cameras import CaptureCameras
-from page4d.export.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
-from page4d.export.layout import is_own_file
 from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunk_plan import Chunk
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_model import FileModel
+from page4d.output.cameras import CaptureCameras
+from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
+from page4d.output.layout import is_own_file
 
 Matrix = list[list[float]]
 Positive = Annotated[float, Field(gt=0.0)]

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
-from page4d.export.diagnostics import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.geometry.averaging import align_cameras_robust, baseline_ratio, median_camera, weighted_median
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.similarity import Sim3
 from page4d.inference.stitch import MAX_CORRESPONDENCES, PlacedChunk, has_depth, static_pixels
 from page4d.inference.world import has_baseline
+from page4d.output.diagnostics import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.predictions import Predictions
 
 STATIC_SHARE = 0.002

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from page4d.conventions import Scale
-from page4d.export.layout import OutputLayout
-from page4d.export.open3d_runtime import load_open3d
-from page4d.export.run_record import CountsRecord, RunRecord, SceneRecord, view_record
 from page4d.inference.calibration_check import summarize_residuals
 from page4d.inference.diagnostics import (
     calibration_notice,
@@ -21,6 +18,9 @@ from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import FinishedChunk, RunState
+from page4d.output.layout import OutputLayout
+from page4d.output.open3d_runtime import load_open3d
+from page4d.output.run_record import CountsRecord, RunRecord, SceneRecord, view_record
 from page4d.scene.records import Notice
 from page4d.settings import describe_settings
 

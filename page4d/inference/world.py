@@ -8,11 +8,11 @@ from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.conventions import Scale
-from page4d.export.diagnostics import DistanceRecord
 from page4d.geometry.camera import Cameras
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.metric_scale import KnownDistance, measure_distance, metres_per_unit
+from page4d.output.diagnostics import DistanceRecord
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 

@@ -24,9 +24,9 @@ from page4d.benchmark import Measurement
 from page4d.evaluation.comparison import compare
 from page4d.evaluation.evaluate import measure
 from page4d.evaluation.settings import EvaluationSettings
-from page4d.export.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.inference.network_cost import Cost, Extent
 from page4d.models.config import PRESETS
+from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.scene.records import Level, Notice
 from page4d.training.supervised.presets import PRESETS as TRAINING_PRESETS
 from page4d_cli import console, options, progress_display, run_report, tables

@@ -13,7 +13,7 @@ import pytest
 from clips import write_image_folder, write_scene, write_video
 
 import page4d
-from page4d.export import open3d_runtime
+from page4d.output import open3d_runtime
 from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor

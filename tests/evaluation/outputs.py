@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 import torch
 
-from page4d.export.cameras import write_cameras_json
-from page4d.export.output import open_output
-from page4d.export.ply import read_ply, write_ply
 from page4d.geometry.similarity import Sim3
+from page4d.output.cameras import write_cameras_json
+from page4d.output.ply import read_ply, write_ply
+from page4d.output.reader import open_output
 from page4d_cli.app import run
 
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import Poses
-from page4d.export.output import open_output
 from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.output.reader import open_output
 from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.sampler import SceneFamily, SceneRequest, sample_truth

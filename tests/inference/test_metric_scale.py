@@ -10,9 +10,9 @@ import torch
 from page4d.choices import CameraMotion, ExistingOutput
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
-from page4d.export.output import open_output
 from page4d.inference.metric_scale import known_distance, metric_scene
 from page4d.inference.reconstruct import reconstruct
+from page4d.output.reader import open_output
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
 from page4d.synthetic.capture import SyntheticCapture

@@ -10,7 +10,6 @@ from torch.nn import functional
 
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
-from page4d.export.output import Output, open_output
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.pixels import fit_each_view, fit_views
 from page4d.geometry.rigid import transform_points
@@ -21,6 +20,7 @@ from page4d.inference.run_plan import plan_run
 from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS, SparseConfig
 from page4d.models.network import build_network
+from page4d.output.reader import Output, open_output
 from page4d.predictions import Predictions
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import FrameBatch

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from page4d.choices import Poses
-from page4d.export.diagnostics import ChunkRecord
-from page4d.export.output import open_output
-from page4d.export.run_record import NetworkRecord
 from page4d.inference.diagnostics import empty_frames_notice
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
+from page4d.output.diagnostics import ChunkRecord
+from page4d.output.reader import open_output
+from page4d.output.run_record import NetworkRecord
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch, PairedFrames, Scene
 from page4d.settings import ReconstructSettings

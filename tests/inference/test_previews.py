@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from page4d.export.run_record import UNTRAINED_NOTICE, NetworkRecord
 from page4d.inference.diagnostics import ood_notice
 from page4d.inference.previews import banner
+from page4d.output.run_record import UNTRAINED_NOTICE, NetworkRecord
 from page4d.weights.loading import BUNDLED_NOTICE
 
 BUNDLED = NetworkRecord(name="mv-demo", trained=True, notice=BUNDLED_NOTICE)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from page4d.choices import EdgeFilter, Preprocess
 from page4d.errors import UsageError
-from page4d.export.output import Output, open_output
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.pixels import PixelTransform, place_views
 from page4d.geometry.rigid import transform_points
@@ -18,6 +17,7 @@ from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.models.conditioning import Memory
+from page4d.output.reader import Output, open_output
 from page4d.scene.records import FrameBatch
 from page4d.settings import PointOptions, ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from page4d.export.output import open_output
 from page4d.inference.predictor import MeasuredDepth
 from page4d.inference.reconstruct import reconstruct
+from page4d.output.reader import open_output
 from page4d.scene.open import open_scene
 from page4d.settings import ReconstructSettings, SceneOptions
 

@@ -19,9 +19,9 @@ from page4d.errors import (
     UsageError,
     WeightsError,
 )
-from page4d.export.output import open_output
 from page4d.inference.progress import SilentObserver
 from page4d.inference.reconstruct import reconstruct
+from page4d.output.reader import open_output
 from page4d.predictions import Predictions
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import PairedFrames, Scene

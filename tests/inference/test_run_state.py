@@ -20,12 +20,12 @@ from truth import TruthPredictor
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, OutputError, Page4DError, UsageError, WeightsError
-from page4d.export.layout import OutputLayout, is_own_file
-from page4d.export.output import open_output
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_state import StateFolder, check_disk, is_occupied
 from page4d.models.conditioning import Memory
+from page4d.output.layout import OutputLayout, is_own_file
+from page4d.output.reader import open_output
 from page4d.scene.records import FrameBatch
 from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture

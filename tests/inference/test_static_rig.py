@@ -10,7 +10,6 @@ from torch import Tensor
 
 from page4d.choices import CameraMotion, ExistingOutput, Poses
 from page4d.errors import InterruptedRunError
-from page4d.export.output import open_output
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
@@ -21,6 +20,7 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.inference.static_rig import STATIC_SHARE, StaticRigAligner
 from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.world import World
+from page4d.output.reader import open_output
 from page4d.predictions import Predictions
 from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture

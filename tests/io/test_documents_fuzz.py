@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
 from page4d.errors import Page4DError
 from page4d.evaluation.truth_folder import open_truth
-from page4d.export.output import open_output
 from page4d.io.config import config_to_json
 from page4d.models.config import PRESETS as NETWORKS
 from page4d.models.config import NetworkConfig
+from page4d.output.reader import open_output
 from page4d.pretraining.config import PRESETS as PRETRAINING
 from page4d.pretraining.config import PretrainConfig
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.sync import read_sync_file
 from page4d.training.supervised.config import TrainConfig
 from page4d.training.supervised.presets import PRESETS as TRAINING
-from tests.export.export_scene import export, made_capture
 from tests.fuzzing import bounded, fuzz, mutated_json
+from tests.output.output_scene import export, made_capture
 from tests.scene.calibration_writers import WRITERS, make_rig
 
 SYNC = {"views": {"cam01": {"offset_s": 0.25, "rate": 1.001}, "cam02": {"offset_s": -3.0}, "cam03": {}}}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from page4d.export.maps import write_png
+from page4d.output.maps import write_png
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.plotting.colors import INK, Color, view_color
 from page4d.training.validation.baselines import MEAN

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.export import open3d_files
-from page4d.export.open3d_files import encode_mesh, encode_trajectory, write_cloud, write_mesh, write_trajectory
-from page4d.export.open3d_geometry import Mesh
-from page4d.export.ply import PointCloud, encode_ply, encode_vertices, read_ply, read_ply_header
-from tests.export.clouds import made_cloud, same
+from page4d.output import open3d_files
+from page4d.output.open3d_files import encode_mesh, encode_trajectory, write_cloud, write_mesh, write_trajectory
+from page4d.output.open3d_geometry import Mesh
+from page4d.output.ply import PointCloud, encode_ply, encode_vertices, read_ply, read_ply_header
+from tests.output.clouds import made_cloud, same
 
 
 def trajectory(length: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,9 +142,9 @@ def test_a_file_beyond_the_limit_of_the_process_is_an_error_and_leaves_nothing(t
         from pathlib import Path
         import numpy as np
         from page4d.errors import OutputError
-        from page4d.export.open3d_files import write_cloud, write_mesh, write_trajectory
-        from page4d.export.open3d_runtime import load_open3d
-        from tests.export import test_export_open3d_files as made
+        from page4d.output.open3d_files import write_cloud, write_mesh, write_trajectory
+        from page4d.output.open3d_runtime import load_open3d
+        from tests.output import test_output_open3d_files as made
         load_open3d()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import InputError, UsageError
-from page4d.export.cameras import CaptureCameras, read_cameras_json
-from page4d.export.layout import OutputLayout
-from page4d.export.maps import read_png
-from page4d.export.ply import PointCloud, read_ply
-from page4d.export.run_record import RunRecord, ViewRecord, read_run
 from page4d.geometry.camera import resize_intrinsics
+from page4d.output.cameras import CaptureCameras, read_cameras_json
+from page4d.output.layout import OutputLayout
+from page4d.output.maps import read_png
+from page4d.output.ply import PointCloud, read_ply
+from page4d.output.run_record import RunRecord, ViewRecord, read_run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,27 +5,27 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from export_scene import export, made_capture
+from output_scene import export, made_capture
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
-from page4d.export.arrays import to_bytes, to_numpy
-from page4d.export.cameras import CaptureCameras, capture_cameras
-from page4d.export.maps import crop_to_content
-from page4d.export.output import Output, open_output
-from page4d.export.ply import PointCloud
-from page4d.export.points import merged_cloud
-from page4d.export.preview import cloud_view
-from page4d.export.preview.cloud_view import cloud_views
-from page4d.export.preview.contact_sheet import (
+from page4d.output.arrays import to_bytes, to_numpy
+from page4d.output.cameras import CaptureCameras, capture_cameras
+from page4d.output.maps import crop_to_content
+from page4d.output.ply import PointCloud
+from page4d.output.points import merged_cloud
+from page4d.output.preview import cloud_view
+from page4d.output.preview.cloud_view import cloud_views
+from page4d.output.preview.contact_sheet import (
     FrameMaps,
     chosen_instants,
     contact_sheet,
     depth_range,
     read_frames,
 )
-from page4d.export.preview.splat import Orthographic, looking_along, splat
-from page4d.export.run_record import UNTRAINED_NOTICE
+from page4d.output.preview.splat import Orthographic, looking_along, splat
+from page4d.output.reader import Output, open_output
+from page4d.output.run_record import UNTRAINED_NOTICE
 from page4d.plotting.canvas import drawable, round_length, shortened, text_size
 from page4d.plotting.colors import BACKGROUND, BANNER, INK
 from page4d.predictions import Predictions

@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, OutputError
-from page4d.export.arrays import to_bytes, to_numpy
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.documents import DocumentError, DocumentMissingError, read_bytes
+from page4d.output.arrays import to_bytes, to_numpy
 
 DEEPEST_LEVEL = 65535
 HEADROOM = 4.0

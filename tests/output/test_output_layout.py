@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import OutputError, UsageError
-from page4d.export.layout import SAFE_NAME, OutputLayout, safe_names
+from page4d.output.layout import SAFE_NAME, OutputLayout, safe_names
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=100)
 HOSTILE = st.sampled_from(["", ".", "..", "../../x", "/etc/passwd", "a/b", "-rf", "a\nb", "a\0b", "con", "é" * 90])

@@ -11,7 +11,7 @@ from PIL import Image
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
-from page4d.export.output import Output
+from page4d.output.reader import Output
 from page4d.plotting.canvas import (
     blank,
     color_bar,

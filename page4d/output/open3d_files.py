@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import InputError
-from page4d.export.open3d_geometry import Mesh, open3d_cloud, open3d_mesh
-from page4d.export.open3d_runtime import open3d_or_none, quiet
-from page4d.export.ply import PointCloud, read_ply_header, write_ply
 from page4d.io.atomic import WrittenFile, atomic_path, describe_file, has_room_for, output_error, write_bytes_atomic
 from page4d.io.json_model import format_json
+from page4d.output.open3d_geometry import Mesh, open3d_cloud, open3d_mesh
+from page4d.output.open3d_runtime import open3d_or_none, quiet
+from page4d.output.ply import PointCloud, read_ply_header, write_ply
 
 _HEADER_BYTES = 1024
 _CAMERA_BYTES = 1024

@@ -13,8 +13,8 @@ from PIL import Image
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, OutputError
-from page4d.export.arrays import to_bytes, to_numpy
-from page4d.export.maps import (
+from page4d.output.arrays import to_bytes, to_numpy
+from page4d.output.maps import (
     choose_depth_scale,
     quantize_confidence,
     quantize_depth,

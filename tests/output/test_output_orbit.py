@@ -3,17 +3,17 @@
 import av
 import numpy as np
 import pytest
-from export_scene import export, made_capture
 from hypothesis import given
 from hypothesis import strategies as st
+from output_scene import export, made_capture
 
-from page4d.export.output import Output, open_output
-from page4d.export.ply import PointCloud
-from page4d.export.preview import orbit
-from page4d.export.preview.orbit import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
+from page4d.output.ply import PointCloud
+from page4d.output.preview import orbit
+from page4d.output.preview.orbit import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
+from page4d.output.reader import Output, open_output
 from page4d.plotting.colors import BACKGROUND
 from page4d.settings import PointOptions
-from tests.export.clouds import made_cloud
+from tests.output.clouds import made_cloud
 
 SCALARS = ("confidence", "view", "dynamic")
 

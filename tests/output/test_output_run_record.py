@@ -8,9 +8,10 @@ from pydantic import ValidationError
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
-from page4d.export.diagnostics import ChunkRecord, SeamRecord, TransformRecord
-from page4d.export.layout import OutputLayout
-from page4d.export.run_record import (
+from page4d.geometry.pixels import fit_views
+from page4d.output.diagnostics import ChunkRecord, SeamRecord, TransformRecord
+from page4d.output.layout import OutputLayout
+from page4d.output.run_record import (
     UNTRAINED_NOTICE,
     CountsRecord,
     NetworkRecord,
@@ -20,7 +21,6 @@ from page4d.export.run_record import (
     view_record,
     write_run,
 )
-from page4d.geometry.pixels import fit_views
 from page4d.scene.records import Clock
 
 GOLDEN = Path(__file__).parent / "golden" / "run.json"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.export.open3d_runtime import require_open3d
-from page4d.export.ply import PointCloud
+from page4d.output.open3d_runtime import require_open3d
+from page4d.output.ply import PointCloud
 
 OUTLIER_NEIGHBOURS = 20
 OUTLIER_DEVIATIONS = 2.0

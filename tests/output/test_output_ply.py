@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import InputError, Page4DError, ShapeError
-from page4d.export.open3d_geometry import open3d_cloud
-from page4d.export.ply import (
+from page4d.output.open3d_geometry import open3d_cloud
+from page4d.output.ply import (
     PROPERTIES,
     PointCloud,
     encode_ply,
@@ -19,7 +19,7 @@ from page4d.export.ply import (
     read_ply_header,
     write_ply,
 )
-from tests.export.clouds import made_cloud, same
+from tests.output.clouds import made_cloud, same
 
 
 def test_the_bytes_follow_the_documented_layout() -> None:

@@ -6,18 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from export_scene import made_capture
 from hypothesis import given
 from hypothesis import strategies as st
+from output_scene import made_capture
 from torch import Tensor
 
 from page4d.choices import PointSource
 from page4d.errors import ShapeError, UsageError
-from page4d.export.open3d_geometry import OUTLIER_NEIGHBOURS, estimate_normals, remove_outliers
-from page4d.export.ply import PointCloud
-from page4d.export.points import merged_cloud, random_subset, surface_mask, voxel_subset
 from page4d.geometry.camera import camera_rays, project, unproject
 from page4d.geometry.rigid import transform_points
+from page4d.output.open3d_geometry import OUTLIER_NEIGHBOURS, estimate_normals, remove_outliers
+from page4d.output.ply import PointCloud
+from page4d.output.points import merged_cloud, random_subset, surface_mask, voxel_subset
 from page4d.settings import PointOptions
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from page4d.errors import CapabilityError
-from page4d.export.open3d_geometry import open3d_cloud
-from page4d.export.open3d_runtime import (
+from page4d.installation import pip_install
+from page4d.output.open3d_geometry import open3d_cloud
+from page4d.output.open3d_runtime import (
     SYSTEM_PACKAGES,
     load_open3d,
     open3d_or_none,
     preload_open3d,
     require_open3d,
 )
-from page4d.export.ply import PointCloud
-from page4d.installation import pip_install
+from page4d.output.ply import PointCloud
 
 
 @pytest.fixture(autouse=True)
