@@ -207,3 +207,45 @@ class FullAttention(StrEnum):
     """For captures of a single view."""
 
     ALWAYS = "always"
+
+
+class PointLayer(StrEnum):
+    """Points of a cloud that are exported or shown."""
+
+    ALL = "all"
+    STATIC = "static"
+    MOVING = "moving"
+
+
+class ImageFormat(StrEnum):
+    """File format of exported pictures."""
+
+    PNG = "png"
+    JPG = "jpg"
+
+
+class Pinhole(StrEnum):
+    """Intrinsics of exported pictures, which are warped to them exactly."""
+
+    KEEP = "keep"
+    """Those of the run."""
+
+    CENTERED = "centered"
+    """The principal point is the middle of the picture, which is cropped for it."""
+
+    COMMON = "common"
+    """One focal length, for both axes, and one size for all views, with the principal point in the middle."""
+
+
+class UpAxis(StrEnum):
+    """Axis of the run's world that points up."""
+
+    AUTO = "auto"
+    """-y in the world of the first camera; in a calibrated world the mean of the cameras' upward axes."""
+
+    X = "x"
+    Y = "y"
+    Z = "z"
+    MINUS_X = "-x"
+    MINUS_Y = "-y"
+    MINUS_Z = "-z"

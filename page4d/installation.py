@@ -2,9 +2,34 @@
 
 import shlex
 import sys
+from importlib import import_module
 
-EXTRAS = {"ray": ("ray>=2.52,<3",), "train": ("tensorboard>=2.14",)}
+from page4d.errors import CapabilityError
+
+EXTRAS = {
+    "exr": ("OpenEXR>=3.3,<4",),
+    "ray": ("ray>=2.52,<3",),
+    "train": ("tensorboard>=2.14",),
+    "usd": ("usd-core>=25.5,<27",),
+    "viewer": ("viser>=1.0.16,<2",),
+}
 """Packages of each optional part, as in pyproject.toml."""
+
+_IMPORTED = {"exr": "OpenEXR", "usd": "pxr", "viewer": "viser"}
+"""Module that an extra provides."""
+
+
+def require_extra(extra: str, what: str) -> None:
+    """Check that the packages of an extra can be imported; `what` needs them.
+
+    Raises:
+        CapabilityError: with the command that installs them.
+    """
+    try:
+        import_module(_IMPORTED[extra])
+    except (ImportError, OSError) as error:
+        package = EXTRAS[extra][0].split(">")[0]
+        raise CapabilityError(f"{what} needs {package}, which cannot be imported", install_command(extra)) from error
 
 
 def install_command(extra: str) -> str:

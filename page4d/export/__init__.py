@@ -1,0 +1,1 @@
+"""Export of an output folder to the formats of other tools."""

@@ -1,0 +1,195 @@
+"""Exact change of the intrinsics of pictures: at a fixed pose it is a homography of the image."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.choices import Pinhole
+from page4d.errors import UsageError
+from page4d.scene.resample import resize
+
+Size = tuple[int, int]
+
+_SHRINKS_BELOW = 0.75
+"""Pictures that get smaller than this factor are first resized by area averaging, so that they do not alias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureGeometry:
+    """Geometry of a view's pictures: `size` (height, width) and `intrinsics` [T, 3, 3] before and after.
+
+    `cropped` is the share of the original picture that is cut off, `empty` the share of the exported picture without
+    data, both of the worst instant.
+    """
+
+    source_size: Size
+    source_intrinsics: NDArray[np.float64]
+    size: Size
+    intrinsics: NDArray[np.float64]
+    cropped: float = 0.0
+    empty: float = 0.0
+
+    def picture(self, pixels: NDArray[Any], place: int) -> NDArray[Any]:
+        """Warp an original RGB picture [H, W, 3] of an instant, given by its place in T."""
+        return self._warped(pixels, place, nearest=False)
+
+    def mapped(self, values: NDArray[Any], place: int) -> NDArray[Any]:
+        """Warp a map [h, w] of the run, of any resolution, to the same resolution relative to the exported picture.
+
+        Values are taken from the nearest pixel; 0 where there is none.
+        """
+        return self._warped(values, place, nearest=True)
+
+    def map_size(self, shape: Sequence[int]) -> Size:
+        """Return the (height, width) of an exported map whose original has a shape."""
+        rows = round(shape[0] * self.size[0] / self.source_size[0])
+        columns = round(shape[1] * self.size[1] / self.source_size[1])
+        return max(rows, 1), max(columns, 1)
+
+    def _warped(self, values: NDArray[Any], place: int, *, nearest: bool) -> NDArray[Any]:
+        source, target = self.source_intrinsics[place], self.intrinsics[place]
+        given: Size = (values.shape[0], values.shape[1])
+        wanted = self.map_size(given) if nearest else self.size
+        source = scaled(source, self.source_size, given)
+        target = scaled(target, self.size, wanted)
+        if not nearest:
+            factor = max(target[0, 0] / source[0, 0], target[1, 1] / source[1, 1])
+            resized = scaled(source, given, wanted)
+            if np.allclose(resized, target, rtol=1e-12, atol=1e-9):
+                return resize(values, wanted)
+            if factor < _SHRINKS_BELOW:
+                smaller = (max(round(given[0] * factor), 1), max(round(given[1] * factor), 1))
+                values, source = resize(values, smaller), scaled(source, given, smaller)
+        elif given == wanted and np.allclose(source, target, rtol=1e-12, atol=1e-9):
+            return values
+        method = cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR
+        flags = method | cv2.WARP_INVERSE_MAP
+        return cv2.warpPerspective(values, _opencv_homography(target, source), wanted[::-1], flags=flags)
+
+
+def _opencv_homography(from_: NDArray[np.float64], to: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Map pixels of one pinhole image to another at the same pose, for OpenCV's integer pixel centres.
+
+    Source: Hartley & Zisserman (2004), section 8.4.2.
+    """
+    shift = np.array([[1.0, 0.0, 0.5], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]])
+    homography: NDArray[np.float64] = np.linalg.inv(shift) @ to @ np.linalg.inv(from_) @ shift
+    return homography
+
+
+def scaled(intrinsics: NDArray[np.float64], size: Size, new_size: Size) -> NDArray[np.float64]:
+    """Return intrinsics [..., 3, 3] of an image resized from one (height, width) to another."""
+    if size == new_size:
+        return intrinsics
+    factors = np.diag([new_size[1] / size[1], new_size[0] / size[0], 1.0])
+    return factors @ intrinsics
+
+
+def plan_pictures(
+    sizes: Sequence[Size],
+    intrinsics: NDArray[np.float64],
+    pinhole: Pinhole,
+    *,
+    long_side: int | None = None,
+    exact_size: Size | None = None,
+    focal: float | None = None,
+) -> tuple[PictureGeometry, ...]:
+    """Choose size and intrinsics of every view's exported pictures.
+
+    `sizes` are the original (height, width) of V views, `intrinsics` [T, V, 3, 3]. `common` takes the size of most
+    views (or `exact_size`) and the smallest focal length that leaves no empty border in any picture, unless `focal`
+    is given in pixels of the exported pictures.
+
+    Raises:
+        UsageError: if a size has no pixels left.
+    """
+    if pinhole is Pinhole.COMMON:
+        target = exact_size or _resized(
+            max(sizes, key=lambda size: (sizes.count(size), -sizes.index(size))), long_side
+        )
+        chosen = focal or max(_smallest_focal(size, intrinsics[:, view], target) for view, size in enumerate(sizes))
+        matrix = np.array([[chosen, 0.0, target[1] / 2], [0.0, chosen, target[0] / 2], [0.0, 0.0, 1.0]])
+        goals = [(target, np.broadcast_to(matrix, (len(intrinsics), 3, 3))) for _ in sizes]
+    elif pinhole is Pinhole.CENTERED:
+        goals = [_centered(size, intrinsics[:, view], long_side) for view, size in enumerate(sizes)]
+    else:
+        goals = []
+        for view, size in enumerate(sizes):
+            target = _resized(size, long_side)
+            goals.append((target, scaled(intrinsics[:, view], size, target)))
+    return tuple(
+        _with_shares(
+            PictureGeometry(
+                source_size=size, source_intrinsics=intrinsics[:, view], size=goal[0], intrinsics=np.array(goal[1])
+            )
+        )
+        for view, (size, goal) in enumerate(zip(sizes, goals, strict=True))
+    )
+
+
+def _resized(size: Size, long_side: int | None) -> Size:
+    if long_side is None:
+        return size
+    factor = long_side / max(size)
+    result = (round(size[0] * factor), round(size[1] * factor))
+    if min(result) < 1:
+        raise UsageError(
+            f"a picture of {size[1]}x{size[0]} px has no pixels left at --image-size {long_side}", "enlarge it"
+        )
+    return result
+
+
+def _extents(size: Size, intrinsics: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the tangents [T, 4] of the angles from the optical axis to the left, right, top and bottom borders."""
+    fx, fy, cx, cy = (intrinsics[:, row, column] for row, column in ((0, 0), (1, 1), (0, 2), (1, 2)))
+    return np.stack([cx / fx, (size[1] - cx) / fx, cy / fy, (size[0] - cy) / fy], axis=1)
+
+
+def _smallest_focal(size: Size, intrinsics: NDArray[np.float64], target: Size) -> float:
+    """Return the smallest focal length at which a centred picture of size `target` has no empty border."""
+    extents = _extents(size, intrinsics)
+    across, down = float(extents[:, :2].min()), float(extents[:, 2:].min())
+    if min(across, down) <= 0:
+        raise UsageError("the optical axis of a view lies outside its picture", "use --pinhole keep, or leave it out")
+    return max(target[1] / 2 / across, target[0] / 2 / down)
+
+
+def _centered(size: Size, intrinsics: NDArray[np.float64], long_side: int | None) -> tuple[Size, NDArray[np.float64]]:
+    """Crop a picture symmetrically around the principal point, which becomes its middle; focal lengths are kept."""
+    height, width = size
+    across = float(np.minimum(intrinsics[:, 0, 2], width - intrinsics[:, 0, 2]).min())
+    down = float(np.minimum(intrinsics[:, 1, 2], height - intrinsics[:, 1, 2]).min())
+    kept = (math.floor(2 * down + 1e-6), math.floor(2 * across + 1e-6))
+    if min(kept) < 1:
+        raise UsageError("the optical axis of a view lies outside its picture", "use --pinhole keep, or leave it out")
+    matrices = intrinsics.copy()
+    matrices[:, 0, 2], matrices[:, 1, 2] = kept[1] / 2, kept[0] / 2
+    target = _resized(kept, long_side)
+    return target, scaled(matrices, kept, target)
+
+
+def _with_shares(geometry: PictureGeometry) -> PictureGeometry:
+    """Measure the shares that are cropped and empty: both pictures are rectangles on the plane z = 1."""
+    before = _extents(geometry.source_size, geometry.source_intrinsics)
+    after = _extents(geometry.size, geometry.intrinsics)
+    common = np.minimum(before, after)
+    shared = (common[:, 0] + common[:, 1]).clip(min=0) * (common[:, 2] + common[:, 3]).clip(min=0)
+
+    def area(extents: NDArray[np.float64]) -> NDArray[np.float64]:
+        product: NDArray[np.float64] = (extents[:, 0] + extents[:, 1]) * (extents[:, 2] + extents[:, 3])
+        return product
+
+    cropped, empty = 1 - (shared / area(before)).min(), 1 - (shared / area(after)).min()
+    return PictureGeometry(
+        source_size=geometry.source_size,
+        source_intrinsics=geometry.source_intrinsics,
+        size=geometry.size,
+        intrinsics=geometry.intrinsics,
+        cropped=max(float(cropped), 0.0) if cropped > 1e-9 else 0.0,
+        empty=max(float(empty), 0.0) if empty > 1e-9 else 0.0,
+    )

@@ -1,0 +1,186 @@
+"""The plan of an export: its options checked against the format and the run, and everything that a writer reads."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.errors import InputError, UsageError, counted, listed
+from page4d.export.formats import FORMATS, Format, PictureUse
+from page4d.export.job import ExportJob, ExportView
+from page4d.export.pinhole import plan_pictures
+from page4d.export.points import CloudReader, PointFilter
+from page4d.export.settings import ExportSettings
+from page4d.export.world import choose_up, export_world
+from page4d.output.pictures import Pictures
+from page4d.output.reader import Output
+
+_POINT_OPTIONS = frozenset({"max_points", "voxel", "min_confidence", "only", "seed"})
+_OPTION_NAMES = {"images": "no-images"}
+_NEAREST_PERCENTILE = 0.1
+
+
+def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
+    """Refuse an option that differs from its default and that none of the chosen formats takes.
+
+    Raises:
+        UsageError: naming the option and the formats that take it.
+    """
+    defaults = ExportSettings()
+    limited = frozenset[str]().union(*(options_of(format) for format in FORMATS.values()))
+    taken = frozenset[str]().union(*(options_of(format) for format in chosen))
+    for name in sorted(limited - taken):
+        if getattr(settings, name) != getattr(defaults, name):
+            option = _OPTION_NAMES.get(name, name.replace("_", "-"))
+            takers = [format.name for format in FORMATS.values() if name in options_of(format)]
+            names = listed([format.name for format in chosen])
+            raise UsageError(
+                f"{names} takes no --{option}", f"leave it out; these formats take it: {listed(takers, 20)}"
+            )
+
+
+def options_of(format: Format) -> frozenset[str]:
+    """Return the fields of `ExportSettings` that a format takes and others may not."""
+    options = format.options
+    if format.point_bytes:
+        options |= _POINT_OPTIONS
+    if format.pictures is not PictureUse.NONE:
+        options |= {"scene"}
+    return options
+
+
+def plan_job(output: Output, format: Format, settings: ExportSettings, pictures: Pictures | None) -> ExportJob:
+    """Choose views, instants, world, cameras and pictures of an export.
+
+    Raises:
+        UsageError: if there are no such views or instants, or the filters leave no points.
+        InputError: if the run does not suit the format.
+    """
+    views = _views(output, settings)
+    instants = _instants(output, settings)
+    indices = [view.index for view in views]
+    poses = output.cameras.world_to_camera.numpy()[np.ix_(instants, indices)]
+    intrinsics = output.cameras.intrinsics.numpy()[np.ix_(instants, indices)]
+    _check_limits(format, views, instants, output, poses, intrinsics)
+    geometry = plan_pictures(
+        [output.cameras.image_sizes[index] for index in indices],
+        intrinsics,
+        settings.pinhole or format.pinhole,
+        long_side=settings.image_size,
+        exact_size=format.image_size,
+        focal=settings.pinhole_focal,
+    )
+    all_poses = output.cameras.world_to_camera.numpy()
+    up, up_found = choose_up(settings.up, all_poses, is_calibrated=_is_calibrated(output))
+    clouds = None
+    if format.point_bytes:
+        selection = PointFilter(
+            views=tuple(indices),
+            min_confidence=settings.min_confidence,
+            only=settings.only,
+            voxel=settings.voxel,
+        )
+        clouds = CloudReader(output, instants, selection, cuts_outliers=format.cuts_outliers, seed=settings.seed)
+    scale = settings.scale or _automatic_scale(format, clouds, poses)
+    world = export_world(up, format.up, scale)
+    return ExportJob(
+        output=output,
+        settings=settings,
+        format=format,
+        views=views,
+        instants=instants,
+        seconds=output.cameras.times.numpy()[list(instants)],
+        world=world,
+        up_found=up_found,
+        world_to_camera=world.world_to_camera(poses),
+        geometry=geometry,
+        clouds=clouds,
+        pictures=None if format.pictures is PictureUse.NONE else pictures,
+        image_format=settings.image_format or format.image_format,
+        max_points=format.max_points if settings.max_points is None else settings.max_points,
+    )
+
+
+def _is_calibrated(output: Output) -> bool:
+    return output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
+
+
+def _views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
+    names = output.view_names
+    for option, given in (("--views", settings.views or ()), ("--hold-out", settings.hold_out)):
+        if unknown := [name for name in given if name not in names]:
+            raise UsageError(f"{option}: no view is called '{unknown[0]}'", f"the views are {listed(names)}")
+    chosen = [name for name in names if settings.views is None or name in settings.views]
+    if missing := [name for name in settings.hold_out if name not in chosen]:
+        raise UsageError(f"--hold-out {missing[0]} is not among the exported views", "add it to --views")
+    if len(settings.hold_out) and len(chosen) == len(set(settings.hold_out)):
+        raise UsageError("--hold-out leaves no view for training", "hold out fewer views")
+    return tuple(
+        ExportView(
+            name=name,
+            label=output.layout.file_name(name),
+            index=names.index(name),
+            held_out=name in settings.hold_out,
+        )
+        for name in chosen
+    )
+
+
+def _instants(output: Output, settings: ExportSettings) -> tuple[int, ...]:
+    start, stop, step = settings.instants
+    number = output.num_times
+    for value in (start, stop):
+        if value is not None and not -number <= value <= number:
+            raise UsageError(f"--instants: no instant {value}", f"the run has instants 0 to {number - 1}")
+    chosen = tuple(range(number)[start:stop:step])
+    if not chosen:
+        raise UsageError("--instants leaves no instant", f"the run has instants 0 to {number - 1}")
+    return chosen
+
+
+def _check_limits(
+    format: Format,
+    views: Sequence[ExportView],
+    instants: Sequence[int],
+    output: Output,
+    poses: NDArray[np.float64],
+    intrinsics: NDArray[np.float64],
+) -> None:
+    """Refuse a run that readers of the format cannot represent."""
+    moves = not ((poses == poses[:1]).all() and (intrinsics == intrinsics[:1]).all())
+    if format.static_rig and moves:
+        others = [
+            other.name
+            for other in FORMATS.values()
+            if other.pictures is PictureUse.NEEDED and not other.static_rig and other is not format
+        ]
+        raise InputError(
+            f"{format.name} has one camera per view, and the cameras of this run move", f"use {listed(others, 4)}"
+        )
+    number = len(instants)
+    if number < format.min_instants:
+        found = f"{format.name} needs at least {counted(format.min_instants, 'instant')}; this export has {number}"
+        raise InputError(found, "export more instants" if output.num_times > number else "use colmap or nerfstudio")
+    if format.max_instants is not None and number > format.max_instants:
+        raise InputError(
+            f"{format.name} takes at most {format.max_instants} instants; this export has {number}",
+            f"choose some, such as --instants 0:{format.max_instants}",
+        )
+    if format.max_views is not None and len(views) > format.max_views:
+        raise InputError(
+            f"{format.name} takes at most {format.max_views} views; this export has {len(views)}",
+            "choose some with --views",
+        )
+
+
+def _automatic_scale(format: Format, clouds: CloudReader | None, poses: NDArray[np.float64]) -> float:
+    """Return 1, or the scale at which no point of the first instant is nearer to a camera than the format permits."""
+    if not format.nearest or clouds is None:
+        return 1.0
+    xyz = clouds.read(0).xyz.astype(np.float64)
+    nearest = np.inf
+    for pose in poses[0]:
+        depth = xyz @ pose[2, :3] + pose[2, 3]
+        ahead = depth[depth > 0]
+        nearest = min(nearest, float(np.percentile(ahead, _NEAREST_PERCENTILE)) if len(ahead) else np.inf)
+    return float(f"{format.nearest / nearest:.3g}") if 0 < nearest < format.nearest else 1.0

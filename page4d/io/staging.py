@@ -1,0 +1,97 @@
+"""Folders that appear complete or not at all: written under a temporary name, synced, and renamed."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from page4d.errors import UsageError
+from page4d.io.atomic import check_folder, output_error, part_name
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file of a staged folder, with its missing folders; the staged folder makes it atomic.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise output_error(error, path) from error
+
+
+def is_occupied(folder: Path) -> bool:
+    """Return whether a folder exists and holds anything."""
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def check_replaceable(folder: Path, record_name: str, *, overwrite: bool) -> None:
+    """Refuse a folder that cannot be written, or holds what would be lost.
+
+    Only a folder with a record of this name, which a former export wrote, is replaced.
+
+    Raises:
+        UsageError: if it is not empty, and `overwrite` is not given or the files are not of an export.
+        OutputError: if it cannot be created or written.
+    """
+    check_folder(folder)
+    if not is_occupied(folder):
+        return
+    if not overwrite:
+        raise UsageError(f"'{folder}' is not empty", "use --overwrite or another folder")
+    if not (folder / record_name).is_file():
+        raise UsageError(f"'{folder}' holds files that page4d did not write", "use another folder, or move them")
+
+
+@contextmanager
+def staged_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder next to `target`; it replaces `target` when the body ends, and goes if the body fails.
+
+    Raises:
+        OutputError: if it cannot be created or moved.
+    """
+    staged = part_name(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staged.mkdir()
+    except OSError as error:
+        raise output_error(error, target) from error
+    try:
+        yield staged
+        _sync(staged)
+        _move(staged, target)
+    except OSError as error:
+        raise output_error(error, target) from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Flush all files of a folder to the disk."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            handle = os.open(Path(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+def _move(staged: Path, target: Path) -> None:
+    """Put a folder in the place of an older one, which is deleted only afterwards."""
+    old = None
+    if target.exists():
+        old = part_name(target)
+        target.rename(old)
+    try:
+        staged.rename(target)
+    except OSError:
+        if old is not None:
+            with suppress(OSError):
+                old.rename(target)
+        raise
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
