@@ -1,0 +1,1 @@
+"""Folders that trainers of 4D Gaussians read."""
