@@ -31,9 +31,9 @@ FLOORS = {
     "page4d.geometry": 2,
     "page4d.plotting": 2,
     "page4d.io": 1,
+    "page4d.installation": 1,
     "page4d.conventions": 0,
     "page4d.errors": 0,
-    "page4d.installation": 0,
     "page4d.choices": 0,
     "page4d.signals": 0,
 }

@@ -194,39 +194,28 @@ class CloudReader:
 
 
 class _Grid:
-    """Occupied voxels of a box."""
+    """Voxels of a box that are occupied, or have an occupied neighbour; points outside count for its border."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._origin = bounds.lower
         self._size = max(bounds.diagonal, 1e-12) / _VOXELS
-        self._occupied: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        shape = np.ceil((bounds.upper - bounds.lower) / self._size).astype(np.int64) + 1
+        self._last = shape - 1
+        self._near = np.zeros(tuple(shape + 2), dtype=bool)  # a border of one voxel for the neighbours
 
     def add(self, xyz: NDArray[np.float32]) -> None:
-        """Mark the voxels of points [N, 3] as occupied."""
-        self._occupied = np.union1d(self._occupied, _keys(self._cells(xyz)))
+        """Mark the voxels of points [N, 3] and their neighbours."""
+        cells = self._cells(xyz)
+        for offset in _NEIGHBOURS:
+            self._near[tuple((cells + offset + 1).T)] = True
 
     def is_empty_around(self, xyz: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return for points [N, 3] whether their voxel and all its neighbours are empty."""
-        cells, inverse = np.unique(self._cells(xyz), axis=0, return_inverse=True)
-        empty = np.ones(len(cells), dtype=bool)
-        for offset in _NEIGHBOURS:
-            empty &= ~np.isin(_keys(cells + offset), self._occupied)
-        result: NDArray[np.bool_] = empty[inverse.reshape(-1)]
-        return result
+        return np.asarray(~self._near[tuple((self._cells(xyz) + 1).T)])
 
     def _cells(self, xyz: NDArray[np.float32]) -> NDArray[np.int64]:
-        cells: NDArray[np.int64] = np.floor((xyz.astype(np.float64) - self._origin) / self._size).astype(np.int64)
-        return cells.clip(-_KEY_LIMIT, _KEY_LIMIT - 1)
-
-
-_KEY_LIMIT = 1 << 20
-
-
-def _keys(cells: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return one number per voxel [N, 3]."""
-    shifted = cells + _KEY_LIMIT
-    keys: NDArray[np.int64] = (shifted[:, 0] << 42) | (shifted[:, 1] << 21) | shifted[:, 2]
-    return keys
+        cells: NDArray[np.float64] = np.floor((xyz.astype(np.float64) - self._origin) / self._size)
+        return cells.clip(0, self._last).astype(np.int64)
 
 
 def stratified_subset(view: NDArray[np.uint8], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -234,10 +223,14 @@ def stratified_subset(view: NDArray[np.uint8], number: int, rng: np.random.Gener
     if number >= len(view):
         return np.arange(len(view))
     views, counts = np.unique(view, return_counts=True)
-    exact = counts * (number / len(view)) if len(view) else np.zeros(0)
-    quotas = np.floor(exact).astype(np.int64)
-    missing = number - int(quotas.sum())
-    quotas[np.argsort(-(exact - quotas), kind="stable")[:missing]] += 1
+    least = 1 if number >= len(views) else 0
+    exact = counts * (number / len(view))
+    quotas = np.maximum(np.floor(exact).astype(np.int64), least)
+    while missing := number - int(quotas.sum()):
+        step = 1 if missing > 0 else -1
+        changeable = np.flatnonzero((step > 0) | (quotas > least))
+        order = np.argsort(step * (quotas - exact)[changeable], kind="stable")
+        quotas[changeable[order[: abs(missing)]]] += step
     drawn = [
         rng.choice(np.flatnonzero(view == value), size=int(quota), replace=False)
         for value, quota in zip(views, quotas, strict=True)

@@ -1,0 +1,120 @@
+"""Selection of points: filters, bounds, static points once, budgets."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from page4d.choices import PointLayer
+from page4d.errors import UsageError
+from page4d.export.points import CloudReader, PointFilter, stratified_subset
+from page4d.output.ply import PointCloud
+
+STATIC, MOVING = 3000, 200
+
+
+@dataclass
+class FakeRun:
+    """Clouds of a static wall that is measured again at every instant with noise, and a moving ball."""
+
+    num_times: int = 6
+    noise: float = 0.0005
+    far: int = 0
+
+    def points(self, index: int) -> PointCloud:
+        rng = np.random.default_rng(index)
+        wall = np.random.default_rng(99).uniform([-1, -1, 2], [1, 1, 2], (STATIC, 3))
+        ball = [0.1 * index, 0, 1] + 0.1 * np.random.default_rng(7).normal(size=(MOVING, 3))
+        far = rng.uniform(900, 1000, (self.far, 3))
+        xyz = np.concatenate([wall + self.noise * rng.normal(size=wall.shape), ball, far]).astype(np.float32)
+        number = len(xyz)
+        return PointCloud(
+            xyz=xyz,
+            rgb=rng.integers(0, 256, (number, 3)).astype(np.uint8),
+            confidence=np.linspace(0.1, 0.9, number, dtype=np.float32),
+            view=(np.arange(number) % 10 == 0).astype(np.uint8),
+            dynamic=np.repeat([0, 1, 0], [STATIC, MOVING, self.far]).astype(np.uint8),
+        )
+
+
+def reader(run: FakeRun, *, cuts: bool = False, seed: int = 0, **selection: object) -> CloudReader:
+    selected = PointFilter(**{"views": (0, 1), **selection})  # type: ignore[arg-type]
+    return CloudReader(run, range(run.num_times), selected, cuts_outliers=cuts, seed=seed)  # type: ignore[arg-type]
+
+
+def test_static_points_are_written_once_and_moving_ones_at_every_instant() -> None:
+    run = FakeRun()
+    points = reader(run).model(0)
+    moving = points.cloud.dynamic != 0
+    assert np.bincount(points.place[moving]).tolist() == [MOVING] * run.num_times
+    static = points.place[~moving]
+    assert (static == run.num_times // 2).sum() == STATIC
+    assert len(static) < 1.05 * STATIC
+
+
+def test_static_points_that_only_another_instant_shows_are_added() -> None:
+    class Growing(FakeRun):
+        def points(self, index: int) -> PointCloud:
+            cloud = super().points(index)
+            visible = cloud.xyz[:, 0] < (0.5 if index < 5 else 2.0)  # the last instant shows more of the wall
+            return cloud[visible]
+
+    points = reader(Growing()).model(0)
+    static = points.cloud.dynamic == 0
+    added = points.cloud.xyz[static & (points.place == 5)]
+    assert len(added) > 600
+    assert added[:, 0].min() > 0.45
+
+
+def test_a_budget_draws_from_every_view_and_instant_in_proportion() -> None:
+    points = reader(FakeRun()).model(1000)
+    assert 980 <= points.cloud.num_points <= 1000
+    assert (points.cloud.view == 1).mean() == pytest.approx(0.1, abs=0.01)
+    assert (points.cloud.dynamic != 0).mean() == pytest.approx(6 * MOVING / (STATIC + 6 * MOVING), abs=0.02)
+    sample = reader(FakeRun()).sampled(2, 500)
+    assert sample.num_points == 500
+    assert (sample.view == 1).sum() == 50
+
+
+def test_a_small_view_does_not_vanish() -> None:
+    view = np.repeat([0, 1, 2, 3], [9900, 10, 10, 80]).astype(np.uint8)
+    for number in (4, 7, 100, 5000, 9999):
+        chosen = stratified_subset(view, number, np.random.default_rng(0))
+        assert len(chosen) == number
+        assert (np.diff(chosen) > 0).all()
+        assert set(view[chosen]) == {0, 1, 2, 3}
+    assert len(stratified_subset(view, 2, np.random.default_rng(0))) == 2
+
+
+def test_the_seed_decides_which_points_are_drawn() -> None:
+    first, again, other = (reader(FakeRun(), seed=seed).sampled(1, 100).xyz for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_points_far_outside_the_scene_are_cut_and_counted_where_the_format_needs_it() -> None:
+    run = FakeRun(far=2)
+    cutting = reader(run, cuts=True)
+    assert STATIC + MOVING - 5 < cutting.read(0).num_points <= STATIC + MOVING
+    assert cutting.read(0).xyz.max() < 10
+    at_one = cutting.num_cut
+    assert at_one == STATIC + MOVING + 2 - cutting.read(0).num_points
+    cutting.read(1)
+    assert cutting.num_cut >= at_one + 2
+    assert reader(run).read(0).num_points == STATIC + MOVING + 2
+
+
+def test_filters_select_views_confidence_and_motion() -> None:
+    run = FakeRun()
+    assert reader(run, only=PointLayer.MOVING).read(0).num_points == MOVING
+    assert reader(run, only=PointLayer.STATIC).read(0).num_points == STATIC
+    assert set(reader(run, views=(1,)).read(0).view) == {1}
+    assert reader(run, min_confidence=0.5).read(0).confidence.min() >= 0.5
+    assert reader(run, voxel=0.5).read(0).num_points < 100
+
+
+def test_filters_that_leave_no_point_name_the_highest_confidence() -> None:
+    with pytest.raises(UsageError, match=r"--min-confidence 0.95 \(highest: 0.90\)"):
+        reader(FakeRun(), min_confidence=0.95)
+    with pytest.raises(UsageError, match="no points"):
+        reader(FakeRun(), views=(3,))

@@ -1,0 +1,63 @@
+"""Folders that appear complete or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from page4d.errors import OutputError, UsageError
+from page4d.io.staging import check_replaceable, staged_folder, write_file
+
+
+def test_a_folder_appears_when_the_body_ends(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "out"
+    with staged_folder(target) as staged:
+        write_file(staged / "deep" / "file", b"1")
+        assert not target.exists()
+    assert (target / "deep" / "file").read_bytes() == b"1"
+    assert [path.name for path in target.parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, ValueError])
+def test_a_failure_leaves_the_older_folder_and_nothing_else(tmp_path: Path, failure: type[BaseException]) -> None:
+    target = tmp_path / "out"
+    write_file(target / "old", b"1")
+
+    def fail() -> None:
+        with staged_folder(target) as staged:
+            write_file(staged / "new", b"2")
+            raise failure
+
+    with pytest.raises(failure):
+        fail()
+    assert [path.name for path in target.iterdir()] == ["old"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_older_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    write_file(target / "old", b"1")
+    with staged_folder(target) as staged:
+        write_file(staged / "new", b"2")
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_file_system_error_names_the_target(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(OutputError, match="cannot write"),
+        staged_folder(tmp_path / "file" / "out"),
+    ):
+        pass
+
+
+def test_only_a_former_export_is_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    check_replaceable(target, "export.json", overwrite=False)
+    write_file(target / "file", b"")
+    with pytest.raises(UsageError, match="not empty"):
+        check_replaceable(target, "export.json", overwrite=False)
+    with pytest.raises(UsageError, match="did not write"):
+        check_replaceable(target, "export.json", overwrite=True)
+    write_file(target / "export.json", b"{}")
+    check_replaceable(target, "export.json", overwrite=True)
