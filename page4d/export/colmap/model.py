@@ -1,0 +1,303 @@
+"""Records of a COLMAP model, and its files as binary or text.
+
+Poses map world to camera: `qvec` is a unit quaternion (wxyz) and `tvec` a translation, OpenCV axes. Pixels have the
+centre of the top-left one at (0.5, 0.5). All identifiers start at 1.
+
+Source: COLMAP documentation, "Output format" and "Camera models"; rigs
+and frames as COLMAP 3.12 and later write them.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from page4d.geometry.rotation import quaternion_from_matrix
+from page4d.io.staging import write_file
+
+_PINHOLE = 1
+_CAMERA_SENSOR = 0
+_NO_POINT = -1
+
+_POINTS_AT_ONCE = 1 << 18
+
+_POINT = np.dtype(
+    [
+        ("id", "<u8"), ("xyz", "<f8", 3), ("rgb", "u1", 3), ("error", "<f8"), ("track_length", "<u8"),
+        ("image", "<i4"), ("index", "<i4"),
+    ]
+)  # fmt: skip
+"""A record of points3D.bin whose track has one element; a point without a track ends before `image`."""
+
+_TRACK_BYTES = 8
+
+_OBSERVATION = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
+"""A record of points2D in images.bin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """A pinhole camera: size, focal lengths and principal point in px."""
+
+    id: int
+    width: int
+    height: int
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+
+    @staticmethod
+    def of(id: int, size: tuple[int, int], intrinsics: NDArray[np.float64]) -> "Camera":  # noqa: A002
+        """Make a camera of pictures of a (height, width) from its matrix [3, 3]."""
+        (fx, _, cx), (_, fy, cy), _ = intrinsics.tolist()
+        return Camera(id=id, width=size[1], height=size[0], fx=fx, fy=fy, cx=cx, cy=cy)
+
+    @property
+    def parameters(self) -> tuple[float, float, float, float]:
+        """Parameters in the order of the file."""
+        return self.fx, self.fy, self.cx, self.cy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pose:
+    """A rigid transform: unit quaternion (wxyz) and translation."""
+
+    qvec: tuple[float, ...]
+    tvec: tuple[float, ...]
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The seven numbers in the order of the files."""
+        return (*self.qvec, *self.tvec)
+
+
+def make_poses(matrices: NDArray[np.float64]) -> list[Pose]:
+    """Convert rigid matrices [N, 4, 4]."""
+    rotations = torch.from_numpy(np.ascontiguousarray(matrices[:, :3, :3], dtype=np.float64))
+    quaternions = quaternion_from_matrix(rotations).tolist()
+    return [
+        Pose(qvec=tuple(quaternion), tvec=tuple(translation))
+        for quaternion, translation in zip(quaternions, matrices[:, :3, 3].tolist(), strict=True)
+    ]
+
+
+def _no_pixels() -> NDArray[np.float64]:
+    return np.empty((0, 2))
+
+
+def _no_points() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image: world-to-camera `pose`, its camera, and its name below the folder of images.
+
+    `points2d` [M, 2] are pixels and `point_ids` [M] the points that they show. Text files cannot hold names with
+    spaces.
+    """
+
+    id: int
+    pose: Pose
+    camera_id: int
+    name: str
+    points2d: NDArray[np.float64] = field(default_factory=_no_pixels)
+    point_ids: NDArray[np.int64] = field(default_factory=_no_points)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points3D:
+    """Points [N, 3] with colours [N, 3] and tracks of at most one element; point i of 0 to N - 1 has the id i + 1.
+
+    `track_image` [N] is the id of the image that shows a point (0: no track) and `track_index` [N] the index in its
+    `points2d`; both are None if no point has a track.
+    """
+
+    xyz: NDArray[Any]
+    rgb: NDArray[np.uint8]
+    track_image: NDArray[np.int32] | None = None
+    track_index: NDArray[np.int32] | None = None
+
+    def chunks(self) -> Iterator[NDArray[np.void]]:
+        """Yield the records of points3D.bin in order; the length of a track is 0 or 1."""
+        for start in range(0, len(self.xyz), _POINTS_AT_ONCE):
+            part = slice(start, start + _POINTS_AT_ONCE)
+            records = np.zeros(len(self.xyz[part]), dtype=_POINT)
+            records["id"] = np.arange(start + 1, start + 1 + len(records))
+            records["xyz"], records["rgb"] = self.xyz[part], self.rgb[part]
+            if self.track_image is not None and self.track_index is not None:
+                records["image"], records["index"] = self.track_image[part], self.track_index[part]
+            records["track_length"] = records["image"] != 0
+            yield records
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rig:
+    """Cameras that keep their relative poses; the first is the reference, whose `sensor_from_rig` is the identity."""
+
+    id: int
+    camera_ids: tuple[int, ...]
+    sensor_from_rig: tuple[Pose, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """The images of a rig at one instant, in the order of its cameras, and the pose of the rig."""
+
+    id: int
+    rig: Rig
+    rig_from_world: Pose
+    image_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model. Without rigs and frames, COLMAP makes a rig of every camera and a frame of every image."""
+
+    cameras: Sequence[Camera]
+    images: Sequence[Image]
+    points: Points3D | None = None
+    rigs: Sequence[Rig] = ()
+    frames: Sequence[Frame] = ()
+
+
+def write_model(folder: Path, model: Model, *, text: bool = False) -> None:
+    """Write the files of a model as .bin or .txt: cameras and images, and points3D, rigs and frames if it has any.
+
+    Raises:
+        OutputError: if a file cannot be written.
+    """
+    suffix = ".txt" if text else ".bin"
+    write = _TEXT if text else _BINARY
+    for stem in ("cameras", "images", "points", "rigs", "frames"):
+        records = getattr(model, stem)
+        if stem in ("rigs", "frames") and not records:
+            continue
+        if records is not None:
+            name = "points3D" if stem == "points" else stem
+            write_file(folder / f"{name}{suffix}", b"".join(write[stem](records)))
+
+
+# Binary files
+
+
+def _binary_cameras(cameras: Sequence[Camera]) -> Iterator[bytes]:
+    yield struct.pack("<Q", len(cameras))
+    for camera in cameras:
+        yield struct.pack("<iiQQ4d", camera.id, _PINHOLE, camera.width, camera.height, *camera.parameters)
+
+
+def _binary_images(images: Sequence[Image]) -> Iterator[bytes]:
+    yield struct.pack("<Q", len(images))
+    for image in images:
+        yield struct.pack("<i7di", image.id, *image.pose.numbers, image.camera_id) + image.name.encode() + b"\0"
+        observations = np.empty(len(image.points2d), dtype=_OBSERVATION)
+        observations["xy"], observations["point"] = image.points2d, image.point_ids
+        yield struct.pack("<Q", len(observations)) + observations.tobytes()
+
+
+def _binary_points(points: Points3D) -> Iterator[bytes]:
+    yield struct.pack("<Q", len(points.xyz))
+    for records in points.chunks():
+        octets = records.view(np.uint8).reshape(len(records), _POINT.itemsize)
+        keep = np.ones(octets.shape, dtype=bool)
+        keep[records["track_length"] == 0, -_TRACK_BYTES:] = False
+        yield octets[keep].tobytes()
+
+
+def _binary_rigs(rigs: Sequence[Rig]) -> Iterator[bytes]:
+    yield struct.pack("<Q", len(rigs))
+    for rig in rigs:
+        yield struct.pack("<IIiI", rig.id, len(rig.camera_ids), _CAMERA_SENSOR, rig.camera_ids[0])
+        for camera_id, pose in zip(rig.camera_ids[1:], rig.sensor_from_rig[1:], strict=True):
+            yield struct.pack("<iIB7d", _CAMERA_SENSOR, camera_id, 1, *pose.numbers)
+
+
+def _binary_frames(frames: Sequence[Frame]) -> Iterator[bytes]:
+    yield struct.pack("<Q", len(frames))
+    for frame in frames:
+        yield struct.pack("<II7dI", frame.id, frame.rig.id, *frame.rig_from_world.numbers, len(frame.image_ids))
+        for camera_id, image_id in zip(frame.rig.camera_ids, frame.image_ids, strict=True):
+            yield struct.pack("<iIQ", _CAMERA_SENSOR, camera_id, image_id)
+
+
+# Text files: numbers with as many digits as double precision needs
+
+
+def _line(*words: object) -> bytes:
+    return (" ".join(word if isinstance(word, str) else repr(word) for word in words) + "\n").encode()
+
+
+def _text_cameras(cameras: Sequence[Camera]) -> Iterator[bytes]:
+    yield _line("# CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]")
+    for camera in cameras:
+        yield _line(camera.id, "PINHOLE", camera.width, camera.height, *camera.parameters)
+
+
+def _text_images(images: Sequence[Image]) -> Iterator[bytes]:
+    yield _line("# IMAGE_ID, QW, QX, QY, QZ, TX, TY, TZ, CAMERA_ID, NAME")
+    yield _line("# POINTS2D[] as (X, Y, POINT3D_ID)")
+    for image in images:
+        yield _line(image.id, *image.pose.numbers, image.camera_id, image.name)
+        columns = [*image.points2d.T.tolist(), image.point_ids.tolist()]
+        yield _rows("%r %r %d ", columns) + b"\n"
+
+
+def _text_points(points: Points3D) -> Iterator[bytes]:
+    yield _line("# POINT3D_ID, X, Y, Z, R, G, B, ERROR, TRACK[] as (IMAGE_ID, POINT2D_IDX)")
+    for records in points.chunks():
+        names = ("id", "xyz", "rgb", "error", "image", "index")
+        columns = [column.tolist() for name in names for column in np.atleast_2d(records[name].T)]
+        rows = _rows("%d %r %r %r %d %d %d %r %d %d\n", columns)
+        yield rows.replace(b" 0 0\n", b"\n")  # no image has the id 0: these are the points without a track
+
+
+def _text_rigs(rigs: Sequence[Rig]) -> Iterator[bytes]:
+    yield _line("# RIG_ID, NUM_SENSORS, REF_SENSOR_TYPE, REF_SENSOR_ID, SENSORS[] as (TYPE, ID, HAS_POSE, POSE)")
+    for rig in rigs:
+        others: list[object] = []
+        for camera_id, pose in zip(rig.camera_ids[1:], rig.sensor_from_rig[1:], strict=True):
+            others += ["CAMERA", camera_id, 1, *pose.numbers]
+        yield _line(rig.id, len(rig.camera_ids), "CAMERA", rig.camera_ids[0], *others)
+
+
+def _text_frames(frames: Sequence[Frame]) -> Iterator[bytes]:
+    yield _line("# FRAME_ID, RIG_ID, RIG_FROM_WORLD, NUM_DATA_IDS, DATA_IDS[] as (SENSOR_TYPE, SENSOR_ID, DATA_ID)")
+    for frame in frames:
+        data: list[object] = []
+        for camera_id, image_id in zip(frame.rig.camera_ids, frame.image_ids, strict=True):
+            data += ["CAMERA", camera_id, image_id]
+        yield _line(frame.id, frame.rig.id, *frame.rig_from_world.numbers, len(frame.image_ids), *data)
+
+
+def _rows(layout: str, columns: list[list[Any]]) -> bytes:
+    """Format columns of equal length row by row, all at once."""
+    number = len(columns[0])
+    values: list[Any] = [None] * (number * len(columns))
+    for place, column in enumerate(columns):
+        values[place :: len(columns)] = column
+    return ((layout * number) % tuple(values)).encode()
+
+
+_Encoders = dict[str, Callable[[Any], Iterable[bytes]]]
+
+_BINARY: _Encoders = {
+    "cameras": _binary_cameras,
+    "images": _binary_images,
+    "points": _binary_points,
+    "rigs": _binary_rigs,
+    "frames": _binary_frames,
+}
+_TEXT: _Encoders = {
+    "cameras": _text_cameras,
+    "images": _text_images,
+    "points": _text_points,
+    "rigs": _text_rigs,
+    "frames": _text_frames,
+}
