@@ -61,7 +61,7 @@ def export(
         CapabilityError: if a format needs a package that is not installed.
     """
     jobs = plan_exports(output, formats, folder, overwrite=overwrite, **options)
-    return [run_export(job, target, progress) for job, target in jobs]
+    return [run_export(job, target, progress, overwrite=overwrite) for job, target in jobs]
 
 
 def plan_exports(
@@ -131,8 +131,10 @@ def _pictures(output: Output, settings: ExportSettings, chosen: Sequence[Format]
     return open_pictures(output, settings.scene)
 
 
-def run_export(job: ExportJob, folder: Path, progress: Progress | None = None) -> Exported:
-    """Write an export into a temporary folder that replaces `folder` at the end.
+def run_export(
+    job: ExportJob, folder: Path, progress: Progress | None = None, *, overwrite: bool = False
+) -> Exported:
+    """Write an export into a temporary folder that becomes `folder` at the end.
 
     Raises:
         InputError: if a frame or a file of the run cannot be read.
@@ -140,7 +142,7 @@ def run_export(job: ExportJob, folder: Path, progress: Progress | None = None) -
     """
     if progress is not None:
         job = replace(job, advance=_Steps(progress, job.num_steps).advance)
-    with staged_folder(folder) as staged:
+    with staged_folder(folder, replace=overwrite) as staged:
         written = job.format.write(job, staged)
         record = export_record(job, written, staged)
         write_file(staged / RECORD_NAME, (format_json(record.document()) + "\n").encode("utf-8"))

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from page4d.errors import UsageError
-from page4d.io.atomic import check_folder, output_error, part_name
+from page4d.io.atomic import check_folder, output_error, part_name, real_path
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -47,12 +47,16 @@ def check_replaceable(folder: Path, record_name: str, *, overwrite: bool) -> Non
 
 
 @contextmanager
-def staged_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `target`; it replaces `target` when the body ends, and goes if the body fails.
+def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder that becomes `target` when the body ends, and is deleted if the body fails.
+
+    A link at `target` is followed. With `replace` an older folder is deleted once the new one has its name.
 
     Raises:
+        UsageError: if another process wrote the folder meanwhile.
         OutputError: if it cannot be created or moved.
     """
+    target = real_path(target)
     staged = part_name(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +66,8 @@ def staged_folder(target: Path) -> Iterator[Path]:
     try:
         yield staged
         _sync(staged)
+        if is_occupied(target) and not replace:
+            raise UsageError(f"'{target}' is not empty any more", "use --overwrite or another folder")
         _move(staged, target)
     except OSError as error:
         raise output_error(error, target) from error

@@ -23,7 +23,7 @@ def test_a_failure_leaves_the_older_folder_and_nothing_else(tmp_path: Path, fail
     write_file(target / "old", b"1")
 
     def fail() -> None:
-        with staged_folder(target) as staged:
+        with staged_folder(target, replace=True) as staged:
             write_file(staged / "new", b"2")
             raise failure
 
@@ -36,9 +36,32 @@ def test_a_failure_leaves_the_older_folder_and_nothing_else(tmp_path: Path, fail
 def test_an_older_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
     target = tmp_path / "out"
     write_file(target / "old", b"1")
-    with staged_folder(target) as staged:
+    with staged_folder(target, replace=True) as staged:
         write_file(staged / "new", b"2")
     assert [path.name for path in target.iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    write_file(tmp_path / "there" / "old", b"1")
+    (tmp_path / "out").symlink_to("there")
+    with staged_folder(tmp_path / "out", replace=True) as staged:
+        write_file(staged / "new", b"2")
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["new"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "there"]
+
+
+def test_a_folder_that_another_process_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
+
+    def export() -> None:
+        with staged_folder(tmp_path / "out") as staged:
+            write_file(staged / "new", b"2")
+            write_file(tmp_path / "out" / "other", b"1")
+
+    with pytest.raises(UsageError, match="not empty any more"):
+        export()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["other"]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 

@@ -1,0 +1,81 @@
+"""Measure size, time and peak memory of every export format, each in a process of its own.
+
+    python tools/benchmark_export.py --out OUT --scene SCENE          # a run that exists
+    python tools/benchmark_export.py --instants 6,24 --side 500       # made runs of 4 views with side x side points
+
+Memory that does not grow with the number of instants shows as equal figures for 6 and 24 instants.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+CHILD = """
+import json, resource, sys, time
+from pathlib import Path
+from page4d.export.export import export
+out, scene, name, target, options = sys.argv[1:6]
+start = time.perf_counter()
+given = json.loads(options)
+done = export(out, name, target, **({"scene": Path(scene)} if scene else {}), **given)[0]
+seconds = time.perf_counter() - start
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps([seconds, peak, done.record.bytes, done.record.files, done.record.points]))
+"""
+
+
+def measure(out: Path, scene: Path | None, name: str, **options: object) -> list[float]:
+    """Return seconds, peak memory, bytes, files and points of one export in a fresh process."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "export"
+        command = [sys.executable, "-c", CHILD, str(out), str(scene or ""), name, str(target), json.dumps(options)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
+    return list(json.loads(done.stdout.splitlines()[-1]))
+
+
+def rows_for(out: Path, scene: Path, *, all_points: bool) -> None:
+    """Print one row per format."""
+    from page4d.export.formats import FORMATS, PictureUse
+
+    print(f"{'format':20} {'seconds':>8} {'peak MB':>8} {'MB':>8} {'files':>6} {'points':>12}")
+    for format in FORMATS.values():
+        pictures = None if format.pictures is PictureUse.NONE else scene
+        options = {"max_points": 0} if all_points and format.point_bytes else {}
+        seconds, peak, size, files, points = measure(out, pictures, format.name, **options)
+        print(
+            f"{format.name:20} {seconds:8.1f} {peak / 1e6:8.0f} {size / 1e6:8.1f} {files:6.0f} {points:12,.0f}",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure an existing run, or made ones."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--scene", type=Path)
+    parser.add_argument("--instants", default="6,24")
+    parser.add_argument("--side", type=int, default=500)
+    parser.add_argument("--all-points", action="store_true", help="export all points, whatever the format's default")
+    given = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if given.out is not None:
+        rows_for(given.out, given.scene, all_points=given.all_points)
+        return
+    from tests.export.capture import make_capture
+
+    for number in map(int, given.instants.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            made = make_capture(Path(folder), numbers=tuple(range(number)), size=(given.side, given.side))
+            print(f"\n{number} instants, 4 views of {given.side}x{given.side} px")
+            rows_for(made.folder, made.scene, all_points=given.all_points)
+
+
+if __name__ == "__main__":
+    main()
