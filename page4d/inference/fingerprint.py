@@ -15,6 +15,7 @@ from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import RunState
 from page4d.io.json_model import readable
 from page4d.scene.files import reading_again
+from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
 from page4d.settings import describe_settings, option_name
@@ -90,13 +91,6 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
         ).hexdigest(),
         "cameras": _cameras_fingerprint(scene),
     }
-
-
-def files_of(source: Any) -> list[Path]:
-    """Return the files of a frame source; none for frames that are rendered or held in memory."""
-    files = getattr(source, "files", None)
-    path = getattr(source, "path", None)
-    return list(files) if files else [path] if path else []
 
 
 def _source_fingerprint(label: str, files: list[Path]) -> str:

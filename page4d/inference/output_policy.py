@@ -4,9 +4,9 @@ from pathlib import Path
 
 from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
-from page4d.inference.fingerprint import files_of
 from page4d.inference.run_state import CONTRACT_NAMES, is_occupied
 from page4d.io.atomic import check_folder, real_path
+from page4d.scene.identity import files_of
 from page4d.scene.records import Scene
 
 

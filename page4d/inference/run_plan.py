@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -17,6 +18,7 @@ from page4d.inference.world import World
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.open3d_runtime import load_open3d, require_open3d
 from page4d.output.points import MAX_VIEWS
+from page4d.output.run_record import SourceRecord, source_record
 from page4d.predictions import Predictions
 from page4d.scene.records import Notice, Scene, View
 from page4d.settings import ReconstructSettings
@@ -65,6 +67,11 @@ class RunPlan:
     def max_side(self) -> int:
         """Longest side of a network image in pixels."""
         return max(max(transform.canvas_size) for transform in self.transforms)
+
+    @cached_property
+    def sources(self) -> tuple[SourceRecord | None, ...]:
+        """Files and frames of every view, None for frames that are not read from files; hashed once in a run."""
+        return tuple(source_record(view) for view in self.scene.views)
 
     def mesh_voxel(self, first: Predictions) -> float | None:
         """Return the voxel size of all meshes, from the first chunk unless the user set it; None without meshes.

@@ -52,9 +52,10 @@ def summarize_run(
                 view.source.label,
                 transform,
                 view.clock,
-                None if view.camera is None else view.camera.distortion,
+                view.camera,
+                source,
             )
-            for view, transform in zip(scene.views, plan.transforms, strict=True)
+            for view, transform, source in zip(scene.views, plan.transforms, plan.sources, strict=True)
         ],
         times=scene.times.tolist(),
         network=predictor.record,

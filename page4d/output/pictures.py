@@ -2,20 +2,40 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from page4d.choices import Poses, Preprocess
+from page4d.errors import InputError, UsageError, counted, listed
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.io.json_model import readable
 from page4d.output.reader import Output
-from page4d.scene.records import Scene
+from page4d.output.run_record import DistortionRecord, ViewRecord
+from page4d.scene.batches import with_background
+from page4d.scene.discover import Candidate, discover
+from page4d.scene.identity import identify
+from page4d.scene.open import open_sources
+from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
+from page4d.scene.resample import undistortion_map
+from page4d.scene.timeline import build_timeline
+from page4d.settings import ReconstructSettings, SceneOptions
+
+_SAME_TIME_S = 1e-6
+_HINT = "give the videos of the run"
+_SETTINGS = ("image_fps", "fps", "frames", "stride", "max_frames", "allow_damaged", "max_megapixels")
+"""Settings of the run that determine which frames of its videos are used; clocks are recorded themselves."""
 
 
 @dataclass(frozen=True)
 class Pictures:
     """Original pictures of a run's views: upright, with square pixels, without lens distortion.
 
-    `remarks` state what could not be checked.
+    `scene` has the views of the run, without masks and depth. `remarks` state what could not be checked.
     """
 
     output: Output
@@ -29,13 +49,157 @@ class Pictures:
             UsageError: if there is no such view or instant.
             InputError: if a frame cannot be decoded.
         """
-        raise NotImplementedError
+        self.output.layout.file_name(view)
+        outside = [place for place in instants if not 0 <= place < self.scene.num_times]
+        if outside:
+            raise UsageError(f"no instant {outside[0]}", f"the run has instants 0 to {self.scene.num_times - 1}")
+        if any(after <= before for before, after in pairwise(instants)):
+            raise UsageError("the instants of pictures do not increase", "sort them; each may occur once")
+        return self._decoded(self.scene.views[self.output.view_names.index(view)], instants)
+
+    def _decoded(self, view: View, instants: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
+        undistortion = undistortion_map(view.camera, view.source.size)
+        with view.source.open() as reader:
+            for pixels in reader.read([view.indices[place] for place in instants]):
+                ideal = pixels if undistortion is None else undistortion.remap(pixels)
+                yield (ideal >> 8).astype(np.uint8) if ideal.dtype == np.uint16 else ideal
 
 
-def open_pictures(output: Output, folder: Path) -> Pictures:
+def open_pictures(output: Output, folder: Path | str) -> Pictures:
     """Open the scene of a run and check that it is the same capture.
 
+    Files are compared by size and hash, frames by their times. Runs of version 0.2 recorded neither: there, the sizes
+    of the pictures and the times of the run are compared.
+
     Raises:
-        InputError: if views, sizes, times or files differ from those of the run.
+        InputError: if views, sizes, files or times differ from those of the run, or the lens of a view is unknown.
     """
-    raise NotImplementedError
+    folder, records = Path(folder), output.run.views
+    options, preprocess = _recorded_settings(output)
+    sources, _, _ = open_sources(_candidates(folder, records), options)
+    for record, source in zip(records, sources, strict=True):
+        _check_file(record, source)
+    clocks = tuple(Clock(offset_s=record.clock.offset_s, rate=record.clock.rate) for record in records)
+    recorded = [record.source for record in records]
+    if all(source is not None for source in recorded):
+        indices = tuple(_indices(record, source) for record, source in zip(records, sources, strict=True))
+    else:
+        indices = _paired_again(output, sources, clocks, options)
+    views = tuple(
+        View(
+            name=name,
+            source=with_background(source, preprocess),
+            clock=clock,
+            indices=of_view,
+            camera=_distorted_camera(output, name),
+        )
+        for name, source, clock, of_view in zip(output.view_names, sources, clocks, indices, strict=True)
+    )
+    scene = Scene(name=output.run.scene.name, views=views, times=np.array(output.run.times), options=options)
+    unchecked = [record.name for record in records if record.source is None]
+    text = f"{listed(unchecked)}: the run recorded no hash of the videos; only sizes and times were compared"
+    return Pictures(output=output, scene=scene, remarks=(text,) if unchecked else ())
+
+
+def _recorded_settings(output: Output) -> tuple[SceneOptions, Preprocess]:
+    recorded: dict[str, Any] = output.run.settings
+    found = {name: recorded[name] for name in _SETTINGS if name in recorded}
+    try:
+        preprocess = ReconstructSettings(preprocess=recorded.get("preprocess", Preprocess.NATIVE)).preprocess
+        return SceneOptions(**found), preprocess
+    except UsageError as error:
+        raise InputError(f"run.json: {error.message}", "restore the file, or run page4d again") from error
+
+
+def _candidates(folder: Path, records: Sequence[ViewRecord]) -> tuple[Candidate, ...]:
+    found = {readable(candidate.name): candidate for candidate in discover(folder).candidates}
+    missing = [record.file for record in records if record.name not in found]
+    if missing:
+        there = listed([candidate.path.name for candidate in found.values()])
+        raise InputError(f"'{folder}' has no {listed(missing)} of the run; it has {there}", _HINT)
+    return tuple(found[record.name] for record in records)
+
+
+def _check_file(record: ViewRecord, source: FrameSource) -> None:
+    """Refuse a view of another size, or other files if the run recorded them."""
+    height, width = source.size
+    if (width, height) != record.original_size:
+        size = "{}x{}".format(*record.original_size)
+        raise InputError(f"{source.label} is {width}x{height}, the run has {size}", _HINT)
+    if record.source is None:
+        return
+    text = f"{source.label} is not the {'folder' if source.label.endswith('/') else 'file'} of the run"
+    identity = identify(source)
+    if identity is None or identity.num_bytes != record.source.bytes:
+        found = "no file" if identity is None else f"{identity.num_bytes:,} bytes"
+        raise InputError(f"{text}: {found}, the run has {record.source.bytes:,}", _HINT)
+    if identity.sha256_ends != record.source.sha256_ends:
+        raise InputError(f"{text}: its content differs", _HINT)
+
+
+def _indices(record: ViewRecord, source: FrameSource) -> tuple[int, ...]:
+    """Return the recorded frames, after a check that they are at the recorded times."""
+    assert record.source is not None
+    times = source.frame_times
+    for place, (frame, seconds) in enumerate(zip(record.source.frames, record.source.seconds, strict=True)):
+        if frame >= len(times):
+            raise InputError(f"{source.label} has {counted(len(times), 'frame')}, the run used frame {frame}", _HINT)
+        if abs(times[frame] - seconds) > _SAME_TIME_S:
+            found = f"frame {frame} is at {times[frame]:.6f} s, in the run at {seconds:.6f} s (instant {place})"
+            raise InputError(f"{source.label}: {found}", _HINT)
+    return tuple(record.source.frames)
+
+
+def _paired_again(
+    output: Output, sources: Sequence[FrameSource], clocks: Sequence[Clock], options: SceneOptions
+) -> tuple[tuple[int, ...], ...]:
+    """Select and pair frames as the run did, by its settings and clocks, and check that its times result."""
+    expected = np.array(output.run.times)
+    try:
+        timeline = build_timeline(
+            output.view_names,
+            [clock.to_common(source.frame_times) for clock, source in zip(clocks, sources, strict=True)],
+            fps=options.fps,
+            frames=options.frames,
+            stride=options.stride,
+            max_frames=options.max_frames,
+        )
+    except UsageError as error:
+        raise InputError(f"the times of the videos are not those of the run: {error.message}", _HINT) from error
+    if len(timeline.times) != len(expected):
+        found = f"the videos have {counted(len(timeline.times), 'instant')} with its settings"
+        raise InputError(f"{found}, the run has {len(expected)}", _HINT)
+    late = np.flatnonzero(np.abs(timeline.times - expected) > _SAME_TIME_S)
+    if len(late):
+        place = int(late[0])
+        found = f"instant {place} is at {timeline.times[place]:.6f} s, in the run at {expected[place]:.6f} s"
+        raise InputError(f"the times of the videos are not those of the run: {found}", _HINT)
+    return timeline.indices
+
+
+def _distorted_camera(output: Output, view: str) -> ViewCamera | None:
+    """Return the camera whose lens distortion the run removed from a view's pictures, None if it removed none."""
+    index = output.view_names.index(view)
+    record = output.run.views[index].undistorted
+    if record is None:
+        return None
+    intrinsics = record.intrinsics
+    if intrinsics is not None:
+        matrix = torch.tensor(intrinsics, dtype=torch.float64)
+    elif output.run.settings.get("poses") == Poses.INPUT:
+        matrix = output.cameras.intrinsics[0, index]
+    else:
+        raise InputError(
+            f"run.json lacks the intrinsics with which the lens distortion of {view} was removed (a run of version "
+            f"{output.run.page4d} with --poses {output.run.settings.get('poses')})",
+            "run page4d again",
+        )
+    poses = output.cameras.world_to_camera[:, index]
+    return ViewCamera(world_to_camera=poses, intrinsics=matrix, distortion=_distortion(record))
+
+
+def _distortion(record: DistortionRecord) -> Distortion:
+    try:
+        return Distortion(model=LensModel(record.model), coefficients=tuple(record.coefficients))
+    except ValueError as error:
+        raise InputError(f"run.json: no lens model is called '{record.model}'", "restore the file") from error

@@ -8,14 +8,14 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 import page4d
 from page4d.conventions import DESCRIPTION, Scale
-from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_model import FileModel, format_json, read_model
 from page4d.output.diagnostics import AgreementRecord, ChunkRecord, Count, DistanceRecord, Name, RigRecord
 from page4d.output.layout import SAFE_NAME, OutputLayout
 from page4d.output.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
-from page4d.scene.records import Clock
+from page4d.scene.identity import identify
+from page4d.scene.records import Clock, View, ViewCamera
 
 UNTRAINED_NOTICE = "UNTRAINED NETWORK: THE VALUES ARE NOISE"
 
@@ -42,11 +42,18 @@ class PixelRecord(FileModel):
     top: int = 0
 
 
+Row = Annotated[list[float], Field(min_length=3, max_length=3)]
+
+
 class DistortionRecord(FileModel):
-    """Lens distortion removed on load: images, maps and cameras are those of an ideal pinhole camera."""
+    """Lens distortion removed on load: images, maps and cameras are those of an ideal pinhole camera.
+
+    `intrinsics` [3, 3] at original pixels are those with which it was removed; None in files of version 0.2.
+    """
 
     model: str
     coefficients: list[float]
+    intrinsics: Annotated[list[Row], Field(min_length=3, max_length=3)] | None = None
 
 
 Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
@@ -60,8 +67,23 @@ class ClockRecord(FileModel):
     rate: float = Field(default=1.0, ge=1e-3, le=100.0)
 
 
+class SourceRecord(FileModel):
+    """The files of a view, by which its pictures are found again: size and hash as in `FileIdentity`.
+
+    `frames` are the indices of its frames at the instants of the run, `seconds` their times from its first frame.
+    """
+
+    bytes: Count
+    sha256_ends: str = Field(pattern=r"^[0-9a-f]{64}$")
+    frames: list[Count]
+    seconds: list[Seconds]
+
+
 class ViewRecord(FileModel):
-    """One view; `safe_name` is the name of its files, `map_size` the size of its PNG maps."""
+    """One view; `safe_name` is the name of its files, `map_size` the size of its PNG maps.
+
+    `source` is None in files of version 0.2, and for frames that are not read from files.
+    """
 
     name: Name
     safe_name: str = Field(pattern=SAFE_NAME)
@@ -71,6 +93,7 @@ class ViewRecord(FileModel):
     pixel_transform: PixelRecord
     clock: ClockRecord = ClockRecord()
     undistorted: DistortionRecord | None = None
+    source: SourceRecord | None = None
 
 
 class NetworkRecord(FileModel):
@@ -146,6 +169,9 @@ class RunRecord(FileModel):
             raise ValueError(f"unit {self.unit} contradicts scale {self.scale}")
         if any(after <= before for before, after in pairwise(self.times)):
             raise ValueError("times do not increase")
+        for source in (view.source for view in self.views):
+            if source is not None and not len(source.frames) == len(source.seconds) == len(self.times):
+                raise ValueError(f"{len(source.frames)} frames of a view for {len(self.times)} times")
         for key in ("name", "safe_name"):
             names = [getattr(view, key) for view in self.views]
             if len(set(names)) != len(names):
@@ -159,9 +185,10 @@ def view_record(
     file: str,
     transform: PixelTransform,
     clock: Clock,
-    distortion: Distortion | None = None,
+    camera: ViewCamera | None = None,
+    source: SourceRecord | None = None,
 ) -> ViewRecord:
-    """Return the record of a view of the scene; `distortion` is the one removed on load."""
+    """Return the record of a view of the scene; the distortion of `camera` was removed on load."""
     content = transform.content_size[::-1]
     return ViewRecord(
         name=name,
@@ -176,9 +203,35 @@ def view_record(
             top=transform.top,
         ),
         clock=ClockRecord(offset_s=clock.offset_s, rate=clock.rate),
-        undistorted=None
-        if distortion is None
-        else DistortionRecord(model=distortion.model.value, coefficients=list(distortion.coefficients)),
+        undistorted=_distortion_record(camera),
+        source=source,
+    )
+
+
+def source_record(view: View) -> SourceRecord | None:
+    """Return the record of a view's files and frames; None for frames that are not read from files.
+
+    Raises:
+        InputError: if a file was removed or can no longer be read.
+    """
+    identity = identify(view.source)
+    if identity is None:
+        return None
+    return SourceRecord(
+        bytes=identity.num_bytes,
+        sha256_ends=identity.sha256_ends,
+        frames=list(view.indices),
+        seconds=view.source.frame_times[list(view.indices)].tolist(),
+    )
+
+
+def _distortion_record(camera: ViewCamera | None) -> DistortionRecord | None:
+    if camera is None or camera.distortion is None:
+        return None
+    return DistortionRecord(
+        model=camera.distortion.model.value,
+        coefficients=list(camera.distortion.coefficients),
+        intrinsics=camera.intrinsics.tolist(),
     )
 
 

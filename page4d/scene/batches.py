@@ -214,7 +214,7 @@ class _OpenView:
         self._preprocess = preprocess
         self._undistortion = undistortion_map(view.camera, view.source.size)
         # The decoder resizes unless frames are remapped at their original size or resampled as in a public loader.
-        source = _with_background(view.source, preprocess)
+        source = with_background(view.source, preprocess)
         resizes = preprocess is Preprocess.NATIVE and self._undistortion is None
         size = transform.content_size if resizes else source.size
         self._reader: FrameReader = stack.enter_context(source.open(size))
@@ -285,7 +285,7 @@ class _OpenView:
         return mask
 
 
-def _with_background(source: FrameSource, preprocess: Preprocess) -> FrameSource:
+def with_background(source: FrameSource, preprocess: Preprocess) -> FrameSource:
     """Blend transparent images with white for VGGT.
 
     Source: the public VGGT loader (reference facts); that of Pi3 ignores alpha, as page4d does.

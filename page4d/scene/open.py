@@ -1,6 +1,5 @@
 """Opening of a scene folder: views, clocks, instants, cameras, masks and depth, without decoding frames."""
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,15 @@ from page4d.errors import listed
 from page4d.scene.assign_cameras import match_cameras, place_cameras
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.discover import Candidate, discover, select_views
+from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, dark_notices, probe_image_folder, time_by_number
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
 from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
 from page4d.scene.sync import synchronise
 from page4d.scene.timeline import build_timeline
-from page4d.scene.video import VideoSource
 from page4d.scene.video_probe import probe_video
 from page4d.settings import SceneOptions
-
-_FINGERPRINT_BYTES = 1 << 20
 
 
 def open_scene(folder: Path | str, options: SceneOptions | None = None, **changes: Any) -> Scene:
@@ -38,7 +35,7 @@ def open_scene(folder: Path | str, options: SceneOptions | None = None, **change
     chosen, view_notices = select_views(found.candidates, options.views, folder)
     names = tuple(candidate.name for candidate in chosen)
     all_names = tuple(candidate.name for candidate in found.candidates)
-    sources, offsets, source_notices = _open_sources(chosen, options)
+    sources, offsets, source_notices = open_sources(chosen, options)
     sync = synchronise(names, sources, options.sync, found.sync_file, all_names=all_names, number_offsets=offsets)
     timeline = build_timeline(
         names,
@@ -66,10 +63,16 @@ def open_scene(folder: Path | str, options: SceneOptions | None = None, **change
     return _with_sidecars(scene, options)
 
 
-def _open_sources(
+def open_sources(
     chosen: tuple[Candidate, ...], options: SceneOptions
 ) -> tuple[tuple[FrameSource, ...], tuple[float, ...] | None, list[Notice]]:
-    """Probe every view; image folders are timed jointly by the frame numbers in their file names."""
+    """Probe every view; image folders are timed jointly by the frame numbers in their file names.
+
+    Returns the sources, the start times of numbered image folders if all views are such folders, and notices.
+
+    Raises:
+        InputError: if a video or image is unusable.
+    """
     image_fps = options.image_fps or 30.0
     sources: list[FrameSource] = []
     for candidate in chosen:
@@ -111,27 +114,14 @@ def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:
 
 def _same_file_notices(sources: list[FrameSource]) -> list[Notice]:
     """Warn about copies of a recording, which would be two cameras at one position."""
-    copies: dict[str, list[str]] = {}
+    copies: dict[FileIdentity | None, list[str]] = {}
     for source in sources:
-        if isinstance(source, VideoSource | ImageFolderSource):
-            copies.setdefault(_fingerprint(source), []).append(source.label)
+        copies.setdefault(identify(source), []).append(source.label)
     return [
         Notice(f"{listed(labels, separator=' and ')} are the same {'images' if labels[0].endswith('/') else 'file'}")
         for labels in copies.values()
         if len(labels) > 1
     ]
-
-
-def _fingerprint(source: VideoSource | ImageFolderSource) -> str:
-    """Hash the sizes of the files of a view, and both ends of the first and the last of them."""
-    files = source.files if isinstance(source, ImageFolderSource) else (source.path,)
-    digest = hashlib.sha256(repr([file.stat().st_size for file in files]).encode())
-    for path in {files[0]: None, files[-1]: None}:
-        with path.open("rb") as file:
-            digest.update(file.read(_FINGERPRINT_BYTES))
-            file.seek(max(path.stat().st_size - _FINGERPRINT_BYTES, 0))
-            digest.update(file.read(_FINGERPRINT_BYTES))
-    return digest.hexdigest()
 
 
 def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str, ...]) -> Scene:

@@ -4,10 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
+from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.pixels import fit_views
 from page4d.output.diagnostics import ChunkRecord, SeamRecord, TransformRecord
 from page4d.output.layout import OutputLayout
@@ -17,11 +19,12 @@ from page4d.output.run_record import (
     NetworkRecord,
     RunRecord,
     SceneRecord,
+    SourceRecord,
     read_run,
     view_record,
     write_run,
 )
-from page4d.scene.records import Clock
+from page4d.scene.records import Clock, ViewCamera
 
 GOLDEN = Path(__file__).parent / "golden" / "run.json"
 
@@ -38,7 +41,19 @@ def example(layout: OutputLayout) -> RunRecord:
         scene=SceneRecord(name="juggling", synchronisation="audio", calibration="Calib.toml"),
         views=[
             view_record(layout, "cam 1", "cam 1.mp4", transforms[0], Clock()),
-            view_record(layout, "Kamera ü", "Kamera ü.mov", transforms[1], Clock(offset_s=-0.25, rate=1.001)),
+            view_record(
+                layout,
+                "Kamera ü",
+                "Kamera ü.mov",
+                transforms[1],
+                Clock(offset_s=-0.25, rate=1.001),
+                ViewCamera(
+                    world_to_camera=torch.eye(4),
+                    intrinsics=torch.tensor([[1500, 0, 540.5], [0, 1501, 960], [0, 0, 1]]),
+                    distortion=Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.25, 0.5, 0.0, 0.0)),
+                ),
+                SourceRecord(bytes=123_456_789, sha256_ends="0f" * 32, frames=[8, 9, 10], seconds=[0.25, 0.5, 0.75]),
+            ),
         ],
         times=[0.0, 1 / 30, 2 / 30],
         network=NetworkRecord(name="page4d", preset="tiny", trained=False, config={"depth": 2}),
