@@ -5,6 +5,7 @@ Colours vary slowly over the surfaces, so that a right export reproduces them, a
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ class Capture:
     folder: Path
     predictions: Predictions
 
-    @property
+    @cached_property
     def output(self) -> Output:
         """The run, opened."""
         return open_output(self.folder)
@@ -72,7 +73,7 @@ class Capture:
         """True poses [T, V, 4, 4]."""
         return self.predictions.cameras.world_to_camera[0].numpy()
 
-    @property
+    @cached_property
     def intrinsics(self) -> NDArray[np.float64]:
         """True intrinsics [T, V, 3, 3] of the pictures."""
         return self.output.cameras.intrinsics.numpy()
