@@ -180,6 +180,7 @@ def make_capture(
 def _write_run(out: Path, scene: Path, predictions: Predictions) -> None:
     options = SceneOptions(image_fps=IMAGE_FPS)
     opened = open_scene(scene, options)
+    assert opened.view_names == predictions.view_names, f"give the names in the order of {opened.view_names}"
     assert np.array_equal(np.asarray(opened.times), predictions.times.numpy())
     layout = OutputLayout(out, predictions.view_names)
     depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)

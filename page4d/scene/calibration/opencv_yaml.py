@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
+from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed
 from page4d.geometry.rotation import rotation_angle
 from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
@@ -119,6 +119,7 @@ def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> 
         if intrinsics.shape != (3, 3):
             raise InputError(f"K_{name} has shape {tuple(intrinsics.shape)}, expected (3, 3)", CORRECTION_HINT)
         image_size = _image_size(name, intrinsic)
+        pixel_center = _pixel_center(intrinsic)
     return make_camera(
         label,
         name,
@@ -126,7 +127,7 @@ def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> 
         world_to_camera=pose_matrix(rotation, translation),
         image_size=image_size,
         distortion=distortion,
-        pixel_center=INTEGER_PIXEL_CENTER,
+        pixel_center=pixel_center,
     )
 
 
@@ -170,6 +171,14 @@ def _image_size(name: str, intrinsic: _Storage) -> tuple[int, int] | None:
     if not all(abs(side) < 1e9 and side == int(side) for side in (height, width)):
         raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
     return int(height), int(width)
+
+
+def _pixel_center(intrinsic: _Storage) -> float:
+    """Return the coordinate of the top-left pixel's centre, which exports of page4d state: EasyVolcap's is 0.5."""
+    center = _float(intrinsic.content.get("pixel_center", str(INTEGER_PIXEL_CENTER)), "pixel_center")
+    if center not in (INTEGER_PIXEL_CENTER, PIXEL_CENTER):
+        raise InputError(f"pixel_center is {center:g}, expected 0 or 0.5", CORRECTION_HINT)
+    return center
 
 
 def _matrix(value: object, key: str) -> Tensor:
