@@ -137,7 +137,6 @@ _FORMATS = (
         extra="usd",
         point_bytes=30,
         budget=Budget.INSTANT,
-        up="y",
         options=frozenset({"split"}),
     ),
     Format(

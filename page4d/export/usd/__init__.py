@@ -1,0 +1,54 @@
+"""OpenUSD: the points and cameras of a run over time, as one file or as value clips.
+
+Source: the schemas UsdGeomPoints and UsdGeomCamera, and value clips, of https://openusd.org/release/.
+"""
+
+from pathlib import Path
+
+from page4d.export.job import ExportJob, Written
+from page4d.export.usd.cameras import ClippingRanges, define_cameras
+from page4d.export.usd.clips import write_clips
+from page4d.export.usd.points import PointWriter, distinct_clouds
+from page4d.export.usd.stage import create_stage, save_stage, time_codes
+
+SCENE_NAME = "scene.usdc"
+SPLIT_SCENE_NAME = "scene.usda"
+
+
+def write(job: ExportJob, folder: Path) -> Written:
+    """Write `scene.usdc`; with `split` `scene.usda` and a file of points for every instant.
+
+    The points keep the run's axes; the transform of the prim /World turns them to y up.
+
+    Raises:
+        OutputError: if a file cannot be written.
+    """
+    return write_clips(job, folder, SPLIT_SCENE_NAME) if job.settings.split else _write_single(job, folder)
+
+
+def _write_single(job: ExportJob, folder: Path) -> Written:
+    """Write one file, saved after every instant: its values then need no memory."""
+    codes = time_codes(job)
+    path = folder / SCENE_NAME
+    stage = create_stage(path, job, codes)
+    ranges = ClippingRanges(job)
+    points = PointWriter(stage)
+    number = 0
+    for place, cloud in enumerate(distinct_clouds(job)):
+        ranges.add(cloud, place)
+        points.write(cloud, codes[place])
+        save_stage(stage, path)
+        number += cloud.num_points
+    define_cameras(stage, job, codes, ranges)
+    save_stage(stage, path)
+    return Written(num_points=number, times=codes)
+
+
+def next_step(job: ExportJob, folder: Path) -> str:
+    """Return how programs open the stage."""
+    scene = (folder / (SPLIT_SCENE_NAME if job.settings.split else SCENE_NAME)).resolve()
+    return (
+        f"Blender: File > Import > Universal Scene Description: {scene}\n"
+        f"then set Output > Frame Rate to {job.frame_rate:.6g} fps (docs/blender.md)\n"
+        f"usdview {scene}"
+    )
