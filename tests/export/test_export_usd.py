@@ -64,7 +64,7 @@ class Exported:
         world = self.world(xyz)
         clip = np.concatenate([world, np.ones((len(world), 1))], axis=1) @ matrix
         device = clip[:, :2] / clip[:, 3:]
-        size = np.array(camera.GetPrim().GetCustomDataByKey("page4d:imageSize"))
+        size = np.array(camera.GetPrim().GetAttribute("userProperties:imageSize").Get())
         return (device * [1.0, -1.0] + 1.0) / 2.0 * size
 
 
@@ -207,6 +207,14 @@ def test_only_what_changes_has_time_samples(capture: Capture, moving_capture: Ca
         assert codes_of(moving.camera("cam02").GetPrim().GetAttribute(name)) == []
 
 
+def test_pixels_have_the_aspect_of_the_focal_lengths(capture: Capture, tmp_path: Path) -> None:
+    result = exported(capture, tmp_path / "usd", instants=(0, 1, 1))
+    for view, name in enumerate(capture.predictions.view_names):
+        x, y = result.camera(name).GetPrim().GetAttribute("userProperties:pixelAspect").Get()
+        assert min(x, y) == 1.0
+        assert x / y == pytest.approx(capture.intrinsics[0, view, 1, 1] / capture.intrinsics[0, view, 0, 0])
+
+
 def test_the_clipping_range_contains_the_points_of_the_view(moving_capture: Capture, tmp_path: Path) -> None:
     result = exported(moving_capture, tmp_path / "usd")
     for view, name in enumerate(moving_capture.predictions.view_names):
@@ -230,7 +238,7 @@ def test_metadata_and_scale(tmp_path: Path) -> None:
     data = stage.GetRootLayer().customLayerData["page4d"]
     assert (data["unit"], data["scale"]) == ("arbitrary", 10.0)
     for view, prim in enumerate(("cam_1", "cam_1_2")):
-        assert result.camera(prim).GetPrim().GetCustomDataByKey("page4d:view") == names[view]
+        assert result.camera(prim).GetPrim().GetAttribute("userProperties:view").Get() == names[view]
         cloud = capture.output.points(1)
         np.testing.assert_allclose(result.values("points", 1), 10 * cloud.xyz, rtol=1e-6)
         expected, _ = project(cloud.xyz, capture.intrinsics[1, view], capture.world_to_camera[1, view])
@@ -255,10 +263,13 @@ def test_a_second_export_has_the_same_bytes(moving_capture: Capture, tmp_path: P
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
 def test_the_validators_of_usd_find_nothing(moving_capture: Capture, tmp_path: Path, split: bool) -> None:
     validation = pytest.importorskip("pxr.UsdValidation")
-    from pxr import Usd
+    from pxr import Tf, Usd
 
     export(moving_capture.folder, "usd", tmp_path / "usd", split=split)
-    validators = validation.ValidationRegistry().GetOrLoadAllValidators()
+    try:
+        validators = validation.ValidationRegistry().GetOrLoadAllValidators()
+    except Tf.ErrorException:
+        pytest.skip("this release of usd-core has no validators")
     assert validators
     context = validation.ValidationContext(validators)
     for path in (tmp_path / "usd").rglob("*.usd?"):

@@ -48,9 +48,11 @@ class ClippingRanges:
 def define_cameras(stage: Any, job: ExportJob, codes: Sequence[float], ranges: ClippingRanges) -> None:
     """Define the cameras of all views; what does not change has one value.
 
-    The parent is a typed prim: Blender does not apply the transforms above an untyped one.
+    The parent is a typed prim: Blender does not apply the transforms above an untyped one. What the schema lacks is
+    stored as properties of the user, which programs import: the true name of the view, (width, height) of its
+    pictures, and the aspect of their pixels, with which programs that have one focal length reproduce two.
     """
-    from pxr import Gf, UsdGeom
+    from pxr import Gf, Sdf, UsdGeom
 
     parent = UsdGeom.Xform.Define(stage, f"{ROOT}/cameras").GetPath()
     matrices = (job.camera_to_world @ _FROM_OPENGL).swapaxes(-1, -2)  # USD multiplies row vectors
@@ -70,8 +72,13 @@ def define_cameras(stage: Any, job: ExportJob, codes: Sequence[float], ranges: C
             _set(attribute, values.tolist(), codes)
         if planes := ranges.of(view):
             camera.CreateClippingRangeAttr().Set(Gf.Vec2f(*planes))
-        data = {"view": record.name, "imageSize": Gf.Vec2i(width, height)}
-        camera.GetPrim().SetCustomDataByKey("page4d", data)
+        fx, fy = job.intrinsics[0, view, 0, 0], job.intrinsics[0, view, 1, 1]
+        for key, kind, value in (
+            ("view", Sdf.ValueTypeNames.String, record.name),
+            ("imageSize", Sdf.ValueTypeNames.Int2, Gf.Vec2i(width, height)),
+            ("pixelAspect", Sdf.ValueTypeNames.Float2, Gf.Vec2f(max(fy / fx, 1.0), max(fx / fy, 1.0))),
+        ):
+            camera.GetPrim().CreateAttribute(f"userProperties:{key}", kind).Set(value)
 
 
 def lens_values(intrinsics: NDArray[np.float64], width: int, height: int) -> dict[str, NDArray[np.float64]]:
