@@ -42,6 +42,7 @@ class Format:
     size of a point in its files. `options` are the fields of `ExportSettings` that only some formats take. A format
     that `cuts_outliers` drops points far outside the scene, because its readers derive the extent of the scene from
     them. Unless the user gives a scale, the scene is scaled so that no point is nearer than `nearest` (0: any).
+    A format that is a `still` has the middle instant alone, unless it is `animated`, with up to `animated_points`.
     """
 
     name: str
@@ -63,6 +64,8 @@ class Format:
     max_views: int | None = None
     cuts_outliers: bool = False
     nearest: float = 0.0
+    still: bool = False
+    animated_points: int = 0
     options: frozenset[str] = frozenset()
 
     @property
@@ -204,12 +207,14 @@ _FORMATS = (
         point_bytes=20,
         max_points=1_000_000,
         up="y",
+        still=True,
+        animated_points=2_000_000,
         options=frozenset({"animated"}),
     ),
     Format(
         name="splat",
         title="3D Gaussian splats (PLY) per instant",
-        used_by="SuperSplat, gsplat viewers, PlayCanvas",
+        used_by="SuperSplat, viewers of 3D Gaussian splats",
         module="page4d.export.splat",
         pictures=PictureUse.NONE,
         point_bytes=68,

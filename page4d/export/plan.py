@@ -57,7 +57,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         InputError: if the run does not suit the format.
     """
     views = _views(output, settings)
-    instants = _instants(output, settings)
+    instants = _instants(output, format, settings)
     indices = [view.index for view in views]
     poses = output.cameras.world_to_camera.numpy()[np.ix_(instants, indices)]
     intrinsics = output.cameras.intrinsics.numpy()[np.ix_(instants, indices)]
@@ -97,8 +97,14 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         clouds=clouds,
         pictures=None if format.pictures is PictureUse.NONE else pictures,
         image_format=settings.image_format or format.image_format,
-        max_points=format.max_points if settings.max_points is None else settings.max_points,
+        max_points=_max_points(format, settings),
     )
+
+
+def _max_points(format: Format, settings: ExportSettings) -> int:
+    if settings.max_points is not None:
+        return settings.max_points
+    return format.animated_points if format.still and settings.animated else format.max_points
 
 
 def _is_calibrated(output: Output) -> bool:
@@ -126,7 +132,7 @@ def _views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
     )
 
 
-def _instants(output: Output, settings: ExportSettings) -> tuple[int, ...]:
+def _instants(output: Output, format: Format, settings: ExportSettings) -> tuple[int, ...]:
     start, stop, step = settings.instants
     number = output.num_times
     for value in (start, stop):
@@ -135,7 +141,7 @@ def _instants(output: Output, settings: ExportSettings) -> tuple[int, ...]:
     chosen = tuple(range(number)[start:stop:step])
     if not chosen:
         raise UsageError("--instants leaves no instant", f"the run has instants 0 to {number - 1}")
-    return chosen
+    return chosen[len(chosen) // 2 :][:1] if format.still and not settings.animated else chosen
 
 
 def _check_limits(
