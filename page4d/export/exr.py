@@ -1,6 +1,7 @@
 """OpenEXR depth: one file per view and instant, with true z-depth for compositing.
 
-Channels: Z (float32, 0 where there is no depth) and confidence (float16).
+Channels: Z (float32, 0 where there is no depth) and confidence.V (float16). Blender reads Z of a file without colours
+only if another channel belongs to a layer; the layer and its channel are named as Blender names single values.
 """
 
 import errno
@@ -34,8 +35,8 @@ def next_step(job: ExportJob, folder: Path) -> str:
     path = folder.absolute() / "depth" / job.views[0].label / "frame_######.exr"
     frames = f"frames 0 to {job.num_times - 1}" if job.num_times > 1 else "frame 0"
     return (
-        f"Nuke: Read '{path}', {frames}, layer depth.Z\n"
-        "Z is the distance along the optical axis, 0 where there is none"
+        f"Nuke: Read '{path}', {frames}, channel depth.Z\n"
+        "Blender: Compositor > Add > Input > Image, output Depth; 0 where there is no depth"
     )
 
 
@@ -50,7 +51,7 @@ def _write_depth(job: ExportJob, place: int, view: int, path: Path) -> None:
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        openexr.File(header, {"Z": depth, "confidence": confidence}).write(str(path))
+        openexr.File(header, {"Z": depth, "confidence.V": confidence}).write(str(path))
     except OSError as error:
         raise output_error(error, path) from error
     except RuntimeError as error:  # OpenEXR gives the system's text, without its number

@@ -231,7 +231,7 @@ _FORMATS = (
     Format(
         name="exr",
         title="OpenEXR depth per frame",
-        used_by="Nuke, Blender, After Effects",
+        used_by="Nuke, Blender",
         module="page4d.export.exr",
         pictures=PictureUse.NONE,
         extra="exr",

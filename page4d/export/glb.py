@@ -71,15 +71,19 @@ def write(job: ExportJob, folder: Path) -> Written:
         remarks += ("the fields of view are those of the first instant: glTF has one per camera",)
     if job.settings.animated and job.num_times == 1:
         remarks += ("there is one instant, so there is no animation",)
-    times = tuple((job.seconds - job.seconds[0]).tolist())
+    times = tuple((job.seconds - job.seconds[0]).tolist()) if job.num_times > 1 else ()
     return Written(num_points=scene.num_points, times=times, remarks=remarks)
 
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return how to open the result."""
-    path = folder.absolute() / NAME
-    shown = "the animation 'time' plays it" if job.num_times > 1 else "one instant; --animated writes all"
-    return f"Drop '{path}' on https://gltf-viewer.donmccurdy.com, or Blender: File > Import > glTF 2.0 ({shown})"
+    lines = [
+        f"Drop '{folder.absolute() / NAME}' on https://gltf-viewer.donmccurdy.com",
+        "Blender: File > Import > glTF 2.0",
+    ]
+    if job.num_times == 1 and job.output.num_times > 1:
+        lines.append(f"It shows instant {job.instants[0]}; --animated writes all")
+    return "\n".join(lines)
 
 
 def _check_size(job: ExportJob) -> None:

@@ -12,7 +12,7 @@ _LOST_PX = 0.5
 
 def opengl_poses(job: ExportJob) -> NDArray[np.float64]:
     """Return poses [T, V, 4, 4] from OpenGL cameras to the exported world."""
-    poses: NDArray[np.float64] = job.camera_to_world * np.array([1.0, -1.0, -1.0, 1.0])
+    poses: NDArray[np.float64] = job.camera_to_world * np.array([1.0, -1.0, -1.0, 1.0]) + 0.0  # no -0
     return poses
 
 

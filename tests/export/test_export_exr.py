@@ -25,11 +25,11 @@ def test_depth_is_exact(moving_capture: Capture, tmp_path: Path) -> None:
     for path in paths:
         file = OpenEXR.File(str(path), separate_channels=True)
         channels = {name: channel.pixels for name, channel in file.channels().items()}
-        assert set(channels) == {"Z", "confidence"}
+        assert set(channels) == {"Z", "confidence.V"}
         name, instant = path.parent.name, (1, 3)[int(path.stem[-6:])]
-        assert (channels["Z"].dtype, channels["confidence"].dtype) == (np.float32, np.float16)
+        assert (channels["Z"].dtype, channels["confidence.V"].dtype) == (np.float32, np.float16)
         np.testing.assert_array_equal(channels["Z"], output.depth(instant, name))
-        np.testing.assert_allclose(channels["confidence"], output.confidence(instant, name), atol=3e-4)
+        np.testing.assert_allclose(channels["confidence.V"], output.confidence(instant, name), atol=3e-4)
         assert file.header()["page4d:unit"] == "metre"
         assert file.header()["compression"] == OpenEXR.ZIP_COMPRESSION
 

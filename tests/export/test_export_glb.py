@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
-from page4d.errors import UsageError
+from page4d.errors import OutputError, UsageError
 from page4d.export import glb
 from page4d.export.export import export, plan_exports
 from page4d.output.ply import PointCloud
@@ -127,11 +127,13 @@ def view_error(capture: Capture, reader: Reader, instant: int, view: int, mistak
 
 
 def test_the_middle_instant_is_written_exactly(capture: Capture, tmp_path: Path) -> None:
-    reader = written(capture, tmp_path)
+    done = export(capture.folder, "glb", tmp_path / "glb")[0]
+    reader = Reader(tmp_path / "glb")
     cloud = capture.output.points(2)
     positions, linear = reader.points(0)
     assert len(reader.instants) == 1
     assert not reader.gltf.animations
+    assert "instant 2; --animated" in done.next_step
     np.testing.assert_array_equal(positions, cloud.xyz * np.float32([1, -1, -1]))
     np.testing.assert_array_equal(encoded(linear), cloud.rgb)
     srgb = cloud.rgb / 255.0
@@ -240,6 +242,14 @@ def test_a_file_beyond_four_gibibytes_is_refused_first(
         glb.write(job, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     glb.write(replace(job, max_points=number // 2), tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["scene.glb", "scene.bin"])
+def test_a_file_that_cannot_be_written(capture: Capture, tmp_path: Path, name: str) -> None:
+    job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False)[0]
+    (tmp_path / name).mkdir()
+    with pytest.raises(OutputError, match="a folder is in the way"):
+        glb.write(job, tmp_path)
 
 
 def test_a_selection_that_fits_is_written(capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
