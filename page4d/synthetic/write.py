@@ -151,7 +151,9 @@ def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf:
 class VideoFile:
     """MP4 writer, single-threaded and without time stamps in its headers, so that its output is reproducible."""
 
-    def __init__(self, file: BinaryIO, image_size: tuple[int, int], fps: float, quality_crf: int) -> None:
+    def __init__(
+        self, file: BinaryIO, image_size: tuple[int, int], fps: float, quality_crf: int, preset: str = "slow"
+    ) -> None:
         rate = Fraction(fps).limit_denominator(1001)
         self._container: OutputContainer = av.open(file, "w", format="mp4", container_options={"fflags": "+bitexact"})
         self._stream: VideoStream = self._container.add_stream("libx264", rate=rate)
@@ -161,7 +163,7 @@ class VideoFile:
         self._stream.codec_context.thread_count = 1
         self._stream.codec_context.colorspace = _ITU_601
         self._stream.codec_context.color_range = _LIMITED_RANGE
-        self._stream.options = {"crf": str(quality_crf), "preset": "slow", "flags": "+bitexact"}
+        self._stream.options = {"crf": str(quality_crf), "preset": preset, "flags": "+bitexact"}
         self._count = 0
 
     def __enter__(self) -> "VideoFile":
