@@ -118,7 +118,7 @@ _FORMATS = (
         cuts_outliers=True,
         static_rig=True,
         min_instants=2,
-        options=_PICTURE_OPTIONS,
+        options=frozenset({"image_size", "pinhole_focal"}),
     ),
     Format(
         name="fudan-4dgs",

@@ -10,12 +10,30 @@ from page4d.export.job import ExportJob
 from tests.export.capture import Capture, color_error, project
 from tests.export.trainer_shots import Points, Shot, on_moving
 
+_STRIDE = 5
+"""Every fifth point is compared."""
+
 
 def planned(capture: Capture, name: str, **options: object) -> ExportJob:
     """Plan an export of a capture to one format, without writing it."""
     folder = capture.folder.parent / "planned"
     ((job, _),) = plan_exports(capture.folder, name, folder, overwrite=False, scene=capture.scene, **options)
     return job
+
+
+def by_instant(capture: Capture, cloud: Points) -> list[Points]:
+    """Return for every instant the points [N, 3] of a cloud without those on the ball at other instants."""
+    xyz, rgb = (values[::_STRIDE] for values in cloud)
+    clouds = [capture.output.points(index) for index in range(capture.output.num_times)]
+    place = {row: index for index, found in enumerate(clouds) for row in _rows(found.xyz[found.dynamic != 0])}
+    places = np.array([place.get(row, -1) for row in _rows(xyz)])
+    masks = [(places == index) | (places == -1) for index in range(len(clouds))]
+    return [(xyz[mask], rgb[mask]) for mask in masks]
+
+
+def _rows(xyz: NDArray[np.float32]) -> list[bytes]:
+    assert xyz.dtype == np.float32
+    return [row.tobytes() for row in xyz]
 
 
 def in_crops(job: ExportJob, capture: Capture, xyz: NDArray[np.float32], shot: Shot) -> NDArray[np.bool_]:

@@ -16,8 +16,8 @@ from page4d.export.export import Exported, run_export
 from page4d.export.pinhole import plan_pictures
 from page4d.export.trainers.views import reading_order
 from tests.export.capture import THRESHOLD, Capture, project, read_rgb
-from tests.export.cropped_shots import planned, worst_cropped_error
-from tests.export.trainer_shots import Points, Shot, export_one, files_of, mistakes, read_cloud
+from tests.export.cropped_shots import by_instant, planned, worst_cropped_error
+from tests.export.trainer_shots import Shot, export_one, files_of, mistakes, read_cloud
 
 NAME = "4dgaussians-dynerf"
 SIZE = (1014, 1352)
@@ -57,11 +57,8 @@ def load_shots(folder: Path, rows: NDArray[np.float64] | None = None) -> tuple[l
 
 
 def error_of(capture: Capture, folder: Path, shots: list[Shot], *, moving: bool = False) -> float:
-    (xyz, rgb), _ = read_cloud(folder / "points3D_downsample2.ply")
-
-    def points(_: int) -> Points:
-        return xyz, rgb
-
+    cloud, _ = read_cloud(folder / "points3D_downsample2.ply")
+    points = by_instant(capture, cloud).__getitem__
     return worst_cropped_error(planned(capture, NAME, **OPTIONS), capture, shots, points, moving=moving)
 
 

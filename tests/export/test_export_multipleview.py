@@ -1,0 +1,145 @@
+"""The MultipleView form of 4DGaussians, read as its loader does."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pycolmap
+import pytest
+
+from page4d.choices import Pinhole
+from page4d.errors import InputError, UsageError
+from page4d.export.export import Exported, run_export
+from page4d.export.pinhole import plan_pictures
+from tests.export.capture import THRESHOLD, Capture, read_rgb
+from tests.export.cropped_shots import by_instant, planned, worst_cropped_error
+from tests.export.trainer_shots import Shot, export_one, files_of, mistakes, next_instant, read_cloud
+
+NAME = "4dgaussians"
+CLOUD = "points3D_multipleview.ply"
+OTHER_FORMS = ("sparse", "transforms_train.json", "poses_bounds.npy", "dataset.json", "train_meta.json")
+"""Names for which the loader takes the folder for another form."""
+
+
+@pytest.fixture(scope="module")
+def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return export_one(capture, NAME, tmp_path_factory.mktemp("multipleview") / "room")
+
+
+def load_shots(folder: Path) -> tuple[list[Shot], list[float]]:
+    """Read the folder as the loader does, and return also the times of the instants.
+
+    The focal length is the first of camera 1, for both axes; an image's name without its first five and last four
+    characters is the number of the view; the number of instants is that of the files of cam01, counted from 1.
+    """
+    assert not any((folder / name).exists() for name in OTHER_FORMS)
+    model = pycolmap.Reconstruction(str(folder / "sparse_"))
+    camera = model.cameras[1]
+    focal = camera.params[0]
+    intrinsics = np.array([[focal, 0, camera.width / 2], [0, focal, camera.height / 2], [0, 0, 1]])
+    number = len(list((folder / "cam01").iterdir()))
+    shots = []
+    for _, image in sorted(model.images.items()):
+        label = image.name[5:-4].zfill(2)
+        pose = np.vstack([image.cam_from_world().matrix(), [0, 0, 0, 1]])
+        for instant in range(number):
+            picture = read_rgb(folder / f"cam{label}" / f"frame_{instant + 1:05d}.jpg")
+            assert picture.shape[:2] == (camera.height, camera.width)
+            shots.append(Shot(int(label) - 1, instant, picture, intrinsics, pose))
+    return shots, [instant / number for instant in range(number)]
+
+
+def error_of(capture: Capture, folder: Path, shots: list[Shot], *, moving: bool = False) -> float:
+    cloud, _ = read_cloud(folder / CLOUD)
+    points = by_instant(capture, cloud).__getitem__
+    return worst_cropped_error(planned(capture, NAME), capture, shots, points, moving=moving)
+
+
+def test_colors(exported: Exported, capture: Capture):
+    folder = exported.folder
+    shots, times = load_shots(folder)
+    assert [instant.time for instant in exported.record.instants] == times == [0.0, 0.25, 0.5, 0.75]
+    assert [(shot.view, shot.instant) for shot in shots] == [(view, t) for view in range(4) for t in range(4)]
+    poses = capture.world_to_camera[0]
+    np.testing.assert_allclose([shot.world_to_camera for shot in shots[::4]], poses, atol=1e-12)
+    assert error_of(capture, folder, shots) < THRESHOLD
+    assert error_of(capture, folder, shots, moving=True) < THRESHOLD
+    wrong = mistakes(shots)
+    for name in ("axes", "order of views"):
+        assert error_of(capture, folder, wrong[name]) > THRESHOLD, name
+    assert error_of(capture, folder, next_instant(shots), moving=True) > THRESHOLD
+
+
+def test_colors_show_pictures_of_other_focal_lengths(capture: Capture, tmp_path: Path):
+    job = planned(capture, NAME)
+    sizes = [geometry.source_size for geometry in job.geometry]
+    sources = np.stack([geometry.source_intrinsics for geometry in job.geometry], axis=1)
+    kept = replace(job, geometry=plan_pictures(sizes, sources, Pinhole.KEEP))
+    exported = run_export(kept, tmp_path / "room")
+    for view in range(4):
+        shots = [shot for shot in load_shots(exported.folder)[0] if shot.view == view]
+        assert error_of(capture, exported.folder, shots) > THRESHOLD, view
+
+
+def test_model_and_rows_agree(exported: Exported, capture: Capture):
+    """Poses, size and focal length of the spiral are those of the model."""
+    model = pycolmap.Reconstruction(str(exported.folder / "sparse_"))
+    assert [camera.model.name for camera in model.cameras.values()] == ["PINHOLE"] * 4
+    parameters = {tuple(camera.params) for camera in model.cameras.values()}
+    assert len(parameters) == 1
+    rows = np.load(exported.folder / "poses_bounds_multipleview.npy")
+    matrices = rows[:, :15].reshape(-1, 3, 5)
+    images = [model.images[number] for number in range(1, 5)]
+    for matrix, image, truth in zip(matrices, images, capture.world_to_camera[0], strict=True):
+        down, right, back, center, lens = matrix.T
+        pose = np.eye(4)
+        pose[:3] = np.stack([right, down, -back, center], axis=1)
+        np.testing.assert_allclose(np.linalg.inv(pose), truth, atol=1e-12)
+        assert lens.tolist() == [image.camera.height, image.camera.width, image.camera.params[0]]
+    assert (rows[:, 15] > 0).all()
+    assert (rows[:, 15] < rows[:, 16]).all()
+
+
+def test_points(exported: Exported):
+    (xyz, rgb), _ = read_cloud(exported.folder / CLOUD)
+    model = pycolmap.Reconstruction(str(exported.folder / "sparse_"))
+    assert 1000 < len(xyz) == exported.record.points == len(model.points3D) <= 40_000
+    first = model.points3D[1]
+    np.testing.assert_array_equal(first.xyz.astype(np.float32), xyz[0])
+    np.testing.assert_array_equal(first.color, np.rint(rgb[0] * 255))
+
+
+def test_same_files_on_a_second_export(exported: Exported, capture: Capture, tmp_path: Path):
+    first, second = files_of(exported.folder), files_of(export_one(capture, NAME, tmp_path / "again").folder)
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+    assert {path.name for path in exported.folder.iterdir()} == {
+        *("cam01", "cam02", "cam03", "cam04", "sparse_", "export.json"),
+        *(CLOUD, "poses_bounds_multipleview.npy"),
+    }
+
+
+def test_record_and_command(exported: Exported):
+    assert exported.record.held_out == ["instant 0", "instant 1", "instant 2"]
+    config, train = exported.next_step.splitlines()
+    assert config == "echo \"_base_ = './default.py'\" > arguments/multipleview/room.py"
+    assert train == (
+        f"python train.py -s {exported.folder} --port 6017 --expname multipleview/room "
+        "--configs arguments/multipleview/room.py"
+    )
+
+
+def test_held_out_instants_are_named_as_in_the_run(capture: Capture, tmp_path: Path):
+    exported = export_one(capture, NAME, tmp_path / "room", instants=(1, None, 2), image_size=80)
+    assert exported.record.held_out == ["instant 1", "instant 3"]
+    assert [(found.instant, found.time) for found in exported.record.instants] == [(1, 0.0), (3, 0.5)]
+
+
+def test_refuses_what_the_loader_cannot_read(capture: Capture, moving_capture: Capture, tmp_path: Path):
+    for option in ({"image_format": "png"}, {"pinhole": "keep"}, {"hold_out": ("cam01",)}):
+        with pytest.raises(UsageError, match="4dgaussians takes no"):
+            export_one(capture, NAME, tmp_path / "room", **option)
+    with pytest.raises(InputError, match="cameras of this run move"):
+        export_one(moving_capture, NAME, tmp_path / "room")
+    with pytest.raises(InputError, match="needs at least 2 views"):
+        export_one(capture, NAME, tmp_path / "room", views=("cam01",))
