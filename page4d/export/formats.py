@@ -154,7 +154,7 @@ _FORMATS = (
         cuts_outliers=True,
         static_rig=True,
         min_instants=2,
-        options=_PICTURE_OPTIONS | {"hold_out"},
+        options=frozenset({"image_format", "image_size", "hold_out"}),
     ),
     Format(
         name="dynamic3dgs",
