@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from page4d.errors import UsageError
 from page4d.export.export import Exported, plan_exports
+from page4d.output.ply import write_ply
 from tests.export.capture import THRESHOLD, Capture, project, read_rgb
 from tests.export.trainer_shots import (
     Points,
@@ -142,7 +143,7 @@ def test_the_nearest_point_is_beyond_the_near_plane(exported: Exported, capture:
         ]
     )
     assert 1.5 < depths[depths > 0].min() < 2.2
-    assert any(remark.startswith("scaled by") for remark in exported.record.remarks)
+    assert any("scaled by" in remark and "--scale 1 keeps metres" in remark for remark in exported.record.remarks)
     kept = export_one(capture, NAME, tmp_path / "kept", scale=1.0)
     assert not any("near" in remark for remark in kept.record.remarks)
     small = export_one(capture, NAME, tmp_path / "small", scale=0.5)
@@ -181,6 +182,17 @@ def test_pictures_of_several_sizes_need_a_common_pinhole(capture: Capture, tmp_p
         job.format.write(replace(job, geometry=geometry), tmp_path / "room")
     assert "--pinhole common" in str(caught.value.hint)
     assert not (tmp_path / "room").exists()
+
+
+def test_the_first_instant_needs_points(capture: Capture, tmp_path: Path):
+    folder = tmp_path / "out"
+    shutil.copytree(capture.folder, folder)
+    cloud = capture.output.points(0)
+    path = folder / capture.output.layout.points(0).relative_to(capture.folder)
+    write_ply(path, cloud[np.zeros(cloud.num_points, dtype=bool)])
+    changed = Capture(capture.scene, folder, capture.predictions)
+    with pytest.raises(UsageError, match="instant 0 has no points"):
+        export_one(changed, NAME, tmp_path / "room")
 
 
 def test_next_step_and_same_bytes(exported: Exported, capture: Capture, tmp_path: Path):

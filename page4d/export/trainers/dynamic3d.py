@@ -32,10 +32,16 @@ def write(job: ExportJob, folder: Path) -> Written:
     Views that are held out are in `test_meta.json` alone. Without them it repeats the first view.
 
     Raises:
-        UsageError: if the pictures differ in size.
+        UsageError: if the pictures differ in size, or the first instant has no points.
     """
     if len(set(job.sizes)) > 1:
         raise UsageError(f"{job.format.name} needs pictures of one size", "give --pinhole common")
+    cloud = job.instant_points(0)
+    if not cloud.num_points:
+        raise UsageError(
+            f"instant {job.instants[0]} has no points, and {job.format.name} begins with those of the first instant",
+            "choose other instants or filters",
+        )
     for picture in job.read_pictures():
         name = f"{picture.view}/{picture.place:06d}"
         job.write_picture(folder / "ims" / name, picture)
@@ -45,7 +51,6 @@ def write(job: ExportJob, folder: Path) -> Written:
     train = [view for view in views if view not in test]
     for meta, chosen in (("train", train), ("test", test or [0])):
         write_file(folder / f"{meta}_meta.json", f"{format_json(_meta(job, chosen))}\n".encode())
-    cloud = job.instant_points(0)
     moving = cloud.dynamic != 0 if has_motion(job) else np.ones(cloud.num_points, dtype=bool)
     write_file(folder / "init_pt_cld.npz", _encode_points(cloud, moving))
     return Written(
