@@ -15,8 +15,8 @@ from tests.export.capture import Capture, color_error, project
 Points = tuple[NDArray[Any], NDArray[Any]]
 """Positions [N, 3] and colours [N, 3]."""
 
-_STRIDE = 5
-"""Every fifth point is compared."""
+_STRIDE = 15
+"""Every 15th point is compared."""
 
 
 @dataclass(frozen=True)
