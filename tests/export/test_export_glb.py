@@ -176,7 +176,7 @@ def test_one_instant_is_shown_at_each_time(uneven_capture: Capture, tmp_path: Pa
         stop = starts[instant + 1] if instant < 3 else start + 1 / 12
         for seconds in (start + 1e-6, (start + stop) / 2, stop - 1e-6):
             assert reader.shown(seconds) == [instant], seconds
-    assert reader.shown(float(starts[-1] + 1 / 12)) == [3]
+    assert reader.shown(float(starts[-1]) + 1.0) == [3]
     assert [node.scale for node in reader.instants] == [None, [0, 0, 0], [0, 0, 0], [0, 0, 0]]  # without animation
     assert all(node.extras["seconds"] == t for node, t in zip(reader.instants, uneven_capture.times, strict=True))
 
