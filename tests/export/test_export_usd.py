@@ -276,10 +276,13 @@ def test_the_validators_of_usd_find_nothing(moving_capture: Capture, tmp_path: P
         assert [error.GetErrorAsString() for error in context.Validate(Usd.Stage.Open(str(path)))] == []
 
 
-@pytest.mark.parametrize("limit", [100_000, 1_000_000], ids=["first instant", "later instant"])
-def test_a_full_disk_is_an_error_of_the_output(capture: Capture, tmp_path: Path, limit: int) -> None:
+@pytest.mark.parametrize("unsaved", [1, 1 << 30], ids=["after some instants", "at the end"])
+def test_a_full_disk_is_an_error_of_the_output(
+    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int
+) -> None:
+    monkeypatch.setattr("page4d.export.usd._UNSAVED_BYTES", unsaved)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, before[1]))
     try:
         with pytest.raises(OutputError, match=r"scene.usdc': the file is larger than this process may write"):
             export(capture.folder, "usd", tmp_path / "usd")
@@ -287,6 +290,18 @@ def test_a_full_disk_is_an_error_of_the_output(capture: Capture, tmp_path: Path,
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert list(tmp_path.iterdir()) == []
     export(capture.folder, "usd", tmp_path / "usd")
+
+
+@pytest.mark.parametrize("unsaved", [1, 5_000_000], ids=["every instant", "some instants"])
+def test_the_file_can_be_saved_in_pieces(
+    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int
+) -> None:
+    whole = exported(capture, tmp_path / "whole")
+    monkeypatch.setattr("page4d.export.usd._UNSAVED_BYTES", unsaved)
+    pieces = exported(capture, tmp_path / "pieces")
+    for name in CHANGING:
+        for place in range(4):
+            np.testing.assert_array_equal(pieces.values(name, place), whole.values(name, place))
 
 
 def test_a_file_in_place_of_the_folder_is_an_error_of_the_output(capture: Capture, tmp_path: Path) -> None:

@@ -14,6 +14,13 @@ from page4d.export.usd.stage import create_stage, save_stage, time_codes
 SCENE_NAME = "scene.usdc"
 SPLIT_SCENE_NAME = "scene.usda"
 
+_UNSAVED_BYTES = 1 << 25
+"""Size of the points after which the file is saved.
+
+Points that are not saved need memory. Every save repeats the table of all earlier values, so that saving each of many
+small clouds would multiply the size of the file.
+"""
+
 
 def write(job: ExportJob, folder: Path) -> Written:
     """Write `scene.usdc`; with `split` `scene.usda` and a file of points for every instant.
@@ -27,18 +34,20 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 
 def _write_single(job: ExportJob, folder: Path) -> Written:
-    """Write one file, saved after every instant: its values then need no memory."""
+    """Write one file, saved again and again: memory does not grow with the number of instants."""
     codes = time_codes(job)
     path = folder / SCENE_NAME
     stage = create_stage(path, job, codes)
     ranges = ClippingRanges(job)
     points = PointWriter(stage)
-    number = 0
+    number = saved = 0
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)
         points.write(cloud, codes[place])
-        save_stage(stage, path)
         number += cloud.num_points
+        if (number - saved) * job.format.point_bytes >= _UNSAVED_BYTES:
+            save_stage(stage, path)
+            saved = number
     define_cameras(stage, job, codes, ranges)
     save_stage(stage, path)
     return Written(num_points=number, times=codes)
