@@ -1,5 +1,6 @@
 """USD: cameras, points and times as the USD library reads them."""
 
+import json
 import resource
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,10 @@ def exported(capture: Capture, folder: Path, **options: Any) -> Exported:
     return Exported(folder, Usd.Stage.Open(str(scene)))
 
 
+def remarks_of(result: Exported) -> str:
+    return " ".join(json.loads((result.folder / "export.json").read_text())["remarks"])
+
+
 def job_of(capture: Capture, **options: Any) -> ExportJob:
     return plan_job(capture.output, find_format("usd"), ExportSettings(**options), None)
 
@@ -113,6 +118,7 @@ def test_the_root_turns_the_axis_that_points_up_to_y(capture: Capture, tmp_path:
     corners = result.world(np.eye(3, dtype=np.float32))
     assert np.linalg.det(corners) == pytest.approx(1.0)
     assert largest_error(result, capture, 0, 2) < LARGEST_ERROR_PX
+    assert (f"/World turns {up} to y" in remarks_of(result)) == (up is not UpAxis.Y)
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])

@@ -3,8 +3,10 @@
 Source: the schemas UsdGeomPoints and UsdGeomCamera, and value clips, of https://openusd.org/release/.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
+from page4d.choices import UpAxis
 from page4d.export.job import ExportJob, Written
 from page4d.export.usd.cameras import ClippingRanges, define_cameras
 from page4d.export.usd.clips import write_clips
@@ -30,7 +32,12 @@ def write(job: ExportJob, folder: Path) -> Written:
     Raises:
         OutputError: if a file cannot be written.
     """
-    return write_clips(job, folder, SPLIT_SCENE_NAME) if job.settings.split else _write_single(job, folder)
+    written = write_clips(job, folder, SPLIT_SCENE_NAME) if job.settings.split else _write_single(job, folder)
+    if (up := job.world.exported_up) is UpAxis.Y:
+        return written
+    return replace(
+        written, remarks=(f"the points keep the run's axes; the prim /World turns {up} to y, which is up",)
+    )
 
 
 def _write_single(job: ExportJob, folder: Path) -> Written:
