@@ -10,6 +10,7 @@ from that picture has no track.
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -102,9 +103,15 @@ class _Part:
         """Whether the relative poses of the cameras are constant."""
         return len(self.places) == 1 or self.job.is_static_rig
 
-    def image_id(self, place: int, view: int) -> int:
-        """Return the identifier of an image: instant by instant, view by view."""
-        return (place - self.places[0]) * len(self.job.views) + view + 1
+    @cached_property
+    def image_ids(self) -> NDArray[np.int64]:
+        """Identifiers of images [T, V] in the order of names, as in a database of COLMAP.
+
+        pycolmap pairs a model with a database by names, but fails where an image has different identifiers in them.
+        """
+        views = range(len(self.job.views))
+        names = np.array([[self.image_name(place, view) for view in views] for place in self.places])
+        return np.argsort(np.argsort(names, axis=None)).reshape(names.shape) + 1
 
     def image_name(self, place: int, view: int) -> str:
         """Return the name of an image below the folder of images."""
@@ -118,14 +125,14 @@ def _write_part(part: _Part, points: ModelPoints) -> None:
     job, target = part.job, part.folder / _MODEL_FOLDER
     camera_ids, cameras = _cameras(part)
     images, tracked = _images(part, points, camera_ids)
-    rigs, frames = _rig(part) if part.is_rig else ((), ())
+    rigs, frames = _rig(part, camera_ids) if part.is_rig else ((), ())
     model = Model(cameras=cameras, images=images, points=tracked, rigs=rigs, frames=frames)
     write_model(target, model, text=job.settings.text)
     times = nanoseconds(job.seconds)
     moving = np.flatnonzero(points.cloud.dynamic)
     write_times(
         target,
-        image_ids=np.array([image.id for image in images]),
+        image_ids=part.image_ids.ravel(),
         image_times=np.repeat(times[list(part.places)], len(job.views)),
         point_ids=moving + 1,
         point_times=times[points.place[moving]],
@@ -134,20 +141,20 @@ def _write_part(part: _Part, points: ModelPoints) -> None:
 
 
 def _cameras(part: _Part) -> tuple[NDArray[np.int64], list[Camera]]:
-    """Return the cameras and, for every place and view, the id of its camera.
+    """Return the cameras, and the camera of every image [T, V] by its id.
 
     A view has one camera, or one per image if its intrinsics change.
     """
     job = part.job
-    ids = np.zeros((job.num_times, len(job.views)), dtype=np.int64)
+    ids = np.zeros_like(part.image_ids)
     cameras: list[Camera] = []
-    for view, size in enumerate(job.sizes):
+    for view in np.argsort(part.image_ids[0]):
         matrices = job.intrinsics[list(part.places), view]
         is_constant = bool((matrices == matrices[:1]).all())
-        for place, matrix in zip(part.places, matrices, strict=True):
-            if not is_constant or place == part.places[0]:
-                cameras.append(Camera.of(len(cameras) + 1, size, matrix))
-            ids[place, view] = len(cameras)
+        for number, matrix in enumerate(matrices):
+            if not is_constant or number == 0:
+                cameras.append(Camera.of(len(cameras) + 1, job.sizes[view], matrix))
+            ids[number, view] = len(cameras)
     return ids, cameras
 
 
@@ -162,10 +169,10 @@ def _images(part: _Part, points: ModelPoints, camera_ids: NDArray[np.int64]) -> 
     track_image = np.zeros(len(keys), dtype=np.int32)
     track_index = np.zeros(len(keys), dtype=np.int32)
     images = []
-    for place in part.places:
+    for number, place in enumerate(part.places):
         poses = make_poses(job.world_to_camera[place])
         for view, pose in enumerate(poses):
-            key, image_id = place * num_views + view, part.image_id(place, view)
+            key, image_id = place * num_views + view, int(part.image_ids[number, view])
             shown, pixels = _inside(job, points, order[starts[key] : starts[key + 1]], place, view)
             track_image[shown] = image_id
             track_index[shown] = np.arange(len(shown))
@@ -173,13 +180,14 @@ def _images(part: _Part, points: ModelPoints, camera_ids: NDArray[np.int64]) -> 
                 Image(
                     id=image_id,
                     pose=pose,
-                    camera_id=int(camera_ids[place, view]),
+                    camera_id=int(camera_ids[number, view]),
                     name=part.image_name(place, view),
                     points2d=pixels,
                     point_ids=shown + 1,
                 )
             )
     cloud = points.cloud
+    images.sort(key=lambda image: image.id)
     return images, Points3D(xyz=cloud.xyz, rgb=cloud.rgb, track_image=track_image, track_index=track_index)
 
 
@@ -193,21 +201,27 @@ def _inside(
     return chosen[inside], pixels[inside]
 
 
-def _rig(part: _Part) -> tuple[Sequence[Rig], Sequence[Frame]]:
-    """Return a rig, whose reference is the first view, and a frame per instant."""
+def _rig(part: _Part, camera_ids: NDArray[np.int64]) -> tuple[Sequence[Rig], Sequence[Frame]]:
+    """Return a rig, whose reference is the first view, and a frame per instant.
+
+    Their identifiers follow those of a database of COLMAP, which first makes a rig of every camera and a frame of
+    every image, and then the rig of `rig_config.json`: triangulation demands the same identifiers.
+    """
     job = part.job
-    numbers = tuple(range(1, len(job.views) + 1))
     relative = _relative_poses(job, part.places[0])
-    rig = Rig(id=1, camera_ids=numbers, sensor_from_rig=tuple(make_poses(relative)))
+    rig = Rig(
+        id=len(job.views) + 1, camera_ids=tuple(camera_ids[0].tolist()), sensor_from_rig=tuple(make_poses(relative))
+    )
     reference = make_poses(job.world_to_camera[list(part.places), 0])
+    poses_and_images = zip(reference, part.image_ids.tolist(), strict=True)
     frames = [
         Frame(
             id=number,
             rig=rig,
             rig_from_world=pose,
-            image_ids=tuple(part.image_id(place, view) for view in range(len(job.views))),
+            image_ids=tuple(ids),
         )
-        for number, (place, pose) in enumerate(zip(part.places, reference, strict=True), start=1)
+        for number, (pose, ids) in enumerate(poses_and_images, start=part.image_ids.size + 1)
     ]
     return [rig], frames
 
