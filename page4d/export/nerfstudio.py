@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from page4d.choices import ImageFormat
+from page4d.choices import ImageFormat, PointLayer
 from page4d.export.job import ExportJob, ExportPicture, Written, encode_picture
 from page4d.io.atomic import real_path
 from page4d.io.json_model import format_json
@@ -56,14 +56,22 @@ def write(job: ExportJob, folder: Path) -> Written:
     for picture in job.read_pictures():
         dataset.write_frame(picture)
     held_out = tuple(view.name for view in job.views if view.held_out)
-    remarks = (
-        [] if held_out else ["nerfstudio keeps a tenth of the pictures for evaluation; --hold-out chooses views"]
-    )
-    if not job.settings.per_instant and job.num_times > 1:
-        remarks.append("nerfstudio ignores time: all instants are one static scene; --per-instant separates them")
     return Written(
-        num_points=num_points, times=tuple(job.seconds.tolist()), held_out=held_out, remarks=tuple(remarks)
+        num_points=num_points,
+        times=tuple(job.seconds.tolist()),
+        held_out=held_out,
+        remarks=tuple(_remarks(dataset, is_split=bool(held_out))),
     )
+
+
+def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
+    job = dataset.job
+    if not is_split:
+        yield "nerfstudio keeps a tenth of the pictures for evaluation; --hold-out chooses views"
+    if not job.settings.per_instant and job.num_times > 1:
+        yield "nerfstudio ignores time: all instants are one static scene; --per-instant separates them"
+    if dataset.has_masks and job.settings.only is not PointLayer.STATIC:
+        yield "masks leave out what moves, points.ply does not; --only static leaves out its points too"
 
 
 def next_step(job: ExportJob, folder: Path) -> str:

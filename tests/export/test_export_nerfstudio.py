@@ -223,6 +223,13 @@ def test_masks_leave_out_what_moves(exported: Path, capture: Capture) -> None:
         np.testing.assert_array_equal(frame.mask, 255 - 255 * moving.astype(np.uint8))
 
 
+def test_points_of_what_masks_leave_out_are_mentioned(capture: Capture, tmp_path: Path) -> None:
+    for only, is_mentioned in (("all", True), ("static", False)):
+        options: dict[str, Any] = OPTIONS | {"only": only, "overwrite": True}
+        (result,) = export(capture.folder, "nerfstudio", tmp_path / "export", scene=capture.scene, **options)
+        assert any("--only static" in remark for remark in result.record.remarks) is is_mentioned
+
+
 def test_masks_have_the_size_of_resized_pictures(capture: Capture, tmp_path: Path) -> None:
     export(capture.folder, "nerfstudio", tmp_path / "export", scene=capture.scene, image_size=80, **OPTIONS)
     dataset = read_dataset(tmp_path / "export")
