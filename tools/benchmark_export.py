@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CHILD = """
-import json, resource, sys, time
+import json, sys, time
 from pathlib import Path
 from page4d.export.export import export
 out, scene, name, target, options = sys.argv[1:6]
@@ -24,7 +24,8 @@ start = time.perf_counter()
 given = json.loads(options)
 done = export(out, name, target, **({"scene": Path(scene)} if scene else {}), **given)[0]
 seconds = time.perf_counter() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+status = Path("/proc/self/status").read_text()  # ru_maxrss counts the parent, too
+peak = 1024 * int(status.split("VmHWM:")[1].split()[0])
 print(json.dumps([seconds, peak, done.record.bytes, done.record.files, done.record.points]))
 """
 

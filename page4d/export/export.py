@@ -171,7 +171,7 @@ def export_record(job: ExportJob, written: Written, folder: Path) -> ExportRecor
     del options["scene"]  # a path of this machine
     remarks = [*written.remarks, *(job.pictures.remarks if job.pictures else ())]
     if run.unit != "metre":
-        remarks.append("lengths are in an arbitrary unit; 1 unit is written as 1")
+        remarks.append(f"lengths are in an arbitrary unit; 1 unit is written as {job.world.scale:g}")
     if job.num_times > 1 and not job.is_regular:
         remarks.append("the steps between instants differ; readers that assume a frame rate play them evenly")
     return ExportRecord(

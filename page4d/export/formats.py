@@ -41,7 +41,8 @@ class Format:
     the result. `up` is the axis that points up in its world, "" where the run's world is kept. `point_bytes` is the
     size of a point in its files. `options` are the fields of `ExportSettings` that only some formats take. A format
     that `cuts_outliers` drops points far outside the scene, because its readers derive the extent of the scene from
-    them. Unless the user gives a scale, the scene is scaled so that no point is nearer than `nearest` (0: any).
+    them. Unless the user gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres
+    are kept if none is nearer than half of it. Formats of the `same_size` take pictures of one size alone.
     A format that is a `still` has the middle instant alone, unless it is `animated`, with up to `animated_points`.
     """
 
@@ -61,7 +62,9 @@ class Format:
     static_rig: bool = False
     min_instants: int = 1
     max_instants: int | None = None
+    min_views: int = 1
     max_views: int | None = None
+    same_size: bool = False
     cuts_outliers: bool = False
     nearest: float = 0.0
     still: bool = False
@@ -117,6 +120,7 @@ _FORMATS = (
         max_points=40_000,
         cuts_outliers=True,
         static_rig=True,
+        min_views=2,  # of a single view the reader derives a scene of extent 0
         min_instants=2,
         options=frozenset({"image_size", "pinhole_focal"}),
     ),
@@ -153,6 +157,7 @@ _FORMATS = (
         budget=Budget.INSTANT,
         cuts_outliers=True,
         static_rig=True,
+        min_views=2,  # the trainer draws two at a time
         min_instants=2,
         options=frozenset({"image_format", "image_size", "hold_out"}),
     ),
@@ -168,6 +173,7 @@ _FORMATS = (
         cuts_outliers=True,
         min_instants=2,
         max_views=50,
+        same_size=True,
         nearest=2.0,
         options=_PICTURE_OPTIONS | {"hold_out"},
     ),
@@ -182,6 +188,7 @@ _FORMATS = (
         max_points=40_000,
         cuts_outliers=True,
         static_rig=True,
+        min_views=3,  # one is for testing, and of a single other view the reader derives extent 0
         min_instants=2,
         max_instants=300,
         options=frozenset({"pinhole_focal", "hold_out"}),
@@ -267,7 +274,7 @@ def find_format(name: str) -> Format:
     if name in FORMATS:
         return FORMATS[name]
     if reason := _UNSUPPORTED.get(name.lower()):
-        raise UsageError(f"no format '{shortened(name)}': {reason}", "export usd, which Blender converts to it")
+        raise UsageError(f"no format '{shortened(name)}': {reason}", "export usd; Blender converts its cameras")
     similar = get_close_matches(name.lower(), FORMATS, n=1)
     found = f"no format '{shortened(name)}'" + (f"; did you mean {similar[0]}?" if similar else "")
     raise UsageError(found, "list the formats with 'page4d export --list'")

@@ -198,10 +198,10 @@ class ExportJob:
     def instant_points(self, place: int) -> PointCloud:
         """Return the points of an instant in the exported world, within the budget.
 
-        If the budget is that of the capture, every instant gets an equal part of it.
+        If the budget is that of the capture, every instant gets an equal part of it, unless it has its own model.
         """
         limit = self.max_points
-        if limit and self.format.budget is Budget.CAPTURE:
+        if limit and self.format.budget is Budget.CAPTURE and not self.settings.per_instant:
             limit = max(limit // self.num_times, 1)
         cloud = self._moved(self._clouds.sampled(place, limit))
         self.advance()
@@ -210,6 +210,8 @@ class ExportJob:
     def model_points(self) -> ModelPoints:
         """Return the points of all instants as one model: static ones once, moving ones of every instant."""
         points = self._clouds.model(self.max_points)
+        for _ in range(self.num_times):
+            self.advance()
         return ModelPoints(cloud=self._moved(points.cloud), place=points.place)
 
     @property

@@ -1,6 +1,7 @@
 """The plan of an export: its options checked against the format and the run, and everything that a writer reads."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from page4d.output.reader import Output
 
 _POINT_OPTIONS = frozenset({"max_points", "voxel", "min_confidence", "only", "seed"})
 _OPTION_NAMES = {"images": "no-images"}
+_DEFAULTS = ExportSettings()
 _NEAREST_PERCENTILE = 0.1
 
 
@@ -26,11 +28,10 @@ def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
     Raises:
         UsageError: naming the option and the formats that take it.
     """
-    defaults = ExportSettings()
     limited = frozenset[str]().union(*(options_of(format) for format in FORMATS.values()))
     taken = frozenset[str]().union(*(options_of(format) for format in chosen))
     for name in sorted(limited - taken):
-        if getattr(settings, name) != getattr(defaults, name):
+        if getattr(settings, name) != getattr(_DEFAULTS, name):
             option = _OPTION_NAMES.get(name, name.replace("_", "-"))
             takers = [format.name for format in FORMATS.values() if name in options_of(format)]
             names = listed([format.name for format in chosen])
@@ -49,6 +50,12 @@ def options_of(format: Format) -> frozenset[str]:
     return options
 
 
+def settings_of(format: Format, settings: ExportSettings) -> ExportSettings:
+    """Reset the options that a format does not take, where several formats are exported with the same options."""
+    limited = frozenset[str]().union(*(options_of(other) for other in FORMATS.values())) - {"scene"}
+    return replace(settings, **{name: getattr(_DEFAULTS, name) for name in limited - options_of(format)})
+
+
 def plan_job(output: Output, format: Format, settings: ExportSettings, pictures: Pictures | None) -> ExportJob:
     """Choose views, instants, world, cameras and pictures of an export.
 
@@ -56,6 +63,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         UsageError: if there are no such views or instants, or the filters leave no points.
         InputError: if the run does not suit the format.
     """
+    settings = settings_of(format, settings)
     views = _views(output, settings)
     instants = _instants(output, format, settings)
     indices = [view.index for view in views]
@@ -70,6 +78,8 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         exact_size=format.image_size,
         focal=settings.pinhole_focal,
     )
+    if format.same_size and len({one.size for one in geometry}) > 1:
+        raise UsageError(f"{format.name} needs pictures of one size", "give --pinhole common")
     all_poses = output.cameras.world_to_camera.numpy()
     up, up_found = choose_up(settings.up, all_poses, is_calibrated=_is_calibrated(output))
     clouds = None
@@ -81,7 +91,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
             voxel=settings.voxel,
         )
         clouds = CloudReader(output, instants, selection, cuts_outliers=format.cuts_outliers, seed=settings.seed)
-    scale = settings.scale or _automatic_scale(format, clouds, poses)
+    scale = settings.scale or _automatic_scale(output, format, clouds, views, poses)
     world = export_world(up, format.up, scale)
     return ExportJob(
         output=output,
@@ -172,6 +182,9 @@ def _check_limits(
             f"{format.name} takes at most {format.max_instants} instants; this export has {number}",
             f"choose some, such as --instants 0:{format.max_instants}",
         )
+    if len(views) < format.min_views:
+        found = f"{format.name} needs at least {counted(format.min_views, 'view')}; this export has {len(views)}"
+        raise InputError(found, "export more views, or use another format")
     if format.max_views is not None and len(views) > format.max_views:
         raise InputError(
             f"{format.name} takes at most {format.max_views} views; this export has {len(views)}",
@@ -179,14 +192,22 @@ def _check_limits(
         )
 
 
-def _automatic_scale(format: Format, clouds: CloudReader | None, poses: NDArray[np.float64]) -> float:
-    """Return 1, or the scale at which no point of the first instant is nearer to a camera than the format permits."""
+def _automatic_scale(
+    output: Output,
+    format: Format,
+    clouds: CloudReader | None,
+    views: Sequence[ExportView],
+    poses: NDArray[np.float64],
+) -> float:
+    """Return 1, or the scale at which no view has points of the first instant nearer than the format permits.
+
+    Metres are kept unless points are nearer than half of that.
+    """
     if not format.nearest or clouds is None:
         return 1.0
-    xyz = clouds.read(0).xyz.astype(np.float64)
-    nearest = np.inf
-    for pose in poses[0]:
-        depth = xyz @ pose[2, :3] + pose[2, 3]
-        ahead = depth[depth > 0]
-        nearest = min(nearest, float(np.percentile(ahead, _NEAREST_PERCENTILE)) if len(ahead) else np.inf)
-    return float(f"{format.nearest / nearest:.3g}") if 0 < nearest < format.nearest else 1.0
+    cloud, nearest = clouds.read(0), np.inf
+    for view, pose in zip(views, poses[0], strict=True):
+        depth = cloud.xyz[cloud.view == view.index].astype(np.float64) @ pose[2, :3] + pose[2, 3]
+        nearest = min(nearest, float(np.percentile(depth, _NEAREST_PERCENTILE)) if len(depth) else np.inf)
+    least = format.nearest / 2 if output.run.unit == "metre" else format.nearest
+    return float(f"{format.nearest / nearest:.3g}") if 0 < nearest < least else 1.0

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from page4d.choices import PointLayer
 from page4d.errors import UsageError
+from page4d.export.spacing import point_spacing
 from page4d.output.ply import PointCloud, join_clouds
 from page4d.output.points import voxel_subset
 from page4d.output.reader import Output
@@ -27,7 +28,9 @@ _BOUNDS_POINTS = 100_000
 """Instants and points of an instant from which the bounds are measured."""
 
 _VOXELS = 500
-"""Voxels along the diagonal of the bounds, in which static points of other instants are compared."""
+_SPACINGS = 2.0
+"""Static points of other instants are compared in voxels: at most so many along the diagonal of the bounds, and at
+least so many distances between neighbouring points wide. Smaller ones would be empty between measured pixels."""
 
 _NEIGHBOURS = np.array(list(product((-1, 0, 1), repeat=3)), dtype=np.int64)
 
@@ -134,9 +137,10 @@ class CloudReader:
         """
         middle = len(self.indices) // 2
         cloud = self.read(middle)
-        grid = _Grid(self.bounds)
-        yield middle, cloud[cloud.dynamic == 0]
-        grid.add(cloud.xyz[cloud.dynamic == 0])
+        first = cloud[cloud.dynamic == 0]
+        grid = _Grid(self.bounds, _SPACINGS * point_spacing(first.xyz))
+        yield middle, first
+        grid.add(first.xyz)
         for place in range(len(self.indices)):
             cloud = self.read(place)
             is_new = cloud.dynamic != 0
@@ -174,7 +178,7 @@ class CloudReader:
         samples = []
         for place in places:
             xyz = self._filtered(place).xyz
-            samples.append(xyz[:: max(len(xyz) // _BOUNDS_POINTS, 1)])
+            samples.append(xyz[:: max(len(xyz) // _BOUNDS_POINTS, 1)].copy())  # a slice would keep the whole cloud
         points = np.concatenate(samples).astype(np.float64)
         if len(points) == 0:
             raise self._no_points()
@@ -196,9 +200,9 @@ class CloudReader:
 class _Grid:
     """Voxels of a box that are occupied, or have an occupied neighbour; points outside count for its border."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, size: float) -> None:
         self._origin = bounds.lower
-        self._size = max(bounds.diagonal, 1e-12) / _VOXELS
+        self._size = max(size, bounds.diagonal / _VOXELS, 1e-12)
         shape = np.ceil((bounds.upper - bounds.lower) / self._size).astype(np.int64) + 1
         self._last = shape - 1
         self._near = np.zeros(tuple(shape + 2), dtype=bool)  # a border of one voxel for the neighbours

@@ -79,7 +79,7 @@ def turn_up(up: UpAxis, goal: UpAxis) -> NDArray[np.float64]:
     rotation: NDArray[np.float64] = (
         np.outer(end, start) + np.outer(-start, end) + np.outer(third, third)
     )  # a quarter turn about `third`
-    return rotation
+    return rotation + 0.0  # no negative zeros
 
 
 def choose_up(up: UpAxis, world_to_camera: NDArray[np.float64], *, is_calibrated: bool) -> tuple[UpAxis, str]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 from pydantic import ValidationError
@@ -57,13 +57,24 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
             raise DocumentError("it is not a regular file")
         _check_size(status.st_size, max_bytes)
         with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
+            content = b"".join(_pieces(file, status.st_size, max_bytes))
     except FileNotFoundError:
         raise DocumentMissingError("it does not exist") from None
     except OSError as error:
         raise DocumentError((error.strerror or "it cannot be opened").lower()) from None
     _check_size(len(content), max_bytes)  # files of /proc have size 0
     return content
+
+
+_PIECE_BYTES = 1 << 16
+
+
+def _pieces(file: BinaryIO, expected: int, max_bytes: int) -> Iterator[bytes]:
+    """Yield a file up to just over a limit; one call for all would reserve memory of the size of the limit."""
+    total = 0
+    while total <= max_bytes and (piece := file.read(max(expected - total, 0) + _PIECE_BYTES)):
+        total += len(piece)
+        yield piece
 
 
 def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:

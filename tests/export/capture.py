@@ -23,7 +23,15 @@ from page4d.output.instant import InstantFiles, InstantOptions, write_capture_ca
 from page4d.output.layout import OutputLayout
 from page4d.output.maps import choose_depth_scale
 from page4d.output.reader import Output, open_output
-from page4d.output.run_record import CountsRecord, NetworkRecord, RunRecord, SceneRecord, view_record, write_run
+from page4d.output.run_record import (
+    CountsRecord,
+    NetworkRecord,
+    RunRecord,
+    SceneRecord,
+    source_record,
+    view_record,
+    write_run,
+)
 from page4d.predictions import Predictions
 from page4d.scene.open import open_scene
 from page4d.settings import ReconstructSettings, SceneOptions, describe_settings
@@ -197,7 +205,10 @@ def _write_run(out: Path, scene: Path, predictions: Predictions) -> None:
         unit=predictions.scale.unit,
         depth_scale=depth_scale,
         scene=SceneRecord(name=opened.name, synchronisation=opened.synchronisation),
-        views=[view_record(layout, view.name, view.name, transform, view.clock) for view, transform in transforms],
+        views=[
+            view_record(layout, view.name, view.name, transform, view.clock, view.camera, source_record(view))
+            for view, transform in transforms
+        ],
         times=predictions.times.tolist(),
         network=NetworkRecord(name="truth", trained=True),
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.export.export import Exported, plan_exports
+from page4d.export import plan
+from page4d.export.export import Exported
+from page4d.export.pinhole import PictureGeometry, plan_pictures
 from page4d.output.ply import write_ply
-from tests.export.capture import THRESHOLD, Capture, project, read_rgb
+from tests.export.capture import THRESHOLD, Capture, make_capture, project, read_rgb
 from tests.export.trainer_shots import (
     Points,
     Shot,
@@ -73,11 +76,11 @@ def load_points(folder: Path) -> NDArray[np.float64]:
 @pytest.mark.parametrize("moves", [False, True], ids=["static", "moving"])
 def test_colors(moves: bool, pinhole: str, request: pytest.FixtureRequest, tmp_path: Path):
     capture = request.getfixturevalue("moving_capture" if moves else "capture")
-    exported = export_one(capture, NAME, tmp_path / "room", pinhole=pinhole)
+    exported = export_one(capture, NAME, tmp_path / "room", pinhole=pinhole, scale=1.5)
     rows, shots = load_points(exported.folder), load_shots(exported.folder, "train")
     assert [(shot.view, shot.instant) for shot in shots] == [(view, t) for t in range(4) for view in range(4)]
     scale = exported.record.scale
-    assert scale > 1.3
+    assert scale == 1.5
     first = [shot for shot in shots if shot.instant == 0]
 
     def of_instant(instant: int) -> Points:
@@ -134,18 +137,26 @@ def test_segmentation_is_0_or_1_where_points_move(exported: Exported, capture: C
             assert agree.mean() > 0.98
 
 
-def test_the_nearest_point_is_beyond_the_near_plane(exported: Exported, capture: Capture, tmp_path: Path):
-    rows = load_points(exported.folder)
-    depths = np.concatenate(
-        [
-            project(rows[:, :3], shot.intrinsics, shot.world_to_camera)[1]
-            for shot in load_shots(exported.folder, "train")
-        ]
-    )
-    assert 1.5 < depths[depths > 0].min() < 2.2
-    assert any("scaled by" in remark and "--scale 1 keeps metres" in remark for remark in exported.record.remarks)
-    kept = export_one(capture, NAME, tmp_path / "kept", scale=1.0)
-    assert not any("near" in remark for remark in kept.record.remarks)
+def nearest(exported: Exported) -> float:
+    rows, shots = load_points(exported.folder), load_shots(exported.folder, "train")
+    depths = [project(rows[:, :3], shot.intrinsics, shot.world_to_camera)[1] for shot in shots]
+    return min(depth[depth > 0].min() for depth in depths)
+
+
+def test_a_run_in_an_arbitrary_unit_is_moved_beyond_the_near_plane(tmp_path: Path):
+    exported = export_one(make_capture(tmp_path, scale=Scale.ARBITRARY), NAME, tmp_path / "room")
+    assert exported.record.scale > 1.1
+    assert 1.5 < nearest(exported) < 2.2
+    assert any("scaled by" in remark for remark in exported.record.remarks)
+
+
+def test_metres_are_kept_unless_points_are_nearer_than_the_near_plane(exported: Exported):
+    assert exported.record.scale == 1
+    assert nearest(exported) > 1
+    assert not any("near" in remark for remark in exported.record.remarks)
+
+
+def test_a_small_scale_is_reported(capture: Capture, tmp_path: Path):
     small = export_one(capture, NAME, tmp_path / "small", scale=0.5)
     assert any("nearest points are 0.69 away" in remark for remark in small.record.remarks)
 
@@ -175,11 +186,16 @@ def test_without_motion_masks_everything_moves(capture: Capture, tmp_path: Path)
     assert any("predicted no motion" in remark for remark in exported.record.remarks)
 
 
-def test_pictures_of_several_sizes_need_a_common_pinhole(capture: Capture, tmp_path: Path):
-    ((job, _),) = plan_exports(capture.folder, NAME, tmp_path / "room", overwrite=False, scene=capture.scene)
-    geometry = (*job.geometry[:3], replace(job.geometry[3], size=(160, 120)))
+def test_pictures_of_several_sizes_need_a_common_pinhole(
+    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def several(*arguments: Any, **options: Any) -> tuple[PictureGeometry, ...]:
+        first, *others = plan_pictures(*arguments, **options)
+        return (replace(first, size=(160, 120)), *others)
+
+    monkeypatch.setattr(plan, "plan_pictures", several)
     with pytest.raises(UsageError, match="one size") as caught:
-        job.format.write(replace(job, geometry=geometry), tmp_path / "room")
+        export_one(capture, NAME, tmp_path / "room")
     assert "--pinhole common" in str(caught.value.hint)
     assert not (tmp_path / "room").exists()
 

@@ -32,10 +32,8 @@ def write(job: ExportJob, folder: Path) -> Written:
     Views that are held out are in `test_meta.json` alone. Without them it repeats the first view.
 
     Raises:
-        UsageError: if the pictures differ in size, or the first instant has no points.
+        UsageError: if the first instant has no points.
     """
-    if len(set(job.sizes)) > 1:
-        raise UsageError(f"{job.format.name} needs pictures of one size", "give --pinhole common")
     cloud = job.instant_points(0)
     if not cloud.num_points:
         raise UsageError(

@@ -19,7 +19,7 @@ from pathlib import Path
 from page4d.export.job import ExportJob, Written
 from page4d.export.trainers.ply import encode_trainer_ply
 from page4d.export.trainers.poses_bounds import DepthBounds, encode_poses_bounds
-from page4d.export.trainers.views import check_views, reading_order, sorted_names
+from page4d.export.trainers.views import reading_order, sorted_names
 from page4d.io.staging import write_file
 from page4d.synthetic.write import VideoFile
 
@@ -27,9 +27,6 @@ _READER_SCALE = 2
 """The reader halves focal lengths and sizes."""
 
 _READER_INSTANTS = 300
-
-_MIN_VIEWS = 3
-"""One view is for testing, and of a single view for training the reader derives a scene of extent 0."""
 
 _VIDEO_CRF = 12
 _VIDEO_PRESET = "veryfast"
@@ -41,10 +38,9 @@ def write(job: ExportJob, folder: Path) -> Written:
 
     Raises:
         UsageError: if several views are held out.
-        InputError: if there are too few views, or a frame cannot be read.
+        InputError: if a frame cannot be read.
         OutputError: if a file cannot be written.
     """
-    check_views(job, _MIN_VIEWS)
     order = reading_order(job)
     cloud = job.model_points().cloud
     bounds = DepthBounds(job)

@@ -19,22 +19,17 @@ from page4d.export.colmap.model import Camera, Image, Model, Points3D, make_pose
 from page4d.export.job import ExportJob, Written
 from page4d.export.trainers.ply import encode_trainer_ply
 from page4d.export.trainers.poses_bounds import DepthBounds, encode_poses_bounds
-from page4d.export.trainers.views import check_views
 from page4d.io.staging import write_file
 from page4d.output.ply import PointCloud
-
-_MIN_VIEWS = 2
-"""Of a single view the reader derives a scene of extent 0."""
 
 
 def write(job: ExportJob, folder: Path) -> Written:
     """Write the folder.
 
     Raises:
-        InputError: if there are too few views, or a frame cannot be read.
+        InputError: if a frame cannot be read.
         OutputError: if a file cannot be written.
     """
-    check_views(job, _MIN_VIEWS)
     cloud = job.model_points().cloud
     bounds = DepthBounds(job)
     bounds.add(cloud.xyz)
