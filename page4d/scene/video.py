@@ -63,7 +63,11 @@ class VideoSource:
     def open(self, size: tuple[int, int] | None = None) -> Iterator["VideoReader"]:
         """Start decoding at the first frame, resizing to `size` (height, width) if given."""
         with open_container(self.path) as container:
-            yield VideoReader(self, container, size or self.size)
+            reader = VideoReader(self, container, size or self.size)
+            try:
+                yield reader
+            finally:
+                reader.close()
 
 
 class VideoReader:
@@ -87,6 +91,14 @@ class VideoReader:
             if self._last is None or self._last[0] != index:
                 self._last = (index, self._advance_to(index))
             yield self._last[1]
+
+    def close(self) -> None:
+        """Free the decoder at once.
+
+        Its generator refers to the reader and would live until a garbage collection; in a forked process, such as a
+        worker of a PyTorch `DataLoader`, that waits forever for the decoder's threads.
+        """
+        self._frames = None
 
     def _advance_to(self, index: int) -> Image:
         current = 0 if self._last is None else self._last[0]

@@ -1,5 +1,6 @@
 """Videos: time stamps, colours, orientation and damage in every container."""
 
+import gc
 import struct
 from fractions import Fraction
 from pathlib import Path
@@ -407,3 +408,17 @@ def test_frames_copied_between_containers_keep_their_order(tmp_path: Path) -> No
     for name in ("b.mkv", "b.ts", "b.mov"):
         source = probe(copy_video(given, tmp_path / name))
         assert counters(source) == list(range(24))
+
+
+def test_a_decoder_is_freed_without_garbage_collection(tmp_path: Path) -> None:
+    source = probe(write_video(tmp_path / "a.mp4", counter_clip(range(12))))
+    gc.collect()
+    gc.disable()
+    try:
+        with source.open() as reader:
+            next(iter(reader.read([2])))
+        del reader
+        kinds = {type(value).__name__ for value in gc.get_objects()}
+    finally:
+        gc.enable()
+    assert not kinds & {"VideoReader", "VideoCodecContext", "InputContainer"}
