@@ -12,10 +12,11 @@ EXTRAS = {
     "train": ("tensorboard>=2.14",),
     "usd": ("usd-core>=25.5,<27",),
     "viewer": ("viser>=1.0.16,<2",),
+    "xarray": ("xarray>=2024.7",),
 }
 """Packages of each optional part, as in pyproject.toml."""
 
-_IMPORTED = {"exr": "OpenEXR", "usd": "pxr", "viewer": "viser"}
+_IMPORTED = {"exr": "OpenEXR", "usd": "pxr", "viewer": "viser", "xarray": "xarray"}
 """Module that an extra provides."""
 
 

@@ -1,7 +1,10 @@
 """An output folder read back: every later format, evaluation and viewer starts here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -9,7 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, UsageError, listed
 from page4d.geometry.camera import resize_intrinsics
 from page4d.output.cameras import CaptureCameras, read_cameras_json
 from page4d.output.layout import OutputLayout
@@ -17,10 +20,21 @@ from page4d.output.maps import read_png
 from page4d.output.ply import PointCloud, read_ply
 from page4d.output.run_record import RunRecord, ViewRecord, read_run
 
+if TYPE_CHECKING:
+    from page4d.output.dataset import OutputDataset
+    from page4d.output.pictures import Pictures
+
+PictureSize = Literal["original", "maps"]
+"""Size of a picture: that of the video, or that of the run's maps of the view."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
-    """A finished run. Files are read when they are asked for; views go by their true names."""
+    """A finished run. Files are read when they are asked for; views go by their true names.
+
+    Methods that take a view or an instant raise `UsageError` if there is none such, and `InputError` if a file is
+    missing or damaged.
+    """
 
     layout: OutputLayout
     run: RunRecord
@@ -38,12 +52,12 @@ class Output:
 
     def depth(self, time_index: int, view: str) -> NDArray[np.float32]:
         """Read a depth map [H, W] in units of the scene, 0 where there is none."""
-        levels = read_png(self.layout.depth(self._index(time_index), view), np.uint16, self._map_size(view))
+        levels = read_png(self.layout.depth(self._index(time_index), view), np.uint16, self.map_size(view))
         return (levels / self.run.depth_scale).astype(np.float32)
 
     def confidence(self, time_index: int, view: str) -> NDArray[np.float32]:
         """Read a confidence map [H, W] in [0, 1]."""
-        levels = read_png(self.layout.confidence(self._index(time_index), view), np.uint8, self._map_size(view))
+        levels = read_png(self.layout.confidence(self._index(time_index), view), np.uint8, self.map_size(view))
         return (levels / 255.0).astype(np.float32)
 
     def dynamic(self, time_index: int, view: str) -> NDArray[np.bool_] | None:
@@ -51,7 +65,7 @@ class Output:
         path = self.layout.dynamic(self._index(time_index), view)
         if not path.parent.parent.exists():
             return None
-        return read_png(path, np.uint8, self._map_size(view)) > 127
+        return read_png(path, np.uint8, self.map_size(view)) > 127
 
     def points(self, time_index: int) -> PointCloud:
         """Read the merged cloud of an instant."""
@@ -64,18 +78,140 @@ class Output:
         intrinsics = self.cameras.intrinsics[:, self.view_names.index(view)]
         return resize_intrinsics(intrinsics, map_width / width, map_height / height)
 
+    def map_size(self, view: str) -> tuple[int, int]:
+        """Return the (height, width) of a view's maps."""
+        width, height = self._view(view).map_size
+        return height, width
+
+    def world_points(self, time_index: int, view: str) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return the point [H, W, 3] of every pixel of a depth map, and a mask [H, W] of the pixels with depth.
+
+        Points are in the world, in units of the scene, and NaN where there is no depth.
+        """
+        from page4d.output.map_arrays import lift_depth
+
+        return lift_depth(self, self._index(time_index), view)
+
+    def pictures(self, scene: Path | str) -> "Pictures":
+        """Open the run's videos in the folder `scene`, to decode pictures in order; once for a folder.
+
+        Raises:
+            InputError: if views, sizes, files or times differ from those of the run.
+        """
+        from page4d.output.pictures import open_pictures
+
+        folder = Path(scene).resolve()
+        if folder not in self._opened:
+            self._opened[folder] = open_pictures(self, Path(scene))
+        return self._opened[folder]
+
+    def image(
+        self, time_index: int, view: str, scene: Path | str, size: PictureSize = "original"
+    ) -> NDArray[np.uint8]:
+        """Decode an RGB picture [H, W, 3] from the run's videos in the folder `scene`, without lens distortion.
+
+        At size "original" the intrinsics are `cameras.intrinsics`, at "maps" `intrinsics_at_maps`. A video is decoded
+        from a key frame for each picture; `pictures` decodes many in order.
+
+        Raises:
+            InputError: if the folder does not hold the videos of the run.
+        """
+        from page4d.scene.resample import resize
+
+        shape = picture_size(self, view, size)
+        (picture,) = self.pictures(scene).read(view, [self._index(time_index)])
+        return resize(picture, shape)
+
+    def to_open3d(self, time_index: int) -> Any:
+        """Return the merged cloud of an instant as `open3d.t.geometry.PointCloud`.
+
+        Its attributes are positions, colors (uint8), confidence, view, dynamic, and normals where the run wrote them.
+
+        Raises:
+            CapabilityError: if Open3D cannot be loaded.
+        """
+        from page4d.output.open3d_geometry import open3d_cloud
+
+        return open3d_cloud(self.points(time_index))
+
+    def arrays(
+        self, views: Sequence[str] | None = None, times: Sequence[int] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Read maps and cameras of T instants (indices) and V views, all by default, in the order given.
+
+        The arrays are `depth` [T, V, H, W] in units of the scene (0: none), `conf` [T, V, H, W] in [0, 1], `dynamic`
+        [T, V, H, W] (absent if the run predicted no motion), `intrinsics` [T, V, 3, 3] on the pixel grid of the maps,
+        `world_to_camera` [T, V, 4, 4], `times` [T] in seconds and `views` [V], the names. Maps are float32 and bool,
+        cameras and times float64. All is held in memory: 9 bytes per pixel.
+
+        Raises:
+            UsageError: if the maps of the views differ in size.
+        """
+        from page4d.output.map_arrays import stack_maps
+
+        return stack_maps(self, views, times)
+
+    def to_xarray(self, views: Sequence[str] | None = None, times: Sequence[int] | None = None) -> Any:
+        """Read maps and cameras of some instants and views as `xarray.Dataset` with the dimensions time, view, y, x.
+
+        The variables are depth, confidence, dynamic, intrinsics and world_to_camera, as in `arrays`; the coordinates
+        seconds, names of views, and pixel centres of the maps; the attributes unit and conventions.
+
+        Raises:
+            UsageError: if the maps of the views differ in size.
+            CapabilityError: if xarray is not installed.
+        """
+        from page4d.output.map_arrays import as_xarray
+
+        return as_xarray(self, views, times)
+
+    def dataset(
+        self,
+        scene: Path | str | None = None,
+        views: Sequence[str] | None = None,
+        times: Sequence[int] | None = None,
+        size: PictureSize = "maps",
+    ) -> "OutputDataset":
+        """Return a PyTorch dataset with an item per instant and view.
+
+        An item has `depth` and `confidence` [H, W], `mask` [H, W], True where something moves (absent if the run
+        predicted no motion), `K` [3, 3], `world_to_camera` [4, 4], `time` in seconds (float64) and `view`, the index
+        in `view_names`. With the folder `scene` of the run's videos it has `image` [3, H, W] in [0, 1], of the size
+        of the maps or of the original video. `K` belongs to images of this size; maps keep theirs. Everything else is
+        float32.
+
+        Raises:
+            InputError: if the folder does not hold the videos of the run.
+        """
+        from page4d.output.dataset import OutputDataset
+
+        return OutputDataset(self, scene, views, times, size)
+
+    @cached_property
+    def _opened(self) -> "dict[Path, Pictures]":
+        return {}
+
     def _view(self, view: str) -> ViewRecord:
         self.layout.file_name(view)
         return self.run.views[self.view_names.index(view)]
-
-    def _map_size(self, view: str) -> tuple[int, int]:
-        width, height = self._view(view).map_size
-        return height, width
 
     def _index(self, time_index: int) -> int:
         if not (0 <= time_index < self.num_times and time_index == int(time_index)):
             raise UsageError(f"no instant {time_index}", f"the run has instants 0 to {self.num_times - 1}")
         return int(time_index)
+
+
+def picture_size(output: Output, view: str, size: PictureSize) -> tuple[int, int]:
+    """Return the (height, width) of a view's pictures.
+
+    Raises:
+        UsageError: if there is no such view or size.
+    """
+    output.layout.file_name(view)
+    sizes = {"original": output.cameras.image_sizes[output.view_names.index(view)], "maps": output.map_size(view)}
+    if size not in sizes:
+        raise UsageError(f"no picture size is called '{size}'", f"the sizes are {listed(sizes)}")
+    return sizes[size]
 
 
 def open_output(folder: Path | str, *, allow_incomplete: bool = False) -> Output:
