@@ -11,7 +11,7 @@ EXTRAS = {
     "ray": ("ray>=2.52,<3",),
     "train": ("tensorboard>=2.14",),
     "usd": ("usd-core>=25.5,<27",),
-    "viewer": ("viser>=1.0.16,<2",),
+    "viewer": ("viser>=1.1,<2",),
     "xarray": ("xarray>=2024.7",),
 }
 """Packages of each optional part, as in pyproject.toml."""
