@@ -64,8 +64,10 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         InputError: if the run does not suit the format.
     """
     settings = settings_of(format, settings)
-    views = _views(output, settings)
-    instants = _instants(output, format, settings)
+    views = choose_views(output, settings)
+    instants = choose_instants(output, settings)
+    if format.still and not settings.animated:
+        instants = (instants[len(instants) // 2],)
     indices = [view.index for view in views]
     poses = output.cameras.world_to_camera.numpy()[np.ix_(instants, indices)]
     intrinsics = output.cameras.intrinsics.numpy()[np.ix_(instants, indices)]
@@ -81,7 +83,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
     if format.same_size and len({one.size for one in geometry}) > 1:
         raise UsageError(f"{format.name} needs pictures of one size", "give --pinhole common")
     all_poses = output.cameras.world_to_camera.numpy()
-    up, up_found = choose_up(settings.up, all_poses, is_calibrated=_is_calibrated(output))
+    up, up_found = choose_up(settings.up, all_poses, is_calibrated=is_calibrated(output))
     clouds = None
     if format.point_bytes:
         selection = PointFilter(
@@ -117,11 +119,13 @@ def _max_points(format: Format, settings: ExportSettings) -> int:
     return format.animated_points if format.still and settings.animated else format.max_points
 
 
-def _is_calibrated(output: Output) -> bool:
+def is_calibrated(output: Output) -> bool:
+    """Return whether the world of a run is that of a calibration."""
     return output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
 
 
-def _views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
+def choose_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
+    """Return the views that settings select."""
     names = output.view_names
     for option, given in (("--views", settings.views or ()), ("--hold-out", settings.hold_out)):
         if unknown := [name for name in given if name not in names]:
@@ -142,7 +146,8 @@ def _views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
     )
 
 
-def _instants(output: Output, format: Format, settings: ExportSettings) -> tuple[int, ...]:
+def choose_instants(output: Output, settings: ExportSettings) -> tuple[int, ...]:
+    """Return the instants that settings select."""
     start, stop, step = settings.instants
     number = output.num_times
     for value in (start, stop):
@@ -151,7 +156,7 @@ def _instants(output: Output, format: Format, settings: ExportSettings) -> tuple
     chosen = tuple(range(number)[start:stop:step])
     if not chosen:
         raise UsageError("--instants leaves no instant", f"the run has instants 0 to {number - 1}")
-    return chosen[len(chosen) // 2 :][:1] if format.still and not settings.animated else chosen
+    return chosen
 
 
 def _check_limits(
