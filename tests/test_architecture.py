@@ -16,6 +16,7 @@ FLOORS = {
     "page4d.inference": 7,
     "page4d.refinement": 6,
     "page4d.profiling": 6,
+    "page4d.viewer": 6,
     "page4d.weights": 6,
     "page4d.models": 5,
     "page4d.evaluation": 5,

@@ -1,0 +1,213 @@
+"""What a viewer shows of a run: clouds within a budget, cameras, and sizes that suit the scene."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.choices import PointLayer, UpAxis
+from page4d.export.plan import choose_instants, choose_views, is_calibrated
+from page4d.export.points import CloudReader, PointFilter
+from page4d.export.settings import ExportSettings
+from page4d.export.spacing import point_spacing
+from page4d.export.world import choose_up
+from page4d.output.ply import PointCloud, read_ply_header
+from page4d.output.reader import Output
+
+Precision = Literal["float16", "float32"]
+
+DEFAULT_MAX_POINTS = 200_000
+"""Points of an instant, unless another number is asked for."""
+
+MAX_PAGE_POINTS = 5_000_000
+"""Points of all instants of a page, unless another number per instant is asked for."""
+
+_FLOAT16_BITS = 10
+_FLOAT16_RANGE = 60_000.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointChoice:
+    """Which points of an instant are shown; `views` are indices of the run's views."""
+
+    views: tuple[int, ...]
+    layer: PointLayer = PointLayer.ALL
+    min_confidence: float = 0.0
+
+
+class SortedCloud:
+    """A cloud in order of falling confidence: the points above a threshold are the first ones."""
+
+    def __init__(self, cloud: PointCloud) -> None:
+        self.cloud = cloud[np.argsort(-cloud.confidence, kind="stable")]
+
+    def select(self, choice: PointChoice) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+        """Return positions [M, 3] and colours [M, 3] of the chosen points."""
+        cloud = self.cloud
+        number = int(np.searchsorted(-cloud.confidence, -np.float32(choice.min_confidence), side="right"))
+        keep = np.isin(cloud.view[:number], choice.views)
+        if choice.layer is not PointLayer.ALL:
+            keep &= (cloud.dynamic[:number] != 0) == (choice.layer is PointLayer.MOVING)
+        if keep.all():
+            return cloud.xyz[:number], cloud.rgb[:number]
+        return cloud.xyz[:number][keep], cloud.rgb[:number][keep]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownView:
+    """A view: its true name, the `label` of its nodes, its index in the run, and its picture size (height, width)."""
+
+    name: str
+    label: str
+    index: int
+    size: tuple[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewerContent:
+    """T instants and V views of a run, in its world; a `place` counts the shown instants from 0.
+
+    `camera_to_world` [T, V, 4, 4] and `intrinsics` [T, V, 3, 3] belong to the original pictures, `seconds` [T] is on
+    the common clock. `limit` is the largest number of points of an instant (0: all).
+    """
+
+    output: Output
+    views: tuple[ShownView, ...]
+    instants: tuple[int, ...]
+    seconds: NDArray[np.float64]
+    up: UpAxis
+    camera_to_world: NDArray[np.float64]
+    intrinsics: NDArray[np.float64]
+    clouds: CloudReader
+    limit: int
+
+    @property
+    def num_times(self) -> int:
+        """Number of instants T."""
+        return len(self.instants)
+
+    @property
+    def title(self) -> str:
+        """Name of the scene."""
+        return self.output.run.scene.name
+
+    @property
+    def unit(self) -> str:
+        """Unit of length: "metre" or "arbitrary"."""
+        return self.output.run.unit
+
+    @property
+    def frame_rate(self) -> float:
+        """Instants per second, from the median step; 1 for a single instant."""
+        return 1.0 / float(np.median(np.diff(self.seconds))) if self.num_times > 1 else 1.0
+
+    @property
+    def durations(self) -> NDArray[np.float64]:
+        """Seconds [T] for which each instant is shown: until the next one, the last for a median step."""
+        return np.append(np.diff(self.seconds), 1.0 / self.frame_rate)
+
+    @property
+    def choice(self) -> PointChoice:
+        """All points of the shown views."""
+        return PointChoice(views=tuple(view.index for view in self.views))
+
+    @property
+    def has_motion(self) -> bool:
+        """Whether the run predicted which points move."""
+        return self.output.layout.path("dynamic").is_dir()
+
+    @cached_property
+    def center(self) -> NDArray[np.float64]:
+        """Centre [3] of the scene: positions are kept relative to it, as small numbers have more digits."""
+        center: NDArray[np.float64] = (self.clouds.bounds.lower + self.clouds.bounds.upper) / 2
+        return center
+
+    @property
+    def diagonal(self) -> float:
+        """Diagonal of the scene without outliers, at least a small positive number."""
+        return max(self.clouds.bounds.diagonal, 1e-9)
+
+    @cached_property
+    def middle_points(self) -> NDArray[np.float32]:
+        """Positions [N, 3] of the middle instant relative to the centre, from which sizes are derived."""
+        return self.points(self.num_times // 2).xyz
+
+    @cached_property
+    def point_size(self) -> float:
+        """Default width of a point: the distance between neighbours."""
+        return point_spacing(self.middle_points) or self.diagonal / 500
+
+    @cached_property
+    def precision(self) -> Precision:
+        """Number type of positions: half precision unless its error would be visible, or its range too small."""
+        extent = float(np.abs(self.clouds.bounds.upper - self.center).max())
+        largest = float(np.abs(self.middle_points).max(initial=0.0))
+        error = 2.0 ** (np.floor(np.log2(max(extent, 1e-30))) - _FLOAT16_BITS - 1)
+        return "float16" if error <= self.point_size / 5 and largest < _FLOAT16_RANGE else "float32"
+
+    @cached_property
+    def num_points(self) -> tuple[int, ...]:
+        """Number of points of every instant, at most: by the files' headers, before views are chosen."""
+        numbers = [read_ply_header(self.output.layout.points(instant)).num_points for instant in self.instants]
+        return tuple(min(number, self.limit) if self.limit else number for number in numbers)
+
+    def points(self, place: int) -> PointCloud:
+        """Read the points of an instant, positions relative to the centre, in the order of the file.
+
+        If there are more than the limit, they are drawn at random from every view in proportion.
+
+        Raises:
+            InputError: if the file cannot be read.
+        """
+        cloud = self.clouds.sampled(place, self.limit)
+        limit = np.finfo(np.float32).max
+        xyz = (cloud.xyz.astype(np.float64) - self.center).clip(-limit, limit)
+        return replace(cloud, xyz=xyz.astype(np.float32))
+
+
+def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = False) -> ViewerContent:
+    """Choose views, instants and the number of points of an instant, by the settings' fields of these names.
+
+    By default the number of points is that of the live viewer or, with `is_page`, of an HTML page.
+
+    Raises:
+        UsageError: if there are no such views or instants, or they have no points.
+        InputError: if a file of the run cannot be read.
+    """
+    views = choose_views(output, settings)
+    instants = choose_instants(output, settings)
+    indices = tuple(view.index for view in views)
+    poses = output.cameras.world_to_camera.numpy()
+    up, _ = choose_up(settings.up, poses, is_calibrated=is_calibrated(output))
+    chosen = np.ix_(instants, indices)
+    return ViewerContent(
+        output=output,
+        views=tuple(
+            ShownView(name=view.name, label=view.label, index=view.index, size=output.cameras.image_sizes[view.index])
+            for view in views
+        ),
+        instants=instants,
+        seconds=output.cameras.times.numpy()[list(instants)],
+        up=up,
+        camera_to_world=_inverted(poses[chosen]),
+        intrinsics=output.cameras.intrinsics.numpy()[chosen],
+        clouds=CloudReader(output, instants, PointFilter(views=indices), cuts_outliers=False, seed=settings.seed),
+        limit=_limit(settings.max_points, len(instants), is_page=is_page),
+    )
+
+
+def _inverted(poses: NDArray[Any]) -> NDArray[np.float64]:
+    """Invert rigid poses [..., 4, 4]."""
+    inverse = np.zeros(poses.shape)
+    inverse[..., :3, :3] = poses[..., :3, :3].swapaxes(-1, -2)
+    inverse[..., :3, 3] = -(inverse[..., :3, :3] @ poses[..., :3, 3:])[..., 0]
+    inverse[..., 3, 3] = 1.0
+    return inverse
+
+
+def _limit(max_points: int | None, num_times: int, *, is_page: bool) -> int:
+    if max_points is not None:
+        return max_points
+    return min(DEFAULT_MAX_POINTS, max(MAX_PAGE_POINTS // num_times, 1)) if is_page else DEFAULT_MAX_POINTS

@@ -1,0 +1,22 @@
+"""A capture of 4 views and 4 instants with a gap in time, and what a viewer shows of it. Tests only read it."""
+
+import pytest
+
+from page4d.export.settings import ExportSettings
+from page4d.viewer.content import ViewerContent, viewer_content
+from tests.export.capture import UNEVEN, Capture, make_capture
+
+
+@pytest.fixture(scope="session")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    return make_capture(tmp_path_factory.mktemp("viewer"), numbers=UNEVEN, size=(60, 80))
+
+
+@pytest.fixture(scope="session")
+def moving_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    return make_capture(tmp_path_factory.mktemp("viewer-moving"), moving=True, size=(60, 80))
+
+
+@pytest.fixture
+def content(capture: Capture) -> ViewerContent:
+    return viewer_content(capture.output, ExportSettings())
