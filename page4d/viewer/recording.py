@@ -1,0 +1,97 @@
+"""A run as one HTML page that plays without a server or a network."""
+
+import html
+from collections.abc import Callable
+from pathlib import Path
+
+from page4d.choices import PointLayer
+from page4d.errors import OutputError, UsageError
+from page4d.io.atomic import check_file, real_path
+from page4d.output.reader import Output
+from page4d.viewer.content import ViewerContent
+from page4d.viewer.nodes import CameraNodes, add_cloud, prepare_scene
+from page4d.viewer.server import start_server, stop_server
+from page4d.viewer.thumbnails import Thumbnails
+
+Progress = Callable[[int, int], None]
+
+MAX_PAGE_BYTES = 250_000_000
+"""Largest page: browsers hold strings of up to half a gigabyte, and need several times their size to open them."""
+
+_CLIENT_BYTES = 830_000
+_POINT_BYTES = {"float16": 7.5, "float32": 15.2}
+_PICTURE_BYTES = 6_000
+"""Measured sizes of parts of a page, compressed and in base64."""
+
+
+def check_page_file(output: Output, file: Path, *, overwrite: bool) -> None:
+    """Refuse a file that cannot be written, or whose writing would lose something.
+
+    Raises:
+        UsageError: if it lies in the folder of the run.
+        OutputError: if it exists and `overwrite` is not given, or cannot be written.
+    """
+    if real_path(file).is_relative_to(real_path(output.layout.folder)):
+        raise UsageError(f"'{file}' is in the folder of the run", "choose a file outside it")
+    if not file.is_dir() and (file.exists() or file.is_symlink()) and not overwrite:
+        raise OutputError(f"'{file}' already exists", "choose another name, or pass --overwrite")
+    check_file(file)
+
+
+def estimated_bytes(content: ViewerContent, *, with_pictures: bool) -> int:
+    """Return the size of the page, without a choice of views."""
+    pictures = content.num_times * len(content.views) if with_pictures else 0
+    points = sum(content.num_points) * _POINT_BYTES[content.precision]
+    return round(_CLIENT_BYTES + points + pictures * _PICTURE_BYTES)
+
+
+def check_size(content: ViewerContent, *, with_pictures: bool) -> None:
+    """Refuse a page that browsers could not open.
+
+    Raises:
+        UsageError: with its estimated size.
+    """
+    size = estimated_bytes(content, with_pictures=with_pictures)
+    if size > MAX_PAGE_BYTES:
+        raise UsageError(
+            f"the page would have about {size / 1e6:,.0f} MB with {sum(content.num_points):,} points; browsers open "
+            f"pages of up to {MAX_PAGE_BYTES / 1e6:.0f} MB",
+            "give a smaller --max-points, or fewer --instants",
+        )
+
+
+def record_page(
+    content: ViewerContent, thumbnails: Thumbnails | None = None, progress: Progress | None = None
+) -> bytes:
+    """Return the page: the viewer's program and a recording of all instants.
+
+    Static and moving points, and the camera of each view, are separate nodes, which the page can hide.
+
+    Raises:
+        InputError: if a file of the run cannot be read.
+        UsageError: if the page is too large.
+        CapabilityError: if viser is not installed.
+    """
+    check_size(content, with_pictures=thumbnails is not None)
+    server = start_server(0, content.title)
+    try:
+        serializer = server.get_scene_serializer()
+        prepare_scene(server, content)
+        cameras = CameraNodes(server.scene, content, thumbnails)
+        for place, seconds in enumerate(content.durations.tolist()):
+            # In the order of the file: neighbours in a picture compress better than points sorted by confidence.
+            cloud = content.points(place)
+            with server.atomic():
+                for layer in (PointLayer.STATIC, PointLayer.MOVING):
+                    chosen = (cloud.dynamic != 0) == (layer is PointLayer.MOVING)
+                    points = cloud.xyz[chosen], cloud.rgb[chosen]
+                    add_cloud(server.scene, f"/{layer}", content, points, size=content.point_size)
+                cameras.show(place)
+            serializer.insert_sleep(seconds)
+            if progress is not None:
+                progress(place + 1, content.num_times)
+        page = str(serializer.as_html(dark_mode=True))
+    finally:
+        stop_server(server)
+    title = html.escape(f"{content.title} - page4d")
+    return page.replace("<title>Viser</title>", f"<title>{title}</title>", 1).encode("utf-8", "replace")
