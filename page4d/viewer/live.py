@@ -1,0 +1,169 @@
+"""The live viewer: a server on this machine whose pages share one scene and one panel.
+
+One thread changes the scene; widgets and cameras only wake it up.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from page4d.viewer.content import ViewerContent
+from page4d.viewer.look_through import LookThrough
+from page4d.viewer.nodes import CameraNodes, prepare_scene, set_visible
+from page4d.viewer.panel import Panel, Wanted
+from page4d.viewer.port import HOST
+from page4d.viewer.resident import ResidentClouds
+from page4d.viewer.server import start_server, stop_server
+from page4d.viewer.thumbnails import Thumbnails
+
+if TYPE_CHECKING:
+    from viser import GuiButtonHandle, GuiEvent, ViserServer
+
+DEFAULT_PORT = 8080
+
+
+class LiveViewer:
+    """A running viewer; created by `live_viewer`."""
+
+    def __init__(self, server: "ViserServer", content: ViewerContent, thumbnails: Thumbnails | None) -> None:
+        self._content = content
+        self._thumbnails = thumbnails
+        self._changed, self._ending = threading.Event(), threading.Event()
+        self._failure: Exception | None = None
+        self.server = server
+        prepare_scene(server, content)
+        self.panel = Panel(server, content, self._changed.set)
+        self.clouds = ResidentClouds(server.scene, content)
+        self.cameras = CameraNodes(server.scene, content, thumbnails)
+        self._look_through = LookThrough(
+            server, content, self.cameras.handles, lambda: self.panel.wanted().place, self._changed.set
+        )
+        self.panel.overview.on_click(self._go_to_overview)
+        self.shown: Wanted | None = None
+        self._state: object = None
+        self._due = 0.0
+        self._is_prepared = False
+        works = [self._run] if thumbnails is None else [self._run, self._read_pictures]
+        self._threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
+
+    @property
+    def address(self) -> str:
+        """URL of the page."""
+        return f"http://{HOST}:{self.port}"
+
+    @property
+    def port(self) -> int:
+        """Port of the server, which may be another one than the wanted one."""
+        return int(self.server.get_port())
+
+    def start(self) -> None:
+        """Show the first instant and answer to the widgets."""
+        self._changed.set()
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self) -> None:
+        """Wait until the viewer fails, as it does if a file of the run disappears.
+
+        Raises:
+            Page4DError: the failure.
+        """
+        self._ending.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._ending.set()
+        self._changed.set()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(timeout=5)
+
+    def _go_to_overview(self, event: "GuiEvent[GuiButtonHandle]") -> None:
+        if event.client is not None:
+            self._look_through.overview(event.client)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:  # raised again where the viewer is awaited
+            self._failure = self._failure or error
+            self._ending.set()
+
+    def _read_pictures(self) -> None:
+        assert self._thumbnails is not None
+        for _ in self._thumbnails.read():
+            if self._ending.is_set():
+                return
+            self._changed.set()
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            self._changed.wait(self._pause())
+            self._changed.clear()
+            self._play()
+            self._show()
+            if not self._changed.is_set():
+                self._is_prepared = not self.clouds.prepare_next()
+
+    def _pause(self) -> float | None:
+        """Return the seconds until there is work even if nothing changes; None if there is none."""
+        if not self._is_prepared:
+            return 0.0
+        return max(self._due - time.monotonic(), 0.0) if self.panel.play.value else None
+
+    def _play(self) -> None:
+        """Go to the next instant when it is due; after a delay all later instants are later."""
+        if not self.panel.play.value:
+            self._due = 0.0
+            return
+        now, duration = time.monotonic(), 1.0 / self.panel.fps.value
+        if self._due == 0.0:
+            self._due = now + duration
+        elif now >= self._due:
+            self._due = max(self._due + duration, now)
+            self.panel.play.value = self.panel.step(1)
+
+    def _show(self) -> None:
+        """Make the scene that of the panel."""
+        wanted, hidden = self.panel.wanted(), self._look_through.view
+        views = range(len(self._content.views))
+        read = tuple(self._thumbnails is not None and self._thumbnails.has(wanted.place, view) for view in views)
+        if (wanted, hidden, read) == self._state:
+            return
+        with self.server.atomic():
+            number = self.clouds.show(wanted.place, wanted.choice, wanted.point_size)
+            self.cameras.show(wanted.place)
+            for view, is_on in enumerate(wanted.cameras):
+                set_visible(self.cameras.handles[view], is_on and view != hidden)
+        self.panel.describe(wanted.place, number)
+        self._state, self.shown, self._is_prepared = (wanted, hidden, read), wanted, False
+
+
+@contextmanager
+def live_viewer(
+    content: ViewerContent, thumbnails: Thumbnails | None = None, port: int = DEFAULT_PORT
+) -> Iterator[LiveViewer]:
+    """Serve a run on this machine while the body runs.
+
+    Args:
+        content: what is shown.
+        thumbnails: pictures of the frusta, which are read meanwhile.
+        port: port of the server; the next free one if it is taken, any free one for 0.
+
+    Raises:
+        CapabilityError: if viser is not installed, or no port is free.
+    """
+    server = start_server(port, content.title)
+    try:
+        viewer = LiveViewer(server, content, thumbnails)
+        try:
+            viewer.start()
+            yield viewer
+        finally:
+            viewer.stop()
+    finally:
+        stop_server(server)

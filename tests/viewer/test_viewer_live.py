@@ -1,0 +1,299 @@
+"""The live viewer in the process of the tests; a browser is not needed."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page4d.errors import InputError
+from page4d.export.settings import ExportSettings
+from page4d.output.pictures import open_pictures
+from page4d.viewer.content import viewer_content
+from page4d.viewer.live import LiveViewer, live_viewer
+from page4d.viewer.look_through import LookThrough
+from page4d.viewer.resident import ResidentClouds
+from page4d.viewer.rig import frustum
+from page4d.viewer.server import start_server, stop_server
+from page4d.viewer.thumbnails import Thumbnails
+
+pytest.importorskip("viser")
+
+LOOPBACK = "0100007F"
+LISTENING = "0A"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def visible(viewer: LiveViewer) -> list[int]:
+    """Return the instants whose cloud is visible."""
+    return [place for place, (handle, *_) in viewer.clouds._nodes.items() if handle.visible]
+
+
+@pytest.fixture
+def viewer(content) -> Iterator[LiveViewer]:
+    with live_viewer(content, port=0) as viewer:
+        wait_until(lambda: viewer.shown is not None and len(viewer.clouds.places) == 4)
+        yield viewer
+
+
+def test_only_this_machine_reaches_the_server(viewer):
+    sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    port = f"{viewer.port:04X}"
+    listening = [words[1] for words in sockets if words[3] == LISTENING and words[1].endswith(f":{port}")]
+    assert listening == [f"{LOOPBACK}:{port}"]
+    sockets = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
+    assert not [words for words in sockets if words[3] == LISTENING and words[1].endswith(f":{port}")]
+
+
+def test_the_server_ends(content):
+    with live_viewer(content, port=0) as viewer:
+        port = viewer.port
+        socket.create_connection(("127.0.0.1", port)).close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port))
+    assert not any(thread.is_alive() for thread in viewer._threads)
+
+
+def test_a_taken_port_is_avoided(content):
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    with taken, live_viewer(content, port=port) as viewer:
+        assert viewer.port != port
+        assert viewer.address == f"http://127.0.0.1:{viewer.port}"
+
+
+def test_nothing_is_printed(content, capfd):
+    with live_viewer(content, port=0):
+        pass
+    assert capfd.readouterr() == ("", "")
+
+
+def test_there_is_no_share_button(viewer):
+    messages = list(viewer.server._websock_server._broadcast_buffer.message_from_id.values())
+    themes = [message for message in messages if type(message).__name__ == "ThemeConfigurationMessage"]
+    assert [theme.show_share_button for theme in themes] == [False]
+
+
+def test_the_slider_shows_an_instant(viewer, content):
+    assert visible(viewer) == [0]
+    viewer.panel.instant.value = 2
+    wait_until(lambda: viewer.shown.place == 2)
+    assert visible(viewer) == [2]
+    assert viewer.panel.time.value == f"{content.seconds[2]:.3f} s"
+
+
+def test_filters_change_the_points(viewer, content):
+    cloud = content.points(0)
+
+    def shown(expected: int) -> None:
+        wait_until(lambda: viewer.panel.count.value == f"{expected:,} points")
+        assert len(viewer.clouds._nodes[0][0].points) == expected
+
+    shown(cloud.num_points)
+    viewer.panel.layer.value = "moving"
+    shown(int(cloud.dynamic.sum()))
+    viewer.panel.layer.value = "static"
+    shown(int((1 - cloud.dynamic).sum()))
+    viewer.panel.min_confidence.value = 0.5
+    shown(int(((cloud.dynamic == 0) & (cloud.confidence >= 0.5)).sum()))
+    viewer.panel.views[1].value = False
+    shown(int(((cloud.dynamic == 0) & (cloud.confidence >= 0.5) & (cloud.view != 1)).sum()))
+    assert visible(viewer) == [0]
+    viewer.panel.instant.value = 1
+    cloud = content.points(1)
+    number = int(((cloud.dynamic == 0) & (cloud.confidence >= 0.5) & (cloud.view != 1)).sum())
+    wait_until(lambda: viewer.panel.count.value == f"{number:,} points")
+
+
+def test_switches_of_cameras(viewer):
+    frusta = viewer.cameras.handles
+    assert [handle.visible for handle in frusta] == [True] * 4
+    viewer.panel.views[2].value = False
+    wait_until(lambda: [handle.visible for handle in frusta] == [True, True, False, True])
+    viewer.panel.frusta.value = False
+    wait_until(lambda: not any(handle.visible for handle in frusta))
+
+
+def test_the_size_of_points(viewer, content):
+    viewer.panel.point_size.value = 2.5
+    wait_until(lambda: viewer.clouds._nodes[0][0].point_size == pytest.approx(2.5 * content.point_size))
+
+
+def test_playing_goes_around(viewer):
+    seen: list[int] = []
+    viewer.panel.fps.value = 40.0
+    viewer.panel.play.value = True
+
+    def has_gone_around() -> bool:
+        place = viewer.shown.place
+        if not seen or seen[-1] != place:
+            seen.append(place)
+        return len(seen) >= 6
+
+    wait_until(has_gone_around)
+    viewer.panel.play.value = False
+    assert {0, 1, 2, 3} == set(seen)
+
+
+def test_playing_without_loop_stops_at_the_end(viewer):
+    viewer.panel.loop.value = False
+    viewer.panel.fps.value = 40.0
+    viewer.panel.play.value = True
+    wait_until(lambda: not viewer.panel.play.value)
+    wait_until(lambda: viewer.shown.place == 3)
+
+
+def test_hotkeys(viewer):
+    commands = {handle.hotkey: handle for handle in viewer.server.gui._command_handle_from_uuid.values()}
+
+    def press(key: str) -> None:
+        for trigger in commands[key]._impl.trigger_cb:
+            trigger(None)
+
+    press("pagedown")
+    wait_until(lambda: viewer.shown.place == 1)
+    press("pageup")
+    press("pageup")
+    wait_until(lambda: viewer.shown.place == 3)
+    press("space")
+    assert viewer.panel.play.value
+    press("space")
+    assert not viewer.panel.play.value
+
+
+def test_pictures_follow_the_instant(capture, content):
+    thumbnails = Thumbnails(content, open_pictures(capture.output, capture.scene))
+    with live_viewer(content, thumbnails, port=0) as viewer:
+        for place in (0, 3):
+            viewer.panel.instant.value = place
+            wait_until(lambda place=place: viewer.shown is not None and viewer.shown.place == place)
+            wait_until(lambda: all(handle.image is not None for handle in viewer.cameras.handles))
+            wait_until(
+                lambda place=place: all(
+                    np.array_equal(handle.image, thumbnails.get(place, view))
+                    for view, handle in enumerate(viewer.cameras.handles)
+                )
+            )
+
+
+def test_frusta_of_moving_cameras_follow_the_instant(moving_capture):
+    content = viewer_content(moving_capture.output, ExportSettings())
+    with live_viewer(content, port=0) as viewer:
+        viewer.panel.instant.value = 3
+        wait_until(lambda: viewer.shown is not None and viewer.shown.place == 3)
+        for view, handle in enumerate(viewer.cameras.handles):
+            assert np.allclose(handle.position, content.camera_to_world[3, view, :3, 3])
+            shape = frustum(content.intrinsics[3, view], content.views[view].size)
+            assert handle.fov == pytest.approx(shape.fov)
+
+
+def test_few_instants_stay_in_the_browser_if_there_is_no_room(content):
+    server = start_server(0, "test")
+    try:
+        clouds = ResidentClouds(server.scene, content, max_points=10)
+        assert clouds.capacity == 3
+        clouds.show(0, content.choice, 1.0)
+        while clouds.prepare_next():
+            pass
+        assert clouds.places == (0, 1, 2)
+        clouds.show(1, content.choice, 1.0)
+        while clouds.prepare_next():
+            pass
+        assert clouds.places == (1, 2, 3)
+        clouds.show(3, content.choice, 1.0)
+        assert clouds._nodes[3][0].visible
+        assert not clouds._nodes[1][0].visible
+        assert clouds.prepare_next()
+        assert 3 in clouds.places
+        assert len(clouds.places) == 3
+    finally:
+        stop_server(server)
+
+
+class FakeCamera:
+    """The camera of a browser."""
+
+    aspect = 2.0
+
+    def __init__(self, client: "FakeClient") -> None:
+        self.client = client
+        self.position = np.zeros(3)
+
+
+class FakeClient:
+    """A browser."""
+
+    client_id = 5
+
+    def __init__(self) -> None:
+        self.camera = FakeCamera(self)
+
+    def atomic(self):
+        return nullcontext()
+
+
+def test_a_click_on_a_frustum_moves_the_camera_into_it(viewer, content):
+    client, look_through = FakeClient(), viewer._look_through
+    assert isinstance(look_through, LookThrough)
+    look_through.enter(client, 1)
+    pose = content.camera_to_world[0, 1]
+    assert np.allclose(client.camera.position, pose[:3, 3])
+    direction = np.array(client.camera.look_at) - client.camera.position
+    assert np.allclose(direction / np.linalg.norm(direction), pose[:3, 2])
+    shape = frustum(content.intrinsics[0, 1], content.views[1].size)
+    assert client.camera.fov == pytest.approx(shape.fov)
+    wait_until(lambda: not viewer.cameras.handles[1].visible)
+    narrow = FakeClient()
+    narrow.camera.aspect = 0.5
+    look_through.enter(narrow, 1)
+    assert np.tan(narrow.camera.fov / 2) * 0.5 == pytest.approx(np.tan(shape.fov / 2) * shape.aspect)
+
+
+def test_the_frustum_is_back_when_the_camera_leaves_it(viewer):
+    client, look_through = FakeClient(), viewer._look_through
+    look_through.enter(client, 1)
+    entered = np.array(client.camera.position)
+    client.camera.position = entered + 1.0
+    look_through._moved(client.camera)
+    assert look_through.view == 1, "the camera has not arrived"
+    client.camera.position = entered
+    look_through._moved(client.camera)
+    assert look_through.view == 1
+    client.camera.position = entered + 1.0
+    look_through._moved(client.camera)
+    assert look_through.view is None
+    wait_until(lambda: viewer.cameras.handles[1].visible)
+
+
+def test_a_single_instant_has_nothing_to_play(capture):
+    content = viewer_content(capture.output, ExportSettings(instants=(2, 3, 1)))
+    with live_viewer(content, port=0) as viewer:
+        wait_until(lambda: viewer.shown is not None)
+        assert viewer.panel.instant.disabled
+        assert viewer.panel.play.disabled
+        assert visible(viewer) == [0]
+
+
+def test_a_failure_is_raised_where_the_viewer_is_awaited(content, monkeypatch):
+    class Broken:
+        bounds = content.clouds.bounds
+
+        def sampled(self, place: int, limit: int):
+            if place == 2:
+                raise InputError("'frame_000002.ply' is missing", "run page4d again with --resume")
+            return content.clouds.sampled(place, limit)
+
+    broken = replace(content, clouds=Broken(), instants=(0, 1, 2, 3))
+    monkeypatch.setitem(broken.__dict__, "middle_points", content.middle_points)
+    with live_viewer(broken, port=0) as viewer, pytest.raises(InputError, match=r"frame_000002\.ply"):
+        viewer.wait()
