@@ -19,6 +19,7 @@ from page4d_cli.commands.pretrain import pretrain
 from page4d_cli.commands.reconstruct import reconstruct
 from page4d_cli.commands.synthesize import synthesize
 from page4d_cli.commands.train import train
+from page4d_cli.commands.view import view
 from page4d_cli.usage_errors import ParserError, described
 
 _BOXES_FROM = 80
@@ -55,6 +56,7 @@ def _help(command: Callable[..., None]) -> str:
 
 for _command in (
     reconstruct,
+    view,
     inspect_scene,
     synthesize,
     evaluate,

@@ -51,6 +51,23 @@ def parse_frames(text: str | None) -> tuple[int | None, int | None]:
     return start, stop
 
 
+def parse_instants(text: str | None) -> tuple[int | None, int | None, int]:
+    """Parse `A:B:S`, of which each part may be left out, or one instant `A`, into (start, stop, step)."""
+    if text is None:
+        return None, None, 1
+    parts = [part.strip() for part in text.split(":")]
+    is_step = len(parts) < 3 or not parts[2] or parse_count(parts[2]) > 0
+    if not (any(parts) and len(parts) <= 3 and is_step and all(_INTEGER.fullmatch(part) for part in parts if part)):
+        raise typer.BadParameter(
+            f"'{shortened(text)}' is not of the form A:B or A:B:S with S from 1 on", param_hint="'--instants'"
+        )
+    numbers = [int(part) if part else None for part in parts]
+    if len(numbers) == 1:
+        first = numbers[0] or 0
+        return first, None if first == -1 else first + 1, 1
+    return numbers[0], numbers[1], (numbers[2] if len(numbers) == 3 else None) or 1
+
+
 def parse_chunk(text: str) -> int | None:
     """Parse a number of instants; `auto` is None."""
     if text == "auto":

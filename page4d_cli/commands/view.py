@@ -1,0 +1,173 @@
+"""`page4d view`: a run in a browser, from a server on this machine or as one HTML page."""
+
+import os
+import sys
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from page4d.errors import counted
+from page4d_cli import console, options
+from page4d_cli.interrupts import stops_cleanly
+from page4d_cli.progress_display import count, displayed_progress
+
+if TYPE_CHECKING:
+    from page4d.viewer.content import ViewerContent
+    from page4d.viewer.thumbnails import Thumbnails
+
+SELECTION = "Selection"
+SERVER = "Live viewer"
+PAGE = "HTML page"
+
+
+def view(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
+    scene: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The videos of the run: the cameras show their pictures.",
+            rich_help_panel=SELECTION,
+        ),
+    ] = None,
+    instants: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B:S",
+            help="Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.",
+            rich_help_panel=SELECTION,
+        ),
+    ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Views, separated by commas: cam01,cam03.", rich_help_panel=SELECTION),
+    ] = None,
+    max_points: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=2**31 - 1,
+            metavar="N",
+            help="Largest number of points of an instant, drawn at random from every view; 0 shows all. Default: "
+            "200000; in an HTML page also at most 5000000 in all instants.",
+            rich_help_panel=SELECTION,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the server on this machine; the next free one if it is taken, any free one for 0. "
+            "Default: 8080.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Do not open the page in a browser.", rich_help_panel=SERVER)
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write one HTML page that plays without a server or a network, instead of starting the viewer.",
+            rich_help_panel=PAGE,
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing page.", rich_help_panel=PAGE)
+    ] = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show the points and cameras of a run in a browser, over time.
+
+    The viewer answers only to programs on this machine. Ctrl-C ends it.
+    """
+    _check_options(port, no_browser, html, overwrite)
+    from page4d.errors import UsageError
+    from page4d.export.settings import ExportSettings
+    from page4d.installation import require_extra
+    from page4d.output.pictures import open_pictures
+    from page4d.output.reader import open_output
+    from page4d.viewer.content import viewer_content
+    from page4d.viewer.recording import check_page_file
+    from page4d.viewer.thumbnails import Thumbnails
+
+    output = open_output(out)
+    if html is not None:
+        check_page_file(output, html, overwrite=overwrite)
+    require_extra("viewer", "the viewer")
+    with stops_cleanly():
+        names = None if views is None else tuple(name.strip() for name in views.split(","))
+        if names is not None and not all(names):
+            raise UsageError("--views has an empty name", "give names separated by commas")
+        settings = ExportSettings(
+            scene=scene, instants=options.parse_instants(instants), views=names, max_points=max_points
+        )
+        content = viewer_content(output, settings, is_page=html is not None)
+        thumbnails = None if scene is None else Thumbnails(content, open_pictures(output, scene))
+        if html is not None:
+            _write_page(content, thumbnails, html, quiet=quiet)
+        else:
+            _serve(content, thumbnails, port, opens_browser=not no_browser, quiet=quiet)
+
+
+def _check_options(port: int | None, no_browser: bool, html: Path | None, overwrite: bool) -> None:
+    from page4d.errors import UsageError
+
+    if html is None and overwrite:
+        raise UsageError("--overwrite without --html", "give the file of the page, or leave --overwrite out")
+    if html is not None and (port is not None or no_browser):
+        option = "--no-browser" if port is None else "--port"
+        raise UsageError(f"{option} and --html contradict each other", "give one of them")
+
+
+def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file: Path, *, quiet: bool) -> None:
+    """Write an HTML page and print its size."""
+    from page4d.io.atomic import write_bytes_atomic
+    from page4d.viewer.recording import check_size, record_page
+
+    check_size(content, with_pictures=thumbnails is not None)
+    if thumbnails is not None:
+        with displayed_progress("read pictures", count("picture"), quiet=quiet) as progress:
+            for number in thumbnails.read():
+                progress.update(number, thumbnails.total)
+    with displayed_progress("record", count("instant"), quiet=quiet) as progress:
+        written = write_bytes_atomic(file, record_page(content, thumbnails, progress.update))
+    if not quiet:
+        size = console.human_size(written.num_bytes)
+        console.print_text(f"wrote {file}: {counted(content.num_times, 'instant')}, {size}; open it in a browser")
+
+
+def _serve(
+    content: "ViewerContent", thumbnails: "Thumbnails | None", port: int | None, *, opens_browser: bool, quiet: bool
+) -> None:
+    """Run the viewer until a signal ends it."""
+    from page4d.viewer.live import DEFAULT_PORT, live_viewer
+
+    wanted = DEFAULT_PORT if port is None else port
+    with live_viewer(content, thumbnails, wanted) as viewer:
+        if wanted not in (0, viewer.port):
+            console.print_message(
+                f"port {wanted} is in use; the viewer is at port {viewer.port}", "warning: ", "yellow"
+            )
+        console.print_text(viewer.address)
+        sys.stdout.flush()
+        if not quiet:
+            console.print_message("Ctrl-C ends the viewer")
+        if not _has_display():
+            if not quiet:
+                console.print_message(
+                    "no display was found; on a remote machine, forward the port and open the address in your own "
+                    f"browser: ssh -L {viewer.port}:127.0.0.1:{viewer.port} HOST"
+                )
+        elif opens_browser:
+            webbrowser.open(viewer.address)
+        viewer.wait()
+
+
+def _has_display() -> bool:
+    """Return whether a browser can open a window."""
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -1,0 +1,183 @@
+"""`page4d view`: options, errors, the page, and the end of the live viewer."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from page4d.installation import install_command
+from page4d_cli.commands import view as command
+from page4d_cli.options import parse_instants
+from tests.export.capture import Capture, make_capture
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    return make_capture(tmp_path_factory.mktemp("view"), size=(60, 80))
+
+
+@pytest.fixture
+def folder(capture) -> Path:
+    return capture.folder
+
+
+@pytest.fixture
+def viser():
+    return pytest.importorskip("viser")
+
+
+@pytest.mark.usefixtures("viser")
+def test_a_page_is_written_and_kept(cli, capture, folder, tmp_path):
+    file = tmp_path / "new" / "room.html"
+    ended = cli(
+        "view", folder, "--html", file, "--instants", "1:3", "--views", "cam01,cam03", "--scene", capture.scene
+    )
+    assert ended.code == 0, ended.err
+    assert ended.out == f"wrote {file}: 2 instants, {file.stat().st_size / 1e3:.3g} kB; open it in a browser\n"
+    assert "record: 2/2 instants" in ended.err
+    assert "read pictures: 4/4 pictures" in ended.err
+    before = file.read_bytes()
+    ended = cli("view", folder, "--html", file)
+    assert (ended.code, ended.err) == (
+        5,
+        f"error: '{file}' already exists\nhint:  choose another name, or pass --overwrite\n",
+    )
+    assert file.read_bytes() == before
+    assert cli("view", folder, "--html", file, "--overwrite", "-q").out == ""
+    assert file.read_bytes() != before
+    assert [path.name for path in file.parent.iterdir()] == ["room.html"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--overwrite", "--overwrite without --html"),
+        ("--html x.html --port 81", "--port and --html contradict each other"),
+        ("--html x.html --no-browser", "--no-browser and --html contradict each other"),
+        ("--views cam9", "--views: no view is called 'cam9'"),
+        ("--views cam01,,cam02", "--views has an empty name"),
+        ("--instants 9", "--instants: no instant 9"),
+        ("--instants 1:1", "--instants leaves no instant"),
+        ("--instants 1:2:0", "Invalid value for '--instants': '1:2:0' is not of the form"),
+        ("--port 65536", "Invalid value for '--port'"),
+        ("--max-points -1", "Invalid value for '--max-points'"),
+    ],
+)
+@pytest.mark.usefixtures("viser")
+def test_options_that_make_no_sense(cli, folder, options, message):
+    ended = cli("view", folder, *options.split())
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {message}")
+
+
+def test_the_page_may_not_be_in_the_run(cli, folder):
+    ended = cli("view", folder, "--html", folder / "run.json", "--overwrite")
+    assert (ended.code, ended.err.splitlines()[0]) == (2, f"error: '{folder}/run.json' is in the folder of the run")
+
+
+def test_the_page_must_be_writable(cli, folder, tmp_path):
+    (tmp_path / "file").touch()
+    assert cli("view", folder, "--html", tmp_path / "file" / "x.html").code == 5
+    assert cli("view", folder, "--html", tmp_path, "--overwrite").code == 5
+
+
+def test_the_folder_must_be_a_run(cli, tmp_path):
+    ended = cli("view", tmp_path)
+    assert (ended.code, ended.err.splitlines()[0]) == (3, f"error: '{tmp_path}' holds no result: run.json is missing")
+
+
+def test_viser_must_be_installed(cli, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "viser", None)
+    ended = cli("view", folder)
+    assert ended.code == 6
+    assert (
+        ended.err == f"error: the viewer needs viser, which cannot be imported\nhint:  {install_command('viewer')}\n"
+    )
+
+
+@pytest.mark.usefixtures("viser")
+def test_the_scene_must_be_that_of_the_run(cli, folder, tmp_path):
+    assert cli("view", folder, "--scene", tmp_path).code == 3
+
+
+@pytest.mark.usefixtures("viser")
+def test_a_page_that_is_too_large_is_refused(cli, folder, tmp_path, monkeypatch):
+    from page4d.viewer import recording
+
+    monkeypatch.setattr(recording, "MAX_PAGE_BYTES", 1_000_000)
+    ended = cli("view", folder, "--html", tmp_path / "x.html", "--max-points", "0")
+    assert ended.code == 2
+    assert ended.err.splitlines()[0].startswith("error: the page would have about 1 MB")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("viser")
+def test_an_interrupt_ends_the_viewer(folder):
+    environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = [sys.executable, "-m", "page4d_cli", "view", str(folder), "--port", str(port)]
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as process:
+            address = process.stdout.readline()
+            time.sleep(0.2)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+    assert address.startswith("http://127.0.0.1:")
+    assert int(address.rpartition(":")[2]) != port
+    assert process.returncode == 130
+    assert out == ""
+    lines = err.splitlines()
+    assert lines[0] == f"warning: port {port} is in use; the viewer is at port {address.rpartition(':')[2].strip()}"
+    assert lines[1] == "Ctrl-C ends the viewer"
+    assert "ssh -L" in lines[2]
+    assert lines[3:] == ["error: interrupted"]
+
+
+@pytest.mark.parametrize(
+    ("display", "options", "opens"), [("", (), False), (":0", (), True), (":0", ("--no-browser",), False)]
+)
+@pytest.mark.usefixtures("viser")
+def test_a_browser_opens_where_there_is_a_display(cli, folder, monkeypatch, display, options, opens):
+    from page4d.viewer.live import LiveViewer
+
+    opened: list[str] = []
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(command.webbrowser, "open", opened.append)
+    monkeypatch.setattr(LiveViewer, "wait", lambda _: None)
+    ended = cli("view", folder, "--port", "0", *options)
+    assert ended.code == 0
+    assert ended.out.startswith("http://127.0.0.1:")
+    assert opened == ([ended.out.strip()] if opens else [])
+    assert ("ssh -L" in ended.err) == (not display)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, (None, None, 1)),
+        ("2:9:3", (2, 9, 3)),
+        ("::2", (None, None, 2)),
+        (":-1", (None, -1, 1)),
+        ("4", (4, 5, 1)),
+        ("-1", (-1, None, 1)),
+        ("2:", (2, None, 1)),
+    ],
+)
+def test_instants(text, expected):
+    assert parse_instants(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":", "a", "1:2:3:4", "1:2:0", "1:2:-1", "1.5", "9" * 30])
+def test_no_instants(text):
+    with pytest.raises(typer.BadParameter):
+        parse_instants(text)
