@@ -17,7 +17,7 @@ Vector = tuple[float, float, float]
 _FRUSTUM_SHARE = 0.06
 """Depth of a frustum as a share of the scene's diagonal."""
 
-_BACK, _RISE = 1.3, 0.3
+_BACK, _RISE = 1.4, 0.3
 """The first viewpoint, in distances of the cameras from the scene: how far back, and how far above them."""
 
 
