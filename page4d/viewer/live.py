@@ -38,7 +38,7 @@ class LiveViewer:
         self.clouds = ResidentClouds(server.scene, content)
         self.cameras = CameraNodes(server.scene, content, thumbnails)
         self._look_through = LookThrough(
-            server, content, self.cameras.handles, lambda: self.panel.wanted().place, self._changed.set
+            server, content, self.cameras.handles, lambda: self.panel.place, self._changed.set
         )
         self.panel.overview.on_click(self._go_to_overview)
         self.shown: Wanted | None = None
@@ -120,7 +120,7 @@ class LiveViewer:
         if not self.panel.play.value:
             self._due = 0.0
             return
-        now, duration = time.monotonic(), 1.0 / self.panel.fps.value
+        now, duration = time.monotonic(), self.panel.duration
         if self._due == 0.0:
             self._due = now + duration
         elif now >= self._due:

@@ -10,7 +10,7 @@ from page4d.viewer.content import PointChoice, ViewerContent
 if TYPE_CHECKING:
     from viser import GuiEvent, ViserServer
 
-_MAX_FPS = 120.0
+_MIN_FPS, _MAX_FPS = 0.1, 120.0
 _MANY_VIEWS = 8
 """Number of views from which their switches are folded up."""
 
@@ -44,8 +44,8 @@ class Panel:
             self.time = gui.add_text("time", self._seconds(0), disabled=True)
             self.play = gui.add_checkbox("play", False, disabled=not has_time)
             self.loop = gui.add_checkbox("loop", True, disabled=not has_time)
-            rate = min(max(round(content.frame_rate, 2), 0.1), _MAX_FPS)
-            self.fps = gui.add_number("fps", rate, min=0.1, max=_MAX_FPS, step=0.1, disabled=not has_time)
+            rate = min(max(round(content.frame_rate, 2), _MIN_FPS), _MAX_FPS)
+            self.fps = gui.add_number("fps", rate, min=_MIN_FPS, max=_MAX_FPS, step=0.1, disabled=not has_time)
         with gui.add_folder("Points"):
             self.layer = gui.add_dropdown(
                 "show", [layer.value for layer in PointLayer], disabled=not content.has_motion
@@ -62,12 +62,22 @@ class Panel:
             gui.add_markdown(_HELP)
         self._connect(server)
 
+    @property
+    def place(self) -> int:
+        """The chosen instant; a typed number may be out of range."""
+        return min(max(int(self.instant.value), 0), self._content.num_times - 1)
+
+    @property
+    def duration(self) -> float:
+        """Seconds for which an instant is shown while playing; a typed rate may be 0."""
+        return 1.0 / min(max(float(self.fps.value), _MIN_FPS), _MAX_FPS)
+
     def wanted(self) -> Wanted:
         """Return what the widgets ask for."""
         switches = [switch.value for switch in self.views]
         shown = [view.index for view, is_on in zip(self._content.views, switches, strict=True) if is_on]
         return Wanted(
-            place=min(self.instant.value, self._content.num_times - 1),
+            place=self.place,
             choice=PointChoice(
                 views=tuple(shown), layer=PointLayer(self.layer.value), min_confidence=self.min_confidence.value
             ),
@@ -82,7 +92,7 @@ class Panel:
 
     def step(self, number: int) -> bool:
         """Go some instants ahead, or back; return False at an end without `loop`."""
-        place, total = self.instant.value + number, self._content.num_times
+        place, total = self.place + number, self._content.num_times
         if not self.loop.value and not 0 <= place < total:
             return False
         self.instant.value = place % total

@@ -153,6 +153,14 @@ def test_playing_without_loop_stops_at_the_end(viewer):
     wait_until(lambda: viewer.shown.place == 3)
 
 
+def test_numbers_out_of_range_are_limited(viewer):
+    viewer.panel.fps.value = 0.0
+    assert viewer.panel.duration == 10.0
+    for typed, place in ((99, 3), (-5, 0)):
+        viewer.panel.instant.value = typed
+        wait_until(lambda place=place: viewer.shown.place == place)
+
+
 def test_hotkeys(viewer):
     commands = {handle.hotkey: handle for handle in viewer.server.gui._command_handle_from_uuid.values()}
 
