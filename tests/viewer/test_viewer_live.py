@@ -21,7 +21,7 @@ from page4d.viewer.rig import frustum
 from page4d.viewer.server import start_server, stop_server
 from page4d.viewer.thumbnails import Thumbnails
 
-pytest.importorskip("viser")
+viser = pytest.importorskip("viser")
 
 LOOPBACK = "0100007F"
 LISTENING = "0A"
@@ -70,6 +70,33 @@ def test_a_taken_port_is_avoided(content):
     with taken, live_viewer(content, port=port) as viewer:
         assert viewer.port != port
         assert viewer.address == f"http://127.0.0.1:{viewer.port}"
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_accepted"),
+    [
+        ("http://127.0.0.1:{port}", True),
+        ("http://localhost:9000", True),
+        (None, True),
+        ("http://example.com", False),
+        ("http://127.0.0.1.example.com:{port}", False),
+        ("null", False),
+    ],
+)
+def test_pages_of_other_sites_cannot_read_the_scene(viewer, origin, is_accepted):
+    client = pytest.importorskip("websockets.sync.client")
+    address, protocol = f"ws://127.0.0.1:{viewer.port}", f"viser-v{viser.__version__}"
+    origin = origin and origin.format(port=viewer.port)
+
+    def received() -> int:
+        with client.connect(address, origin=origin, subprotocols=[protocol], max_size=None) as connection:
+            return len(connection.recv(timeout=10))
+
+    if is_accepted:
+        assert received() > 0
+    else:
+        with pytest.raises(Exception, match="HTTP 403"):
+            received()
 
 
 def test_nothing_is_printed(content, capfd):
