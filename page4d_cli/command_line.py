@@ -12,6 +12,7 @@ from page4d_cli.commands.benchmark import benchmark
 from page4d_cli.commands.convert_weights import convert_weights
 from page4d_cli.commands.doctor import doctor
 from page4d_cli.commands.evaluate import evaluate
+from page4d_cli.commands.export import export
 from page4d_cli.commands.held_out import held_out
 from page4d_cli.commands.inspect_scene import inspect_scene
 from page4d_cli.commands.inspect_shapes import inspect_shapes
@@ -59,6 +60,7 @@ for _command in (
     view,
     inspect_scene,
     synthesize,
+    export,
     evaluate,
     train,
     pretrain,

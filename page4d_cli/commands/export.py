@@ -1,0 +1,261 @@
+"""`page4d export`: an output folder in the formats of other tools."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from page4d.choices import ImageFormat, Pinhole, PointLayer, UpAxis
+from page4d.errors import UsageError, shortened
+from page4d.export.settings import MAX_IMAGE_SIDE, ExportSettings
+from page4d_cli import options
+from page4d_cli.export_report import list_formats, report_estimates, report_exports
+from page4d_cli.interrupts import stops_cleanly
+from page4d_cli.progress_display import count, displayed_progress
+
+SELECTION = "Selection"
+POINTS = "Points"
+PICTURES = "Pictures"
+WORLD = "World"
+SPECIAL = "Options of some formats"
+
+
+def export(
+    out: Annotated[Path | None, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")] = None,
+    formats: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            "-f",
+            metavar="NAME,NAME",
+            help="Formats, separated by commas; --list prints all.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="New folder for the export; with several formats, one folder per format below it.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = None,
+    list_: Annotated[
+        bool,
+        typer.Option("--list", help="List the formats, what reads them, and what they need.", rich_help_panel=options.OUTPUT),
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a former export.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what would be written: files, points and bytes.", rich_help_panel=options.OUTPUT
+        ),
+    ] = False,
+    scene: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="The videos of the run, for formats with pictures; refused if they are of another capture.",
+            rich_help_panel=SELECTION,
+        ),
+    ] = None,
+    instants: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A:B:S",
+            help="Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.",
+            rich_help_panel=SELECTION,
+        ),
+    ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Views, separated by commas: cam01,cam03.", rich_help_panel=SELECTION),
+    ] = None,
+    hold_out: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Views for testing, not for training.", rich_help_panel=SELECTION),
+    ] = None,
+    max_points: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=2**31 - 1,
+            metavar="N",
+            help="Largest number of points, drawn at random from every view; 0 keeps all. Default: by format.",
+            rich_help_panel=POINTS,
+        ),
+    ] = ExportSettings.max_points,
+    voxel: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1e12,
+            metavar="S",
+            help="Keep one point per voxel of this side length, in units of the run; 0 keeps all.",
+            rich_help_panel=POINTS,
+        ),
+    ] = ExportSettings.voxel,
+    min_confidence: Annotated[
+        float,
+        typer.Option(min=0, max=1, metavar="C", help="Drop points of lower confidence.", rich_help_panel=POINTS),
+    ] = ExportSettings.min_confidence,
+    only: Annotated[
+        PointLayer, typer.Option(help="Static or moving points, or all.", rich_help_panel=POINTS)
+    ] = ExportSettings.only,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="Random seed of --max-points.", rich_help_panel=POINTS)
+    ] = ExportSettings.seed,
+    image_format: Annotated[
+        ImageFormat | None,
+        typer.Option(help="File format of pictures. Default: by format.", rich_help_panel=PICTURES),
+    ] = ExportSettings.image_format,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            max=MAX_IMAGE_SIDE,
+            metavar="LONG",
+            help="Long side of pictures in pixels; intrinsics are those of the resized pictures.",
+            rich_help_panel=PICTURES,
+        ),
+    ] = ExportSettings.image_size,
+    pinhole: Annotated[
+        Pinhole | None,
+        typer.Option(
+            help="Intrinsics of the pictures, which are warped to them. keep: those of the run. centered: principal "
+            "point in the middle. common: also one focal length and size for all views. Default: by format.",
+            rich_help_panel=PICTURES,
+        ),
+    ] = ExportSettings.pinhole,
+    pinhole_focal: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PX",
+            help="Focal length of --pinhole common in pixels. Default: the smallest without empty borders.",
+            rich_help_panel=PICTURES,
+        ),
+    ] = ExportSettings.pinhole_focal,
+    images: Annotated[
+        bool,
+        typer.Option("--images/--no-images", help="Write pictures, where the format does not need them.", rich_help_panel=PICTURES),
+    ] = ExportSettings.images,
+    up: Annotated[
+        UpAxis,
+        typer.Option(
+            help="Axis of the run's world that points up. auto: -y if the world is that of the first camera, else the "
+            "mean upward axis of the cameras.",
+            rich_help_panel=WORLD,
+        ),
+    ] = ExportSettings.up,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="S|auto",
+            help="Factor for all lengths. auto: 1, or what the format needs.",
+            rich_help_panel=WORLD,
+        ),
+    ] = "auto",
+    per_instant: Annotated[
+        bool, typer.Option("--per-instant", help="Write one model per instant.", rich_help_panel=SPECIAL)
+    ] = ExportSettings.per_instant,
+    text: Annotated[
+        bool, typer.Option("--text", help="Write text instead of binary files.", rich_help_panel=SPECIAL)
+    ] = ExportSettings.text,
+    split: Annotated[
+        bool, typer.Option("--split", help="Write one file per instant.", rich_help_panel=SPECIAL)
+    ] = ExportSettings.split,
+    animated: Annotated[
+        bool,
+        typer.Option("--animated", help="Write all instants, not only the middle one.", rich_help_panel=SPECIAL),
+    ] = ExportSettings.animated,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Export a run to the formats of other tools: COLMAP, nerfstudio, 4D Gaussian trainers, OpenUSD, glTF and others.
+
+    `page4d export --list` lists the formats. Formats with pictures need the videos: --scene.
+    """
+    if list_:
+        list_formats(as_json=as_json)
+        return
+    run, names, folder = _required(out, formats, to)
+    settings = {
+        "scene": scene,
+        "instants": options.parse_instants(instants),
+        "views": _parse_names(views, "--views"),
+        "hold_out": _parse_names(hold_out, "--hold-out") or (),
+        "max_points": max_points,
+        "voxel": voxel,
+        "min_confidence": min_confidence,
+        "only": only,
+        "seed": seed,
+        "images": images,
+        "image_format": image_format,
+        "image_size": image_size,
+        "pinhole": pinhole,
+        "pinhole_focal": pinhole_focal,
+        "up": up,
+        "scale": _parse_scale(scale),
+        "per_instant": per_instant,
+        "text": text,
+        "split": split,
+        "animated": animated,
+    }
+    with stops_cleanly():
+        _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, as_json=as_json, quiet=quiet)
+
+
+def _export(
+    run: Path, names: str, folder: Path, settings: dict[str, Any], *, overwrite: bool, dry_run: bool, as_json: bool, quiet: bool
+) -> None:
+    from page4d.export.estimate import check_room, estimate
+    from page4d.export.export import plan_exports, run_export
+
+    planned = plan_exports(run, names, folder, overwrite=overwrite, **settings)
+    estimates = [estimate(job) for job, _ in planned]
+    if dry_run:
+        report_estimates([(job, target, size) for (job, target), size in zip(planned, estimates, strict=True)], as_json=as_json)
+        return
+    check_room(folder, estimates)
+    done = []
+    for job, target in planned:
+        with displayed_progress(f"export {job.format.name}", count("step"), quiet=quiet) as progress:
+            done.append(run_export(job, target, progress.update))
+    report_exports(done, as_json=as_json, quiet=quiet)
+
+
+def _required(out: Path | None, formats: str | None, to: Path | None) -> tuple[Path, str, Path]:
+    """Return what every export needs, which `--list` does not.
+
+    Raises:
+        UsageError: naming what is missing.
+    """
+    if out is None:
+        raise UsageError("missing argument 'OUT'", "give the output folder of a run; --list lists the formats")
+    if formats is None:
+        raise UsageError("missing option '--format'", "list the formats with 'page4d export --list'")
+    if to is None:
+        raise UsageError("missing option '--to'", "give a new folder for the export")
+    return out, formats, to
+
+
+def _parse_names(text: str | None, option: str) -> tuple[str, ...] | None:
+    """Parse `a,b`."""
+    if text is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise typer.BadParameter("give names separated by commas", param_hint=f"'{option}'")
+    return names
+
+
+def _parse_scale(text: str) -> float | None:
+    """Parse a factor; `auto` is None."""
+    if text == "auto":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{shortened(text)}' is neither auto nor a number", param_hint="'--scale'") from None
