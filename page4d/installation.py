@@ -3,6 +3,7 @@
 import shlex
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 from page4d.errors import CapabilityError
 
@@ -18,6 +19,14 @@ EXTRAS = {
 
 _IMPORTED = {"exr": "OpenEXR", "usd": "pxr", "viewer": "viser", "xarray": "xarray"}
 """Module that an extra provides."""
+
+
+def is_installed(extra: str) -> bool:
+    """Return whether the module of an extra is found, without importing it."""
+    try:
+        return find_spec(_IMPORTED[extra]) is not None
+    except ValueError:  # a module that is blocked, as None in sys.modules
+        return False
 
 
 def require_extra(extra: str, what: str) -> None:

@@ -144,7 +144,8 @@ def run_export(
         job = replace(job, advance=_Steps(progress, job.num_steps).advance)
     with staged_folder(folder, replace=overwrite) as staged:
         written = job.format.write(job, staged)
-        record = export_record(job, written, staged)
+        files = [path for path in staged.rglob("*") if path.is_file()]
+        record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
         write_file(staged / RECORD_NAME, (format_json(record.document()) + "\n").encode("utf-8"))
     return Exported(folder=folder, record=record, next_step=job.format.next_step(job, folder))
 
@@ -161,17 +162,16 @@ class _Steps:
         self._progress(self._done, self._total)
 
 
-def export_record(job: ExportJob, written: Written, folder: Path) -> ExportRecord:
-    """Return the content of `export.json` for the files in a folder."""
+def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: int) -> ExportRecord:
+    """Return the content of `export.json`; files and bytes are those of all other files."""
     run = job.output.run
-    files = [path for path in folder.rglob("*") if path.is_file()]
     times = written.times or (None,) * job.num_times
     has_pictures = job.pictures is not None
     options = json.loads(json.dumps(asdict(job.settings), default=str))
     del options["scene"]  # a path of this machine
     remarks = [*written.remarks, *(job.pictures.remarks if job.pictures else ())]
     if run.unit != "metre":
-        remarks.append(f"lengths are in an arbitrary unit; 1 unit is written as {job.world.scale:g}")
+        remarks.append(f"lengths are in an arbitrary unit; 1 unit of the run is {job.world.scale:g} in the export")
     if job.num_times > 1 and not job.is_regular:
         remarks.append("the steps between instants differ; readers that assume a frame rate play them evenly")
     return ExportRecord(
@@ -208,6 +208,6 @@ def export_record(job: ExportJob, written: Written, folder: Path) -> ExportRecor
         points=written.num_points,
         cut_points=job.clouds.num_cut if job.clouds is not None else 0,
         remarks=remarks,
-        files=len(files),
-        bytes=sum(path.stat().st_size for path in files),
+        files=num_files,
+        bytes=num_bytes,
     )

@@ -4,6 +4,7 @@ Clouds are read instant by instant; memory does not grow with their number.
 """
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import product
 
@@ -96,6 +97,13 @@ class CloudReader:
     def num_cut(self) -> int:
         """Number of points outside the bounds."""
         return sum(self._num_cut.values())
+
+    def at(self, places: Sequence[int]) -> "CloudReader":
+        """Return a reader of some of the instants, with the same bounds and a count of its own."""
+        reader = copy(self)
+        reader.indices = tuple(self.indices[place] for place in places)
+        reader._num_cut = {}
+        return reader
 
     def read(self, place: int) -> PointCloud:
         """Return the filtered cloud of an instant, given by its place among the exported ones."""

@@ -119,4 +119,7 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _open3d,
     _extra("Ray", "ray", "ray", "--distributed"),
     _extra("TensorBoard", "tensorboard", "train", "--tensorboard"),
+    _extra("viewer", "viser", "viewer", "page4d view"),
+    _extra("OpenUSD", "usd-core", "usd", "page4d export --format usd"),
+    _extra("OpenEXR", "OpenEXR", "exr", "page4d export --format exr"),
 )

@@ -7,9 +7,9 @@ import typer
 
 from page4d.choices import ImageFormat, Pinhole, PointLayer, UpAxis
 from page4d.errors import UsageError, shortened
-from page4d.export.settings import MAX_IMAGE_SIDE, ExportSettings
+from page4d.export.settings import ExportSettings
 from page4d_cli import options
-from page4d_cli.export_report import list_formats, report_estimates, report_exports
+from page4d_cli.export_report import Report, list_formats, report_exports
 from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.progress_display import count, displayed_progress
 
@@ -81,7 +81,6 @@ def export(
         int | None,
         typer.Option(
             min=0,
-            max=2**31 - 1,
             metavar="N",
             help="Largest number of points, drawn at random from every view; 0 keeps all. Default: by format.",
             rich_help_panel=POINTS,
@@ -91,7 +90,6 @@ def export(
         float,
         typer.Option(
             min=0,
-            max=1e12,
             metavar="S",
             help="Keep one point per voxel of this side length, in units of the run; 0 keeps all.",
             rich_help_panel=POINTS,
@@ -105,7 +103,7 @@ def export(
         PointLayer, typer.Option(help="Static or moving points, or all.", rich_help_panel=POINTS)
     ] = ExportSettings.only,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="Random seed of --max-points.", rich_help_panel=POINTS)
+        int, typer.Option(min=0, metavar="N", help="Random seed of --max-points.", rich_help_panel=POINTS)
     ] = ExportSettings.seed,
     image_format: Annotated[
         ImageFormat | None,
@@ -115,7 +113,6 @@ def export(
         int | None,
         typer.Option(
             min=8,
-            max=MAX_IMAGE_SIDE,
             metavar="LONG",
             help="Long side of pictures in pixels; intrinsics are those of the resized pictures.",
             rich_help_panel=PICTURES,
@@ -124,6 +121,7 @@ def export(
     pinhole: Annotated[
         Pinhole | None,
         typer.Option(
+            metavar="MODE",
             help="Intrinsics of the pictures, which are warped to them. keep: those of the run. centered: principal "
             "point in the middle. common: also one focal length and size for all views. Default: by format.",
             rich_help_panel=PICTURES,
@@ -137,10 +135,10 @@ def export(
             rich_help_panel=PICTURES,
         ),
     ] = ExportSettings.pinhole_focal,
-    images: Annotated[
+    no_images: Annotated[
         bool,
-        typer.Option("--images/--no-images", help="Write pictures, where the format does not need them.", rich_help_panel=PICTURES),
-    ] = ExportSettings.images,
+        typer.Option("--no-images", help="Write no pictures, if the format can.", rich_help_panel=PICTURES),
+    ] = not ExportSettings.images,
     up: Annotated[
         UpAxis,
         typer.Option(
@@ -191,7 +189,7 @@ def export(
         "min_confidence": min_confidence,
         "only": only,
         "seed": seed,
-        "images": images,
+        "images": not no_images,
         "image_format": image_format,
         "image_size": image_size,
         "pinhole": pinhole,
@@ -204,26 +202,33 @@ def export(
         "animated": animated,
     }
     with stops_cleanly():
-        _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, as_json=as_json, quiet=quiet)
+        reports = _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, quiet=quiet)
+    if as_json or dry_run or not quiet:
+        report_exports(reports, as_json=as_json)
 
 
 def _export(
-    run: Path, names: str, folder: Path, settings: dict[str, Any], *, overwrite: bool, dry_run: bool, as_json: bool, quiet: bool
-) -> None:
+    run: Path, names: str, folder: Path, settings: dict[str, Any], *, overwrite: bool, dry_run: bool, quiet: bool
+) -> list[Report]:
+    """Write the exports, or only plan them."""
     from page4d.export.estimate import check_room, estimate
-    from page4d.export.export import plan_exports, run_export
+    from page4d.export.export import export_record, plan_exports, run_export
+    from page4d.export.job import Written
 
     planned = plan_exports(run, names, folder, overwrite=overwrite, **settings)
     estimates = [estimate(job) for job, _ in planned]
     if dry_run:
-        report_estimates([(job, target, size) for (job, target), size in zip(planned, estimates, strict=True)], as_json=as_json)
-        return
-    check_room(folder, estimates)
-    done = []
+        return [
+            Report(folder=target, record=export_record(job, Written(num_points=size.points), size.files, size.bytes), is_plan=True)
+            for (job, target), size in zip(planned, estimates, strict=True)
+        ]
+    check_room(folder, sum(size.bytes for size in estimates))
+    reports = []
     for job, target in planned:
         with displayed_progress(f"export {job.format.name}", count("step"), quiet=quiet) as progress:
-            done.append(run_export(job, target, progress.update))
-    report_exports(done, as_json=as_json, quiet=quiet)
+            done = run_export(job, target, progress.update)
+        reports.append(Report(folder=done.folder, record=done.record, next_step=done.next_step))
+    return reports
 
 
 def _required(out: Path | None, formats: str | None, to: Path | None) -> tuple[Path, str, Path]:

@@ -1,0 +1,196 @@
+"""Size of an export before it is written: files, points and bytes, from samples of its pictures and clouds."""
+
+import shutil
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+import numpy as np
+
+from page4d.choices import ImageFormat
+from page4d.errors import OutputError
+from page4d.export.formats import Budget
+from page4d.export.job import ExportJob, encode_picture
+from page4d.export.points import CloudReader
+from page4d.io.atomic import real_path
+from page4d.output.ply import read_ply_header
+
+_SAMPLES = 5
+"""Instants whose clouds are read."""
+
+
+class _Points(Enum):
+    """Points that a format writes."""
+
+    NONE = auto()
+    INSTANTS = auto()
+    """Those of every instant."""
+
+    MODEL = auto()
+    """Static ones once, moving ones of every instant."""
+
+    FIRST = auto()
+    MIDDLE = auto()
+    """Those of one instant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """Files of a format besides pictures: a number in all, for each instant, view and picture; its points and maps.
+
+    `maps` are folders of the run whose maps are written in about the same size, `masks` whether motion masks of the
+    size of the pictures are.
+    """
+
+    files: int = 0
+    per_instant: int = 0
+    per_view: int = 0
+    per_picture: int = 0
+    points: _Points = _Points.NONE
+    maps: tuple[str, ...] = ()
+    masks: bool = False
+    frame_bytes: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Predicted size of an export, without `export.json`."""
+
+    files: int
+    points: int
+    bytes: int
+
+
+def estimate(job: ExportJob) -> Estimate:
+    """Predict the size of an export.
+
+    One picture per view is encoded, and clouds of some instants are read; maps have about the size of the run's.
+
+    Raises:
+        InputError: if a frame or a cloud cannot be read.
+        UsageError: if the filters leave no point.
+    """
+    layout = _layout(job)
+    frames = job.num_times * len(job.views)
+    files = layout.files + layout.per_instant * job.num_times + layout.per_view * len(job.views)
+    files += layout.per_picture * frames
+    num_bytes = layout.frame_bytes * frames
+    if job.pictures is not None:
+        files += frames
+        num_bytes += job.num_times * sum(_picture_bytes(job, view) for view in range(len(job.views)))
+    if layout.masks:
+        num_bytes += job.num_times * sum(_mask_bytes(job, view) for view in range(len(job.views)))
+    num_bytes += sum(_map_bytes(job, name) for name in layout.maps)
+    points = _count_points(job, layout.points)
+    return Estimate(files=files, points=points, bytes=num_bytes + points * job.format.point_bytes)
+
+
+def check_room(folder: Path, num_bytes: int) -> None:
+    """Refuse an export that does not fit on the disk.
+
+    Raises:
+        OutputError: if the disk has less free space than the estimate.
+    """
+    nearest = real_path(folder)
+    while not nearest.exists():
+        nearest = nearest.parent
+    free = shutil.disk_usage(nearest).free
+    if num_bytes > free:
+        raise OutputError(
+            f"the export needs about {_amount(num_bytes)} in '{folder}', {_amount(free)} free",
+            "free space, use --max-points or --instants, or another folder",
+        )
+
+
+def _amount(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
+
+
+def _picture_bytes(job: ExportJob, view: int) -> int:
+    """Return the size of a view's first exported picture."""
+    assert job.pictures is not None
+    (pixels,) = job.pictures.read(job.views[view].name, job.instants[:1])
+    return len(encode_picture(job.geometry[view].picture(pixels, 0), job.image_format))
+
+
+def _mask_bytes(job: ExportJob, view: int) -> int:
+    """Return the size of a view's motion mask, 0 if the run has none."""
+    mask = job.moving(0, view)
+    return 0 if mask is None else len(encode_picture(mask.astype(np.uint8) * 255, ImageFormat.PNG))
+
+
+def _map_bytes(job: ExportJob, name: str) -> int:
+    """Return the size of the run's maps of a kind."""
+    path_of = getattr(job.output.layout, name)
+    paths = [path_of(instant, view.name) for instant in job.instants for view in job.views]
+    return sum(path.stat().st_size for path in paths if path.exists())
+
+
+def _count_points(job: ExportJob, kind: _Points) -> int:
+    """Return the number of points within the budget; clouds are sampled if there are many."""
+    if job.clouds is None or kind is _Points.NONE:
+        return 0
+    limit = job.max_points or 2**63
+    if kind is _Points.MODEL:
+        return min(limit, _count_model(job.clouds))
+    headers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in job.instants]
+    places = _sampled(len(headers)) if kind is _Points.INSTANTS else [0 if kind is _Points.FIRST else job.num_times // 2]
+    reader = job.clouds.at(places)
+    kept = [reader.read(place).num_points for place in range(len(places))]
+    if kind is not _Points.INSTANTS:
+        return min(limit, kept[0])
+    share = sum(kept) / max(sum(headers[place] for place in places), 1)
+    if job.format.budget is Budget.CAPTURE:
+        limit = max(limit // job.num_times, 1)
+    return sum(min(limit, round(share * number)) for number in headers)
+
+
+def _count_model(clouds: CloudReader) -> int:
+    """Return the number of static points once and of moving ones of every instant, from those of some instants."""
+    number = len(clouds.indices)
+    places = _sampled(number)
+    points = clouds.at(places).model(0)
+    moving = int((points.cloud.dynamic != 0).sum())
+    return points.cloud.num_points - moving + round(moving * number / len(places))
+
+
+def _sampled(number: int) -> list[int]:
+    """Return evenly spaced places, the middle one included."""
+    return sorted({round(place) for place in np.linspace(0, number - 1, _SAMPLES)} | {number // 2})
+
+
+def _layout(job: ExportJob) -> _Layout:
+    """Return the files of a format, as its writer chooses them."""
+    settings = job.settings
+    is_static = job.is_static_rig
+    match job.format.name:
+        case "colmap" if settings.per_instant:
+            return _Layout(per_instant=5 if is_static else 3, points=_Points.INSTANTS)
+        case "colmap":
+            return _Layout(files=9 if is_static else 6, points=_Points.MODEL)
+        case "nerfstudio":
+            return _Layout(files=2, points=_Points.MODEL, maps=("depth",), masks=True)
+        case "4dgaussians":
+            return _Layout(files=4, points=_Points.MODEL)
+        case "4dgaussians-dynerf":
+            return _Layout(files=2, per_view=1, points=_Points.MODEL)
+        case "fudan-4dgs":
+            return _Layout(files=3, points=_Points.MODEL)
+        case "spacetime":
+            return _Layout(files=1, per_instant=3, points=_Points.INSTANTS)
+        case "dynamic3dgs":
+            return _Layout(files=3, points=_Points.FIRST, masks=True)
+        case "easyvolcap":
+            return _Layout(files=2 if is_static else 0, per_instant=1, points=_Points.INSTANTS, masks=True)
+        case "usd":
+            return _Layout(files=2 if settings.split else 1, per_instant=int(settings.split), points=_Points.INSTANTS)
+        case "glb":
+            return _Layout(files=1, points=_Points.INSTANTS if settings.animated else _Points.MIDDLE)
+        case "splat":
+            return _Layout(per_instant=1, points=_Points.INSTANTS)
+        case "npz":
+            return _Layout(per_view=1, maps=("depth", "confidence", "dynamic"))
+        case "exr":
+            return _Layout(per_picture=1, maps=("depth", "confidence"))
+        case _:
+            return _Layout(per_view=1)
