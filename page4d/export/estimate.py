@@ -30,21 +30,19 @@ class _Points(Enum):
     """Static ones once, moving ones of every instant."""
 
     FIRST = auto()
-    MIDDLE = auto()
-    """Those of one instant."""
+    """Those of the first instant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """Files of a format besides pictures: a number in all, for each instant, view and picture; its points and maps.
+    """Files of a format besides pictures: a number in all, for each instant and each picture; its points and maps.
 
-    `maps` are folders of the run whose maps are written in about the same size, `masks` whether motion masks of the
-    size of the pictures are.
+    `maps` are maps of the run that are written in about the same size, `masks` whether motion masks of the size of
+    the pictures are. `frame_bytes` is the size of the camera of a view and instant.
     """
 
     files: int = 0
     per_instant: int = 0
-    per_view: int = 0
     per_picture: int = 0
     points: _Points = _Points.NONE
     maps: tuple[str, ...] = ()
@@ -70,17 +68,16 @@ def estimate(job: ExportJob) -> Estimate:
         InputError: if a frame or a cloud cannot be read.
         UsageError: if the filters leave no point.
     """
-    layout = _layout(job)
-    frames = job.num_times * len(job.views)
-    files = layout.files + layout.per_instant * job.num_times + layout.per_view * len(job.views)
-    files += layout.per_picture * frames
-    num_bytes = layout.frame_bytes * frames
+    layout, views = _layout(job), range(len(job.views))
+    frames = job.num_times * len(views)
+    files = layout.files + layout.per_instant * job.num_times + layout.per_picture * frames
+    num_bytes = layout.frame_bytes * frames + sum(_map_bytes(job, name) for name in layout.maps)
     if job.pictures is not None:
         files += frames
-        num_bytes += job.num_times * sum(_picture_bytes(job, view) for view in range(len(job.views)))
-    if layout.masks:
-        num_bytes += job.num_times * sum(_mask_bytes(job, view) for view in range(len(job.views)))
-    num_bytes += sum(_map_bytes(job, name) for name in layout.maps)
+        num_bytes += job.num_times * sum(_picture_bytes(job, view) for view in views)
+    if layout.masks and job.moving(0, 0) is not None:
+        files += frames
+        num_bytes += job.num_times * sum(_mask_bytes(job, view) for view in views)
     points = _count_points(job, layout.points)
     return Estimate(files=files, points=points, bytes=num_bytes + points * job.format.point_bytes)
 
@@ -114,9 +111,10 @@ def _picture_bytes(job: ExportJob, view: int) -> int:
 
 
 def _mask_bytes(job: ExportJob, view: int) -> int:
-    """Return the size of a view's motion mask, 0 if the run has none."""
+    """Return the size of a view's first motion mask."""
     mask = job.moving(0, view)
-    return 0 if mask is None else len(encode_picture(mask.astype(np.uint8) * 255, ImageFormat.PNG))
+    assert mask is not None
+    return len(encode_picture(mask.astype(np.uint8), ImageFormat.PNG))
 
 
 def _map_bytes(job: ExportJob, name: str) -> int:
@@ -134,10 +132,10 @@ def _count_points(job: ExportJob, kind: _Points) -> int:
     if kind is _Points.MODEL:
         return min(limit, _count_model(job.clouds))
     headers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in job.instants]
-    places = _sampled(len(headers)) if kind is _Points.INSTANTS else [0 if kind is _Points.FIRST else job.num_times // 2]
+    places = _sampled(len(headers)) if kind is _Points.INSTANTS else [0]
     reader = job.clouds.at(places)
     kept = [reader.read(place).num_points for place in range(len(places))]
-    if kind is not _Points.INSTANTS:
+    if kind is _Points.FIRST:
         return min(limit, kept[0])
     share = sum(kept) / max(sum(headers[place] for place in places), 1)
     if job.format.budget is Budget.CAPTURE:
@@ -161,36 +159,41 @@ def _sampled(number: int) -> list[int]:
 
 def _layout(job: ExportJob) -> _Layout:
     """Return the files of a format, as its writer chooses them."""
-    settings = job.settings
-    is_static = job.is_static_rig
+    per_instant, is_static, views = job.settings.per_instant, job.is_static_rig, len(job.views)
     match job.format.name:
-        case "colmap" if settings.per_instant:
-            return _Layout(per_instant=5 if is_static else 3, points=_Points.INSTANTS)
         case "colmap":
+            if per_instant:
+                return _Layout(per_instant=8, points=_Points.INSTANTS)
             return _Layout(files=9 if is_static else 6, points=_Points.MODEL)
         case "nerfstudio":
-            return _Layout(files=2, points=_Points.MODEL, maps=("depth",), masks=True)
+            maps, masks = ("depth",), job.num_times > 1 and not per_instant
+            if per_instant:
+                return _Layout(per_instant=2, per_picture=1, points=_Points.INSTANTS, maps=maps, frame_bytes=900)
+            return _Layout(files=2, per_picture=1, points=_Points.MODEL, maps=maps, masks=masks, frame_bytes=900)
         case "4dgaussians":
-            return _Layout(files=4, points=_Points.MODEL)
+            return _Layout(files=5, points=_Points.MODEL, frame_bytes=0)
         case "4dgaussians-dynerf":
-            return _Layout(files=2, per_view=1, points=_Points.MODEL)
+            return _Layout(files=2 + views, points=_Points.MODEL, frame_bytes=0)
         case "fudan-4dgs":
-            return _Layout(files=3, points=_Points.MODEL)
+            return _Layout(files=3, points=_Points.MODEL, frame_bytes=600)
         case "spacetime":
-            return _Layout(files=1, per_instant=3, points=_Points.INSTANTS)
+            return _Layout(files=2, per_instant=3, points=_Points.INSTANTS, frame_bytes=150)
         case "dynamic3dgs":
-            return _Layout(files=3, points=_Points.FIRST, masks=True)
+            return _Layout(files=3, points=_Points.FIRST, masks=True, frame_bytes=600)
         case "easyvolcap":
-            return _Layout(files=2 if is_static else 0, per_instant=1, points=_Points.INSTANTS, masks=True)
+            cameras = 2 if is_static else 2 * views
+            return _Layout(files=1 + cameras, per_instant=1, points=_Points.INSTANTS, masks=True)
         case "usd":
-            return _Layout(files=2 if settings.split else 1, per_instant=int(settings.split), points=_Points.INSTANTS)
+            if job.settings.split:
+                return _Layout(files=2, per_instant=1, points=_Points.INSTANTS)
+            return _Layout(files=1, points=_Points.INSTANTS)
         case "glb":
-            return _Layout(files=1, points=_Points.INSTANTS if settings.animated else _Points.MIDDLE)
+            return _Layout(files=1, points=_Points.INSTANTS)
         case "splat":
-            return _Layout(per_instant=1, points=_Points.INSTANTS)
+            return _Layout(per_instant=1, points=_Points.INSTANTS, frame_bytes=0)
         case "npz":
-            return _Layout(per_view=1, maps=("depth", "confidence", "dynamic"))
+            return _Layout(files=views, maps=("depth", "confidence", "dynamic"))
         case "exr":
             return _Layout(per_picture=1, maps=("depth", "confidence"))
         case _:
-            return _Layout(per_view=1)
+            return _Layout(files=views)
