@@ -111,31 +111,36 @@ def report_exports(reports: Sequence[Report], *, as_json: bool) -> None:
 
 def _print(report: Report) -> None:
     record, about = report.record, "about " if report.is_plan else ""
-    size = console.human_size(record.bytes)
-    fields = [
-        ("format", f"{record.format}: {FORMATS[record.format].title}"),
-        ("folder", str(report.folder)),
-        ("files", f"{about}{record.files:,}, {size}"),
-        *_content(record, about),
-        *_world(record),
-        *(("held out", ", ".join(record.held_out)) for _ in record.held_out[:1]),
-        *(("remark", remark) for remark in record.remarks),
-    ]
-    print_fields(fields)
+    print_fields(
+        [
+            ("format", f"{record.format}: {FORMATS[record.format].title}"),
+            ("folder", str(report.folder)),
+            ("files", f"{about}{record.files:,}, {console.human_size(record.bytes)}"),
+            *_content(record, about),
+            *_world(record),
+            *(("held out", ", ".join(record.held_out)) for _ in record.held_out[:1]),
+            *(("remark", remark) for remark in record.remarks),
+        ]
+    )
     if any(view.cropped or view.empty for view in record.views):
         console.print_text("")
         _print_shares(record)
+    elif report.next_step:
+        console.print_text("")
     if report.next_step:
-        console.print_text("" if not any(view.cropped or view.empty for view in record.views) else "next")
-        for line in report.next_step.splitlines():
+        console.print_text("next step")
+        for line in report.next_step.splitlines():  # not wrapped, so that it can be copied
             console.print_text(line)
 
 
 def _content(record: "ExportRecord", about: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of instants, views, pictures and points."""
     first, last = record.instants[0], record.instants[-1]
-    rate = f", {record.frame_rate:.4g} per second" if record.regular and len(record.instants) > 1 else ""
-    yield "instants", f"{len(record.instants)}, {first.seconds:.3f} to {last.seconds:.3f} s{rate}"
+    if first is last:
+        yield "instants", f"1, at {first.seconds:.3f} s"
+    else:
+        rate = f"{record.frame_rate:.4g} per second" if record.regular else "at irregular steps"
+        yield "instants", f"{len(record.instants)}, {first.seconds:.3f} to {last.seconds:.3f} s, {rate}"
     yield "views", ", ".join(view.name for view in record.views)
     sizes = list(dict.fromkeys(view.picture_size for view in record.views if view.picture_size is not None))
     if sizes:
@@ -148,20 +153,22 @@ def _content(record: "ExportRecord", about: str) -> Iterator[tuple[str, str]]:
 
 def _world(record: "ExportRecord") -> Iterator[tuple[str, str]]:
     """Yield the lines of axes and lengths."""
-    yield "up", f"{record.up} in the run ({record.up_found}), {record.exported_up} in the export"
-    yield "world", _transform(record.world_from_run, record.scale)
-    unit = "metres" if record.unit == "metre" else "in an arbitrary unit"
-    yield "lengths", unit if record.scale == 1.0 else f"{unit}, multiplied by {record.scale:g}"
+    yield "world", f"{record.exported_up} up, {_transform(record.world_from_run)}"
+    yield "", f"{record.up} is up in the run: {record.up_found}"
+    if record.unit == "metre":
+        yield "lengths", "in metres" if record.scale == 1.0 else f"in metres, multiplied by {record.scale:g}"
+    else:
+        yield "lengths", f"in an arbitrary unit; 1 unit of the run is {record.scale:g} in the export"
 
 
-def _transform(matrix: Sequence[Sequence[float]], scale: float) -> str:
+def _transform(matrix: Sequence[Sequence[float]]) -> str:
     """Describe a change of axes, such as "(x, y, z) of the run is (x, -y, -z)"."""
     written = []
     for row in matrix[:3]:
         column = max(range(3), key=lambda index: abs(row[index]))
         written.append(("-" if row[column] < 0 else "") + "xyz"[column])
     axes = f"({', '.join(written)})"
-    return "that of the run" if axes == "(x, y, z)" else f"(x, y, z) of the run is {axes}"
+    return "axes of the run" if axes == "(x, y, z)" else f"(x, y, z) of the run is {axes}"
 
 
 def _print_shares(record: "ExportRecord") -> None:

@@ -1,7 +1,9 @@
 """Size of an export before it is written: files, points and bytes, from samples of its pictures and clouds."""
 
 import shutil
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
@@ -11,12 +13,16 @@ from page4d.choices import ImageFormat
 from page4d.errors import OutputError
 from page4d.export.formats import Budget
 from page4d.export.job import ExportJob, encode_picture
+from page4d.export.maps import moving_map
 from page4d.export.points import CloudReader
 from page4d.io.atomic import real_path
 from page4d.output.ply import read_ply_header
 
 _SAMPLES = 5
 """Instants whose clouds are read."""
+
+_EXR_ROWS = 16
+"""Rows that OpenEXR compresses together."""
 
 
 class _Points(Enum):
@@ -37,15 +43,15 @@ class _Points(Enum):
 class _Layout:
     """Files of a format besides pictures: a number in all, for each instant and each picture; its points and maps.
 
-    `maps` are maps of the run that are written in about the same size, `masks` whether motion masks of the size of
-    the pictures are. `frame_bytes` is the size of the camera of a view and instant.
+    `masks` are motion masks of the size of the pictures. `map_bytes` returns the size of the maps of a view at the
+    first instant. `frame_bytes` is the size of the camera of a view and instant.
     """
 
     files: int = 0
     per_instant: int = 0
     per_picture: int = 0
     points: _Points = _Points.NONE
-    maps: tuple[str, ...] = ()
+    map_bytes: Callable[[ExportJob, int], int] | None = None
     masks: bool = False
     frame_bytes: int = 100
 
@@ -71,7 +77,9 @@ def estimate(job: ExportJob) -> Estimate:
     layout, views = _layout(job), range(len(job.views))
     frames = job.num_times * len(views)
     files = layout.files + layout.per_instant * job.num_times + layout.per_picture * frames
-    num_bytes = layout.frame_bytes * frames + sum(_map_bytes(job, name) for name in layout.maps)
+    num_bytes = layout.frame_bytes * frames
+    if layout.map_bytes is not None:
+        num_bytes += job.num_times * sum(layout.map_bytes(job, view) for view in views)
     if job.pictures is not None:
         files += frames
         num_bytes += job.num_times * sum(_picture_bytes(job, view) for view in views)
@@ -117,11 +125,31 @@ def _mask_bytes(job: ExportJob, view: int) -> int:
     return len(encode_picture(mask.astype(np.uint8), ImageFormat.PNG))
 
 
-def _map_bytes(job: ExportJob, name: str) -> int:
-    """Return the size of the run's maps of a kind."""
-    path_of = getattr(job.output.layout, name)
-    paths = [path_of(instant, view.name) for instant in job.instants for view in job.views]
-    return sum(path.stat().st_size for path in paths if path.exists())
+def _png_depth_bytes(job: ExportJob, view: int) -> int:
+    """Return the size of a depth map of the run."""
+    return job.output.layout.depth(job.instants[0], job.views[view].name).stat().st_size
+
+
+def _npz_bytes(job: ExportJob, view: int) -> int:
+    """Return the compressed size of depth, confidence and motion."""
+    maps = [job.depth(0, view), job.confidence(0, view), moving_map(job, 0, view)]
+    return sum(len(zlib.compress(values.tobytes())) for values in maps if values is not None)
+
+
+def _exr_bytes(job: ExportJob, view: int) -> int:
+    """Return the compressed size of depth and confidence."""
+    maps = [job.depth(0, view), job.confidence(0, view).astype(np.float16)]
+    blocks = [values[row : row + _EXR_ROWS] for values in maps for row in range(0, len(values), _EXR_ROWS)]
+    return sum(len(zlib.compress(_exr_predicted(block.tobytes()))) for block in blocks)
+
+
+def _exr_predicted(data: bytes) -> bytes:
+    """Return bytes as OpenEXR compresses them: differences of all even, then all odd ones.
+
+    Source: OpenEXR documentation, "OpenEXR File Layout", ZIP compression.
+    """
+    values = np.frombuffer(data, dtype=np.uint8)
+    return np.diff(np.concatenate([values[::2], values[1::2]]), prepend=np.uint8(0)).tobytes()
 
 
 def _count_points(job: ExportJob, kind: _Points) -> int:
@@ -144,12 +172,19 @@ def _count_points(job: ExportJob, kind: _Points) -> int:
 
 
 def _count_model(clouds: CloudReader) -> int:
-    """Return the number of static points once and of moving ones of every instant, from those of some instants."""
+    """Return the number of static points once and of moving ones of every instant, from those of some instants.
+
+    The more instants are read, the fewer static points are new: their number grows about with the square root.
+    """
     number = len(clouds.indices)
     places = _sampled(number)
     points = clouds.at(places).model(0)
-    moving = int((points.cloud.dynamic != 0).sum())
-    return points.cloud.num_points - moving + round(moving * number / len(places))
+    is_moving = points.cloud.dynamic != 0
+    is_middle = points.place == places.index(number // 2)
+    moving, middle = int(is_moving.sum()), int((is_middle & ~is_moving).sum())
+    new = points.cloud.num_points - moving - middle
+    growth = ((number - 1) / max(len(places) - 1, 1)) ** 0.5
+    return middle + round(new * growth) + round(moving * number / len(places))
 
 
 def _sampled(number: int) -> list[int]:
@@ -166,10 +201,10 @@ def _layout(job: ExportJob) -> _Layout:
                 return _Layout(per_instant=8, points=_Points.INSTANTS)
             return _Layout(files=9 if is_static else 6, points=_Points.MODEL)
         case "nerfstudio":
-            maps, masks = ("depth",), job.num_times > 1 and not per_instant
+            layout = _Layout(per_picture=1, map_bytes=_png_depth_bytes, frame_bytes=900)
             if per_instant:
-                return _Layout(per_instant=2, per_picture=1, points=_Points.INSTANTS, maps=maps, frame_bytes=900)
-            return _Layout(files=2, per_picture=1, points=_Points.MODEL, maps=maps, masks=masks, frame_bytes=900)
+                return replace(layout, per_instant=2, points=_Points.INSTANTS)
+            return replace(layout, files=2, points=_Points.MODEL, masks=job.num_times > 1)
         case "4dgaussians":
             return _Layout(files=5, points=_Points.MODEL, frame_bytes=0)
         case "4dgaussians-dynerf":
@@ -192,8 +227,8 @@ def _layout(job: ExportJob) -> _Layout:
         case "splat":
             return _Layout(per_instant=1, points=_Points.INSTANTS, frame_bytes=0)
         case "npz":
-            return _Layout(files=views, maps=("depth", "confidence", "dynamic"))
+            return _Layout(files=views, map_bytes=_npz_bytes)
         case "exr":
-            return _Layout(per_picture=1, maps=("depth", "confidence"))
+            return _Layout(per_picture=1, map_bytes=_exr_bytes, frame_bytes=500)
         case _:
             return _Layout(files=views)

@@ -70,10 +70,10 @@ def plan_exports(
     """Check everything that can be checked before anything is written, and return the exports with their folders."""
     if not str(folder).strip():
         raise UsageError("the name of the folder is empty", "give a new folder")
-    output = output if isinstance(output, Output) else open_output(output)
     chosen = [find_format(name) for name in _names(formats)]
     settings = ExportSettings(**_known(options))
     check_options(chosen, settings)
+    output = output if isinstance(output, Output) else open_output(output)
     targets = [Path(folder) if len(chosen) == 1 else Path(folder) / format.name for format in chosen]
     for format, target in zip(chosen, targets, strict=True):
         check_target(output, settings.scene, target, overwrite=overwrite)
@@ -115,6 +115,9 @@ def check_target(output: Output, scene: Path | None, target: Path, *, overwrite:
         if place.is_relative_to(source) or source.is_relative_to(place):
             raise UsageError(f"'{target}' and the scene '{scene}' overlap", "use a folder outside the scene")
     check_replaceable(target, RECORD_NAME, overwrite=overwrite)
+    for folder in place.parents:
+        if (folder / "run.json").is_file() and (folder / "cameras.json").is_file():
+            raise UsageError(f"'{target}' is in the output folder of a run, '{folder}'", "use another folder")
 
 
 def _pictures(output: Output, settings: ExportSettings, chosen: Sequence[Format]) -> Pictures | None:
@@ -170,8 +173,6 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
     options = json.loads(json.dumps(asdict(job.settings), default=str))
     del options["scene"]  # a path of this machine
     remarks = [*written.remarks, *(job.pictures.remarks if job.pictures else ())]
-    if run.unit != "metre":
-        remarks.append(f"lengths are in an arbitrary unit; 1 unit of the run is {job.world.scale:g} in the export")
     if job.num_times > 1 and not job.is_regular:
         remarks.append("the steps between instants differ; readers that assume a frame rate play them evenly")
     return ExportRecord(

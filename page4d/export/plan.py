@@ -150,8 +150,8 @@ def choose_instants(output: Output, settings: ExportSettings) -> tuple[int, ...]
     """Return the instants that settings select."""
     start, stop, step = settings.instants
     number = output.num_times
-    for value in (start, stop):
-        if value is not None and not -number <= value <= number:
+    for value in (start, stop if stop is None or stop < 0 else stop - 1):
+        if value is not None and not -number <= value < number:
             raise UsageError(f"--instants: no instant {value}", f"the run has instants 0 to {number - 1}")
     chosen = tuple(range(number)[start:stop:step])
     if not chosen:

@@ -42,7 +42,9 @@ def export(
     ] = None,
     list_: Annotated[
         bool,
-        typer.Option("--list", help="List the formats, what reads them, and what they need.", rich_help_panel=options.OUTPUT),
+        typer.Option(
+            "--list", help="List the formats, what reads them, and what they need.", rich_help_panel=options.OUTPUT
+        ),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a former export.", rich_help_panel=options.OUTPUT)
@@ -219,14 +221,18 @@ def _export(
     estimates = [estimate(job) for job, _ in planned]
     if dry_run:
         return [
-            Report(folder=target, record=export_record(job, Written(num_points=size.points), size.files, size.bytes), is_plan=True)
+            Report(
+                folder=target,
+                record=export_record(job, Written(num_points=size.points), size.files, size.bytes),
+                is_plan=True,
+            )
             for (job, target), size in zip(planned, estimates, strict=True)
         ]
     check_room(folder, sum(size.bytes for size in estimates))
     reports = []
     for job, target in planned:
         with displayed_progress(f"export {job.format.name}", count("step"), quiet=quiet) as progress:
-            done = run_export(job, target, progress.update)
+            done = run_export(job, target, progress.update, overwrite=overwrite)
         reports.append(Report(folder=done.folder, record=done.record, next_step=done.next_step))
     return reports
 
@@ -263,4 +269,6 @@ def _parse_scale(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise typer.BadParameter(f"'{shortened(text)}' is neither auto nor a number", param_hint="'--scale'") from None
+        raise typer.BadParameter(
+            f"'{shortened(text)}' is neither auto nor a number", param_hint="'--scale'"
+        ) from None
