@@ -123,13 +123,12 @@ def check_target(output: Output, scene: Path | None, target: Path, *, overwrite:
 def _pictures(output: Output, settings: ExportSettings, chosen: Sequence[Format]) -> Pictures | None:
     """Open the scene if a format uses its pictures."""
     needing = [format.name for format in chosen if format.pictures is PictureUse.NEEDED]
-    optional = any(format.pictures is PictureUse.OPTIONAL for format in chosen) and settings.images
+    optional = [format.name for format in chosen if format.pictures is PictureUse.OPTIONAL and settings.images]
     if settings.scene is None:
-        if needing or optional:
-            name = (needing or [format.name for format in chosen])[0]
+        if names := needing or optional:
             files = listed([view.file for view in output.run.views], 3)
             hint = f"give --scene FOLDER with {files}" + ("" if needing else ", or --no-images")
-            raise UsageError(f"{name} needs the pictures", hint)
+            raise UsageError(f"{names[0]} needs the pictures", hint)
         return None
     return open_pictures(output, settings.scene)
 
@@ -143,26 +142,33 @@ def run_export(
         InputError: if a frame or a file of the run cannot be read.
         OutputError: if a file cannot be written.
     """
-    if progress is not None:
-        job = replace(job, advance=_Steps(progress, job.num_steps).advance)
+    steps = _Steps(progress, job.num_steps)
+    job = replace(job, advance=steps.advance)
     with staged_folder(folder, replace=overwrite) as staged:
         written = job.format.write(job, staged)
         files = [path for path in staged.rglob("*") if path.is_file()]
         record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
         write_file(staged / RECORD_NAME, (format_json(record.document()) + "\n").encode("utf-8"))
+    steps.finish()
     return Exported(folder=folder, record=record, next_step=job.format.next_step(job, folder))
 
 
 class _Steps:
-    """Counts the steps of an export."""
+    """Counts the steps of an export; writers may take fewer than are planned."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
 
     def advance(self) -> None:
         """Report one more step."""
-        self._done = min(self._done + 1, self._total)
-        self._progress(self._done, self._total)
+        if self._progress is not None and self._done < self._total:
+            self._done += 1
+            self._progress(self._done, self._total)
+
+    def finish(self) -> None:
+        """Report all steps, unless this was done."""
+        if self._progress is not None and self._done < self._total:
+            self._progress(self._total, self._total)
 
 
 def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: int) -> ExportRecord:

@@ -1,0 +1,399 @@
+"""`page4d export`: every error, and the guarantees: atomic, repeatable, inputs unchanged, sizes predicted."""
+
+import hashlib
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import Cli, Ended
+
+from page4d.export.formats import FORMATS, PictureUse
+from page4d.export.record import RECORD_NAME
+from tests.export.capture import Capture, make_capture
+
+SIZE = (48, 64)
+REQUIRED = {"usd": "pxr", "exr": "OpenEXR"}
+"""Modules of the formats that need an extra."""
+
+NO_PICTURES = [name for name, format in FORMATS.items() if format.pictures is PictureUse.NONE]
+
+Export = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    return make_capture(tmp_path_factory.mktemp("static"), size=SIZE)
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    return make_capture(tmp_path_factory.mktemp("moving"), size=SIZE, moving=True)
+
+
+@pytest.fixture
+def export(capture: Capture, cli: Cli, tmp_path: Path) -> Export:
+    """`page4d export` of the capture to a folder, `dir` unless another is given."""
+
+    def call(names: str, *arguments: object, to: Path | None = None, capture: Capture = capture) -> Ended:
+        formats = [FORMATS[name] for name in names.split(",") if name in FORMATS]
+        pictures = any(format.pictures is not PictureUse.NONE for format in formats)
+        scene = ("--scene", capture.scene) if pictures and not {"--scene", "--no-images"} & set(arguments) else ()
+        return cli("export", capture.folder, "--format", names, "--to", to or tmp_path / "dir", *scene, *arguments)
+
+    return call
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Return the hash of every file below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def needs(name: str) -> None:
+    if name in REQUIRED:
+        pytest.importorskip(REQUIRED[name])
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("names", "arguments", "code", "message", "hint"),
+        [
+            ("colamp", (), 2, "no format 'colamp'; did you mean colmap?", "'page4d export --list'"),
+            ("glb,xyz", (), 2, "no format 'xyz'", "'page4d export --list'"),
+            ("alembic", (), 2, "no format 'alembic': Alembic has no writer for Python", "export usd"),
+            ("fbx", (), 2, "no format 'fbx': FBX has no free writer", "export usd"),
+            ("glb,", (), 2, "the name of a format is empty", "--list"),
+            ("glb", ("--to", ""), 2, "the value of --to is empty", "give a value"),
+            ("glb", ("--text",), 2, "glb takes no --text", "these formats take it: colmap"),
+            ("glb,chan", ("--split",), 2, "glb, chan takes no --split", "these formats take it: usd"),
+            ("usd", ("--animated",), 2, "usd takes no --animated", "these formats take it: glb"),
+            ("splat", ("--image-size", "64"), 2, "splat takes no --image-size", "nerfstudio"),
+            ("chan", ("--max-points", "5"), 2, "chan takes no --max-points", "splat"),
+            ("glb", ("--no-images",), 2, "glb takes no --no-images", "colmap"),
+            ("glb", ("--views", "cam1"), 2, "--views: no view is called 'cam1'", "cam01, cam02, cam03, cam04"),
+            ("glb", ("--views", "cam01,"), 2, "Invalid value for '--views'", "--help"),
+            ("nerfstudio", ("--hold-out", "x"), 2, "--hold-out: no view is called 'x'", "cam01, cam02"),
+            (
+                *("nerfstudio", ("--hold-out", "cam02", "--views", "cam01"), 2),
+                *("--hold-out cam02 is not among the exported views", "add it to --views"),
+            ),
+            (
+                *("nerfstudio", ("--hold-out", "cam01", "--views", "cam01"), 2),
+                *("--hold-out leaves no view for training", "hold out fewer"),
+            ),
+            ("glb", ("--instants", "4"), 2, "--instants: no instant 4", "instants 0 to 3"),
+            ("glb", ("--instants", "0:9"), 2, "--instants: no instant 8", "instants 0 to 3"),
+            ("glb", ("--instants", "-5:"), 2, "--instants: no instant -5", "instants 0 to 3"),
+            ("glb", ("--instants", "3:2"), 2, "--instants leaves no instant", "instants 0 to 3"),
+            ("glb", ("--instants", "0:4:0"), 2, "'0:4:0' is not of the form A:B or A:B:S", "--help"),
+            ("glb", ("--instants", "a"), 2, "'a' is not of the form A:B or A:B:S", "--help"),
+            ("glb", ("--max-points", "-1"), 2, "'-1' should be greater than or equal to 0", "--help"),
+            ("glb", ("--max-points", "2147483648"), 2, "max_points is 2147483648", "less than 2147483648"),
+            ("glb", ("--voxel", "inf"), 2, "voxel is inf", "finite"),
+            ("glb", ("--min-confidence", "1.5"), 2, "'1.5' should be less than or equal to 1", "--help"),
+            ("glb", ("--scale", "0"), 2, "scale is 0.0", "greater than or equal to"),
+            ("glb", ("--scale", "big"), 2, "'big' is neither auto nor a number", "--help"),
+            ("glb", ("--up", "w"), 2, "Invalid value for '--up'", "--help"),
+            ("colmap", ("--image-size", "4"), 2, "'4' should be greater than or equal to 8", "--help"),
+            ("colmap", ("--pinhole-focal", "-5"), 2, "pinhole_focal is -5.0", "greater than 0"),
+            (
+                *("colmap", ("--pinhole", "keep", "--pinhole-focal", "50"), 2),
+                *("--pinhole-focal with --pinhole keep", "--pinhole common"),
+            ),
+            ("glb", ("--min-confidence", "1"), 2, "no point is left with --min-confidence 1 (highest: 0.", "lower it"),
+            ("4dgaussians", ("--instants", "0"), 3, "4dgaussians needs at least 2 instants", "export more instants"),
+        ],
+    )
+    def test_it_is_two_lines(self, names, arguments, code, message, hint, export, tmp_path) -> None:
+        ended = export(names, *arguments)
+        assert ended.code == code
+        first, second = ended.err.splitlines()
+        assert first.startswith("error: ")
+        assert message in first
+        assert second.startswith("hint:  ")
+        assert hint in second
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ((), "missing argument 'OUT'"),
+            (("OUT",), "missing option '--format'"),
+            (("OUT", "--format", "glb"), "missing option '--to'"),
+            (("OUT", "--format", "glb", "--to", "DIR"), "'OUT' is not a folder"),
+        ],
+    )
+    def test_what_is_missing_is_named(self, arguments, message, cli, tmp_path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        ended = cli("export", *arguments)
+        assert ended.code == (3 if "folder" in message else 2)
+        assert ended.err.startswith(f"error: {message}\nhint:  ")
+
+    @pytest.mark.parametrize(("name", "extra"), [("nerfstudio", ""), ("colmap", ", or --no-images")])
+    def test_pictures_are_needed(self, name, extra, cli, capture, tmp_path) -> None:
+        ended = cli("export", capture.folder, "--format", f"glb,{name}", "--to", tmp_path / "dir")
+        hint = f"give --scene FOLDER with cam01, cam02, cam03, ... (4 in all){extra}"
+        assert (ended.code, ended.err) == (2, f"error: {name} needs the pictures\nhint:  {hint}\n")
+
+    def test_a_scene_of_another_size_is_refused(self, export, tmp_path_factory, tmp_path) -> None:
+        other = make_capture(tmp_path_factory.mktemp("other"), size=(60, 80))
+        ended = export("colmap", "--scene", other.scene)
+        assert ended.code == 3
+        assert "is 80x60, the run has 64x48" in ended.err
+        assert not (tmp_path / "dir").exists()
+
+    def test_a_scene_with_other_times_is_refused(self, export, capture, tmp_path) -> None:
+        scene = tmp_path / "scene"
+        shutil.copytree(capture.scene, scene)
+        for view in scene.iterdir():
+            sorted(view.iterdir())[-1].unlink()
+        ended = export("colmap", "--scene", scene)
+        assert ended.code == 3
+        assert "the videos have 3 instants with its settings, the run has 4" in ended.err
+
+    def test_a_scene_without_a_view_is_refused(self, export, capture, tmp_path) -> None:
+        shutil.copytree(capture.scene / "cam01", tmp_path / "scene" / "cam01")
+        ended = export("colmap", "--scene", tmp_path / "scene")
+        assert ended.code == 3
+        assert "has no cam02, cam03, cam04 of the run" in ended.err
+
+    @pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.static_rig])
+    def test_moving_cameras_are_refused_where_a_view_has_one_camera(self, name, export, moving, tmp_path) -> None:
+        ended = export(name, capture=moving)
+        assert ended.code == 3
+        message = f"error: {name} has one camera per view, and the cameras of this run move"
+        assert ended.err == f"{message}\nhint:  use nerfstudio, fudan-4dgs, dynamic3dgs, easyvolcap\n"
+        assert export(name, "--instants", "0:2", "--views", "cam01,cam02", "--dry-run").code == 0
+
+    @pytest.mark.parametrize(
+        ("limit", "message", "hint"),
+        [
+            ("max_instants", "takes at most 3 instants; this export has 4", "such as --instants 0:3"),
+            ("max_views", "takes at most 3 views; this export has 4", "choose some with --views"),
+        ],
+    )
+    def test_too_many_instants_or_views_are_refused(self, limit, message, hint, export, monkeypatch) -> None:
+        assert (FORMATS["4dgaussians-dynerf"].max_instants, FORMATS["dynamic3dgs"].max_views) == (300, 50)
+        limited = {**vars(FORMATS["glb"]), limit: 3, "still": False}
+        monkeypatch.setitem(FORMATS, "glb", type(FORMATS["glb"])(**limited))
+        ended = export("glb")
+        assert ended.code == 3
+        assert message in ended.err
+        assert hint in ended.err
+
+    @pytest.mark.parametrize("name", REQUIRED)
+    def test_a_missing_extra_is_named_with_its_command(self, name, export, monkeypatch, cli, tmp_path) -> None:
+        monkeypatch.setitem(sys.modules, REQUIRED[name], None)
+        ended = export(f"glb,{name}")
+        assert ended.code == 6
+        assert f"error: {name} needs " in ended.err
+        assert "-m pip install " in ended.err.splitlines()[1]
+        assert not list(tmp_path.iterdir())
+        (listed,) = [row for row in json.loads(cli("export", "--list", "--json").out) if row["name"] == name]
+        assert not listed["installed"]
+
+
+class TestFolders:
+    def test_a_folder_that_is_not_empty_is_refused(self, export, tmp_path) -> None:
+        (tmp_path / "dir").mkdir()
+        (tmp_path / "dir" / "notes.txt").write_text("notes")
+        ended = export("glb")
+        assert ended.code == 2
+        assert ended.err == f"error: '{tmp_path}/dir' is not empty\nhint:  use --overwrite or another folder\n"
+        ended = export("glb", "--overwrite")
+        assert (ended.code, "page4d did not write" in ended.err) == (2, True)
+        assert hashes(tmp_path).keys() == {"dir/notes.txt"}
+
+    def test_overwrite_replaces_a_former_export(self, export, tmp_path) -> None:
+        assert export("glb").code == 0
+        assert export("glb").code == 2
+        assert export("splat", "--instants", "0:2", "--overwrite").code == 0
+        assert hashes(tmp_path / "dir").keys() == {RECORD_NAME, "frame_000000.ply", "frame_000001.ply"}
+        assert os.listdir(tmp_path) == ["dir"]
+
+    def test_a_file_in_the_way_is_refused(self, export, tmp_path) -> None:
+        (tmp_path / "dir").write_text("text")
+        assert (ended := export("glb")).code == 5
+        assert "it is a file" in ended.err
+        assert (ended := export("glb", to=tmp_path / "dir" / "below")).code == 5
+        assert "a part of the path is a file" in ended.err
+
+    def test_runs_and_scenes_are_not_written_to(self, export, capture, tmp_path) -> None:
+        below = {"run": capture.folder / "glb", "scene": capture.scene / "glb"}
+        for target in (capture.folder, capture.folder.parent, capture.scene, *below.values()):
+            ended = export("colmap", to=target)
+            assert ended.code == 2
+            assert "overlap" in ended.err
+        other = tmp_path / "other"
+        other.mkdir()
+        for name in ("run.json", "cameras.json"):
+            shutil.copy(capture.folder / name, other)
+        ended = export("glb", to=other / "glb")
+        assert (ended.code, "is in the output folder of a run" in ended.err) == (2, True)
+        assert export("glb", "--overwrite", to=other).code == 2
+        assert export("glb,chan", to=capture.folder).code == 2
+
+    def test_links_are_followed(self, export, capture, tmp_path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "dir").symlink_to(tmp_path / "elsewhere")
+        assert export("chan").code == 0
+        assert (tmp_path / "dir").is_symlink()
+        assert (tmp_path / "elsewhere" / "cam01.chan").is_file()
+        (tmp_path / "run").symlink_to(capture.folder)
+        assert "overlap" in export("chan", to=tmp_path / "run" / "chan").err
+        (tmp_path / "nothing").symlink_to(tmp_path / "missing")
+        assert (ended := export("chan", to=tmp_path / "nothing")).code == 5
+        assert "a link to nothing" in ended.err
+
+    def test_several_formats_have_a_folder_each(self, export, tmp_path) -> None:
+        ended = export("chan,glb,chan")
+        assert ended.code == 0
+        assert sorted(os.listdir(tmp_path / "dir")) == ["chan", "glb"]
+        assert [line for line in ended.out.splitlines() if line.startswith("folder")] == [
+            f"folder    {tmp_path}/dir/{name}" for name in ("chan", "glb")
+        ]
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_a_folder_without_permission_is_refused(self, export, tmp_path) -> None:
+        tmp_path.chmod(0o500)
+        assert export("glb").code == 5
+        tmp_path.chmod(0o700)
+
+    def test_a_disk_without_room_is_found_before_anything_is_written(self, export, tmp_path, monkeypatch) -> None:
+        monkeypatch.setattr("page4d.export.estimate.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+        ended = export("splat", to=tmp_path / "new" / "dir")
+        assert ended.code == 5
+        assert "the export needs about" in ended.err
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("name", ["splat", "colmap", "usd", "npz", "exr", "glb"])
+    def test_a_full_disk_leaves_nothing(self, name, export, tmp_path) -> None:
+        """RLIMIT_FSIZE simulates the disk: larger files cannot be written."""
+        needs(name)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+        try:
+            ended = export(name)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert ended.code == 5
+        assert ended.err.splitlines()[-2].startswith("error: cannot write")
+        assert not list(tmp_path.iterdir())
+
+
+class TestPromises:
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_a_second_export_has_the_same_bytes_and_the_predicted_size(self, name, export, capture, tmp_path) -> None:
+        needs(name)
+        inputs = hashes(capture.folder), hashes(capture.scene)
+        planned = json.loads(export(name, "--dry-run", "--json").out)[0]
+        assert not list(tmp_path.iterdir())
+        done = json.loads(export(name, "--json").out)[0]
+        assert export(name, "--quiet", to=tmp_path / "second").out == ""
+        first = hashes(tmp_path / "dir")
+        assert first == hashes(tmp_path / "second")
+        assert (hashes(capture.folder), hashes(capture.scene)) == inputs
+        assert done["files"] == planned["files"] == len(first) - 1
+        assert planned["points"] == pytest.approx(done["points"], rel=0.02)
+        assert 0.5 < planned["bytes"] / done["bytes"] < 2
+        record = json.loads((tmp_path / "dir" / RECORD_NAME).read_text())
+        assert {key: done[key] for key in record} == record
+        assert str(tmp_path) not in (tmp_path / "dir" / RECORD_NAME).read_text()
+
+    @pytest.mark.parametrize(
+        ("name", "arguments"),
+        [
+            ("colmap", ("--per-instant",)),
+            ("colmap", ("--no-images", "--text")),
+            ("nerfstudio", ("--per-instant", "--hold-out", "cam02")),
+            ("nerfstudio", ("--max-points", "500", "--image-size", "32")),
+            ("usd", ("--split",)),
+            ("glb", ("--animated", "--min-confidence", "0.6")),
+            ("splat", ("--only", "moving", "--instants", "::2")),
+        ],
+    )
+    def test_options_change_the_predicted_size(self, name, arguments, export) -> None:
+        needs(name)
+        planned = json.loads(export(name, *arguments, "--dry-run", "--json").out)[0]
+        done = json.loads(export(name, *arguments, "--json").out)[0]
+        assert planned["files"] == done["files"]
+        assert planned["points"] == pytest.approx(done["points"], rel=0.05)
+        assert 0.3 < planned["bytes"] / done["bytes"] < 3
+
+    def test_a_signal_leaves_nothing(self, capture, tmp_path) -> None:
+        command = [sys.executable, "-c", SLOW, "export", capture.folder, "--format", "splat", "--to", tmp_path / "dir"]
+        process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+        while not list(tmp_path.glob(".dir.*.part/*")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(2)
+        assert process.communicate(timeout=60)[1].splitlines()[-1] == "error: interrupted"
+        assert process.returncode == 130
+        assert not list(tmp_path.iterdir())
+
+    def test_options_reach_the_export(self, export, tmp_path) -> None:
+        words = ["--instants", "1:4:2", "--views", "cam03,cam01", "--hold-out", "cam03", "--max-points", "50"]
+        words += ["--image-format", "jpg", "--image-size", "32", "--pinhole", "common", "--up", "-z", "--scale", "2"]
+        assert export("nerfstudio", *words, "--seed", "3", "--only", "static", "--voxel", "0.01").code == 0
+        record = json.loads((tmp_path / "dir" / RECORD_NAME).read_text())
+        assert [view["name"] for view in record["views"]] == ["cam01", "cam03"]
+        assert [instant["instant"] for instant in record["instants"]] == [1, 3]
+        assert (record["held_out"], record["scale"], record["up"]) == (["cam03"], 2.0, "-z")
+        assert 45 <= record["points"] <= 50
+        assert record["views"][0]["picture_size"] == [32, 24]
+        assert (record["options"]["seed"], record["options"]["only"], record["options"]["voxel"]) == (3, "static", 0.01)
+        assert sorted(path.name for path in (tmp_path / "dir" / "images" / "cam01").iterdir()) == [
+            "frame_000001.jpg",
+            "frame_000003.jpg",
+        ]
+
+
+SLOW = """
+import sys, time
+from page4d.export import splat
+encode = splat.encode_splats
+def slow(cloud):
+    data = encode(cloud)
+    time.sleep(0.3)
+    return data
+splat.encode_splats = slow
+from page4d_cli.app import main
+main()
+"""
+
+
+class TestReports:
+    def test_the_list_needs_neither_a_run_nor_torch(self) -> None:
+        code = "import sys; from page4d_cli.app import run; code = run(sys.argv[1:]); print('torch' in sys.modules, code)"
+        for words in (["--list"], ["--list", "--json"], ["--help"]):
+            done = subprocess.run(
+                [sys.executable, "-c", code, "export", *words], capture_output=True, text=True, check=True, timeout=60
+            )
+            assert done.stdout.splitlines()[-1] == "False 0"
+
+    def test_the_list_has_every_format(self, cli) -> None:
+        rows = json.loads(cli("export", "--list", "--json").out)
+        assert [row["name"] for row in rows] == list(FORMATS)
+        assert {row["name"] for row in rows if row["extra"]} == set(REQUIRED)
+        lines = cli("export", "--list").out.splitlines()
+        assert [line.split()[0] for line in lines[2 : 2 + len(FORMATS)]] == list(FORMATS)
+
+    def test_the_next_step_is_on_lines_of_its_own(self, export, tmp_path) -> None:
+        ended = export("nerfstudio")
+        lines = ended.out.splitlines()
+        following = lines[lines.index("next step") + 1 :]
+        assert following[0].startswith(f"ns-train splatfacto --data {tmp_path}/dir ")
+        assert "export nerfstudio: " in ended.err
+        assert export("nerfstudio", "--quiet", "--overwrite").err == ""
+
+    def test_the_shares_of_warped_pictures_are_printed(self, export) -> None:
+        assert "pictures warped to other intrinsics" in export("colmap", "--pinhole", "common", "--dry-run").out
+        assert "other intrinsics" not in export("colmap", "--dry-run").out
