@@ -31,6 +31,9 @@ _TOOL_OPTIONS = {
     "torchrun": "nproc-per-node",
     "pip": "constraint editable",
     "tools/ablation.py": "samples",
+    "nerfstudio": "data center-method auto-scale-poses load-3 depth-unit-scale-factor",
+    "trainers of Gaussians": "port expname configs quiet eval configpath duration model source",
+    "COLMAP, gsplat": "import image database data",
 }
 """Options of other programs in the examples."""
 

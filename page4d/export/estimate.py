@@ -1,13 +1,16 @@
 """Size of an export before it is written: files, points and bytes, from samples of its pictures and clouds."""
 
+import math
 import shutil
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
 from page4d.errors import OutputError
@@ -138,7 +141,7 @@ def _npz_bytes(job: ExportJob, view: int) -> int:
 
 def _exr_bytes(job: ExportJob, view: int) -> int:
     """Return the compressed size of depth and confidence."""
-    maps = [job.depth(0, view), job.confidence(0, view).astype(np.float16)]
+    maps: tuple[NDArray[Any], ...] = (job.depth(0, view), job.confidence(0, view).astype(np.float16))
     blocks = [values[row : row + _EXR_ROWS] for values in maps for row in range(0, len(values), _EXR_ROWS)]
     return sum(len(zlib.compress(_exr_predicted(block.tobytes()))) for block in blocks)
 
@@ -183,7 +186,7 @@ def _count_model(clouds: CloudReader) -> int:
     is_middle = points.place == places.index(number // 2)
     moving, middle = int(is_moving.sum()), int((is_middle & ~is_moving).sum())
     new = points.cloud.num_points - moving - middle
-    growth = ((number - 1) / max(len(places) - 1, 1)) ** 0.5
+    growth = math.sqrt((number - 1) / max(len(places) - 1, 1))
     return middle + round(new * growth) + round(moving * number / len(places))
 
 

@@ -144,8 +144,8 @@ def export(
     up: Annotated[
         UpAxis,
         typer.Option(
-            help="Axis of the run's world that points up. auto: -y if its world is that of the first camera, else the "
-            "mean upward axis of the cameras.",
+            help="Axis of the run's world that points up. auto: -y if its world is that of the first camera, else "
+            "the mean upward axis of the cameras.",
             rich_help_panel=WORLD,
         ),
     ] = ExportSettings.up,

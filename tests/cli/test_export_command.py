@@ -108,7 +108,13 @@ class TestErrors:
                 *("colmap", ("--pinhole", "keep", "--pinhole-focal", "50"), 2),
                 *("--pinhole-focal with --pinhole keep", "--pinhole common"),
             ),
-            ("glb", ("--min-confidence", "1"), 2, "no point is left with --min-confidence 1 (highest: 0.", "lower it"),
+            (
+                "glb",
+                ("--min-confidence", "1"),
+                2,
+                "no point is left with --min-confidence 1 (highest: 0.",
+                "lower it",
+            ),
             ("4dgaussians", ("--instants", "0"), 3, "4dgaussians needs at least 2 instants", "export more instants"),
         ],
     )
@@ -166,7 +172,7 @@ class TestErrors:
         assert "has no cam02, cam03, cam04 of the run" in ended.err
 
     @pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.static_rig])
-    def test_moving_cameras_are_refused_where_a_view_has_one_camera(self, name, export, moving, tmp_path) -> None:
+    def test_moving_cameras_are_refused_where_a_view_has_one_camera(self, name, export, moving) -> None:
         ended = export(name, capture=moving)
         assert ended.code == 3
         message = f"error: {name} has one camera per view, and the cameras of this run move"
@@ -217,7 +223,7 @@ class TestFolders:
         assert export("glb").code == 2
         assert export("splat", "--instants", "0:2", "--overwrite").code == 0
         assert hashes(tmp_path / "dir").keys() == {RECORD_NAME, "frame_000000.ply", "frame_000001.ply"}
-        assert os.listdir(tmp_path) == ["dir"]
+        assert [path.name for path in tmp_path.iterdir()] == ["dir"]
 
     def test_a_file_in_the_way_is_refused(self, export, tmp_path) -> None:
         (tmp_path / "dir").write_text("text")
@@ -256,7 +262,7 @@ class TestFolders:
     def test_several_formats_have_a_folder_each(self, export, tmp_path) -> None:
         ended = export("chan,glb,chan")
         assert ended.code == 0
-        assert sorted(os.listdir(tmp_path / "dir")) == ["chan", "glb"]
+        assert {path.name for path in (tmp_path / "dir").iterdir()} == {"chan", "glb"}
         assert [line for line in ended.out.splitlines() if line.startswith("folder")] == [
             f"folder    {tmp_path}/dir/{name}" for name in ("chan", "glb")
         ]
@@ -294,10 +300,13 @@ class TestPromises:
     def test_a_second_export_has_the_same_bytes_and_the_predicted_size(self, name, export, capture, tmp_path) -> None:
         needs(name)
         inputs = hashes(capture.folder), hashes(capture.scene)
-        planned = json.loads(export(name, "--dry-run", "--json").out)[0]
+        few = (
+            ("--instants", "0:2", "--views", "cam01,cam02,cam03") if FORMATS[name].image_size else ()
+        )  # large pictures
+        planned = json.loads(export(name, *few, "--dry-run", "--json").out)[0]
         assert not list(tmp_path.iterdir())
-        done = json.loads(export(name, "--json").out)[0]
-        assert export(name, "--quiet", to=tmp_path / "second").out == ""
+        done = json.loads(export(name, *few, "--json").out)[0]
+        assert export(name, *few, "--quiet", to=tmp_path / "second").out == ""
         first = hashes(tmp_path / "dir")
         assert first == hashes(tmp_path / "second")
         assert (hashes(capture.folder), hashes(capture.scene)) == inputs
@@ -329,14 +338,24 @@ class TestPromises:
         assert 0.3 < planned["bytes"] / done["bytes"] < 3
 
     def test_a_signal_leaves_nothing(self, capture, tmp_path) -> None:
-        command = [sys.executable, "-c", SLOW, "export", capture.folder, "--format", "splat", "--to", tmp_path / "dir"]
+        command = [
+            sys.executable,
+            "-c",
+            SLOW,
+            "export",
+            capture.folder,
+            "--format",
+            "splat",
+            "--to",
+            tmp_path / "dir",
+        ]
         process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
         while not list(tmp_path.glob(".dir.*.part/*")):
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(2)
-        assert process.communicate(timeout=60)[1].splitlines()[-1] == "error: interrupted"
-        assert process.returncode == 130
+        err = process.communicate(timeout=60)[1]
+        assert (process.returncode, err) == (130, "error: interrupted\n")
         assert not list(tmp_path.iterdir())
 
     def test_options_reach_the_export(self, export, tmp_path) -> None:
@@ -349,7 +368,11 @@ class TestPromises:
         assert (record["held_out"], record["scale"], record["up"]) == (["cam03"], 2.0, "-z")
         assert 45 <= record["points"] <= 50
         assert record["views"][0]["picture_size"] == [32, 24]
-        assert (record["options"]["seed"], record["options"]["only"], record["options"]["voxel"]) == (3, "static", 0.01)
+        assert (record["options"]["seed"], record["options"]["only"], record["options"]["voxel"]) == (
+            3,
+            "static",
+            0.01,
+        )
         assert sorted(path.name for path in (tmp_path / "dir" / "images" / "cam01").iterdir()) == [
             "frame_000001.jpg",
             "frame_000003.jpg",
@@ -372,12 +395,11 @@ main()
 
 class TestReports:
     def test_the_list_needs_neither_a_run_nor_torch(self) -> None:
-        code = "import sys; from page4d_cli.app import run; code = run(sys.argv[1:]); print('torch' in sys.modules, code)"
-        for words in (["--list"], ["--list", "--json"], ["--help"]):
-            done = subprocess.run(
-                [sys.executable, "-c", code, "export", *words], capture_output=True, text=True, check=True, timeout=60
-            )
-            assert done.stdout.splitlines()[-1] == "False 0"
+        code = "import sys; from page4d_cli.app import run\n"
+        code += "for words in (['--list'], ['--list', '--json'], ['--help']): assert run(['export', *words]) == 0\n"
+        code += "print([name for name in ('torch', 'viser', 'pxr', 'OpenEXR') if name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+        assert done.stdout.splitlines()[-1] == "[]"
 
     def test_the_list_has_every_format(self, cli) -> None:
         rows = json.loads(cli("export", "--list", "--json").out)

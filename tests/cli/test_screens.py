@@ -29,12 +29,13 @@ from page4d.models.config import PRESETS
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.scene.records import Level, Notice
 from page4d.training.supervised.presets import PRESETS as TRAINING_PRESETS
-from page4d_cli import console, options, progress_display, run_report, tables
+from page4d_cli import console, export_report, options, progress_display, run_report, tables
 from page4d_cli.app import run
 from page4d_cli.command_line import app
 from page4d_cli.commands import benchmark, doctor, evaluate, held_out
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
+from tests.export.capture import Capture, make_capture
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOM = Path(__file__).parents[2] / "samples" / "room"
@@ -59,6 +60,11 @@ def masked(text: str) -> str:
     """Replace sizes, seconds and rates, which depend on the machine."""
     text = re.sub(r"[\d.]+ (bytes|kB|MB|GB)\b", "# GB", text)
     return re.sub(r"[\d.]+(e[+-]\d+)? (s|images/s)\b", r"# \2", text)
+
+
+def without_points(text: str) -> str:
+    """Replace numbers of points, which depend on rounding in libraries."""
+    return re.sub(r"^(points +(?:about )?)[\d,]+", r"\1#", text, flags=re.MULTILINE)
 
 
 def check_golden(name: str, text: str) -> None:
@@ -190,6 +196,12 @@ def evaluation(tmp_path_factory):
     return measure(compare(out, ROOM), EvaluationSettings(points_per_instant=300))
 
 
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory) -> Capture:
+    """A small capture with its run."""
+    return make_capture(tmp_path_factory.mktemp("capture"), size=(48, 64))
+
+
 @pytest.fixture
 def rig(tmp_path) -> Path:
     """Views with offsets, dropped frames and a name that differs from the file."""
@@ -277,6 +289,28 @@ class TestGoldenScreens:
         doctor._print(found)
         doctor._print(found[:1])
         self.check("doctor", width, capsys.readouterr().out)
+
+    def test_golden_export_list(self, width, screen, cli, monkeypatch) -> None:
+        monkeypatch.setattr(export_report, "is_installed", lambda extra: extra == "usd")
+        monkeypatch.setattr(sys, "executable", "python3")
+        screen(width)
+        self.check("export_list", width, cli("export", "--list").out)
+
+    def test_golden_export(self, width, screen, capture, tmp_path, cli, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        chosen = ("--format", "nerfstudio", "--hold-out", "cam02", "--pinhole", "common", "--max-points", 5000)
+        ended = cli("export", capture.folder, *chosen, "--scene", capture.scene, "--to", "dir")
+        check_width(ended.out.partition("next step")[0], width)
+        shown = without_points(masked(ended.out.replace(str(tmp_path), "/path/to")))
+        self.check("export", width, shown, fits=False)
+
+    def test_golden_export_plan(self, width, screen, capture, tmp_path, cli, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        chosen = ("--format", "colmap,glb", "--scale", 2, "--min-confidence", 0.5, "--instants", "1:")
+        ended = cli("export", capture.folder, *chosen, "--scene", capture.scene, "--to", "dir", "--dry-run")
+        self.check("export_plan", width, without_points(masked(ended.out)))
 
     def test_golden_inspect_shapes(self, width, screen, cli) -> None:
         screen(width)
