@@ -36,7 +36,7 @@ def handled(on_signal: Callable[[int], None]) -> Iterator[None]:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Deliver the first signal after the body: the calls of Ray cannot be left by an exception."""
+    """Deliver the first signal after the body: calls of Ray, and threads of SciPy, cannot be left by an exception."""
     received: list[int] = []
     try:
         with handled(received.append):

@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from page4d.signals import deferred_signals
+
 NORMAL_NEIGHBOURS = 30
 """Neighbours that a normal is estimated from, as in Open3D's `estimate_normals()`."""
 
@@ -31,7 +33,8 @@ class Surface:
         """Return the nearest neighbours in `other` of the chosen points, at infinite distance if it is empty."""
         if not len(other.points):
             return Neighbours(distance=np.full(len(chosen), np.inf), cosine=np.full(len(chosen), np.nan))
-        found = other._tree.query(self.points[chosen], workers=-1)
+        with deferred_signals():  # SciPy's threads write into freed memory if an exception leaves the query
+            found = other._tree.query(self.points[chosen], workers=-1)
         distance, index = (np.asarray(part) for part in found)
         cosine = np.abs((self.normals(chosen) * other.normals(index)).sum(-1)).clip(0.0, 1.0)
         return Neighbours(distance=distance, cosine=cosine)
@@ -44,7 +47,8 @@ class Surface:
         neighbours = min(NORMAL_NEIGHBOURS, len(self.points))
         if neighbours < 3:
             return np.full((len(chosen), 3), np.nan)
-        _, index = self._tree.query(self.points[chosen], k=neighbours, workers=-1)
+        with deferred_signals():
+            _, index = self._tree.query(self.points[chosen], k=neighbours, workers=-1)
         around = self.points[index]
         centred = around - around.mean(axis=1, keepdims=True)
         _, axes = np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)

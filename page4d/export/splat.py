@@ -19,6 +19,7 @@ from page4d.export.job import ExportJob, Written
 from page4d.io.staging import write_file
 from page4d.output.layout import frame_name
 from page4d.output.ply import PointCloud
+from page4d.signals import deferred_signals
 
 _PROPERTIES = (
     *("x", "y", "z", "nx", "ny", "nz", "f_dc_0", "f_dc_1", "f_dc_2", "opacity"),
@@ -89,7 +90,9 @@ def splat_radii(xyz: NDArray[np.float32]) -> NDArray[np.float64]:
     if number < 2:
         return np.array([max(1e-3 * math.hypot(*point), 1e-6) for point in xyz.tolist()])
     neighbour = min(3, number - 1) + 1  # the nearest is the point itself
-    found, _ = cKDTree(xyz).query(xyz, k=[neighbour], workers=-1)
+    tree = cKDTree(xyz)
+    with deferred_signals():  # SciPy's threads write into freed memory if an exception leaves the query
+        found, _ = tree.query(xyz, k=[neighbour], workers=-1)
     distances = np.asarray(found)[:, 0]
     typical = float(np.median(distances)) or float(distances.max()) or 1e-6
     radii: NDArray[np.float64] = _RADIUS * distances.clip(min=_SMALLEST * typical)
