@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from conftest import Cli, Ended
 
 from page4d.export.formats import FORMATS, PictureUse
 from page4d.export.record import RECORD_NAME
+from page4d_cli.commands import doctor
 from tests.export.capture import Capture, make_capture
 
 SIZE = (48, 64)
@@ -394,6 +396,19 @@ main()
 
 
 class TestReports:
+    def test_doctor_has_the_extras(self, monkeypatch) -> None:
+        def not_installed(package: str) -> str:
+            raise PackageNotFoundError(package)
+
+        monkeypatch.setattr(doctor.importlib.metadata, "version", not_installed)
+        found = {row.name: row.fix for row in (check() for check in doctor._CHECKS[-3:])}
+        assert list(found) == ["viewer", "OpenUSD", "OpenEXR"]
+        assert [fix.partition(" install ")[2].split(">")[0] for fix in found.values()] == [
+            "'viser",
+            "'usd-core",
+            "'OpenEXR",
+        ]
+
     def test_the_list_needs_neither_a_run_nor_torch(self) -> None:
         code = "import sys; from page4d_cli.app import run\n"
         code += "for words in (['--list'], ['--list', '--json'], ['--help']): assert run(['export', *words]) == 0\n"
