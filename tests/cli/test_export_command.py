@@ -12,9 +12,9 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from conftest import Cli, Ended
 
 from page4d.export.formats import FORMATS, PictureUse
 from page4d.export.record import RECORD_NAME
@@ -27,7 +27,7 @@ REQUIRED = {"usd": "pxr", "exr": "OpenEXR"}
 
 NO_PICTURES = [name for name, format in FORMATS.items() if format.pictures is PictureUse.NONE]
 
-Export = Callable[..., Ended]
+Export = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +41,10 @@ def moving(tmp_path_factory: pytest.TempPathFactory) -> Capture:
 
 
 @pytest.fixture
-def export(capture: Capture, cli: Cli, tmp_path: Path) -> Export:
+def export(capture: Capture, cli: Callable[..., Any], tmp_path: Path) -> Export:
     """`page4d export` of the capture to a folder, `dir` unless another is given."""
 
-    def call(names: str, *arguments: object, to: Path | None = None, capture: Capture = capture) -> Ended:
+    def call(names: str, *arguments: object, to: Path | None = None, capture: Capture = capture) -> Any:
         formats = [FORMATS[name] for name in names.split(",") if name in FORMATS]
         pictures = any(format.pictures is not PictureUse.NONE for format in formats)
         scene = ("--scene", capture.scene) if pictures and not {"--scene", "--no-images"} & set(arguments) else ()
