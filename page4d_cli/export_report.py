@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from page4d.errors import counted
-from page4d.export.formats import FORMATS, Budget, Format, PictureUse
+from page4d.exporters.formats import FORMATS, Budget, Format, PictureUse
 from page4d.installation import install_command, is_installed
 from page4d_cli import console
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
-    from page4d.export.record import ExportRecord
+    from page4d.exporters.record import ExportRecord
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ FLOORS = {
     "page4d.weights": 6,
     "page4d.models": 5,
     "page4d.evaluation": 5,
-    "page4d.export": 5,
+    "page4d.exporters": 5,
     "page4d.encoders": 4,
     "page4d.output": 4,
     "page4d.synthetic": 4,

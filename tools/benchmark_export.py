@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 CHILD = """
 import json, sys, time
 from pathlib import Path
-from page4d.export.export import export
+from page4d.exporters.export import export
 out, scene, name, target, options = sys.argv[1:6]
 start = time.perf_counter()
 given = json.loads(options)
@@ -43,7 +43,7 @@ def measure(out: Path, scene: Path | None, name: str, **options: object) -> list
 
 def rows_for(out: Path, scene: Path, *, all_points: bool) -> None:
     """Print one row per format."""
-    from page4d.export.formats import FORMATS, PictureUse
+    from page4d.exporters.formats import FORMATS, PictureUse
 
     print(f"{'format':20} {'seconds':>8} {'peak MB':>8} {'MB':>8} {'files':>6} {'points':>12}")
     for format in FORMATS.values():

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer, UpAxis
-from page4d.export.plan import choose_instants, choose_views, is_calibrated
-from page4d.export.points import CloudReader, PointFilter
-from page4d.export.settings import ExportSettings
-from page4d.export.spacing import point_spacing
-from page4d.export.world import choose_up
+from page4d.exporters.plan import choose_instants, choose_views, is_calibrated
+from page4d.exporters.points import CloudReader, PointFilter
+from page4d.exporters.settings import ExportSettings
+from page4d.exporters.spacing import point_spacing
+from page4d.exporters.world import choose_up
 from page4d.output.ply import PointCloud, read_ply_header
 from page4d.output.reader import Output
 

@@ -7,7 +7,7 @@ import typer
 
 from page4d.choices import ImageFormat, Pinhole, PointLayer, UpAxis
 from page4d.errors import UsageError, shortened
-from page4d.export.settings import ExportSettings
+from page4d.exporters.settings import ExportSettings
 from page4d_cli import options
 from page4d_cli.export_report import Report, list_formats, report_exports
 from page4d_cli.interrupts import stops_cleanly
@@ -213,9 +213,9 @@ def _export(
     run: Path, names: str, folder: Path, settings: dict[str, Any], *, overwrite: bool, dry_run: bool, quiet: bool
 ) -> list[Report]:
     """Write the exports, or only plan them."""
-    from page4d.export.estimate import check_room, estimate
-    from page4d.export.export import export_record, plan_exports, run_export
-    from page4d.export.job import Written
+    from page4d.exporters.estimate import check_room, estimate
+    from page4d.exporters.export import export_record, plan_exports, run_export
+    from page4d.exporters.job import Written
 
     planned = plan_exports(run, names, folder, overwrite=overwrite, **settings)
     estimates = [estimate(job) for job, _ in planned]

@@ -87,7 +87,7 @@ def view(
     """
     _check_options(port, no_browser, html, overwrite)
     from page4d.errors import UsageError
-    from page4d.export.settings import ExportSettings
+    from page4d.exporters.settings import ExportSettings
     from page4d.installation import require_extra
     from page4d.output.pictures import open_pictures
     from page4d.output.reader import open_output

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from page4d.export.formats import FORMATS, PictureUse
-from page4d.export.record import RECORD_NAME
+from page4d.exporters.formats import FORMATS, PictureUse
+from page4d.exporters.record import RECORD_NAME
 from page4d_cli.commands import doctor
 from tests.export.capture import Capture, make_capture
 
@@ -276,7 +276,7 @@ class TestFolders:
         tmp_path.chmod(0o700)
 
     def test_a_disk_without_room_is_found_before_anything_is_written(self, export, tmp_path, monkeypatch) -> None:
-        monkeypatch.setattr("page4d.export.estimate.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+        monkeypatch.setattr("page4d.exporters.estimate.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
         ended = export("splat", to=tmp_path / "new" / "dir")
         assert ended.code == 5
         assert "the export needs about" in ended.err
@@ -383,7 +383,7 @@ class TestPromises:
 
 SLOW = """
 import sys, time
-from page4d.export import splat
+from page4d.exporters import splat
 encode = splat.encode_splats
 def slow(cloud):
     data = encode(cloud)

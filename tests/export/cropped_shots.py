@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.export.export import plan_exports
-from page4d.export.job import ExportJob
+from page4d.exporters.export import plan_exports
+from page4d.exporters.job import ExportJob
 from tests.export.capture import Capture, color_error, project
 from tests.export.trainer_shots import Points, Shot, on_moving
 

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from page4d.export.chan import zxy_angles
-from page4d.export.export import export
+from page4d.exporters.chan import zxy_angles
+from page4d.exporters.export import export
 from tests.export.capture import THRESHOLD, Capture, color_error
 
 FLIP = np.diag([1.0, -1.0, -1.0, 1.0])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from page4d.export.export import export
+from page4d.exporters.export import export
 from page4d.output.reader import Output
 from page4d.scene.open import open_scene
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, color_error, make_capture, read_rgb

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.export import plan
-from page4d.export.export import Exported
-from page4d.export.pinhole import PictureGeometry, plan_pictures
+from page4d.exporters import plan
+from page4d.exporters.export import Exported
+from page4d.exporters.pinhole import PictureGeometry, plan_pictures
 from page4d.output.ply import write_ply
 from tests.export.capture import THRESHOLD, Capture, make_capture, project, read_rgb
 from tests.export.trainer_shots import (

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from page4d.choices import Pinhole
 from page4d.errors import InputError, UsageError
-from page4d.export.export import Exported, run_export
-from page4d.export.pinhole import plan_pictures
-from page4d.export.trainers.views import reading_order
+from page4d.exporters.export import Exported, run_export
+from page4d.exporters.pinhole import plan_pictures
+from page4d.exporters.trainers.views import reading_order
 from tests.export.capture import THRESHOLD, Capture, project, read_rgb
 from tests.export.cropped_shots import by_instant, planned, worst_cropped_error
 from tests.export.trainer_shots import Shot, export_one, files_of, mistakes, read_cloud

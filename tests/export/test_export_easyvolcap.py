@@ -11,7 +11,7 @@ import yaml
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
-from page4d.export.export import Exported
+from page4d.exporters.export import Exported
 from page4d.scene.calibration.read import read_calibration
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, make_capture, read_rgb
 from tests.export.trainer_shots import (

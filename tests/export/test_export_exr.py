@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from page4d.errors import OutputError
-from page4d.export import exr
-from page4d.export.export import export, plan_exports
+from page4d.exporters import exr
+from page4d.exporters.export import export, plan_exports
 from page4d.output.reader import Output
 from tests.export.capture import Capture
 

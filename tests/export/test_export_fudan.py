@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from page4d.export.export import Exported
-from page4d.export.points import ModelPoints
-from page4d.export.trainers.fudan import point_times
+from page4d.exporters.export import Exported
+from page4d.exporters.points import ModelPoints
+from page4d.exporters.trainers.fudan import point_times
 from page4d.output.ply import PointCloud
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, read_rgb
 from tests.export.trainer_shots import (

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
 from page4d.errors import OutputError, UsageError
-from page4d.export import glb
-from page4d.export.export import export, plan_exports
+from page4d.exporters import glb
+from page4d.exporters.export import export, plan_exports
 from page4d.output.ply import PointCloud
 from tests.export.capture import THRESHOLD, Capture, color_error
 

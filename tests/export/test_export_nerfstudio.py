@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from page4d.export.export import export
+from page4d.exporters.export import export
 from page4d.scene.calibration.read import read_calibration
 from tests.export.capture import THRESHOLD, Capture, color_error, project, read_rgb
 

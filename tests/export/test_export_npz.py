@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from page4d.export.export import export
+from page4d.exporters.export import export
 from page4d.output.reader import Output
 from tests.export.capture import THRESHOLD, Capture, color_error
 

@@ -7,7 +7,7 @@ import pytest
 
 from page4d.choices import PointLayer
 from page4d.errors import UsageError
-from page4d.export.points import CloudReader, PointFilter, stratified_subset
+from page4d.exporters.points import CloudReader, PointFilter, stratified_subset
 from page4d.output.ply import PointCloud
 
 STATIC, MOVING = 3000, 200

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from page4d.export.export import export
-from page4d.export.splat import splat_radii
+from page4d.exporters.export import export
+from page4d.exporters.splat import splat_radii
 from tests.export.capture import THRESHOLD, Capture, color_error
 
 plyfile = pytest.importorskip("plyfile")

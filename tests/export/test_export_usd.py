@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from page4d.choices import UpAxis
 from page4d.conventions import Scale
 from page4d.errors import OutputError
-from page4d.export.export import export
-from page4d.export.formats import find_format
-from page4d.export.job import ExportJob
-from page4d.export.plan import plan_job
-from page4d.export.settings import ExportSettings
-from page4d.export.spacing import point_spacing
-from page4d.export.usd import write
-from page4d.export.usd.cameras import prim_names
+from page4d.exporters.export import export
+from page4d.exporters.formats import find_format
+from page4d.exporters.job import ExportJob
+from page4d.exporters.plan import plan_job
+from page4d.exporters.settings import ExportSettings
+from page4d.exporters.spacing import point_spacing
+from page4d.exporters.usd import write
+from page4d.exporters.usd.cameras import prim_names
 from tests.export.capture import Capture, make_capture, project
 
 pytest.importorskip("pxr")
@@ -286,7 +286,7 @@ def test_the_validators_of_usd_find_nothing(moving_capture: Capture, tmp_path: P
 def test_a_full_disk_is_an_error_of_the_output(
     capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int
 ) -> None:
-    monkeypatch.setattr("page4d.export.usd._UNSAVED_BYTES", unsaved)
+    monkeypatch.setattr("page4d.exporters.usd._UNSAVED_BYTES", unsaved)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, before[1]))
     try:
@@ -303,7 +303,7 @@ def test_the_file_can_be_saved_in_pieces(
     capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int
 ) -> None:
     whole = exported(capture, tmp_path / "whole")
-    monkeypatch.setattr("page4d.export.usd._UNSAVED_BYTES", unsaved)
+    monkeypatch.setattr("page4d.exporters.usd._UNSAVED_BYTES", unsaved)
     pieces = exported(capture, tmp_path / "pieces")
     for name in CHANGING:
         for place in range(4):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from page4d.errors import CapabilityError
-from page4d.export.export import export
+from page4d.exporters.export import export
 from tests.export.capture import Capture
 
 

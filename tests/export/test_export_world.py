@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from page4d.choices import UpAxis
-from page4d.export.world import choose_up, export_world, turn_up
+from page4d.exporters.world import choose_up, export_world, turn_up
 
 AXES = [axis for axis in UpAxis if axis is not UpAxis.AUTO]
 

@@ -9,7 +9,7 @@ import numpy as np
 import plyfile
 from numpy.typing import NDArray
 
-from page4d.export.export import Exported, export
+from page4d.exporters.export import Exported, export
 from tests.export.capture import Capture, color_error, project
 
 Points = tuple[NDArray[Any], NDArray[Any]]

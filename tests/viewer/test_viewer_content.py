@@ -10,8 +10,8 @@ import pytest
 import page4d.viewer
 from page4d.choices import PointLayer
 from page4d.errors import UsageError
-from page4d.export.points import Bounds
-from page4d.export.settings import ExportSettings
+from page4d.exporters.points import Bounds
+from page4d.exporters.settings import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.viewer import content as content_module
 from page4d.viewer.content import PointChoice, SortedCloud, viewer_content

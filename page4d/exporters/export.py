@@ -1,0 +1,220 @@
+"""`page4d.export`: an output folder, or its open `Output`, to a folder in the format of another tool."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import page4d
+from page4d.errors import UsageError, listed
+from page4d.exporters.formats import Format, PictureUse, find_format
+from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.plan import check_options, plan_job
+from page4d.exporters.record import RECORD_NAME, ExportedInstant, ExportedView, ExportRecord
+from page4d.exporters.settings import ExportSettings
+from page4d.installation import require_extra
+from page4d.io.atomic import real_path
+from page4d.io.digest import file_sha256
+from page4d.io.json_model import format_json
+from page4d.io.limits import limits_named
+from page4d.io.staging import check_replaceable, staged_folder, write_file
+from page4d.output.pictures import Pictures, open_pictures
+from page4d.output.reader import Output, open_output
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A finished export: its folder, the content of its `export.json`, and what to do with it."""
+
+    folder: Path
+    record: ExportRecord
+    next_step: str
+
+
+@limits_named()
+def export(
+    output: Output | Path | str,
+    formats: str | Sequence[str],
+    folder: Path | str,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> list[Exported]:
+    """Export a run to one or several formats.
+
+    Args:
+        output: an output folder, or `open_output` of it.
+        formats: names of formats, as a list or separated by commas.
+        folder: new folder; with several formats each gets a subfolder by its name.
+        overwrite: replace a former export.
+        progress: is called with the work done and the total of a format.
+        **options: fields of `ExportSettings`.
+
+    Raises:
+        UsageError: if a format or an option is unknown, or an option does not fit, or the folder is not empty.
+        InputError: if the scene is not that of the run, or the run does not suit the format.
+        OutputError: if the folder cannot be written.
+        CapabilityError: if a format needs a package that is not installed.
+    """
+    jobs = plan_exports(output, formats, folder, overwrite=overwrite, **options)
+    return [run_export(job, target, progress, overwrite=overwrite) for job, target in jobs]
+
+
+def plan_exports(
+    output: Output | Path | str, formats: str | Sequence[str], folder: Path | str, *, overwrite: bool, **options: Any
+) -> list[tuple[ExportJob, Path]]:
+    """Check everything that can be checked before anything is written, and return the exports with their folders."""
+    if not str(folder).strip():
+        raise UsageError("the name of the folder is empty", "give a new folder")
+    chosen = [find_format(name) for name in _names(formats)]
+    settings = ExportSettings(**_known(options))
+    check_options(chosen, settings)
+    output = output if isinstance(output, Output) else open_output(output)
+    targets = [Path(folder) if len(chosen) == 1 else Path(folder) / format.name for format in chosen]
+    for format, target in zip(chosen, targets, strict=True):
+        check_target(output, settings.scene, target, overwrite=overwrite)
+        if format.extra:
+            require_extra(format.extra, format.name)
+    pictures = _pictures(output, settings, chosen)
+    return [
+        (plan_job(output, format, settings, pictures), target) for format, target in zip(chosen, targets, strict=True)
+    ]
+
+
+def _names(formats: str | Sequence[str]) -> list[str]:
+    names = formats.split(",") if isinstance(formats, str) else list(formats)
+    names = list(dict.fromkeys(name.strip() for name in names))
+    if not all(names) or not names:
+        raise UsageError("the name of a format is empty", "list the formats with 'page4d export --list'")
+    return names
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in fields(ExportSettings)}
+    if unknown := sorted(options.keys() - known):
+        raise UsageError(f"no option of an export is called '{unknown[0]}'", f"give {listed(sorted(known), 40)}")
+    return options
+
+
+def check_target(output: Output, scene: Path | None, target: Path, *, overwrite: bool) -> None:
+    """Refuse a folder that cannot be written, holds other files, or overlaps with the run or its scene.
+
+    Raises:
+        UsageError: if something would be lost or mixed.
+        OutputError: if it cannot be created.
+    """
+    place, run = real_path(target), real_path(output.layout.folder)
+    if place.is_relative_to(run) or run.is_relative_to(place):
+        raise UsageError(f"'{target}' and the run '{output.layout.folder}' overlap", "use a folder outside the run")
+    if scene is not None:
+        source = real_path(scene)
+        if place.is_relative_to(source) or source.is_relative_to(place):
+            raise UsageError(f"'{target}' and the scene '{scene}' overlap", "use a folder outside the scene")
+    check_replaceable(target, RECORD_NAME, overwrite=overwrite)
+    for folder in place.parents:
+        if (folder / "run.json").is_file() and (folder / "cameras.json").is_file():
+            raise UsageError(f"'{target}' is in the output folder of a run, '{folder}'", "use another folder")
+
+
+def _pictures(output: Output, settings: ExportSettings, chosen: Sequence[Format]) -> Pictures | None:
+    """Open the scene if a format uses its pictures."""
+    needing = [format.name for format in chosen if format.pictures is PictureUse.NEEDED]
+    optional = [format.name for format in chosen if format.pictures is PictureUse.OPTIONAL and settings.images]
+    if settings.scene is None:
+        if names := needing or optional:
+            files = listed([view.file for view in output.run.views], 3)
+            hint = f"give --scene FOLDER with {files}" + ("" if needing else ", or --no-images")
+            raise UsageError(f"{names[0]} needs the pictures", hint)
+        return None
+    return open_pictures(output, settings.scene)
+
+
+def run_export(
+    job: ExportJob, folder: Path, progress: Progress | None = None, *, overwrite: bool = False
+) -> Exported:
+    """Write an export into a temporary folder that becomes `folder` at the end.
+
+    Raises:
+        InputError: if a frame or a file of the run cannot be read.
+        OutputError: if a file cannot be written.
+    """
+    steps = _Steps(progress, job.num_steps)
+    job = replace(job, advance=steps.advance)
+    with staged_folder(folder, replace=overwrite) as staged:
+        written = job.format.write(job, staged)
+        files = [path for path in staged.rglob("*") if path.is_file()]
+        record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
+        write_file(staged / RECORD_NAME, (format_json(record.document()) + "\n").encode("utf-8"))
+    steps.finish()
+    return Exported(folder=folder, record=record, next_step=job.format.next_step(job, folder))
+
+
+class _Steps:
+    """Counts the steps of an export; writers may take fewer than are planned."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def advance(self) -> None:
+        """Report one more step."""
+        if self._progress is not None and self._done < self._total:
+            self._done += 1
+            self._progress(self._done, self._total)
+
+    def finish(self) -> None:
+        """Report all steps, unless this was done."""
+        if self._progress is not None and self._done < self._total:
+            self._progress(self._total, self._total)
+
+
+def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: int) -> ExportRecord:
+    """Return the content of `export.json`; files and bytes are those of all other files."""
+    run = job.output.run
+    times = written.times or (None,) * job.num_times
+    has_pictures = job.pictures is not None
+    options = json.loads(json.dumps(asdict(job.settings), default=str))
+    del options["scene"]  # a path of this machine
+    remarks = [*written.remarks, *(job.pictures.remarks if job.pictures else ())]
+    if job.num_times > 1 and not job.is_regular:
+        remarks.append("the steps between instants differ; readers that assume a frame rate play them evenly")
+    return ExportRecord(
+        page4d=page4d.__version__,
+        format=job.format.name,
+        options=options,
+        scene=run.scene.name,
+        run_sha256=file_sha256(job.output.layout.run),
+        unit=run.unit,
+        scale=job.world.scale,
+        up=job.world.up.value,
+        up_found=job.up_found,
+        exported_up=job.world.exported_up.value,
+        world_from_run=job.world.matrix.tolist(),
+        regular=job.is_regular,
+        frame_rate=job.frame_rate,
+        pinhole=(job.settings.pinhole or job.format.pinhole).value if has_pictures else None,
+        views=[
+            ExportedView(
+                name=view.name,
+                label=view.label,
+                picture_size=(geometry.size[1], geometry.size[0]) if has_pictures else None,
+                cropped=round(geometry.cropped, 4) if has_pictures else 0.0,
+                empty=round(geometry.empty, 4) if has_pictures else 0.0,
+                static=job.is_static(place),
+            )
+            for place, (view, geometry) in enumerate(zip(job.views, job.geometry, strict=True))
+        ],
+        instants=[
+            ExportedInstant(instant=instant, seconds=float(seconds), time=time)
+            for instant, seconds, time in zip(job.instants, job.seconds, times, strict=True)
+        ],
+        held_out=list(written.held_out),
+        points=written.num_points,
+        cut_points=job.clouds.num_cut if job.clouds is not None else 0,
+        remarks=remarks,
+        files=num_files,
+        bytes=num_bytes,
+    )

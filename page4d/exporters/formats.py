@@ -1,0 +1,280 @@
+"""The formats of `page4d export` as data: what each needs, and its defaults. Imports no torch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from page4d.choices import ImageFormat, Pinhole
+from page4d.errors import UsageError, shortened
+
+if TYPE_CHECKING:
+    from page4d.exporters.job import ExportJob, Written
+
+
+class PictureUse(StrEnum):
+    """Use of the scene's pictures by a format."""
+
+    NONE = "none"
+    OPTIONAL = "optional"
+    NEEDED = "needed"
+
+
+class Budget(StrEnum):
+    """What the largest number of points applies to."""
+
+    CAPTURE = "capture"
+    """The points of all instants together."""
+
+    INSTANT = "instant"
+    """The points of each instant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """A format, and what its readers need.
+
+    `module` has `write(job, folder) -> Written` and `next_step(job, folder) -> str`, the command or menu that uses
+    the result. `up` is the axis that points up in its world, "" where the run's world is kept. `point_bytes` is the
+    size of a point in its files. `options` are the fields of `ExportSettings` that only some formats take. A format
+    that `cuts_outliers` drops points far outside the scene, because its readers derive the extent of the scene from
+    them. Unless the user gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres
+    are kept if none is nearer than half of it. Formats of the `same_size` take pictures of one size alone.
+    A format that is a `still` has the middle instant alone, unless it is `animated`, with up to `animated_points`.
+    """
+
+    name: str
+    title: str
+    used_by: str
+    module: str
+    point_bytes: int
+    pictures: PictureUse = PictureUse.NEEDED
+    extra: str = ""
+    image_format: ImageFormat = ImageFormat.PNG
+    pinhole: Pinhole = Pinhole.KEEP
+    image_size: tuple[int, int] | None = None
+    max_points: int = 0
+    budget: Budget = Budget.CAPTURE
+    up: str = ""
+    static_rig: bool = False
+    min_instants: int = 1
+    max_instants: int | None = None
+    min_views: int = 1
+    max_views: int | None = None
+    same_size: bool = False
+    cuts_outliers: bool = False
+    nearest: float = 0.0
+    still: bool = False
+    animated_points: int = 0
+    options: frozenset[str] = frozenset()
+
+    @property
+    def write(self) -> "Callable[[ExportJob, Path], Written]":
+        """The writer of the format."""
+        write: Callable[[ExportJob, Path], Written] = import_module(self.module).write
+        return write
+
+    @property
+    def next_step(self) -> "Callable[[ExportJob, Path], str]":
+        """Return what to do with the result, as one or several lines."""
+        next_step: Callable[[ExportJob, Path], str] = import_module(self.module).next_step
+        return next_step
+
+
+_PICTURE_OPTIONS = frozenset({"image_format", "image_size", "pinhole", "pinhole_focal"})
+
+_FORMATS = (
+    Format(
+        name="colmap",
+        title="COLMAP model with rig, tracks and times",
+        used_by="COLMAP, gsplat, 3D Gaussian trainers, colmap4d",
+        module="page4d.exporters.colmap.export",
+        pictures=PictureUse.OPTIONAL,
+        point_bytes=90,
+        max_points=200_000,
+        cuts_outliers=True,
+        options=_PICTURE_OPTIONS | {"per_instant", "text", "images"},
+    ),
+    Format(
+        name="nerfstudio",
+        title="transforms.json with pictures, depth and masks",
+        used_by="nerfstudio, instant-ngp",
+        module="page4d.exporters.nerfstudio",
+        point_bytes=15,
+        max_points=200_000,
+        cuts_outliers=True,
+        up="z",
+        options=_PICTURE_OPTIONS | {"per_instant", "hold_out"},
+    ),
+    Format(
+        name="4dgaussians",
+        title="4DGaussians, MultipleView form",
+        used_by="4DGaussians",
+        module="page4d.exporters.trainers.multipleview",
+        image_format=ImageFormat.JPG,
+        pinhole=Pinhole.COMMON,
+        point_bytes=70,
+        max_points=40_000,
+        cuts_outliers=True,
+        static_rig=True,
+        min_views=2,  # of a single view the reader derives a scene of extent 0
+        min_instants=2,
+        options=frozenset({"image_size", "pinhole_focal"}),
+    ),
+    Format(
+        name="fudan-4dgs",
+        title="4D Gaussian splatting (Fudan)",
+        used_by="fudan-zvg 4d-gaussian-splatting",
+        module="page4d.exporters.trainers.fudan",
+        point_bytes=31,
+        max_points=300_000,
+        cuts_outliers=True,
+        min_instants=2,
+        options=_PICTURE_OPTIONS | {"hold_out"},
+    ),
+    Format(
+        name="usd",
+        title="OpenUSD stage, points and cameras over time",
+        used_by="Blender, Houdini, Nuke, usdview",
+        module="page4d.exporters.usd",
+        pictures=PictureUse.NONE,
+        extra="usd",
+        point_bytes=30,
+        budget=Budget.INSTANT,
+        options=frozenset({"split"}),
+    ),
+    Format(
+        name="spacetime",
+        title="SpacetimeGaussians, one COLMAP model per instant",
+        used_by="SpacetimeGaussians",
+        module="page4d.exporters.trainers.spacetime",
+        pinhole=Pinhole.CENTERED,
+        point_bytes=43,
+        max_points=4_000,
+        budget=Budget.INSTANT,
+        cuts_outliers=True,
+        static_rig=True,
+        min_views=2,  # the trainer draws two at a time
+        min_instants=2,
+        options=frozenset({"image_format", "image_size", "hold_out"}),
+    ),
+    Format(
+        name="dynamic3dgs",
+        title="Dynamic 3D Gaussians",
+        used_by="Dynamic3DGaussians, 4DGaussians (PanopticSports)",
+        module="page4d.exporters.trainers.dynamic3d",
+        image_format=ImageFormat.JPG,
+        point_bytes=56,
+        max_points=100_000,
+        budget=Budget.INSTANT,
+        cuts_outliers=True,
+        min_instants=2,
+        max_views=50,
+        same_size=True,
+        nearest=2.0,
+        options=_PICTURE_OPTIONS | {"hold_out"},
+    ),
+    Format(
+        name="4dgaussians-dynerf",
+        title="4DGaussians, Neural 3D Video form",
+        used_by="4DGaussians and readers of Neural 3D Video",
+        module="page4d.exporters.trainers.dynerf",
+        pinhole=Pinhole.COMMON,
+        image_size=(1014, 1352),
+        point_bytes=27,
+        max_points=40_000,
+        cuts_outliers=True,
+        static_rig=True,
+        min_views=3,  # one is for testing, and of a single other view the reader derives extent 0
+        min_instants=2,
+        max_instants=300,
+        options=frozenset({"pinhole_focal", "hold_out"}),
+    ),
+    Format(
+        name="easyvolcap",
+        title="EasyVolcap dataset",
+        used_by="EasyVolcap, FreeTimeGS-style trainers",
+        module="page4d.exporters.trainers.easyvolcap",
+        image_format=ImageFormat.JPG,
+        point_bytes=27,
+        max_points=100_000,
+        budget=Budget.INSTANT,
+        cuts_outliers=True,
+        options=_PICTURE_OPTIONS,
+    ),
+    Format(
+        name="glb",
+        title="glTF binary, one instant or animated",
+        used_by="web viewers, Blender, PowerPoint",
+        module="page4d.exporters.glb",
+        pictures=PictureUse.NONE,
+        point_bytes=20,
+        max_points=1_000_000,
+        up="y",
+        still=True,
+        animated_points=2_000_000,
+        options=frozenset({"animated"}),
+    ),
+    Format(
+        name="splat",
+        title="3D Gaussian splats (PLY) per instant",
+        used_by="SuperSplat, viewers of 3D Gaussian splats",
+        module="page4d.exporters.splat",
+        pictures=PictureUse.NONE,
+        point_bytes=68,
+        budget=Budget.INSTANT,
+    ),
+    Format(
+        name="npz",
+        title="NumPy arrays: depth, confidence, motion, cameras",
+        used_by="Python",
+        module="page4d.exporters.npz",
+        pictures=PictureUse.NONE,
+        point_bytes=0,
+    ),
+    Format(
+        name="exr",
+        title="OpenEXR depth per frame",
+        used_by="Nuke, Blender",
+        module="page4d.exporters.exr",
+        pictures=PictureUse.NONE,
+        extra="exr",
+        point_bytes=0,
+    ),
+    Format(
+        name="chan",
+        title="camera curves (.chan)",
+        used_by="Nuke, Blender (Import Nuke .chan)",
+        module="page4d.exporters.chan",
+        pictures=PictureUse.NONE,
+        point_bytes=0,
+        up="y",
+    ),
+)
+
+FORMATS = {format.name: format for format in _FORMATS}
+"""All formats by name, in the order of `page4d export --list`."""
+
+_UNSUPPORTED = {
+    "alembic": "Alembic has no writer for Python",
+    "abc": "Alembic has no writer for Python",
+    "fbx": "FBX has no free writer",
+}
+
+
+def find_format(name: str) -> Format:
+    """Return the format of a name.
+
+    Raises:
+        UsageError: if there is none, naming a similar one.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    if reason := _UNSUPPORTED.get(name.lower()):
+        raise UsageError(f"no format '{shortened(name)}': {reason}", "export usd; Blender converts its cameras")
+    similar = get_close_matches(name.lower(), FORMATS, n=1)
+    found = f"no format '{shortened(name)}'" + (f"; did you mean {similar[0]}?" if similar else "")
+    raise UsageError(found, "list the formats with 'page4d export --list'")

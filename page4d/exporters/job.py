@@ -1,0 +1,252 @@
+"""One export in progress: what a writer of a format reads, in the exported world and at exported pictures."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.choices import ImageFormat
+from page4d.errors import OutputError, UsageError
+from page4d.exporters.formats import Budget, Format
+from page4d.exporters.pinhole import PictureGeometry, Size, scaled
+from page4d.exporters.points import CloudReader, ModelPoints
+from page4d.exporters.settings import ExportSettings
+from page4d.exporters.world import ExportWorld
+from page4d.io.staging import write_file
+from page4d.output.pictures import Pictures
+from page4d.output.ply import PointCloud
+from page4d.output.reader import Output
+
+JPG_QUALITY = 95
+_PNG_COMPRESSION = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportView:
+    """A view of the export: its true `name`, the `label` of its files, and its `index` in the run.
+
+    `index` is also the value of the property `view` of clouds. A view that is `held_out` is for testing.
+    """
+
+    name: str
+    label: str
+    index: int
+    held_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What a writer wrote: the number of points, each instant's time in the format, and remarks for the user.
+
+    `times` is one number or text per exported instant, as a reader of the format sees it; `held_out` are the views,
+    or the instants as in "instant 8", that readers of the format keep for testing.
+    """
+
+    num_points: int = 0
+    times: tuple[float | int | str, ...] = ()
+    held_out: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportPicture:
+    """An exported picture: RGB `pixels` [H, W, 3] of an instant and a view, both counted from 0."""
+
+    place: int
+    view: int
+    pixels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportJob:
+    """An export of V views and T instants; instants and views are counted from 0 among the exported ones (`place`).
+
+    `instants` are the indices in the run, `seconds` [T] their times on the common clock. `world_to_camera`
+    [T, V, 4, 4] and `intrinsics` [T, V, 3, 3] are in double precision, in the exported world and at the exported
+    pictures; a camera that does not move has the same numbers at all instants. `clouds` are None for formats without
+    points, `geometry` and `pictures` describe the exported pictures; `pictures` are None where there are none.
+    """
+
+    output: Output
+    settings: ExportSettings
+    format: Format
+    views: tuple[ExportView, ...]
+    instants: tuple[int, ...]
+    seconds: NDArray[np.float64]
+    world: ExportWorld
+    up_found: str
+    world_to_camera: NDArray[np.float64]
+    geometry: tuple[PictureGeometry, ...]
+    clouds: CloudReader | None
+    pictures: Pictures | None
+    image_format: ImageFormat
+    max_points: int
+    advance: Callable[[], None] = field(default=lambda: None)
+
+    @cached_property
+    def intrinsics(self) -> NDArray[np.float64]:
+        """Intrinsics [T, V, 3, 3] of the exported pictures."""
+        return np.stack([geometry.intrinsics for geometry in self.geometry], axis=1)
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The (height, width) of every view's exported pictures."""
+        return tuple(geometry.size for geometry in self.geometry)
+
+    @cached_property
+    def camera_to_world(self) -> NDArray[np.float64]:
+        """Rigid poses [T, V, 4, 4] from camera to world, by the closed form of the inverse."""
+        rotation = self.world_to_camera[..., :3, :3].swapaxes(-1, -2)
+        poses = np.zeros_like(self.world_to_camera)
+        poses[..., :3, :3] = rotation
+        poses[..., :3, 3] = -(rotation @ self.world_to_camera[..., :3, 3:])[..., 0]
+        poses[..., 3, 3] = 1.0
+        return poses
+
+    @property
+    def num_times(self) -> int:
+        """Number of exported instants T."""
+        return len(self.instants)
+
+    @property
+    def frame_rate(self) -> float:
+        """Instants per second, from the median step; 1 for a single instant."""
+        return 1.0 / float(np.median(np.diff(self.seconds))) if self.num_times > 1 else 1.0
+
+    @property
+    def is_regular(self) -> bool:
+        """Whether all steps in time equal their median within 1 %."""
+        steps = np.diff(self.seconds)
+        return bool((np.abs(steps * self.frame_rate - 1.0) <= 0.01).all())
+
+    def is_static(self, view: int) -> bool:
+        """Return whether a view's camera, pose and intrinsics, is the same at all instants."""
+        poses, matrices = self.world_to_camera[:, view], self.intrinsics[:, view]
+        return bool((poses == poses[:1]).all() and (matrices == matrices[:1]).all())
+
+    @property
+    def is_static_rig(self) -> bool:
+        """Whether no camera moves."""
+        return all(self.is_static(view) for view in range(len(self.views)))
+
+    @property
+    def num_steps(self) -> int:
+        """Number of calls of `advance`, for progress."""
+        pictures = 0 if self.pictures is None else self.num_times * len(self.views)
+        return pictures + self.num_times
+
+    # Pictures and maps
+
+    def read_pictures(self) -> Iterator[ExportPicture]:
+        """Yield the exported pictures, view by view; each is decoded once.
+
+        Raises:
+            UsageError: if the export has no pictures.
+            InputError: if a frame cannot be decoded.
+        """
+        if self.pictures is None:
+            raise UsageError(f"{self.format.name} without pictures", "pass the scene")
+        for view, (record, geometry) in enumerate(zip(self.views, self.geometry, strict=True)):
+            for place, pixels in enumerate(self.pictures.read(record.name, self.instants)):
+                yield ExportPicture(place=place, view=view, pixels=geometry.picture(pixels, place))
+                self.advance()
+
+    def write_picture(self, path: Path, picture: ExportPicture) -> None:
+        """Write a picture; `path` has no suffix yet.
+
+        Raises:
+            OutputError: if the file cannot be written.
+        """
+        write_file(self.picture_path(path), encode_picture(picture.pixels, self.image_format))
+
+    def picture_path(self, path: Path) -> Path:
+        """Append the suffix of pictures."""
+        return path.with_name(f"{path.name}.{self.image_format}")
+
+    def depth(self, place: int, view: int) -> NDArray[np.float32]:
+        """Return a depth map [h, w] in exported units, 0 where there is none, at the resolution of the run's maps."""
+        depth = self.output.depth(self.instants[place], self.views[view].name)
+        mapped = self.geometry[view].mapped(depth, place)
+        return mapped if self.world.scale == 1.0 else (mapped * self.world.scale).astype(np.float32)
+
+    def confidence(self, place: int, view: int) -> NDArray[np.float32]:
+        """Return a confidence map [h, w] in [0, 1] at the resolution of the run's maps."""
+        confidence = self.output.confidence(self.instants[place], self.views[view].name)
+        return self.geometry[view].mapped(confidence, place)
+
+    def moving(self, place: int, view: int) -> NDArray[np.bool_] | None:
+        """Return a motion mask [H, W] at the size of the exported picture; None if the run predicted no motion."""
+        mask = self.output.dynamic(self.instants[place], self.views[view].name)
+        if mask is None:
+            return None
+        mapped = self.geometry[view].mapped(mask.astype(np.uint8), place)
+        size = self.geometry[view].size
+        enlarged = cv2.resize(mapped, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
+        return np.asarray(enlarged > 0)
+
+    def map_intrinsics(self, view: int, shape: tuple[int, int]) -> NDArray[np.float64]:
+        """Return the intrinsics [T, 3, 3] of an exported map of a (height, width)."""
+        return scaled(self.intrinsics[:, view], self.geometry[view].size, shape)
+
+    # Points
+
+    def instant_points(self, place: int) -> PointCloud:
+        """Return the points of an instant in the exported world, within the budget.
+
+        If the budget is that of the capture, every instant gets an equal part of it, unless it has its own model.
+        """
+        limit = self.max_points
+        if limit and self.format.budget is Budget.CAPTURE and not self.settings.per_instant:
+            limit = max(limit // self.num_times, 1)
+        cloud = self._moved(self._clouds.sampled(place, limit))
+        self.advance()
+        return cloud
+
+    def model_points(self) -> ModelPoints:
+        """Return the points of all instants as one model: static ones once, moving ones of every instant."""
+        points = self._clouds.model(self.max_points)
+        for _ in range(self.num_times):
+            self.advance()
+        return ModelPoints(cloud=self._moved(points.cloud), place=points.place)
+
+    @property
+    def _clouds(self) -> CloudReader:
+        if self.clouds is None:
+            raise UsageError(f"{self.format.name} has no points", "export another format")
+        return self.clouds
+
+    def _moved(self, cloud: PointCloud) -> PointCloud:
+        return PointCloud(
+            xyz=self.world.points(cloud.xyz),
+            rgb=cloud.rgb,
+            confidence=cloud.confidence,
+            view=cloud.view,
+            dynamic=cloud.dynamic,
+            normals=None if cloud.normals is None else self.world.directions(cloud.normals),
+        )
+
+    def project(self, xyz: NDArray[Any], place: int, view: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Project exported points [N, 3] into an exported picture: pixels [N, 2] and z-depth [N]."""
+        pose = self.world_to_camera[place, view]
+        in_camera = xyz.astype(np.float64) @ pose[:3, :3].T + pose[:3, 3]
+        homogeneous = in_camera @ self.intrinsics[place, view].T
+        return homogeneous[:, :2] / homogeneous[:, 2:], in_camera[:, 2]
+
+
+def encode_picture(pixels: NDArray[np.uint8], image_format: ImageFormat) -> bytes:
+    """Encode an RGB picture [H, W, 3], or a grayscale one [H, W] of 8 or 16 bits."""
+    parameters = (
+        [cv2.IMWRITE_JPEG_QUALITY, JPG_QUALITY]
+        if image_format is ImageFormat.JPG
+        else [cv2.IMWRITE_PNG_COMPRESSION, _PNG_COMPRESSION]
+    )
+    ordered = np.ascontiguousarray(pixels[..., ::-1]) if pixels.ndim == 3 else pixels
+    done, encoded = cv2.imencode(f".{image_format}", ordered, parameters)
+    if not done:
+        raise OutputError(f"cannot encode a picture of {pixels.shape}", "report this as a bug of page4d")
+    return encoded.tobytes()

@@ -1,0 +1,216 @@
+"""nerfstudio dataset: `transforms.json`, pictures, depth, masks, and points.
+
+Poses are camera-to-world with OpenGL camera axes (x right, y up, z backwards) in a world whose z axis points up.
+`applied_transform` is the rotation from the run's world to it. Pixels have the centre of the top-left one at
+(0.5, 0.5). A scale is not written as `applied_scale`, because nerfstudio would apply it to the points twice.
+
+Source: nerfstudio documentation, "Data conventions"; its `nerfstudio_dataparser.py`, version 1.1.5.
+"""
+
+import io
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from page4d.choices import ImageFormat, PointLayer
+from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
+from page4d.io.atomic import real_path
+from page4d.io.json_model import format_json
+from page4d.io.staging import write_file
+from page4d.output.ply import PointCloud
+
+DEPTH_UNIT = 1e-3
+"""Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""
+
+_MAX_LEVEL = np.iinfo(np.uint16).max
+_OPENGL_AXES = np.array([1.0, -1.0, -1.0, 1.0])
+
+_VERTEX = np.dtype([("xyz", "<f4", 3), ("rgb", "u1", 3)])
+_PLY_HEADER = """ply
+format binary_little_endian 1.0
+element vertex {}
+property float x
+property float y
+property float z
+property uchar red
+property uchar green
+property uchar blue
+end_header
+"""
+
+
+def write(job: ExportJob, folder: Path) -> Written:
+    """Write one dataset of all instants, or with `per_instant` a folder with a dataset for each.
+
+    Raises:
+        InputError: if a frame or a file of the run cannot be read.
+        OutputError: if a file cannot be written.
+    """
+    dataset = _Dataset(job, folder)
+    num_points = _write_instants(dataset) if job.settings.per_instant else _write_capture(dataset)
+    for picture in job.read_pictures():
+        dataset.write_frame(picture)
+    held_out = tuple(view.name for view in job.views if view.held_out)
+    return Written(
+        num_points=num_points,
+        times=tuple(job.seconds.tolist()),
+        held_out=held_out,
+        remarks=tuple(_remarks(dataset, is_split=bool(held_out))),
+    )
+
+
+def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
+    job = dataset.job
+    if not is_split:
+        yield "nerfstudio keeps a tenth of the pictures for evaluation; --hold-out chooses views"
+    if not job.settings.per_instant and job.num_times > 1:
+        yield "nerfstudio ignores time: all instants are one static scene; --per-instant separates them"
+    if dataset.has_masks and job.settings.only is not PointLayer.STATIC:
+        yield "masks leave out what moves, points.ply does not; --only static leaves out its points too"
+
+
+def next_step(job: ExportJob, folder: Path) -> str:
+    """Return the command that trains on the dataset and keeps its world."""
+    place = folder / _instant_name(job, 0) if job.settings.per_instant else folder
+    return (
+        f"ns-train splatfacto --data {shlex.quote(str(real_path(place)))} nerfstudio-data --center-method none "
+        f"--auto-scale-poses False --load-3D-points True --depth-unit-scale-factor {DEPTH_UNIT}"
+    )
+
+
+def _instant_name(job: ExportJob, place: int) -> str:
+    return f"frame_{job.instants[place]:06d}"
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """Paths and files of the pictures' frames."""
+
+    job: ExportJob
+    folder: Path
+
+    @cached_property
+    def has_masks(self) -> bool:
+        """Whether moving parts are masked: where pictures of several instants are taken for one scene."""
+        single = self.job.settings.per_instant or self.job.num_times == 1
+        return not single and self.job.moving(0, 0) is not None
+
+    @cached_property
+    def has_levels(self) -> bool:
+        """Whether all depths fit into 16 bits."""
+        job = self.job
+        limit = _MAX_LEVEL * DEPTH_UNIT
+        if job.world.scale * _MAX_LEVEL / job.output.run.depth_scale <= limit:
+            return True
+        places, views = range(job.num_times), range(len(job.views))
+        return all(float(job.depth(place, view).max()) <= limit for place in places for view in views)
+
+    def path(self, kind: str, place: int, view: int, suffix: str) -> str:
+        """Return the path of a frame's file, relative to its transforms.json."""
+        label = self.job.views[view].label
+        name = label if self.job.settings.per_instant else f"{label}/{_instant_name(self.job, place)}"
+        return f"{kind}/{name}.{suffix}"
+
+    def root(self, place: int) -> Path:
+        """Return the folder of the transforms.json of an instant."""
+        return self.folder / _instant_name(self.job, place) if self.job.settings.per_instant else self.folder
+
+    def files(self, place: int, view: int) -> dict[str, str]:
+        """Return the paths of a frame by their keys in transforms.json."""
+        paths = {
+            "file_path": self.path("images", place, view, self.job.image_format),
+            "depth_file_path": self.path("depths", place, view, "png" if self.has_levels else "npy"),
+        }
+        return paths | ({"mask_path": self.path("masks", place, view, "png")} if self.has_masks else {})
+
+    def write_frame(self, picture: ExportPicture) -> None:
+        """Write a picture with its depth and mask."""
+        place, view = picture.place, picture.view
+        root, files = self.root(place), self.files(place, view)
+        write_file(root / files["file_path"], encode_picture(picture.pixels, self.job.image_format))
+        write_file(root / files["depth_file_path"], self._encoded_depth(place, view))
+        moving = self.job.moving(place, view) if self.has_masks else None
+        if moving is not None:
+            used = np.where(moving, 0, 255).astype(np.uint8)
+            write_file(root / files["mask_path"], encode_picture(used, ImageFormat.PNG))
+
+    def _encoded_depth(self, place: int, view: int) -> bytes:
+        levels = self.job.depth(place, view).astype(np.float64) / DEPTH_UNIT
+        if self.has_levels:
+            return encode_picture(np.rint(levels).astype(np.uint16), ImageFormat.PNG)
+        file = io.BytesIO()
+        np.save(file, levels.astype(np.float32))
+        return file.getvalue()
+
+
+def _write_capture(dataset: _Dataset) -> int:
+    """Write transforms.json and the points of all instants, and return the number of points."""
+    job = dataset.job
+    points = job.model_points()
+    _write_scene(dataset, dataset.folder, range(job.num_times), points.cloud)
+    return points.cloud.num_points
+
+
+def _write_instants(dataset: _Dataset) -> int:
+    """Write transforms.json and points of every instant, and return the number of points."""
+    total = 0
+    for place in range(dataset.job.num_times):
+        cloud = dataset.job.instant_points(place)
+        _write_scene(dataset, dataset.root(place), range(place, place + 1), cloud)
+        total += cloud.num_points
+    return total
+
+
+def _write_scene(dataset: _Dataset, folder: Path, places: range, cloud: PointCloud) -> None:
+    document: dict[str, Any] = {
+        "camera_model": "OPENCV",
+        "orientation_override": "none",
+        "ply_file_path": "points.ply",
+        "applied_transform": (np.hstack([dataset.job.world.rotation, np.zeros((3, 1))]) + 0.0).tolist(),
+        **_splits(dataset, places),
+        "frames": _frames(dataset, places),
+    }
+    write_file(folder / "transforms.json", (format_json(document) + "\n").encode())
+    write_file(folder / "points.ply", encode_points(cloud))
+
+
+def _splits(dataset: _Dataset, places: range) -> dict[str, list[str]]:
+    """Return the lists of pictures for training and testing; nerfstudio chooses where no view is held out."""
+    if not any(view.held_out for view in dataset.job.views):
+        return {}
+    parts: dict[bool, list[str]] = {False: [], True: []}
+    for number, view in enumerate(dataset.job.views):
+        parts[view.held_out] += [dataset.files(place, number)["file_path"] for place in places]
+    return {"train_filenames": parts[False], "val_filenames": parts[True], "test_filenames": parts[True]}
+
+
+def _frames(dataset: _Dataset, places: range) -> Iterator[dict[str, Any]]:
+    """Yield the frames view by view; intrinsics are those of a frame, because views differ."""
+    job = dataset.job
+    for number, (view, (height, width)) in enumerate(zip(job.views, job.sizes, strict=True)):
+        for place in places:
+            (fl_x, _, cx), (_, fl_y, cy), _ = job.intrinsics[place, number].tolist()
+            yield {
+                **dataset.files(place, number),
+                "transform_matrix": (job.camera_to_world[place, number] * _OPENGL_AXES).tolist(),
+                "fl_x": fl_x,
+                "fl_y": fl_y,
+                "cx": cx,
+                "cy": cy,
+                "w": width,
+                "h": height,
+                "time": float(job.seconds[place]),
+                "camera_label": view.label,
+            }
+
+
+def encode_points(cloud: PointCloud) -> bytes:
+    """Return a PLY file of positions and colours: 15 bytes per point."""
+    vertices = np.empty(cloud.num_points, dtype=_VERTEX)
+    vertices["xyz"], vertices["rgb"] = cloud.xyz, cloud.rgb
+    return _PLY_HEADER.format(cloud.num_points).encode("ascii") + vertices.tobytes()

@@ -1,0 +1,108 @@
+"""NumPy archives: one .npz file per view with depth, confidence, motion, cameras and times of all instants.
+
+Arrays are written instant by instant, so memory does not grow with their number.
+
+Source: numpy.lib.format, version 1.0 of the .npy format; an .npz file is a ZIP archive of .npy files.
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.conventions import DESCRIPTION
+from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.maps import exported_unit, moving_map
+from page4d.exporters.streams import new_file
+
+_CONVENTIONS = {
+    "depth": "depth [T, h, w], float32: z-depth along the optical axis, 0 where there is none",
+    "conf": "conf [T, h, w], float32: confidence from 0 to 1, higher is better",
+    "dynamic": "dynamic [T, h, w], bool: True where something moves; missing if the run predicted no motion",
+    "intrinsics": "intrinsics [T, 3, 3]: of the maps, in pixels; " + DESCRIPTION["pixel_center"],
+    "world_to_camera": "world_to_camera [T, 4, 4]: acting on column vectors; " + DESCRIPTION["axes"],
+    "times": "times [T]: seconds on the common clock; instants [T]: indices in the run",
+}
+
+
+def write(job: ExportJob, folder: Path) -> Written:
+    """Write an archive per view.
+
+    Raises:
+        OutputError: if a file cannot be written.
+    """
+    for view, record in enumerate(job.views):
+        with new_file(folder / f"{record.label}.npz") as file, ZipFile(file, "w") as archive:
+            _write_maps(archive, job, view)
+            _write_cameras(archive, job, view)
+    return Written(times=tuple(job.seconds.tolist()))
+
+
+def next_step(job: ExportJob, folder: Path) -> str:
+    """Return how to read the result."""
+    path = folder.absolute() / f"{job.views[0].label}.npz"
+    return f"In Python: data = numpy.load({str(path)!r}); data['depth'][0]\nThe arrays: print(data['conventions'])"
+
+
+def _write_maps(archive: ZipFile, job: ExportJob, view: int) -> None:
+    def depth(place: int) -> NDArray[Any]:
+        # One step of progress per instant in all, however many views there are.
+        if (view * job.num_times + place) % len(job.views) == len(job.views) - 1:
+            job.advance()
+        return job.depth(place, view)
+
+    def moving(place: int) -> NDArray[Any]:
+        mask = moving_map(job, place, view)
+        assert mask is not None
+        return mask
+
+    _write_stack(archive, "depth", depth, job.num_times)
+    _write_stack(archive, "conf", lambda place: job.confidence(place, view), job.num_times)
+    if moving_map(job, 0, view) is not None:
+        _write_stack(archive, "dynamic", moving, job.num_times)
+
+
+def _write_cameras(archive: ZipFile, job: ExportJob, view: int) -> None:
+    shape = job.depth(0, view).shape
+    arrays = {
+        "intrinsics": job.map_intrinsics(view, (shape[0], shape[1])),
+        "world_to_camera": job.world_to_camera[:, view],
+        "times": job.seconds,
+        "instants": np.array(job.instants, dtype="<i8"),
+        "view": np.array(job.views[view].name),
+        "unit": np.array(exported_unit(job)),
+        "conventions": np.array("\n".join(_CONVENTIONS.values())),
+    }
+    for name, values in arrays.items():
+        with _member(archive, name) as file:
+            np.lib.format.write_array(file, np.asarray(values, order="C"), version=(1, 0), allow_pickle=False)
+
+
+def _write_stack(archive: ZipFile, name: str, read: Callable[[int], NDArray[Any]], number: int) -> None:
+    """Write maps [h, w] of one shape as an array [T, h, w]."""
+    with _member(archive, name) as file:
+        for place, values in enumerate(_maps(read, number)):
+            if place == 0:
+                header = {
+                    "descr": np.lib.format.dtype_to_descr(values.dtype),
+                    "fortran_order": False,
+                    "shape": (number, *values.shape),
+                }
+                np.lib.format.write_array_header_1_0(file, header)
+            file.write(values.tobytes())
+
+
+def _maps(read: Callable[[int], NDArray[Any]], number: int) -> Iterator[NDArray[Any]]:
+    for place in range(number):
+        values = read(place)
+        yield values.astype(values.dtype.newbyteorder("<"), copy=False)
+
+
+def _member(archive: ZipFile, name: str) -> IO[bytes]:
+    """Open an array of the archive; without a date, so that a second export has the same bytes."""
+    entry = ZipInfo(f"{name}.npy")
+    entry.compress_type = ZIP_DEFLATED
+    return archive.open(entry, "w", force_zip64=True)

@@ -1,0 +1,218 @@
+"""The plan of an export: its options checked against the format and the run, and everything that a writer reads."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.errors import InputError, UsageError, counted, listed
+from page4d.exporters.formats import FORMATS, Format, PictureUse
+from page4d.exporters.job import ExportJob, ExportView
+from page4d.exporters.pinhole import plan_pictures
+from page4d.exporters.points import CloudReader, PointFilter
+from page4d.exporters.settings import ExportSettings
+from page4d.exporters.world import choose_up, export_world
+from page4d.output.pictures import Pictures
+from page4d.output.reader import Output
+
+_POINT_OPTIONS = frozenset({"max_points", "voxel", "min_confidence", "only", "seed"})
+_OPTION_NAMES = {"images": "no-images"}
+_DEFAULTS = ExportSettings()
+_NEAREST_PERCENTILE = 0.1
+
+
+def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
+    """Refuse an option that differs from its default and that none of the chosen formats takes.
+
+    Raises:
+        UsageError: naming the option and the formats that take it.
+    """
+    limited = frozenset[str]().union(*(options_of(format) for format in FORMATS.values()))
+    taken = frozenset[str]().union(*(options_of(format) for format in chosen))
+    for name in sorted(limited - taken):
+        if getattr(settings, name) != getattr(_DEFAULTS, name):
+            option = _OPTION_NAMES.get(name, name.replace("_", "-"))
+            takers = [format.name for format in FORMATS.values() if name in options_of(format)]
+            names = listed([format.name for format in chosen])
+            raise UsageError(
+                f"{names} takes no --{option}", f"leave it out; these formats take it: {listed(takers, 20)}"
+            )
+
+
+def options_of(format: Format) -> frozenset[str]:
+    """Return the fields of `ExportSettings` that a format takes and others may not."""
+    options = format.options
+    if format.point_bytes:
+        options |= _POINT_OPTIONS
+    if format.pictures is not PictureUse.NONE:
+        options |= {"scene"}
+    return options
+
+
+def settings_of(format: Format, settings: ExportSettings) -> ExportSettings:
+    """Reset the options that a format does not take, where several formats are exported with the same options."""
+    limited = frozenset[str]().union(*(options_of(other) for other in FORMATS.values())) - {"scene"}
+    return replace(settings, **{name: getattr(_DEFAULTS, name) for name in limited - options_of(format)})
+
+
+def plan_job(output: Output, format: Format, settings: ExportSettings, pictures: Pictures | None) -> ExportJob:
+    """Choose views, instants, world, cameras and pictures of an export.
+
+    Raises:
+        UsageError: if there are no such views or instants, or the filters leave no points.
+        InputError: if the run does not suit the format.
+    """
+    settings = settings_of(format, settings)
+    views = choose_views(output, settings)
+    instants = choose_instants(output, settings)
+    if format.still and not settings.animated:
+        instants = (instants[len(instants) // 2],)
+    indices = [view.index for view in views]
+    poses = output.cameras.world_to_camera.numpy()[np.ix_(instants, indices)]
+    intrinsics = output.cameras.intrinsics.numpy()[np.ix_(instants, indices)]
+    _check_limits(format, views, instants, output, poses, intrinsics)
+    geometry = plan_pictures(
+        [output.cameras.image_sizes[index] for index in indices],
+        intrinsics,
+        settings.pinhole or format.pinhole,
+        long_side=settings.image_size,
+        exact_size=format.image_size,
+        focal=settings.pinhole_focal,
+    )
+    if format.same_size and len({one.size for one in geometry}) > 1:
+        raise UsageError(f"{format.name} needs pictures of one size", "give --pinhole common")
+    all_poses = output.cameras.world_to_camera.numpy()
+    up, up_found = choose_up(settings.up, all_poses, is_calibrated=is_calibrated(output))
+    clouds = None
+    if format.point_bytes:
+        selection = PointFilter(
+            views=tuple(indices),
+            min_confidence=settings.min_confidence,
+            only=settings.only,
+            voxel=settings.voxel,
+        )
+        clouds = CloudReader(output, instants, selection, cuts_outliers=format.cuts_outliers, seed=settings.seed)
+    scale = settings.scale or _automatic_scale(output, format, clouds, views, poses)
+    world = export_world(up, format.up, scale)
+    return ExportJob(
+        output=output,
+        settings=settings,
+        format=format,
+        views=views,
+        instants=instants,
+        seconds=output.cameras.times.numpy()[list(instants)],
+        world=world,
+        up_found=up_found,
+        world_to_camera=world.world_to_camera(poses),
+        geometry=geometry,
+        clouds=clouds,
+        pictures=None if format.pictures is PictureUse.NONE else pictures,
+        image_format=settings.image_format or format.image_format,
+        max_points=_max_points(format, settings),
+    )
+
+
+def _max_points(format: Format, settings: ExportSettings) -> int:
+    if settings.max_points is not None:
+        return settings.max_points
+    return format.animated_points if format.still and settings.animated else format.max_points
+
+
+def is_calibrated(output: Output) -> bool:
+    """Return whether the world of a run is that of a calibration."""
+    return output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
+
+
+def choose_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
+    """Return the views that settings select."""
+    names = output.view_names
+    for option, given in (("--views", settings.views or ()), ("--hold-out", settings.hold_out)):
+        if unknown := [name for name in given if name not in names]:
+            raise UsageError(f"{option}: no view is called '{unknown[0]}'", f"the views are {listed(names)}")
+    chosen = [name for name in names if settings.views is None or name in settings.views]
+    if missing := [name for name in settings.hold_out if name not in chosen]:
+        raise UsageError(f"--hold-out {missing[0]} is not among the exported views", "add it to --views")
+    if len(settings.hold_out) and len(chosen) == len(set(settings.hold_out)):
+        raise UsageError("--hold-out leaves no view for training", "hold out fewer views")
+    return tuple(
+        ExportView(
+            name=name,
+            label=output.layout.file_name(name),
+            index=names.index(name),
+            held_out=name in settings.hold_out,
+        )
+        for name in chosen
+    )
+
+
+def choose_instants(output: Output, settings: ExportSettings) -> tuple[int, ...]:
+    """Return the instants that settings select."""
+    start, stop, step = settings.instants
+    number = output.num_times
+    for value in (start, stop if stop is None or stop < 0 else stop - 1):
+        if value is not None and not -number <= value < number:
+            raise UsageError(f"--instants: no instant {value}", f"the run has instants 0 to {number - 1}")
+    chosen = tuple(range(number)[start:stop:step])
+    if not chosen:
+        raise UsageError("--instants leaves no instant", f"the run has instants 0 to {number - 1}")
+    return chosen
+
+
+def _check_limits(
+    format: Format,
+    views: Sequence[ExportView],
+    instants: Sequence[int],
+    output: Output,
+    poses: NDArray[np.float64],
+    intrinsics: NDArray[np.float64],
+) -> None:
+    """Refuse a run that readers of the format cannot represent."""
+    moves = not ((poses == poses[:1]).all() and (intrinsics == intrinsics[:1]).all())
+    if format.static_rig and moves:
+        others = [
+            other.name
+            for other in FORMATS.values()
+            if other.pictures is PictureUse.NEEDED and not other.static_rig and other is not format
+        ]
+        raise InputError(
+            f"{format.name} has one camera per view, and the cameras of this run move", f"use {listed(others, 4)}"
+        )
+    number = len(instants)
+    if number < format.min_instants:
+        found = f"{format.name} needs at least {counted(format.min_instants, 'instant')}; this export has {number}"
+        raise InputError(found, "export more instants" if output.num_times > number else "use colmap or nerfstudio")
+    if format.max_instants is not None and number > format.max_instants:
+        raise InputError(
+            f"{format.name} takes at most {format.max_instants} instants; this export has {number}",
+            f"choose some, such as --instants 0:{format.max_instants}",
+        )
+    if len(views) < format.min_views:
+        found = f"{format.name} needs at least {counted(format.min_views, 'view')}; this export has {len(views)}"
+        raise InputError(found, "export more views, or use another format")
+    if format.max_views is not None and len(views) > format.max_views:
+        raise InputError(
+            f"{format.name} takes at most {format.max_views} views; this export has {len(views)}",
+            "choose some with --views",
+        )
+
+
+def _automatic_scale(
+    output: Output,
+    format: Format,
+    clouds: CloudReader | None,
+    views: Sequence[ExportView],
+    poses: NDArray[np.float64],
+) -> float:
+    """Return 1, or the scale at which no view has points of the first instant nearer than the format permits.
+
+    Metres are kept unless points are nearer than half of that.
+    """
+    if not format.nearest or clouds is None:
+        return 1.0
+    cloud, nearest = clouds.read(0), np.inf
+    for view, pose in zip(views, poses[0], strict=True):
+        depth = cloud.xyz[cloud.view == view.index].astype(np.float64) @ pose[2, :3] + pose[2, 3]
+        nearest = min(nearest, float(np.percentile(depth, _NEAREST_PERCENTILE)) if len(depth) else np.inf)
+    least = format.nearest / 2 if output.run.unit == "metre" else format.nearest
+    return float(f"{format.nearest / nearest:.3g}") if 0 < nearest < least else 1.0

@@ -1,0 +1,250 @@
+"""Selection of points for an export: filters, bounds against outliers, static points once, budgets.
+
+Clouds are read instant by instant; memory does not grow with their number.
+"""
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.choices import PointLayer
+from page4d.errors import UsageError
+from page4d.exporters.spacing import point_spacing
+from page4d.output.ply import PointCloud, join_clouds
+from page4d.output.points import voxel_subset
+from page4d.output.reader import Output
+
+_LOWEST, _HIGHEST = 0.1, 99.9
+"""Percentiles of the positions along an axis between which the bounds lie."""
+
+_GROWTH = 0.05
+"""Share of their extent by which the bounds are grown on either side."""
+
+_BOUNDS_INSTANTS = 32
+_BOUNDS_POINTS = 100_000
+"""Instants and points of an instant from which the bounds are measured."""
+
+_VOXELS = 500
+_SPACINGS = 2.0
+"""Static points of other instants are compared in voxels: at most so many along the diagonal of the bounds, and at
+least so many distances between neighbouring points wide. Smaller ones would be empty between measured pixels."""
+
+_NEIGHBOURS = np.array(list(product((-1, 0, 1), repeat=3)), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointFilter:
+    """Which points of a run are exported. `views` are indices of the run's views, `voxel` is in its unit (0: off)."""
+
+    views: tuple[int, ...]
+    min_confidence: float = 0.0
+    only: PointLayer = PointLayer.ALL
+    voxel: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """An axis-aligned box of the run's world."""
+
+    lower: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+    @property
+    def diagonal(self) -> float:
+        """Length of the diagonal."""
+        return float(np.linalg.norm(self.upper - self.lower))
+
+    def contains(self, xyz: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Return which points [N, 3] lie inside."""
+        return np.asarray(((xyz >= self.lower) & (xyz <= self.upper)).all(axis=1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPoints:
+    """Points of several instants in one model: static ones once, moving ones of every instant.
+
+    `place` [N] is the exported instant at which a point was observed, counted from 0; `cloud.dynamic` is 1 where the
+    point exists only then.
+    """
+
+    cloud: PointCloud
+    place: NDArray[np.int32]
+
+
+class CloudReader:
+    """The clouds of a run's instants (`indices`) after filters, in the run's world.
+
+    `num_cut` counts the points outside the bounds, of the instants that were read.
+    """
+
+    def __init__(
+        self, output: Output, indices: Sequence[int], selection: PointFilter, *, cuts_outliers: bool, seed: int
+    ) -> None:
+        self.indices = tuple(indices)
+        self.seed = seed
+        self._output = output
+        self._selection = selection
+        self._highest = 0.0
+        self._num_cut: dict[int, int] = {}
+        self.bounds = self._measure_bounds()
+        self._cuts = cuts_outliers
+
+    @property
+    def num_cut(self) -> int:
+        """Number of points outside the bounds."""
+        return sum(self._num_cut.values())
+
+    def at(self, places: Sequence[int]) -> "CloudReader":
+        """Return a reader of some of the instants, with the same bounds and a count of its own."""
+        reader = copy(self)
+        reader.indices = tuple(self.indices[place] for place in places)
+        reader._num_cut = {}
+        return reader
+
+    def read(self, place: int) -> PointCloud:
+        """Return the filtered cloud of an instant, given by its place among the exported ones."""
+        cloud = self._filtered(place)
+        if self._cuts and cloud.num_points:
+            inside = self.bounds.contains(cloud.xyz)
+            self._num_cut[place] = int((~inside).sum())
+            cloud = cloud if inside.all() else cloud[inside]
+        return cloud
+
+    def sampled(self, place: int, limit: int) -> PointCloud:
+        """Return at most `limit` points of an instant (0: all), drawn from every view in proportion."""
+        cloud = self.read(place)
+        if not 0 < limit < cloud.num_points:
+            return cloud
+        return cloud[stratified_subset(cloud.view, limit, self._rng(place))]
+
+    def model(self, limit: int) -> ModelPoints:
+        """Return the points of all instants as one model of at most `limit` points (0: all)."""
+        share = 1.0
+        if limit:
+            total = sum(cloud.num_points for _, cloud in self._layers())
+            share = min(1.0, limit / total) if total else 1.0
+        clouds, places = [], []
+        for place, cloud in self._layers():
+            kept = cloud
+            if share < 1.0:
+                quota = int(share * cloud.num_points)
+                kept = cloud[stratified_subset(cloud.view, quota, self._rng(place))]
+            clouds.append(kept)
+            places.append(np.full(kept.num_points, place, dtype=np.int32))
+        return ModelPoints(cloud=join_clouds(clouds), place=np.concatenate(places))
+
+    def _layers(self) -> Iterator[tuple[int, PointCloud]]:
+        """Yield the new points of every instant with its place, first the static ones of the middle instant.
+
+        Static points of other instants are new in voxels that are empty so far, with empty neighbours: depth noise
+        moves a point to a neighbouring voxel.
+        """
+        middle = len(self.indices) // 2
+        cloud = self.read(middle)
+        first = cloud[cloud.dynamic == 0]
+        grid = _Grid(self.bounds, _SPACINGS * point_spacing(first.xyz))
+        yield middle, first
+        grid.add(first.xyz)
+        for place in range(len(self.indices)):
+            cloud = self.read(place)
+            is_new = cloud.dynamic != 0
+            if place != middle:
+                static = np.flatnonzero(~is_new)
+                static = static[grid.is_empty_around(cloud.xyz[static])]
+                grid.add(cloud.xyz[static])
+                is_new[static] = True
+            yield place, cloud[is_new]
+
+    def _rng(self, place: int) -> np.random.Generator:
+        return np.random.default_rng((self.seed, self.indices[place]))
+
+    def _filtered(self, place: int) -> PointCloud:
+        cloud, selection = self._output.points(self.indices[place]), self._selection
+        if cloud.num_points:
+            self._highest = max(self._highest, float(cloud.confidence.max()))
+        keep = np.isin(cloud.view, selection.views) & (cloud.confidence >= selection.min_confidence)
+        if selection.only is not PointLayer.ALL:
+            keep &= (cloud.dynamic != 0) == (selection.only is PointLayer.MOVING)
+        if not keep.all():
+            cloud = cloud[keep]
+        if selection.voxel > 0:
+            cloud = cloud[voxel_subset(cloud.xyz, cloud.confidence, selection.voxel)]
+        return cloud
+
+    def _measure_bounds(self) -> Bounds:
+        """Measure the bounds from samples of some instants.
+
+        Raises:
+            UsageError: if the filters leave no point.
+        """
+        count = len(self.indices)
+        places = sorted({round(k * (count - 1) / (_BOUNDS_INSTANTS - 1)) for k in range(_BOUNDS_INSTANTS)})
+        samples = []
+        for place in places:
+            xyz = self._filtered(place).xyz
+            samples.append(xyz[:: max(len(xyz) // _BOUNDS_POINTS, 1)].copy())  # a slice would keep the whole cloud
+        points = np.concatenate(samples).astype(np.float64)
+        if len(points) == 0:
+            raise self._no_points()
+        lower, upper = np.percentile(points, [_LOWEST, _HIGHEST], axis=0)
+        margin = _GROWTH * (upper - lower)
+        return Bounds(lower=lower - margin, upper=upper + margin)
+
+    def _no_points(self) -> UsageError:
+        selection = self._selection
+        if selection.min_confidence > self._highest:
+            return UsageError(
+                f"no point is left with --min-confidence {selection.min_confidence:g} (highest: {self._highest:.2f})",
+                "lower it",
+            )
+        kind = "" if selection.only is PointLayer.ALL else f"{selection.only} "
+        return UsageError(f"the run has no {kind}points to export", "choose other views, instants or filters")
+
+
+class _Grid:
+    """Voxels of a box that are occupied, or have an occupied neighbour; points outside count for its border."""
+
+    def __init__(self, bounds: Bounds, size: float) -> None:
+        self._origin = bounds.lower
+        self._size = max(size, bounds.diagonal / _VOXELS, 1e-12)
+        shape = np.ceil((bounds.upper - bounds.lower) / self._size).astype(np.int64) + 1
+        self._last = shape - 1
+        self._near = np.zeros(tuple(shape + 2), dtype=bool)  # a border of one voxel for the neighbours
+
+    def add(self, xyz: NDArray[np.float32]) -> None:
+        """Mark the voxels of points [N, 3] and their neighbours."""
+        cells = self._cells(xyz)
+        for offset in _NEIGHBOURS:
+            self._near[tuple((cells + offset + 1).T)] = True
+
+    def is_empty_around(self, xyz: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Return for points [N, 3] whether their voxel and all its neighbours are empty."""
+        return np.asarray(~self._near[tuple((self._cells(xyz) + 1).T)])
+
+    def _cells(self, xyz: NDArray[np.float32]) -> NDArray[np.int64]:
+        cells: NDArray[np.float64] = np.floor((xyz.astype(np.float64) - self._origin) / self._size)
+        return cells.clip(0, self._last).astype(np.int64)
+
+
+def stratified_subset(view: NDArray[np.uint8], number: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return `number` indices, increasing, drawn at random from every view in proportion to its points."""
+    if number >= len(view):
+        return np.arange(len(view))
+    views, counts = np.unique(view, return_counts=True)
+    least = 1 if number >= len(views) else 0
+    exact = counts * (number / len(view))
+    quotas = np.maximum(np.floor(exact).astype(np.int64), least)
+    while missing := number - int(quotas.sum()):
+        step = 1 if missing > 0 else -1
+        changeable = np.flatnonzero((step > 0) | (quotas > least))
+        order = np.argsort(step * (quotas - exact)[changeable], kind="stable")
+        quotas[changeable[order[: abs(missing)]]] += step
+    drawn = [
+        rng.choice(np.flatnonzero(view == value), size=int(quota), replace=False)
+        for value, quota in zip(views, quotas, strict=True)
+    ]
+    return np.sort(np.concatenate(drawn)) if drawn else np.empty(0, dtype=np.int64)

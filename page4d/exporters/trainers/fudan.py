@@ -1,0 +1,110 @@
+"""The folder that 4D Gaussian splatting of Fudan University reads (`fudan-4dgs`).
+
+Every picture has its own intrinsics, so that pictures are written as they are. Times are seconds from 0.
+Source: `readNerfSyntheticInfo`, `getProjectionMatrixCenterShift` and `create_from_pcd` of 4d-gaussian-splatting.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.choices import ImageFormat
+from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.points import ModelPoints
+from page4d.exporters.trainers.ply import encode_trainer_ply
+from page4d.io.json_model import format_json
+from page4d.io.staging import write_file
+from page4d.output.ply import read_ply_header
+
+_CLOUD = "points3d.ply"
+_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
+"""OpenCV camera axes to those of OpenGL: y up, z backward."""
+
+
+def write(job: ExportJob, folder: Path) -> Written:
+    """Write pictures, `transforms_train.json`, `transforms_test.json` and the cloud with times.
+
+    Views that are held out are in `transforms_test.json` alone. Without them it repeats the first view: the reader
+    needs the file, and a capture of few views should train on all of them.
+    """
+    for picture in job.read_pictures():
+        job.write_picture(folder / _picture(picture.view, picture.place), picture)
+    views = range(len(job.views))
+    test = [view for view in views if job.views[view].held_out]
+    train = [view for view in views if view not in test]
+    for name, chosen in (("train", train), ("test", test or [0])):
+        text = format_json({"frames": _frames(job, chosen)})
+        write_file(folder / f"transforms_{name}.json", f"{text}\n".encode())
+    points = job.model_points()
+    cloud = points.cloud
+    write_file(folder / _CLOUD, encode_trainer_ply(cloud.xyz, cloud.rgb, point_times(points, _times(job))))
+    repeated = (
+        f"transforms_test.json repeats {job.views[0].name}, which is trained on: hold a view out to compare scores"
+    )
+    return Written(
+        num_points=cloud.num_points,
+        times=tuple(_times(job).tolist()),
+        held_out=tuple(job.views[view].name for view in test),
+        remarks=() if test else (repeated,),
+    )
+
+
+def next_step(job: ExportJob, folder: Path) -> str:
+    """Return the lines of the configuration that differ from those of the published ones."""
+    duration = [0.0, float(_times(job)[-1])]
+    num_points = read_ply_header(folder / _CLOUD).num_points
+    extension = '  extension: ".jpg"' if job.image_format is ImageFormat.JPG else ""
+    # The reader joins a relative path with itself, and draws from clouds of more than num_pts at random.
+    return (
+        "python train.py --config CONFIG, a copy of configs/dynerf/cook_spinach.yaml with these lines:\n"
+        f"time_duration: {duration}  num_pts: {num_points}\n"
+        f"source_path: {json.dumps(str(folder.absolute()), ensure_ascii=False)}  resolution: 1  dataloader: True"
+        f"{extension}"
+    )
+
+
+def point_times(points: ModelPoints, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the time of every point [N]: of a moving one when it was observed, of static ones an equal share each.
+
+    The trainer's Gaussians begin with a standard deviation of sqrt(duration / 5) in time. Static ones that all lie at
+    one time would be invisible at the ends of a long capture, and those of most captures were observed at the middle
+    instant. Which static point lies at which time is random, because points are sorted by pixels.
+    """
+    moving = points.cloud.dynamic != 0
+    places = points.place.astype(np.int64)
+    num_static = int((~moving).sum())
+    places[~moving] = np.random.default_rng(0).permutation(num_static) % len(times)
+    return times[places]
+
+
+def _times(job: ExportJob) -> NDArray[np.float64]:
+    """Return seconds from the first instant."""
+    seconds: NDArray[np.float64] = job.seconds - job.seconds[0]
+    return seconds
+
+
+def _picture(view: int, place: int) -> str:
+    return f"images/cam{view:02d}_{place:04d}"
+
+
+def _frames(job: ExportJob, views: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield the cameras of views at all instants; the reader appends the extension to `file_path`."""
+    for view in views:
+        height, width = job.sizes[view]
+        for place, seconds in enumerate(_times(job)):
+            intrinsics = job.intrinsics[place, view]
+            yield {
+                "file_path": _picture(view, place),
+                "time": float(seconds),
+                "transform_matrix": (job.camera_to_world[place, view] @ _OPENGL).tolist(),
+                "fl_x": float(intrinsics[0, 0]),
+                "fl_y": float(intrinsics[1, 1]),
+                "cx": float(intrinsics[0, 2]),
+                "cy": float(intrinsics[1, 2]),
+                "w": width,
+                "h": height,
+            }

@@ -1,0 +1,73 @@
+"""4DGaussians, MultipleView form.
+
+    cam01/frame_00001.jpg ..           pictures of a view, both numbers from 1
+    sparse_/{cameras,images,points3D}.bin   COLMAP model with one image per view: image1.jpg is cam01
+    points3D_multipleview.ply
+    poses_bounds_multipleview.npy      for the spiral of the test video
+
+The reader takes the first focal length of camera 1 for all views and both axes, the middle of the picture as
+principal point, and instant i of T at the time i/T. It recognises the form by the PLY, unless the folder holds
+`sparse`, `transforms_train.json`, `poses_bounds.npy`, `dataset.json` or `train_meta.json`.
+
+Source: scene/multipleview_dataset.py and scene/__init__.py of 4DGaussians (843d5ac).
+"""
+
+import shlex
+from pathlib import Path
+
+from page4d.exporters.colmap.model import Camera, Image, Model, Points3D, make_poses, write_model
+from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.trainers.ply import encode_trainer_ply
+from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
+from page4d.io.staging import write_file
+from page4d.output.ply import PointCloud
+
+
+def write(job: ExportJob, folder: Path) -> Written:
+    """Write the folder.
+
+    Raises:
+        InputError: if a frame cannot be read.
+        OutputError: if a file cannot be written.
+    """
+    cloud = job.model_points().cloud
+    bounds = DepthBounds(job)
+    bounds.add(cloud.xyz)
+    write_file(folder / "points3D_multipleview.ply", encode_trainer_ply(cloud.xyz, cloud.rgb))
+    rows = encode_poses_bounds(job, bounds.bounds())
+    write_file(folder / "poses_bounds_multipleview.npy", rows)
+    write_model(folder / "sparse_", _model(job, cloud))
+    for picture in job.read_pictures():
+        job.write_picture(folder / f"cam{picture.view + 1:02d}" / f"frame_{picture.place + 1:05d}", picture)
+    tested = sorted({0, job.num_times // 3, job.num_times * 2 // 3})
+    return Written(
+        num_points=cloud.num_points,
+        times=tuple(place / job.num_times for place in range(job.num_times)),
+        held_out=tuple(f"instant {job.instants[place]}" for place in tested),
+        remarks=("the reader tests at three instants, which it trains on as well",),
+    )
+
+
+def _model(job: ExportJob, cloud: PointCloud) -> Model:
+    """Return one camera and one image per view; the reader finds the pictures by the number in the image's name."""
+    ids = range(1, len(job.views) + 1)
+    return Model(
+        cameras=[
+            Camera.of(id, size, matrix)
+            for id, size, matrix in zip(ids, job.sizes, job.intrinsics[0], strict=True)  # noqa: A001
+        ],
+        images=[
+            Image(id=id, pose=pose, camera_id=id, name=f"image{id}.jpg")
+            for id, pose in zip(ids, make_poses(job.world_to_camera[0]), strict=True)  # noqa: A001
+        ],
+        points=Points3D(xyz=cloud.xyz, rgb=cloud.rgb),
+    )
+
+
+def next_step(job: ExportJob, folder: Path) -> str:  # noqa: ARG001
+    """Return the commands that make a configuration and train on the folder."""
+    place = folder.absolute()
+    name = f"multipleview/{place.name}"
+    config = f"arguments/{name}.py"
+    words = ["python", "train.py", "-s", str(place), "--port", "6017", "--expname", name, "--configs", config]
+    return f"echo \"_base_ = './default.py'\" > {shlex.quote(config)}\n{shlex.join(words)}"

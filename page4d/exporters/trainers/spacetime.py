@@ -1,0 +1,110 @@
+"""SpacetimeGaussians: a COLMAP model per instant.
+
+    colmap_<i>/images/cam00.png ..                       pictures of instant i, from 0
+    colmap_<i>/sparse/0/{cameras,images,points3D}.bin    cameras and points of the instant
+    poses_bounds.npy                                     for the near and the far plane
+    train.json                                           settings of the trainer
+
+The reader takes the cameras of the first instant with their own focal lengths, the middle of the picture as principal
+point, the points of all instants, and instant i of T at the time i/T. With `--eval` it tests the first view by name.
+
+`train.json` is needed: by default the trainer removes the points with z < 4.5, and it replaces a duration of 5.
+
+Source: thirdparty/gaussian_splatting/scene/dataset_readers.py, helper3dg.py and train.py of SpacetimeGaussians
+(427abfc).
+"""
+
+import json
+import shlex
+from pathlib import Path
+
+from page4d.exporters.colmap.model import Camera, Image, Model, Points3D, make_poses, write_model
+from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
+from page4d.exporters.trainers.views import check_views, reading_order, sorted_names
+from page4d.io.staging import write_file
+
+_BATCH = 2
+"""Views that the trainer draws at a time."""
+
+_BOUNDS_INSTANTS = 32
+"""Instants whose points determine the near and far planes."""
+
+_SETTINGS = {
+    "resolution": 1,
+    "model": "ours_lite",
+    "rdpip": "train_ours_lite",
+    "rgbfunction": "None",
+    "loader": "colmap",
+    "densify": 3,
+    "desicnt": 12,
+    "scaling_lr": 0.005,
+    "trbfslinit": 2.0,
+    "preprocesspoints": 0,
+}
+
+
+def write(job: ExportJob, folder: Path) -> Written:
+    """Write the folder.
+
+    Raises:
+        UsageError: if several views are held out.
+        InputError: if there are too few views, or a frame cannot be read.
+        OutputError: if a file cannot be written.
+    """
+    check_views(job, _BATCH + any(view.held_out for view in job.views))
+    order = reading_order(job)
+    names = sorted_names(len(order))
+    bounds, num_points = DepthBounds(job), 0
+    for place in range(job.num_times):
+        cloud = job.instant_points(place)
+        num_points += cloud.num_points
+        if place % -(-job.num_times // _BOUNDS_INSTANTS) == 0:
+            bounds.add(cloud.xyz, place)
+        model = _model(job, order, names, Points3D(xyz=cloud.xyz, rgb=cloud.rgb))
+        write_model(folder / f"colmap_{place}" / "sparse" / "0", model)
+    rows = encode_poses_bounds(job, bounds.bounds(), order)
+    write_file(folder / "poses_bounds.npy", rows)
+    settings = json.dumps(_SETTINGS | {"duration": job.num_times}, indent=2) + "\n"
+    write_file(folder / "train.json", settings.encode())
+    for picture in job.read_pictures():
+        name = names[order.index(picture.view)]
+        job.write_picture(folder / f"colmap_{picture.place}" / "images" / name, picture)
+    return Written(
+        num_points=num_points,
+        times=tuple(place / job.num_times for place in range(job.num_times)),
+        held_out=(job.views[order[0]].name,) if _holds_out(job) else (),
+    )
+
+
+def _model(job: ExportJob, order: list[int], names: list[str], points: Points3D) -> Model:
+    ids = range(1, len(order) + 1)
+    poses = make_poses(job.world_to_camera[0, order])
+    return Model(
+        cameras=[
+            Camera.of(id, job.sizes[view], job.intrinsics[0, view])
+            for id, view in zip(ids, order, strict=True)  # noqa: A001
+        ],
+        images=[
+            Image(id=id, pose=pose, camera_id=id, name=job.picture_path(Path(name)).name)
+            for id, pose, name in zip(ids, poses, names, strict=True)  # noqa: A001
+        ],
+        points=points,
+    )
+
+
+def _holds_out(job: ExportJob) -> bool:
+    """Return whether enough views remain for training when the first is held out."""
+    return len(job.views) > _BATCH
+
+
+def next_step(job: ExportJob, folder: Path) -> str:
+    """Return the command that trains on the folder."""
+    place = folder.absolute()
+    words = ["python", "train.py", "--quiet", *(["--eval"] if _holds_out(job) else [])]
+    words += ["--configpath", str(place / "train.json"), "--duration", str(job.num_times)]
+    words += ["--model_path", f"log/{place.name}", "--source_path", str(place / "colmap_0")]
+    lines = [shlex.join(words)]
+    if "colmap_0" in str(place):
+        lines.append("rename the folder first: the reader replaces the first 'colmap_0' of the path")
+    return "\n".join(lines)
