@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from page4d.errors import Page4DError
     from page4d.evaluation.evaluate import evaluate
+    from page4d.exporters.export import export
+    from page4d.exporters.settings import ExportSettings
     from page4d.inference.predictor import build_predictor
     from page4d.inference.reconstruct import reconstruct
     from page4d.output.reader import Output, open_output
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _MODULES = {
+    "ExportSettings": "page4d.exporters.settings",
     "Output": "page4d.output.reader",
     "Page4DError": "page4d.errors",
     "PointOptions": "page4d.settings",
@@ -27,6 +30,7 @@ _MODULES = {
     "SceneOptions": "page4d.settings",
     "build_predictor": "page4d.inference.predictor",
     "evaluate": "page4d.evaluation.evaluate",
+    "export": "page4d.exporters.export",
     "load": "page4d.weights.loading",
     "load_network": "page4d.weights.loading",
     "open_output": "page4d.output.reader",
@@ -35,6 +39,7 @@ _MODULES = {
 }
 
 __all__ = [
+    "ExportSettings",
     "Output",
     "Page4DError",
     "PointOptions",
@@ -44,6 +49,7 @@ __all__ = [
     "__version__",
     "build_predictor",
     "evaluate",
+    "export",
     "load",
     "load_network",
     "open_output",

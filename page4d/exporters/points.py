@@ -29,9 +29,10 @@ _BOUNDS_POINTS = 100_000
 """Instants and points of an instant from which the bounds are measured."""
 
 _VOXELS = 500
+"""Largest number of voxels along the diagonal of the bounds, in which static points of other instants are compared."""
+
 _SPACINGS = 2.0
-"""Static points of other instants are compared in voxels: at most so many along the diagonal of the bounds, and at
-least so many distances between neighbouring points wide. Smaller ones would be empty between measured pixels."""
+"""Least width of these voxels in distances between neighbouring points: narrower ones are empty between pixels."""
 
 _NEIGHBOURS = np.array(list(product((-1, 0, 1), repeat=3)), dtype=np.int64)
 
