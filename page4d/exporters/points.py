@@ -29,7 +29,7 @@ _BOUNDS_POINTS = 100_000
 """Instants and points of an instant from which the bounds are measured."""
 
 _VOXELS = 500
-"""Largest number of voxels along the diagonal of the bounds, in which static points of other instants are compared."""
+"""Largest number of voxels along the diagonal of the bounds, in which static points of instants are compared."""
 
 _SPACINGS = 2.0
 """Least width of these voxels in distances between neighbouring points: narrower ones are empty between pixels."""
