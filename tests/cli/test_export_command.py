@@ -158,14 +158,22 @@ class TestErrors:
         assert "is 80x60, the run has 64x48" in ended.err
         assert not (tmp_path / "dir").exists()
 
-    def test_a_scene_with_other_times_is_refused(self, export, capture, tmp_path) -> None:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            (Path.unlink, "cam01/ is not the folder of the run: "),
+            (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"), "of the run: its content differs"),
+        ],
+        ids=["other-frames", "other-content"],
+    )
+    def test_a_scene_of_another_capture_is_refused(self, change, message, export, capture, tmp_path) -> None:
         scene = tmp_path / "scene"
         shutil.copytree(capture.scene, scene)
-        for view in scene.iterdir():
-            sorted(view.iterdir())[-1].unlink()
+        change(sorted((scene / "cam01").iterdir())[-1])
         ended = export("colmap", "--scene", scene)
         assert ended.code == 3
-        assert "the videos have 3 instants with its settings, the run has 4" in ended.err
+        assert message in ended.err
+        assert ended.err.splitlines()[1] == "hint:  give the videos of the run"
 
     def test_a_scene_without_a_view_is_refused(self, export, capture, tmp_path) -> None:
         shutil.copytree(capture.scene / "cam01", tmp_path / "scene" / "cam01")
@@ -179,7 +187,7 @@ class TestErrors:
         assert ended.code == 3
         message = f"error: {name} has one camera per view, and the cameras of this run move"
         assert ended.err == f"{message}\nhint:  use nerfstudio, fudan-4dgs, dynamic3dgs, easyvolcap\n"
-        assert export(name, "--instants", "0:2", "--views", "cam01,cam02", "--dry-run").code == 0
+        assert export(name, "--instants", "0:2", "--views", "cam01,cam02,cam03", "--dry-run").code == 0
 
     @pytest.mark.parametrize(
         ("limit", "message", "hint"),
