@@ -145,7 +145,7 @@ def print_message(text: str, prefix: str = "", style: str = "", target: "Console
     """
     from rich.text import Text
 
-    width = columns_of(sys.stderr)
+    width = columns_of(sys.stderr) if target is None else target.width  # a live display replaces stderr
     indent = " " * len(prefix)
     lines = wrapped(visible(text), None if width is None else max(width - len(prefix), 1))
     (target or error_console()).print(Text.assemble((prefix, style), f"\n{indent}".join(lines)))
