@@ -8,6 +8,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
@@ -17,6 +18,7 @@ from page4d.exporters.pinhole import PictureGeometry, Size, scaled
 from page4d.exporters.points import CloudReader, ModelPoints
 from page4d.exporters.settings import ExportSettings
 from page4d.exporters.world import ExportWorld
+from page4d.geometry.rigid import invert_rigid
 from page4d.io.staging import write_file
 from page4d.output.pictures import Pictures
 from page4d.output.ply import PointCloud
@@ -100,13 +102,8 @@ class ExportJob:
 
     @cached_property
     def camera_to_world(self) -> NDArray[np.float64]:
-        """Rigid poses [T, V, 4, 4] from camera to world, by the closed form of the inverse."""
-        rotation = self.world_to_camera[..., :3, :3].swapaxes(-1, -2)
-        poses = np.zeros_like(self.world_to_camera)
-        poses[..., :3, :3] = rotation
-        poses[..., :3, 3] = -(rotation @ self.world_to_camera[..., :3, 3:])[..., 0]
-        poses[..., 3, 3] = 1.0
-        return poses
+        """Rigid poses [T, V, 4, 4] from camera to world."""
+        return invert_rigid(torch.from_numpy(self.world_to_camera)).numpy()
 
     @property
     def num_times(self) -> int:

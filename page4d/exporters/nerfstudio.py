@@ -19,16 +19,17 @@ import numpy as np
 
 from page4d.choices import ImageFormat, PointLayer
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
+from page4d.exporters.opengl import opengl_poses
 from page4d.io.atomic import real_path
 from page4d.io.json_model import format_json
 from page4d.io.staging import write_file
+from page4d.output.layout import frame_name
 from page4d.output.ply import PointCloud
 
 DEPTH_UNIT = 1e-3
 """Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""
 
 _MAX_LEVEL = np.iinfo(np.uint16).max
-_OPENGL_AXES = np.array([1.0, -1.0, -1.0, 1.0])
 
 _VERTEX = np.dtype([("xyz", "<f4", 3), ("rgb", "u1", 3)])
 _PLY_HEADER = """ply
@@ -76,15 +77,11 @@ def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return the command that trains on the dataset and keeps its world."""
-    place = folder / _instant_name(job, 0) if job.settings.per_instant else folder
+    place = folder / frame_name(job.instants[0]) if job.settings.per_instant else folder
     return (
         f"ns-train splatfacto --data {shlex.quote(str(real_path(place)))} nerfstudio-data --center-method none "
         f"--auto-scale-poses False --load-3D-points True --depth-unit-scale-factor {DEPTH_UNIT}"
     )
-
-
-def _instant_name(job: ExportJob, place: int) -> str:
-    return f"frame_{job.instants[place]:06d}"
 
 
 @dataclass(frozen=True)
@@ -113,12 +110,12 @@ class _Dataset:
     def path(self, kind: str, place: int, view: int, suffix: str) -> str:
         """Return the path of a frame's file, relative to its transforms.json."""
         label = self.job.views[view].label
-        name = label if self.job.settings.per_instant else f"{label}/{_instant_name(self.job, place)}"
+        name = label if self.job.settings.per_instant else f"{label}/{frame_name(self.job.instants[place])}"
         return f"{kind}/{name}.{suffix}"
 
     def root(self, place: int) -> Path:
         """Return the folder of the transforms.json of an instant."""
-        return self.folder / _instant_name(self.job, place) if self.job.settings.per_instant else self.folder
+        return self.folder / frame_name(self.job.instants[place]) if self.job.settings.per_instant else self.folder
 
     def files(self, place: int, view: int) -> dict[str, str]:
         """Return the paths of a frame by their keys in transforms.json."""
@@ -191,13 +188,13 @@ def _splits(dataset: _Dataset, places: range) -> dict[str, list[str]]:
 
 def _frames(dataset: _Dataset, places: range) -> Iterator[dict[str, Any]]:
     """Yield the frames view by view; intrinsics are those of a frame, because views differ."""
-    job = dataset.job
+    job, poses = dataset.job, opengl_poses(dataset.job)
     for number, (view, (height, width)) in enumerate(zip(job.views, job.sizes, strict=True)):
         for place in places:
             (fl_x, _, cx), (_, fl_y, cy), _ = job.intrinsics[place, number].tolist()
             yield {
                 **dataset.files(place, number),
-                "transform_matrix": (job.camera_to_world[place, number] * _OPENGL_AXES).tolist(),
+                "transform_matrix": poses[place, number].tolist(),
                 "fl_x": fl_x,
                 "fl_y": fl_y,
                 "cx": cx,

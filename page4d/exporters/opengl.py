@@ -1,4 +1,4 @@
-"""Cameras of an export as OpenGL cameras (x right, y up, looking along -z), for glTF and Nuke."""
+"""Cameras of an export as OpenGL cameras: x right, y up, looking along -z."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from page4d.exporters.points import CloudReader, PointFilter
 from page4d.exporters.settings import ExportSettings
 from page4d.exporters.spacing import point_spacing
 from page4d.exporters.world import choose_up
+from page4d.geometry.rigid import invert_rigid
 from page4d.output.ply import PointCloud, read_ply_header
 from page4d.output.reader import Output
 
@@ -191,20 +192,11 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
         instants=instants,
         seconds=output.cameras.times.numpy()[list(instants)],
         up=up,
-        camera_to_world=_inverted(poses[chosen]),
+        camera_to_world=invert_rigid(output.cameras.world_to_camera).numpy()[chosen],
         intrinsics=output.cameras.intrinsics.numpy()[chosen],
         clouds=CloudReader(output, instants, PointFilter(views=indices), cuts_outliers=False, seed=settings.seed),
         limit=_limit(settings.max_points, len(instants), is_page=is_page),
     )
-
-
-def _inverted(poses: NDArray[Any]) -> NDArray[np.float64]:
-    """Invert rigid poses [..., 4, 4]."""
-    inverse = np.zeros(poses.shape)
-    inverse[..., :3, :3] = poses[..., :3, :3].swapaxes(-1, -2)
-    inverse[..., :3, 3] = -(inverse[..., :3, :3] @ poses[..., :3, 3:])[..., 0]
-    inverse[..., 3, 3] = 1.0
-    return inverse
 
 
 def _limit(max_points: int | None, num_times: int, *, is_page: bool) -> int:

@@ -23,6 +23,7 @@ from page4d.exporters.points import ModelPoints
 from page4d.io.atomic import real_path
 from page4d.io.json_model import format_json
 from page4d.io.staging import write_file
+from page4d.output.layout import frame_name
 
 _MODEL_FOLDER = Path("sparse", "0")
 
@@ -54,7 +55,7 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return commands that show the model, and that train on it."""
-    place = real_path(folder / _instant_name(job, 0) if job.settings.per_instant else folder)
+    place = real_path(folder / frame_name(job.instants[0]) if job.settings.per_instant else folder)
     model, images, database, data = (
         shlex.quote(str(path)) for path in (place / _MODEL_FOLDER, place / "images", place / "database.db", place)
     )
@@ -72,22 +73,18 @@ def _write_instants(job: ExportJob, folder: Path) -> int:
     for place in range(job.num_times):
         cloud = job.instant_points(place)
         points = ModelPoints(cloud=cloud, place=np.full(cloud.num_points, place, dtype=np.int32))
-        _write_part(_Part(job, folder / _instant_name(job, place), (place,)), points)
+        _write_part(_Part(job, folder / frame_name(job.instants[place]), (place,)), points)
         total += cloud.num_points
     return total
 
 
 def _write_pictures(job: ExportJob, folder: Path) -> None:
     for picture in job.read_pictures():
-        label, instant = job.views[picture.view].label, _instant_name(job, picture.place)
+        label, instant = job.views[picture.view].label, frame_name(job.instants[picture.place])
         if job.settings.per_instant:
             job.write_picture(folder / instant / "images" / label, picture)
         else:
             job.write_picture(folder / "images" / label / instant, picture)
-
-
-def _instant_name(job: ExportJob, place: int) -> str:
-    return f"frame_{job.instants[place]:06d}"
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ class _Part:
     def image_name(self, place: int, view: int) -> str:
         """Return the name of an image below the folder of images."""
         label = self.job.views[view].label
-        name = label if self.job.settings.per_instant else f"{label}/{_instant_name(self.job, place)}"
+        name = label if self.job.settings.per_instant else f"{label}/{frame_name(self.job.instants[place])}"
         return f"{name}.{self.job.image_format}"
 
 

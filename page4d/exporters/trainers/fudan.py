@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
 from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.opengl import opengl_poses
 from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.io.json_model import format_json
@@ -21,8 +22,6 @@ from page4d.io.staging import write_file
 from page4d.output.ply import read_ply_header
 
 _CLOUD = "points3d.ply"
-_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
-"""OpenCV camera axes to those of OpenGL: y up, z backward."""
 
 
 def write(job: ExportJob, folder: Path) -> Written:
@@ -93,6 +92,7 @@ def _picture(view: int, place: int) -> str:
 
 def _frames(job: ExportJob, views: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield the cameras of views at all instants; the reader appends the extension to `file_path`."""
+    poses = opengl_poses(job)
     for view in views:
         height, width = job.sizes[view]
         for place, seconds in enumerate(_times(job)):
@@ -100,7 +100,7 @@ def _frames(job: ExportJob, views: Sequence[int]) -> Iterator[dict[str, Any]]:
             yield {
                 "file_path": _picture(view, place),
                 "time": float(seconds),
-                "transform_matrix": (job.camera_to_world[place, view] @ _OPENGL).tolist(),
+                "transform_matrix": poses[place, view].tolist(),
                 "fl_x": float(intrinsics[0, 0]),
                 "fl_y": float(intrinsics[1, 1]),
                 "cx": float(intrinsics[0, 2]),

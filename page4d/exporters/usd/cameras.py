@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.exporters.job import ExportJob
+from page4d.exporters.opengl import opengl_poses
 from page4d.exporters.usd.stage import ROOT
 from page4d.output.ply import PointCloud
 
@@ -16,9 +17,6 @@ APERTURE = 0.36
 
 _MARGIN = 2.0
 """Factor between the nearest and farthest point and the clipping planes."""
-
-_FROM_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
-"""From USD's camera axes (x right, y up, z backward) to ours (x right, y down, z forward)."""
 
 
 class ClippingRanges:
@@ -55,7 +53,7 @@ def define_cameras(stage: Any, job: ExportJob, codes: Sequence[float], ranges: C
     from pxr import Gf, Sdf, UsdGeom
 
     parent = UsdGeom.Xform.Define(stage, f"{ROOT}/cameras").GetPath()
-    matrices = (job.camera_to_world @ _FROM_OPENGL).swapaxes(-1, -2)  # USD multiplies row vectors
+    matrices = opengl_poses(job).swapaxes(-1, -2)  # USD multiplies row vectors
     names = prim_names([view.name for view in job.views])
     for view, (record, name) in enumerate(zip(job.views, names, strict=True)):
         camera = UsdGeom.Camera.Define(stage, parent.AppendChild(name))

@@ -8,6 +8,7 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.usd.cameras import ClippingRanges, define_cameras
 from page4d.exporters.usd.points import PATH, PointWriter, declare_points, distinct_clouds
 from page4d.exporters.usd.stage import create_stage, save_stage, time_codes
+from page4d.output.layout import frame_name
 
 FOLDER = "points"
 MANIFEST = f"{FOLDER}/manifest.usda"
@@ -22,7 +23,7 @@ def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
         OutputError: if a file cannot be written.
     """
     codes = time_codes(job)
-    files = [f"{FOLDER}/frame_{instant:06d}.usdc" for instant in job.instants]
+    files = [f"{FOLDER}/{frame_name(instant)}.usdc" for instant in job.instants]
     ranges = ClippingRanges(job)
     number, width = 0, 0.0
     for place, cloud in enumerate(distinct_clouds(job)):
