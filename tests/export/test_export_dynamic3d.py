@@ -144,9 +144,13 @@ def nearest(exported: Exported) -> float:
 
 
 def test_a_run_in_an_arbitrary_unit_is_moved_beyond_the_near_plane(tmp_path: Path):
-    exported = export_one(make_capture(tmp_path, scale=Scale.ARBITRARY), NAME, tmp_path / "room")
-    assert exported.record.scale > 1.1
-    assert 1.5 < nearest(exported) < 2.2
+    capture = make_capture(tmp_path, scale=Scale.ARBITRARY)
+    exported = export_one(capture, NAME, tmp_path / "room")
+    cloud, depths = capture.output.points(0), []
+    for view, (pose, matrix) in enumerate(zip(capture.world_to_camera[0], capture.intrinsics[0], strict=True)):
+        depths.append(np.percentile(project(cloud.xyz[cloud.view == view], matrix, pose)[1], 0.1))
+    assert exported.record.scale == pytest.approx(2 / min(depths), rel=0.01)
+    assert nearest(exported) > 1
     assert any("scaled by" in remark for remark in exported.record.remarks)
 
 
