@@ -86,7 +86,7 @@ def estimate(job: ExportJob) -> Estimate:
     if job.pictures is not None:
         files += frames
         num_bytes += job.num_times * sum(_picture_bytes(job, view) for view in views)
-    if layout.masks and job.moving(0, 0) is not None:
+    if layout.masks and job.output.has_motion:
         files += frames
         num_bytes += job.num_times * sum(_mask_bytes(job, view) for view in views)
     points = _count_points(job, layout.points)

@@ -16,9 +16,8 @@ from page4d.exporters.settings import ExportSettings
 from page4d.installation import require_extra
 from page4d.io.atomic import real_path
 from page4d.io.digest import file_sha256
-from page4d.io.json_model import format_json
 from page4d.io.limits import limits_named
-from page4d.io.staging import check_replaceable, staged_folder, write_file
+from page4d.io.staging import check_replaceable, staged_folder, write_json
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
 
@@ -148,7 +147,7 @@ def run_export(
         written = job.format.write(job, staged)
         files = [path for path in staged.rglob("*") if path.is_file()]
         record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
-        write_file(staged / RECORD_NAME, (format_json(record.document()) + "\n").encode("utf-8"))
+        write_json(staged / RECORD_NAME, record.document())
     steps.finish()
     return Exported(folder=folder, record=record, next_step=job.format.next_step(job, folder))
 

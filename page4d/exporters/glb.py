@@ -22,8 +22,8 @@ from page4d.errors import UsageError
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.maps import exported_unit
 from page4d.exporters.opengl import lost_offsets, opengl_poses, vertical_fov
-from page4d.exporters.streams import new_file
 from page4d.exporters.transfer import linear_from_srgb
+from page4d.io.staging import new_file
 from page4d.output.layout import frame_name
 from page4d.output.ply import PointCloud, read_ply_header
 

@@ -228,11 +228,24 @@ class ExportJob:
         )
 
     def project(self, xyz: NDArray[Any], place: int, view: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Project exported points [N, 3] into an exported picture: pixels [N, 2] and z-depth [N]."""
+        """Project exported points [N, 3] into an exported picture: pixels [N, 2] and z-depth [N].
+
+        Pixels of points at depth 0 are not finite.
+        """
         pose = self.world_to_camera[place, view]
         in_camera = xyz.astype(np.float64) @ pose[:3, :3].T + pose[:3, 3]
         homogeneous = in_camera @ self.intrinsics[place, view].T
-        return homogeneous[:, :2] / homogeneous[:, 2:], in_camera[:, 2]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return homogeneous[:, :2] / homogeneous[:, 2:], in_camera[:, 2]
+
+    def in_picture(
+        self, xyz: NDArray[Any], place: int, view: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]:
+        """Return which exported points [N, 3] lie in a picture, and the pixels [M, 2] and z-depth [M] of these."""
+        pixels, depth = self.project(xyz, place, view)
+        height, width = self.sizes[view]
+        inside = (depth > 0) & ((pixels >= 0) & (pixels < (width, height))).all(axis=1)
+        return inside, pixels[inside], depth[inside]
 
 
 def encode_picture(pixels: NDArray[np.uint8], image_format: ImageFormat) -> bytes:

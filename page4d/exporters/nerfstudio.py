@@ -21,10 +21,9 @@ from page4d.choices import ImageFormat, PointLayer
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
 from page4d.exporters.opengl import opengl_poses
 from page4d.io.atomic import real_path
-from page4d.io.json_model import format_json
-from page4d.io.staging import write_file
+from page4d.io.staging import write_file, write_json
 from page4d.output.layout import frame_name
-from page4d.output.ply import PointCloud
+from page4d.output.ply import PointCloud, encode_header
 
 DEPTH_UNIT = 1e-3
 """Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""
@@ -32,17 +31,7 @@ DEPTH_UNIT = 1e-3
 _MAX_LEVEL = np.iinfo(np.uint16).max
 
 _VERTEX = np.dtype([("xyz", "<f4", 3), ("rgb", "u1", 3)])
-_PLY_HEADER = """ply
-format binary_little_endian 1.0
-element vertex {}
-property float x
-property float y
-property float z
-property uchar red
-property uchar green
-property uchar blue
-end_header
-"""
+_PROPERTIES = (*((name, "float") for name in "xyz"), *((name, "uchar") for name in ("red", "green", "blue")))
 
 
 def write(job: ExportJob, folder: Path) -> Written:
@@ -95,7 +84,7 @@ class _Dataset:
     def has_masks(self) -> bool:
         """Whether moving parts are masked: where pictures of several instants are taken for one scene."""
         single = self.job.settings.per_instant or self.job.num_times == 1
-        return not single and self.job.moving(0, 0) is not None
+        return not single and self.job.output.has_motion
 
     @cached_property
     def has_levels(self) -> bool:
@@ -172,7 +161,7 @@ def _write_scene(dataset: _Dataset, folder: Path, places: range, cloud: PointClo
         **_splits(dataset, places),
         "frames": _frames(dataset, places),
     }
-    write_file(folder / "transforms.json", (format_json(document) + "\n").encode())
+    write_json(folder / "transforms.json", document)
     write_file(folder / "points.ply", encode_points(cloud))
 
 
@@ -210,4 +199,4 @@ def encode_points(cloud: PointCloud) -> bytes:
     """Return a PLY file of positions and colours: 15 bytes per point."""
     vertices = np.empty(cloud.num_points, dtype=_VERTEX)
     vertices["xyz"], vertices["rgb"] = cloud.xyz, cloud.rgb
-    return _PLY_HEADER.format(cloud.num_points).encode("ascii") + vertices.tobytes()
+    return encode_header(cloud.num_points, _PROPERTIES) + vertices.tobytes()

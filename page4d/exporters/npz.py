@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from page4d.conventions import DESCRIPTION
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.maps import exported_unit, moving_map
-from page4d.exporters.streams import new_file
+from page4d.io.staging import new_file
 
 _CONVENTIONS = {
     "depth": "depth [T, h, w], float32: z-depth along the optical axis, 0 where there is none",
@@ -61,7 +61,7 @@ def _write_maps(archive: ZipFile, job: ExportJob, view: int) -> None:
 
     _write_stack(archive, "depth", depth, job.num_times)
     _write_stack(archive, "conf", lambda place: job.confidence(place, view), job.num_times)
-    if moving_map(job, 0, view) is not None:
+    if job.output.has_motion:
         _write_stack(archive, "dynamic", moving, job.num_times)
 
 

@@ -18,7 +18,7 @@ from page4d.errors import counted
 from page4d.exporters.job import ExportJob, Written
 from page4d.io.staging import write_file
 from page4d.output.layout import frame_name
-from page4d.output.ply import PointCloud
+from page4d.output.ply import PointCloud, encode_header
 from page4d.signals import deferred_signals
 
 _PROPERTIES = (
@@ -70,14 +70,7 @@ def encode_splats(cloud: PointCloud) -> bytes:
     values[:, 9] = logit(cloud.confidence.astype(np.float64).clip(*_OPACITY))
     values[:, 10:13] = np.log(splat_radii(cloud.xyz))[:, None]
     values[:, 13] = 1.0
-    header = [
-        "ply",
-        "format binary_little_endian 1.0",
-        f"element vertex {cloud.num_points}",
-        *(f"property float {name}" for name in _PROPERTIES),
-        "end_header\n",
-    ]
-    return "\n".join(header).encode("ascii") + values.tobytes()
+    return encode_header(cloud.num_points, ((name, "float") for name in _PROPERTIES)) + values.tobytes()
 
 
 def splat_radii(xyz: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -5,22 +5,48 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from page4d.errors import UsageError
 from page4d.io.atomic import check_folder, output_error, part_name, real_path
+from page4d.io.json_model import format_json
 
 
-def write_file(path: Path, data: bytes) -> None:
-    """Write a file of a staged folder, with its missing folders; the staged folder makes it atomic.
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of a staged folder for writing and reading, with its missing folders.
+
+    A large file is written piece by piece, so that memory does not grow with its size. The staged folder makes it
+    atomic.
 
     Raises:
         OutputError: if it cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        with path.open("w+b") as file:
+            yield file
     except OSError as error:
         raise output_error(error, path) from error
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file of a staged folder.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    with new_file(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file of a staged folder.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    write_file(path, f"{format_json(value)}\n".encode())
 
 
 def is_occupied(folder: Path) -> bool:

@@ -62,7 +62,7 @@ def stack_maps(output: Output, views: Sequence[str] | None, times: Sequence[int]
     height, width = _common_size(output, names)
     shape = (len(instants), len(names), height, width)
     depth, confidence = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    dynamic = None if output.dynamic(instants[0], names[0]) is None else np.empty(shape, np.bool_)
+    dynamic = np.empty(shape, np.bool_) if output.has_motion else None
     for place in np.ndindex(shape[:2]):
         frame = (instants[place[0]], names[place[1]])
         depth[place], confidence[place] = output.depth(*frame), output.confidence(*frame)

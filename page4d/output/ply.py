@@ -4,7 +4,7 @@
 points, and any cloud on machines without Open3D. The bytes of the vertices are the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -129,15 +129,20 @@ def _layout(properties: Sequence[tuple[str, str]]) -> np.dtype[np.void]:
 
 def encode_ply(cloud: PointCloud, comments: Sequence[str] = ()) -> bytes:
     """Return the whole file: binary, little endian, the same bytes on every machine."""
+    return encode_header(cloud.num_points, cloud.properties, comments) + encode_vertices(cloud)
+
+
+def encode_header(number: int, properties: Iterable[tuple[str, str]], comments: Sequence[str] = ()) -> bytes:
+    """Return the header of a file of vertices, whose properties are (name, type)."""
     header = [
         "ply",
         "format binary_little_endian 1.0",
         *(f"comment {' '.join(comment.encode('ascii', 'replace').decode().split())}" for comment in comments),
-        f"element vertex {cloud.num_points}",
-        *(f"property {kind} {name}" for name, kind in cloud.properties),
+        f"element vertex {number}",
+        *(f"property {kind} {name}" for name, kind in properties),
         "end_header\n",
     ]
-    return "\n".join(header).encode("ascii") + encode_vertices(cloud)
+    return "\n".join(header).encode("ascii")
 
 
 def write_ply(path: Path, cloud: PointCloud, comments: Sequence[str] = ()) -> WrittenFile:

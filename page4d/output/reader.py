@@ -50,6 +50,11 @@ class Output:
         """Names of the views in order."""
         return self.layout.view_names
 
+    @property
+    def has_motion(self) -> bool:
+        """Whether the run predicted motion masks."""
+        return self.layout.path("dynamic").is_dir()
+
     def depth(self, time_index: int, view: str) -> NDArray[np.float32]:
         """Read a depth map [H, W] in units of the scene, 0 where there is none."""
         levels = read_png(self.layout.depth(self._index(time_index), view), np.uint16, self.map_size(view))
@@ -63,7 +68,7 @@ class Output:
     def dynamic(self, time_index: int, view: str) -> NDArray[np.bool_] | None:
         """Read a motion mask [H, W], True where something moves; None if the run predicted none."""
         path = self.layout.dynamic(self._index(time_index), view)
-        if not path.parent.parent.exists():
+        if not self.has_motion:
             return None
         return read_png(path, np.uint8, self.map_size(view)) > 127
 

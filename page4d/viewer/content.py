@@ -117,7 +117,7 @@ class ViewerContent:
     @property
     def has_motion(self) -> bool:
         """Whether the run predicted which points move."""
-        return self.output.layout.path("dynamic").is_dir()
+        return self.output.has_motion
 
     @cached_property
     def center(self) -> NDArray[np.float64]:

@@ -62,7 +62,7 @@ def test_depth_and_cameras_fit_the_pictures(moving_capture: Capture, tmp_path: P
 def test_scale_selection_and_runs_without_motion(
     capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Output, "dynamic", lambda *_: None)
+    monkeypatch.setattr(Output, "has_motion", False)
     export(capture.folder, "npz", tmp_path / "npz", scale=2.0, instants=(None, None, 3), views=("cam03",))
     assert [path.name for path in sorted((tmp_path / "npz").iterdir())] == ["cam03.npz", "export.json"]
     data = archive(tmp_path / "npz", "cam03")

@@ -21,8 +21,7 @@ from page4d.exporters.colmap.times import nanoseconds, write_times
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.points import ModelPoints
 from page4d.io.atomic import real_path
-from page4d.io.json_model import format_json
-from page4d.io.staging import write_file
+from page4d.io.staging import write_json
 from page4d.output.layout import frame_name
 
 _MODEL_FOLDER = Path("sparse", "0")
@@ -43,7 +42,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         num_points = points.cloud.num_points
         _write_part(_Part(job, folder, tuple(range(job.num_times))), points)
         if job.is_static_rig:
-            write_file(folder / "rig_config.json", rig_config(job))
+            write_json(folder / "rig_config.json", rig_config(job))
         if job.num_times > 1 and points.cloud.dynamic.any():
             remarks.append("moving points of all instants are in one model; --per-instant separates them")
     if job.pictures is None:
@@ -170,7 +169,9 @@ def _images(part: _Part, points: ModelPoints, camera_ids: NDArray[np.int64]) -> 
         poses = make_poses(job.world_to_camera[place])
         for view, pose in enumerate(poses):
             key, image_id = place * num_views + view, int(part.image_ids[number, view])
-            shown, pixels = _inside(job, points, order[starts[key] : starts[key + 1]], place, view)
+            chosen = order[starts[key] : starts[key + 1]]
+            inside, pixels, _ = job.in_picture(points.cloud.xyz[chosen], place, view)
+            shown = chosen[inside]
             track_image[shown] = image_id
             track_index[shown] = np.arange(len(shown))
             images.append(
@@ -186,16 +187,6 @@ def _images(part: _Part, points: ModelPoints, camera_ids: NDArray[np.int64]) -> 
     cloud = points.cloud
     images.sort(key=lambda image: image.id)
     return images, Points3D(xyz=cloud.xyz, rgb=cloud.rgb, track_image=track_image, track_index=track_index)
-
-
-def _inside(
-    job: ExportJob, points: ModelPoints, chosen: NDArray[np.int64], place: int, view: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the chosen points whose projection lies in a picture, and their pixels."""
-    pixels, depth = job.project(points.cloud.xyz[chosen], place, view)
-    height, width = job.sizes[view]
-    inside = (depth > 0) & ((pixels >= 0) & (pixels < (width, height))).all(axis=1)
-    return chosen[inside], pixels[inside]
 
 
 def _rig(part: _Part, camera_ids: NDArray[np.int64]) -> tuple[Sequence[Rig], Sequence[Frame]]:
@@ -230,7 +221,7 @@ def _relative_poses(job: ExportJob, place: int) -> NDArray[np.float64]:
     return relative
 
 
-def rig_config(job: ExportJob) -> bytes:
+def rig_config(job: ExportJob) -> list[dict[str, object]]:
     """Return `rig_config.json`, with which COLMAP matches and triangulates the pictures by the rig of this capture.
 
     Source: COLMAP documentation, "Rig support".
@@ -244,4 +235,4 @@ def rig_config(job: ExportJob) -> bytes:
         else:
             entry |= {"cam_from_rig_rotation": pose.qvec, "cam_from_rig_translation": pose.tvec}
         cameras.append(entry | {"camera_model_name": "PINHOLE", "camera_params": camera.parameters})
-    return (format_json([{"cameras": cameras}]) + "\n").encode()
+    return [{"cameras": cameras}]

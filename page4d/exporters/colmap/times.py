@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.io.json_model import format_json
-from page4d.io.staging import write_file
+from page4d.io.staging import write_file, write_json
 
 _IMAGE_TIME = np.dtype([("id", "<u4"), ("time", "<i8")])
 _POINT_TIME = np.dtype([("id", "<u8"), ("time", "<i8")])
@@ -54,7 +53,7 @@ def write_times(
             write_file(folder / f"{stem}.txt", _text_table(ids, times))
         else:
             write_file(folder / f"{stem}.bin", _binary_table(layout, ids, times))
-    write_file(folder / "time_meta.json", (format_json(_META) + "\n").encode())
+    write_json(folder / "time_meta.json", _META)
 
 
 def _binary_table(layout: np.dtype[Any], ids: NDArray[np.int64], times: NDArray[np.int64]) -> bytes:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from page4d.choices import ImageFormat
 from page4d.errors import UsageError
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
-from page4d.io.json_model import format_json
-from page4d.io.staging import write_file
+from page4d.exporters.trainers.views import repeated_view, split_views
+from page4d.io.staging import write_file, write_json
 from page4d.output.ply import PointCloud
 
 _NEAR_PLANE = 1.0
@@ -44,12 +44,10 @@ def write(job: ExportJob, folder: Path) -> Written:
         name = f"{picture.view}/{picture.place:06d}"
         job.write_picture(folder / "ims" / name, picture)
         write_file(folder / "seg" / f"{name}.png", encode_picture(_moving(job, picture), ImageFormat.PNG))
-    views = range(len(job.views))
-    test = [view for view in views if job.views[view].held_out]
-    train = [view for view in views if view not in test]
+    train, test = split_views(job)
     for meta, chosen in (("train", train), ("test", test or [0])):
-        write_file(folder / f"{meta}_meta.json", f"{format_json(_meta(job, chosen))}\n".encode())
-    moving = cloud.dynamic != 0 if has_motion(job) else np.ones(cloud.num_points, dtype=bool)
+        write_json(folder / f"{meta}_meta.json", _meta(job, chosen))
+    moving = cloud.dynamic != 0 if job.output.has_motion else np.ones(cloud.num_points, dtype=bool)
     write_file(folder / "init_pt_cld.npz", _encode_points(cloud, moving))
     return Written(
         num_points=cloud.num_points,
@@ -69,11 +67,6 @@ def next_step(_job: ExportJob, folder: Path) -> str:
         f"mkdir -p data && ln -s {shlex.quote(str(path))} {shlex.quote(f'data/{name}')}\n"
         f"python -c {quoted}"
     )
-
-
-def has_motion(job: ExportJob) -> bool:
-    """Return whether the run predicted motion masks."""
-    return job.moving(0, 0) is not None
 
 
 def _moving(job: ExportJob, picture: ExportPicture) -> NDArray[np.uint8]:
@@ -110,9 +103,7 @@ def _encode_points(cloud: PointCloud, moving: NDArray[np.bool_]) -> bytes:
 def _remarks(job: ExportJob, cloud: PointCloud, moving: NDArray[np.bool_]) -> list[str]:
     remarks = []
     if not any(view.held_out for view in job.views):
-        remarks.append(
-            f"test_meta.json repeats {job.views[0].name}, which is trained on: hold a view out to compare scores"
-        )
+        remarks.append(repeated_view(job, "test_meta.json"))
     if job.settings.scale is None and job.world.scale != 1.0:
         kept = "; --scale 1 keeps metres" if job.output.run.unit == "metre" else ""
         remarks.append(
@@ -126,7 +117,7 @@ def _remarks(job: ExportJob, cloud: PointCloud, moving: NDArray[np.bool_]) -> li
         remarks.append(
             "the trainer ties points within about 3 cm to each other: scale the scene to metres if you can"
         )
-    if not has_motion(job):
+    if not job.output.has_motion:
         remarks.append("the run predicted no motion: all points count as moving")
     elif moving.sum() < _MIN_MOVING:
         remarks.append(

@@ -37,20 +37,20 @@ class _Extent:
 
 def write(job: ExportJob, folder: Path) -> Written:
     """Write pictures, motion masks, a cloud per instant, cameras, and a configuration with distances and bounds."""
-    masks = False
     for picture in job.read_pictures():
         name = f"{job.views[picture.view].label}/{picture.place:06d}"
         job.write_picture(folder / "images" / name, picture)
         mask = job.moving(picture.place, picture.view)
         if mask is not None:
-            masks = True
             pixels = mask.astype(np.uint8) * np.uint8(255)
             write_file(folder / "masks" / f"{name}.png", encode_picture(pixels, ImageFormat.PNG))
     num_points, extent = _write_points(job, folder)
     _write_cameras(job, folder, extent)
     write_file(folder / "dataset.yaml", _dataset(job, extent).encode())
     remark = "the run predicted no motion: there are no masks"
-    return Written(num_points=num_points, times=tuple(range(job.num_times)), remarks=() if masks else (remark,))
+    return Written(
+        num_points=num_points, times=tuple(range(job.num_times)), remarks=() if job.output.has_motion else (remark,)
+    )
 
 
 def next_step(_job: ExportJob, folder: Path) -> str:
@@ -89,13 +89,10 @@ def _write_points(job: ExportJob, folder: Path) -> tuple[int, _Extent]:
 
 def _distances(job: ExportJob, cloud: PointCloud, place: int, view: int) -> tuple[float, float]:
     """Return near and far distances of the points in a picture; NaN if there are none."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pixels, depth = job.project(cloud.xyz, place, view)
-    height, width = job.sizes[view]
-    seen = (depth > 0) & (pixels >= 0).all(axis=1) & (pixels <= [width, height]).all(axis=1)
-    if not seen.any():
+    _, _, depth = job.in_picture(cloud.xyz, place, view)
+    if not len(depth):
         return np.nan, np.nan
-    near, far = np.percentile(depth[seen], _SHARES)
+    near, far = np.percentile(depth, _SHARES)
     return float(0.9 * near), float(1.1 * far)
 
 

@@ -17,8 +17,8 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.opengl import opengl_poses
 from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.ply import encode_trainer_ply
-from page4d.io.json_model import format_json
-from page4d.io.staging import write_file
+from page4d.exporters.trainers.views import repeated_view, split_views
+from page4d.io.staging import write_file, write_json
 from page4d.output.ply import read_ply_header
 
 _CLOUD = "points3d.ply"
@@ -32,23 +32,17 @@ def write(job: ExportJob, folder: Path) -> Written:
     """
     for picture in job.read_pictures():
         job.write_picture(folder / _picture(picture.view, picture.place), picture)
-    views = range(len(job.views))
-    test = [view for view in views if job.views[view].held_out]
-    train = [view for view in views if view not in test]
+    train, test = split_views(job)
     for name, chosen in (("train", train), ("test", test or [0])):
-        text = format_json({"frames": _frames(job, chosen)})
-        write_file(folder / f"transforms_{name}.json", f"{text}\n".encode())
+        write_json(folder / f"transforms_{name}.json", {"frames": _frames(job, chosen)})
     points = job.model_points()
     cloud = points.cloud
     write_file(folder / _CLOUD, encode_trainer_ply(cloud.xyz, cloud.rgb, point_times(points, _times(job))))
-    repeated = (
-        f"transforms_test.json repeats {job.views[0].name}, which is trained on: hold a view out to compare scores"
-    )
     return Written(
         num_points=cloud.num_points,
         times=tuple(_times(job).tolist()),
         held_out=tuple(job.views[view].name for view in test),
-        remarks=() if test else (repeated,),
+        remarks=() if test else (repeated_view(job, "transforms_test.json"),),
     )
 
 

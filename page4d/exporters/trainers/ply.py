@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.errors import ShapeError
+from page4d.output.ply import encode_header
 
 _TYPES = {"float": "<f4", "uchar": "u1"}
 
@@ -34,11 +35,4 @@ def encode_trainer_ply(xyz: NDArray[Any], rgb: NDArray[np.uint8], time: NDArray[
     vertices = np.empty(count, dtype=[(name, _TYPES[kind]) for name, (kind, _) in columns.items()])
     for name, (_, values) in columns.items():
         vertices[name] = values
-    header = [
-        "ply",
-        "format binary_little_endian 1.0",
-        f"element vertex {count}",
-        *(f"property {kind} {name}" for name, (kind, _) in columns.items()),
-        "end_header\n",
-    ]
-    return "\n".join(header).encode("ascii") + vertices.tobytes()
+    return encode_header(count, ((name, kind) for name, (kind, _) in columns.items())) + vertices.tobytes()

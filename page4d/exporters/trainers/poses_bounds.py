@@ -29,12 +29,8 @@ class DepthBounds:
     def add(self, xyz: NDArray[np.float32], place: int = 0) -> None:
         """Add points [N, 3] of the exported world, seen by the cameras of an instant."""
         sample = xyz[:: max(len(xyz) // _SAMPLE, 1)]
-        for view, (height, width) in enumerate(self._job.sizes):
-            depth = self._job.project(sample, place, view)[1]
-            ahead = depth > 0
-            pixels, depth = self._job.project(sample[ahead], place, view)
-            inside = ((pixels >= 0) & (pixels <= (width, height))).all(axis=1)
-            self._depths[view].append(depth[inside])
+        for view, depths in enumerate(self._depths):
+            depths.append(self._job.in_picture(sample, place, view)[2])
 
     def bounds(self) -> NDArray[np.float64]:
         """Return near and far [V, 2]; a view that shows no point gets those of all views.

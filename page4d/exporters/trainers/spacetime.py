@@ -14,7 +14,6 @@ Source: thirdparty/gaussian_splatting/scene/dataset_readers.py, helper3dg.py and
 (427abfc).
 """
 
-import json
 import shlex
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from page4d.exporters.colmap.model import Camera, Image, Model, Points3D, make_p
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
 from page4d.exporters.trainers.views import check_views, reading_order, sorted_names
-from page4d.io.staging import write_file
+from page4d.io.staging import write_file, write_json
 
 _BATCH = 2
 """Views that the trainer draws at a time."""
@@ -65,8 +64,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         write_model(folder / f"colmap_{place}" / "sparse" / "0", model)
     rows = encode_poses_bounds(job, bounds.bounds(), order)
     write_file(folder / "poses_bounds.npy", rows)
-    settings = json.dumps(_SETTINGS | {"duration": job.num_times}, indent=2) + "\n"
-    write_file(folder / "train.json", settings.encode())
+    write_json(folder / "train.json", _SETTINGS | {"duration": job.num_times})
     for picture in job.read_pictures():
         name = names[order.index(picture.view)]
         job.write_picture(folder / f"colmap_{picture.place}" / "images" / name, picture)
