@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.opengl import lost_offsets, opengl_poses, vertical_fov
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file
 
 _GIMBAL_LOCK = 1e-9
@@ -40,7 +41,7 @@ def write(job: ExportJob, folder: Path) -> Written:
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return how to import the result."""
     height, width = job.sizes[0]
-    path, ratio = folder.absolute() / f"{job.views[0].label}.chan", height / width
+    path, ratio = real_path(folder) / f"{job.views[0].label}.chan", height / width
     return (
         f"Nuke: Camera > Import chan file > '{path}'; set vert aperture to {ratio:.6g} x horiz aperture before\n"
         f"Blender: add-on 'Nuke Animation Format (.chan)'; rotation order ZXY, sensor height {ratio:.6g} x width\n"

@@ -106,15 +106,15 @@ def check_target(output: Output, scene: Path | None, target: Path, *, overwrite:
         UsageError: if something would be lost or mixed.
         OutputError: if it cannot be created.
     """
-    place, run = real_path(target), real_path(output.layout.folder)
-    if place.is_relative_to(run) or run.is_relative_to(place):
+    path, run = real_path(target), real_path(output.layout.folder)
+    if path.is_relative_to(run) or run.is_relative_to(path):
         raise UsageError(f"'{target}' and the run '{output.layout.folder}' overlap", "use a folder outside the run")
     if scene is not None:
         source = real_path(scene)
-        if place.is_relative_to(source) or source.is_relative_to(place):
+        if path.is_relative_to(source) or source.is_relative_to(path):
             raise UsageError(f"'{target}' and the scene '{scene}' overlap", "use a folder outside the scene")
     check_replaceable(target, RECORD_NAME, overwrite=overwrite)
-    for folder in place.parents:
+    for folder in path.parents:
         if (folder / "run.json").is_file() and (folder / "cameras.json").is_file():
             raise UsageError(f"'{target}' is in the output folder of a run, '{folder}'", "use another folder")
 
@@ -202,9 +202,9 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
                 picture_size=(geometry.size[1], geometry.size[0]) if has_pictures else None,
                 cropped=round(geometry.cropped, 4) if has_pictures else 0.0,
                 empty=round(geometry.empty, 4) if has_pictures else 0.0,
-                static=job.is_static(place),
+                static=job.is_static(number),
             )
-            for place, (view, geometry) in enumerate(zip(job.views, job.geometry, strict=True))
+            for number, (view, geometry) in enumerate(zip(job.views, job.geometry, strict=True))
         ],
         instants=[
             ExportedInstant(instant=instant, seconds=float(seconds), time=time)

@@ -13,7 +13,7 @@ import numpy as np
 
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.maps import exported_unit
-from page4d.io.atomic import output_error
+from page4d.io.atomic import output_error, real_path
 from page4d.output.layout import frame_name
 
 
@@ -32,7 +32,7 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return how to use the result."""
-    path = folder.absolute() / "depth" / job.views[0].label / "frame_######.exr"
+    path = real_path(folder) / "depth" / job.views[0].label / "frame_######.exr"
     frames = f"frames 0 to {job.num_times - 1}" if job.num_times > 1 else "frame 0"
     return (
         f"Nuke: Read '{path}', {frames}, channel depth.Z\n"

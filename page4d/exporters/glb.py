@@ -23,6 +23,7 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.maps import exported_unit
 from page4d.exporters.opengl import lost_offsets, opengl_poses, vertical_fov
 from page4d.exporters.transfer import linear_from_srgb
+from page4d.io.atomic import real_path
 from page4d.io.staging import new_file
 from page4d.output.layout import frame_name
 from page4d.output.ply import PointCloud, read_ply_header
@@ -78,7 +79,7 @@ def write(job: ExportJob, folder: Path) -> Written:
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return how to open the result."""
     lines = [
-        f"Drop '{folder.absolute() / NAME}' on https://gltf-viewer.donmccurdy.com",
+        f"Drop '{real_path(folder) / NAME}' on https://gltf-viewer.donmccurdy.com",
         "Blender: File > Import > glTF 2.0",
     ]
     if job.num_times == 1 and job.output.num_times > 1:

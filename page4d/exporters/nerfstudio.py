@@ -66,9 +66,9 @@ def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return the command that trains on the dataset and keeps its world."""
-    place = folder / frame_name(job.instants[0]) if job.settings.per_instant else folder
+    data = folder / frame_name(job.instants[0]) if job.settings.per_instant else folder
     return (
-        f"ns-train splatfacto --data {shlex.quote(str(real_path(place)))} nerfstudio-data --center-method none "
+        f"ns-train splatfacto --data {shlex.quote(str(real_path(data)))} nerfstudio-data --center-method none "
         f"--auto-scale-poses False --load-3D-points True --depth-unit-scale-factor {DEPTH_UNIT}"
     )
 

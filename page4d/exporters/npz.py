@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from page4d.conventions import DESCRIPTION
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.maps import exported_unit, moving_map
+from page4d.io.atomic import real_path
 from page4d.io.staging import new_file
 
 _CONVENTIONS = {
@@ -43,7 +44,7 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return how to read the result."""
-    path = folder.absolute() / f"{job.views[0].label}.npz"
+    path = real_path(folder) / f"{job.views[0].label}.npz"
     return f"In Python: data = numpy.load({str(path)!r}); data['depth'][0]\nThe arrays: print(data['conventions'])"
 
 

@@ -16,6 +16,7 @@ from scipy.special import logit
 
 from page4d.errors import counted
 from page4d.exporters.job import ExportJob, Written
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file
 from page4d.output.layout import frame_name
 from page4d.output.ply import PointCloud, encode_header
@@ -54,7 +55,7 @@ def next_step(job: ExportJob, folder: Path) -> str:
     """Return how to view the result."""
     kind = "play" if job.num_times > 1 else "view"
     return (
-        f"To {kind} {counted(job.num_times, 'instant')}: drop '{folder.absolute()}/frame_*.ply' on "
+        f"To {kind} {counted(job.num_times, 'instant')}: drop '{real_path(folder)}/frame_*.ply' on "
         "https://superspl.at/editor\n"
         "Splats are upside down where y points up: turn them by 180 degrees about x"
     )

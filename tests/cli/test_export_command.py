@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from page4d.exporters.export import plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
 from page4d.exporters.record import RECORD_NAME
+from page4d.output.ply import encode_header
 from page4d_cli.commands import doctor
 from tests.export.capture import Capture, make_capture
 
@@ -438,6 +441,17 @@ class TestReports:
         assert following[0].startswith(f"ns-train splatfacto --data {tmp_path}/dir ")
         assert "export nerfstudio: " in ended.err
         assert export("nerfstudio", "--quiet", "--overwrite").err == ""
+
+    @pytest.mark.parametrize("name", FORMATS)
+    def test_paths_with_spaces_are_quoted_in_the_next_step(self, name, capture, tmp_path) -> None:
+        scene = None if name in NO_PICTURES else capture.scene
+        ((job, _),) = plan_exports(capture.folder, name, tmp_path / "dir", overwrite=False, scene=scene)
+        folder = tmp_path / "my scene"
+        folder.mkdir()
+        (folder / "points3d.ply").write_bytes(encode_header(0, ()))  # fudan-4dgs counts its points
+        words = shlex.split(job.format.next_step(job, folder))
+        assert any(str(folder) in word for word in words)
+        assert not [word for word in words if "my scene" not in word and word.endswith("/my")]
 
     def test_the_shares_of_warped_pictures_are_printed(self, export) -> None:
         assert "pictures warped to other intrinsics" in export("colmap", "--pinhole", "common", "--dry-run").out

@@ -143,7 +143,7 @@ def test_record(exported: Exported):
     assert exported.record.held_out == ["cam02"]
     assert exported.record.points > 1000
     assert json.loads((exported.folder / "export.json").read_text())["pinhole"] == "common"
-    command, *_ = exported.next_step.splitlines()
+    _, command, *_ = exported.next_step.splitlines()
     assert command == (
         f"python train.py -s {exported.folder} --port 6017 --expname dynerf/room "
         "--configs arguments/dynerf/default.py"

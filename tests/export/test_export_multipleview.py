@@ -121,7 +121,7 @@ def test_same_files_on_a_second_export(exported: Exported, capture: Capture, tmp
 
 def test_record_and_command(exported: Exported):
     assert exported.record.held_out == ["instant 0", "instant 1", "instant 2"]
-    config, train = exported.next_step.splitlines()
+    _, config, train = exported.next_step.splitlines()
     assert config == "echo \"_base_ = './default.py'\" > arguments/multipleview/room.py"
     assert train == (
         f"python train.py -s {exported.folder} --port 6017 --expname multipleview/room "

@@ -108,6 +108,7 @@ def test_record_settings_and_command(exported: Exported):
     assert exported.record.held_out == ["cam03"]
     assert exported.record.points == sum(len(load_points(exported.next_step, t)[0]) for t in range(4)) == 16_000
     assert exported.next_step == (
+        "in the folder of SpacetimeGaussians:\n"
         f"python train.py --quiet --eval --configpath {folder}/train.json --duration 4 --model_path log/room "
         f"--source_path {folder}/colmap_0"
     )
@@ -151,5 +152,5 @@ def test_refuses_what_the_trainer_cannot_use(capture: Capture, moving_capture: C
 
 def test_a_folder_of_that_name_above_is_named(capture: Capture):
     job = planned(capture, NAME)
-    assert len(job.format.next_step(job, Path("/data/colmap_01/room")).splitlines()) == 2
-    assert len(job.format.next_step(job, Path("/data/room")).splitlines()) == 1
+    assert len(job.format.next_step(job, Path("/data/colmap_01/room")).splitlines()) == 3
+    assert len(job.format.next_step(job, Path("/data/room")).splitlines()) == 2

@@ -54,16 +54,13 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return commands that show the model, and that train on it."""
-    place = real_path(folder / frame_name(job.instants[0]) if job.settings.per_instant else folder)
-    model, images, database, data = (
-        shlex.quote(str(path)) for path in (place / _MODEL_FOLDER, place / "images", place / "database.db", place)
-    )
+    data = real_path(folder / frame_name(job.instants[0]) if job.settings.per_instant else folder)
+    model, images, database = (str(data / name) for name in (_MODEL_FOLDER, "images", "database.db"))
     if job.pictures is None:
-        return f"colmap model_analyzer --path {model}"
-    return (
-        f"colmap gui --import_path {model} --image_path {images} --database_path {database}\n"
-        f"python examples/simple_trainer.py default --data_dir {data} --data_factor 1  (gsplat)"
-    )
+        return shlex.join(["colmap", "model_analyzer", "--path", model])
+    show = ["colmap", "gui", "--import_path", model, "--image_path", images, "--database_path", database]
+    train = ["python", "examples/simple_trainer.py", "default", "--data_dir", str(data), "--data_factor", "1"]
+    return f"{shlex.join(show)}\nor in the folder of gsplat:\n{shlex.join(train)}"
 
 
 def _write_instants(job: ExportJob, folder: Path) -> int:

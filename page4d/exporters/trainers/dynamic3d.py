@@ -18,6 +18,7 @@ from page4d.choices import ImageFormat
 from page4d.errors import UsageError
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
 from page4d.exporters.trainers.views import repeated_view, split_views
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file, write_json
 from page4d.output.ply import PointCloud
 
@@ -59,7 +60,7 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 def next_step(_job: ExportJob, folder: Path) -> str:
     """Return the commands that train on the folder; the trainer reads `data/<name>`."""
-    path, name = folder.absolute(), folder.absolute().name
+    path, name = real_path(folder), real_path(folder).name
     code = f"from train import train; train({name!r}, 'page4d')"
     quoted = f'"{code}"' if shlex.quote(name) == name else shlex.quote(code)
     return (

@@ -20,6 +20,7 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
 from page4d.exporters.trainers.views import reading_order, sorted_names
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file
 from page4d.synthetic.write import VideoFile
 
@@ -73,9 +74,9 @@ def _write_pictures(job: ExportJob, folder: Path, names: dict[int, str]) -> None
 
 def next_step(job: ExportJob, folder: Path) -> str:  # noqa: ARG001
     """Return the command that trains on the folder."""
-    place = folder.absolute()
-    words = ["python", "train.py", "-s", str(place), "--port", "6017", "--expname", f"dynerf/{place.name}"]
-    lines = [shlex.join([*words, "--configs", "arguments/dynerf/default.py"])]
-    if "." in str(place):
+    path = real_path(folder)
+    words = ["python", "train.py", "-s", str(path), "--port", "6017", "--expname", f"dynerf/{path.name}"]
+    lines = ["in the folder of 4DGaussians:", shlex.join([*words, "--configs", "arguments/dynerf/default.py"])]
+    if "." in str(path):
         lines.append("move the folder first: the reader cuts its path at the first dot")
     return "\n".join(lines)

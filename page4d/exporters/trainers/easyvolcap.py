@@ -19,6 +19,7 @@ from page4d.choices import ImageFormat
 from page4d.conventions import PIXEL_CENTER
 from page4d.exporters.job import ExportJob, Written, encode_picture
 from page4d.exporters.trainers.ply import encode_trainer_ply
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file
 from page4d.output.ply import PointCloud
 
@@ -55,10 +56,10 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 def next_step(_job: ExportJob, folder: Path) -> str:
     """Return the command that trains on the folder."""
-    path = folder.absolute()
+    path = real_path(folder)
     root = f"dataset_cfg.data_root={shlex.quote(str(path))}"
     files = f"configs/base.yaml,configs/models/l3mhet.yaml,{shlex.quote(str(path / 'dataset.yaml'))}"
-    lines = [f"evc-train -c {files} exp_name={shlex.quote(path.name)} \\"]
+    lines = ["in the folder of EasyVolcap:", f"evc-train -c {files} exp_name={shlex.quote(path.name)} \\"]
     lines.append(f"  dataloader_cfg.{root} val_dataloader_cfg.{root}")
     if "images" in str(path):
         # The loader finds masks and clouds by replacing "images" everywhere in the path.

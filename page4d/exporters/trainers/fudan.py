@@ -18,6 +18,7 @@ from page4d.exporters.opengl import opengl_poses
 from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.exporters.trainers.views import repeated_view, split_views
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file, write_json
 from page4d.output.ply import read_ply_header
 
@@ -53,9 +54,10 @@ def next_step(job: ExportJob, folder: Path) -> str:
     extension = '  extension: ".jpg"' if job.image_format is ImageFormat.JPG else ""
     # The reader joins a relative path with itself, and draws from clouds of more than num_pts at random.
     return (
+        "in the folder of 4d-gaussian-splatting:\n"
         "python train.py --config CONFIG, a copy of configs/dynerf/cook_spinach.yaml with these lines:\n"
         f"time_duration: {duration}  num_pts: {num_points}\n"
-        f"source_path: {json.dumps(str(folder.absolute()), ensure_ascii=False)}  resolution: 1  dataloader: True"
+        f"source_path: {json.dumps(str(real_path(folder)), ensure_ascii=False)}  resolution: 1  dataloader: True"
         f"{extension}"
     )
 

@@ -19,6 +19,7 @@ from page4d.exporters.colmap.model import Camera, Image, Model, Points3D, make_p
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file
 from page4d.output.ply import PointCloud
 
@@ -66,8 +67,9 @@ def _model(job: ExportJob, cloud: PointCloud) -> Model:
 
 def next_step(job: ExportJob, folder: Path) -> str:  # noqa: ARG001
     """Return the commands that make a configuration and train on the folder."""
-    place = folder.absolute()
-    name = f"multipleview/{place.name}"
+    path = real_path(folder)
+    name = f"multipleview/{path.name}"
     config = f"arguments/{name}.py"
-    words = ["python", "train.py", "-s", str(place), "--port", "6017", "--expname", name, "--configs", config]
-    return f"echo \"_base_ = './default.py'\" > {shlex.quote(config)}\n{shlex.join(words)}"
+    words = ["python", "train.py", "-s", str(path), "--port", "6017", "--expname", name, "--configs", config]
+    configure = f"echo \"_base_ = './default.py'\" > {shlex.quote(config)}"
+    return f"in the folder of 4DGaussians:\n{configure}\n{shlex.join(words)}"

@@ -21,6 +21,7 @@ from page4d.exporters.colmap.model import Camera, Image, Model, Points3D, make_p
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
 from page4d.exporters.trainers.views import check_views, reading_order, sorted_names
+from page4d.io.atomic import real_path
 from page4d.io.staging import write_file, write_json
 
 _BATCH = 2
@@ -98,11 +99,11 @@ def _holds_out(job: ExportJob) -> bool:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return the command that trains on the folder."""
-    place = folder.absolute()
+    path = real_path(folder)
     words = ["python", "train.py", "--quiet", *(["--eval"] if _holds_out(job) else [])]
-    words += ["--configpath", str(place / "train.json"), "--duration", str(job.num_times)]
-    words += ["--model_path", f"log/{place.name}", "--source_path", str(place / "colmap_0")]
-    lines = [shlex.join(words)]
-    if "colmap_0" in str(place):
+    words += ["--configpath", str(path / "train.json"), "--duration", str(job.num_times)]
+    words += ["--model_path", f"log/{path.name}", "--source_path", str(path / "colmap_0")]
+    lines = ["in the folder of SpacetimeGaussians:", shlex.join(words)]
+    if "colmap_0" in str(path):
         lines.append("rename the folder first: the reader replaces the first 'colmap_0' of the path")
     return "\n".join(lines)

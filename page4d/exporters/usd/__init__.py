@@ -3,6 +3,7 @@
 Source: the schemas UsdGeomPoints and UsdGeomCamera, and value clips, of https://openusd.org/release/.
 """
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from page4d.exporters.usd.cameras import ClippingRanges, define_cameras
 from page4d.exporters.usd.clips import write_clips
 from page4d.exporters.usd.points import PointWriter, distinct_clouds
 from page4d.exporters.usd.stage import create_stage, save_stage, time_codes
+from page4d.io.atomic import real_path
 
 SCENE_NAME = "scene.usdc"
 SPLIT_SCENE_NAME = "scene.usda"
@@ -62,9 +64,9 @@ def _write_single(job: ExportJob, folder: Path) -> Written:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return how programs open the stage."""
-    scene = (folder / (SPLIT_SCENE_NAME if job.settings.split else SCENE_NAME)).resolve()
+    scene = real_path(folder) / (SPLIT_SCENE_NAME if job.settings.split else SCENE_NAME)
     return (
-        f"Blender: File > Import > Universal Scene Description: {scene}\n"
+        f"Blender: File > Import > Universal Scene Description, '{scene}';\n"
         f"then set Output > Frame Rate to {job.frame_rate:.6g} fps (docs/blender.md)\n"
-        f"usdview {scene}"
+        f"usdview {shlex.quote(str(scene))}"
     )
