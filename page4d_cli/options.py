@@ -10,6 +10,7 @@ from page4d.choices import CalibrationMatch, CalibrationResize, LengthUnit, Mask
 from page4d.errors import InputError, UsageError, shortened
 
 INPUT = "Scene"
+SELECTION = "Selection"
 RIG = "Calibration and cameras"
 NETWORK = "Network"
 OUTPUT = "Output"
@@ -66,6 +67,16 @@ def parse_instants(text: str | None) -> tuple[int | None, int | None, int]:
         first = numbers[0] or 0
         return first, None if first == -1 else first + 1, 1
     return numbers[0], numbers[1], (numbers[2] if len(numbers) == 3 else None) or 1
+
+
+def parse_names(text: str | None, option: str) -> tuple[str, ...] | None:
+    """Parse `a,b` into names, each once."""
+    if text is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise typer.BadParameter("give names separated by commas", param_hint=f"'{option}'")
+    return names
 
 
 def parse_chunk(text: str) -> int | None:
@@ -218,6 +229,19 @@ Sha256 = Annotated[
     typer.Option(
         "--sha256", metavar="HEX", help="Refuse weights whose SHA-256 is another one.", rich_help_panel=NETWORK
     ),
+]
+Run = typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")
+RunInstants = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A:B:S",
+        help="Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.",
+        rich_help_panel=SELECTION,
+    ),
+]
+RunViews = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Views, separated by commas, such as cam01,cam03.", rich_help_panel=SELECTION),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel=TERMINAL)]
 Quiet = Annotated[

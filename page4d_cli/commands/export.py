@@ -13,7 +13,6 @@ from page4d_cli.export_report import Report, list_formats, report_exports
 from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.progress_display import count, displayed_progress
 
-SELECTION = "Selection"
 POINTS = "Points"
 PICTURES = "Pictures"
 WORLD = "World"
@@ -21,14 +20,14 @@ SPECIAL = "Options of some formats"
 
 
 def export(
-    out: Annotated[Path | None, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")] = None,
+    out: Annotated[Path | None, options.Run] = None,
     formats: Annotated[
         str | None,
         typer.Option(
             "--format",
             "-f",
             metavar="NAME,NAME",
-            help="Formats, separated by commas; --list prints all.",
+            help="Formats, separated by commas, such as colmap,usd; --list prints all.",
             rich_help_panel=options.OUTPUT,
         ),
     ] = None,
@@ -43,41 +42,33 @@ def export(
     list_: Annotated[
         bool,
         typer.Option(
-            "--list", help="List the formats, what reads them, and what they need.", rich_help_panel=options.OUTPUT
+            "--list", help="List the formats, their readers and what they need.", rich_help_panel=options.OUTPUT
         ),
     ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a former export.", rich_help_panel=options.OUTPUT)
+        bool, typer.Option("--overwrite", help="Replace an earlier export.", rich_help_panel=options.OUTPUT)
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print what would be written: files, points and bytes.", rich_help_panel=options.OUTPUT
+            "--dry-run", help="Print what would be written: files, points and size.", rich_help_panel=options.OUTPUT
         ),
     ] = False,
     scene: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="The videos of the run, for formats with pictures; refused if they are of another capture.",
-            rich_help_panel=SELECTION,
+            help="Folder of the run's videos, for formats with pictures; those of another capture are refused.",
+            rich_help_panel=options.SELECTION,
         ),
     ] = None,
-    instants: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A:B:S",
-            help="Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.",
-            rich_help_panel=SELECTION,
-        ),
-    ] = None,
-    views: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Views, separated by commas: cam01,cam03.", rich_help_panel=SELECTION),
-    ] = None,
+    instants: options.RunInstants = None,
+    views: options.RunViews = None,
     hold_out: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Views for testing, not for training.", rich_help_panel=SELECTION),
+        typer.Option(
+            metavar="NAMES", help="Views for testing instead of training.", rich_help_panel=options.SELECTION
+        ),
     ] = None,
     max_points: Annotated[
         int | None,
@@ -139,7 +130,7 @@ def export(
     ] = ExportSettings.pinhole_focal,
     no_images: Annotated[
         bool,
-        typer.Option("--no-images", help="Write no pictures, if the format can.", rich_help_panel=PICTURES),
+        typer.Option("--no-images", help="colmap: write the model without pictures.", rich_help_panel=PICTURES),
     ] = not ExportSettings.images,
     up: Annotated[
         UpAxis,
@@ -158,24 +149,27 @@ def export(
         ),
     ] = "auto",
     per_instant: Annotated[
-        bool, typer.Option("--per-instant", help="Write one model per instant.", rich_help_panel=SPECIAL)
+        bool,
+        typer.Option(
+            "--per-instant", help="colmap, nerfstudio: write one model per instant.", rich_help_panel=SPECIAL
+        ),
     ] = ExportSettings.per_instant,
     text: Annotated[
-        bool, typer.Option("--text", help="Write text instead of binary files.", rich_help_panel=SPECIAL)
+        bool, typer.Option("--text", help="colmap: write text instead of binary files.", rich_help_panel=SPECIAL)
     ] = ExportSettings.text,
     split: Annotated[
-        bool, typer.Option("--split", help="Write one file per instant.", rich_help_panel=SPECIAL)
+        bool, typer.Option("--split", help="usd: write one file per instant.", rich_help_panel=SPECIAL)
     ] = ExportSettings.split,
     animated: Annotated[
         bool,
-        typer.Option("--animated", help="Write all instants, not only the middle one.", rich_help_panel=SPECIAL),
+        typer.Option("--animated", help="glb: write all instants, not only the middle one.", rich_help_panel=SPECIAL),
     ] = ExportSettings.animated,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Export a run to the formats of other tools: COLMAP, nerfstudio, 4D Gaussian trainers, OpenUSD, glTF and others.
 
-    `page4d export --list` lists the formats. Formats with pictures need the videos: --scene.
+    `page4d export --list` lists the formats. Formats with pictures need the run's videos: --scene.
     """
     if list_:
         list_formats(as_json=as_json)
@@ -184,8 +178,8 @@ def export(
     settings = {
         "scene": scene,
         "instants": options.parse_instants(instants),
-        "views": _parse_names(views, "--views"),
-        "hold_out": _parse_names(hold_out, "--hold-out") or (),
+        "views": options.parse_names(views, "--views"),
+        "hold_out": options.parse_names(hold_out, "--hold-out") or (),
         "max_points": max_points,
         "voxel": voxel,
         "min_confidence": min_confidence,
@@ -250,16 +244,6 @@ def _required(out: Path | None, formats: str | None, to: Path | None) -> tuple[P
     if to is None:
         raise UsageError("missing option '--to'", "give a new folder for the export")
     return out, formats, to
-
-
-def _parse_names(text: str | None, option: str) -> tuple[str, ...] | None:
-    """Parse `a,b`."""
-    if text is None:
-        return None
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(names):
-        raise typer.BadParameter("give names separated by commas", param_hint=f"'{option}'")
-    return names
 
 
 def _parse_scale(text: str) -> float | None:

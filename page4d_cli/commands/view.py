@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from page4d.errors import counted
+from page4d.errors import UsageError, counted
 from page4d_cli import console, options
 from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.progress_display import count, displayed_progress
@@ -17,42 +17,31 @@ if TYPE_CHECKING:
     from page4d.viewer.content import ViewerContent
     from page4d.viewer.thumbnails import Thumbnails
 
-SELECTION = "Selection"
 SERVER = "Live viewer"
 PAGE = "HTML page"
 
 
 def view(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
+    out: Annotated[Path, options.Run],
     scene: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="The videos of the run: the cameras show their pictures.",
-            rich_help_panel=SELECTION,
+            help="Folder of the run's videos, whose pictures the cameras then show.",
+            rich_help_panel=options.SELECTION,
         ),
     ] = None,
-    instants: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A:B:S",
-            help="Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.",
-            rich_help_panel=SELECTION,
-        ),
-    ] = None,
-    views: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Views, separated by commas: cam01,cam03.", rich_help_panel=SELECTION),
-    ] = None,
+    instants: options.RunInstants = None,
+    views: options.RunViews = None,
     max_points: Annotated[
         int | None,
         typer.Option(
             min=0,
             max=2**31 - 1,
             metavar="N",
-            help="Largest number of points of an instant, drawn at random from every view; 0 shows all. Default: "
-            "200000; in an HTML page also at most 5000000 in all instants.",
-            rich_help_panel=SELECTION,
+            help="Largest number of points per instant, drawn at random from every view; 0 shows all. Default: "
+            "200000; in an HTML page also at most 5000000 in all instants together.",
+            rich_help_panel=options.SELECTION,
         ),
     ] = None,
     port: Annotated[
@@ -86,7 +75,6 @@ def view(
     The viewer answers only to programs on this machine. Ctrl-C ends it.
     """
     _check_options(port, no_browser, html, overwrite)
-    from page4d.errors import UsageError
     from page4d.exporters.settings import ExportSettings
     from page4d.installation import require_extra
     from page4d.output.pictures import open_pictures
@@ -100,11 +88,11 @@ def view(
         check_page_file(output, html, overwrite=overwrite)
     require_extra("viewer", "the viewer")
     with stops_cleanly():
-        names = None if views is None else tuple(name.strip() for name in views.split(","))
-        if names is not None and not all(names):
-            raise UsageError("--views has an empty name", "give names separated by commas")
         settings = ExportSettings(
-            scene=scene, instants=options.parse_instants(instants), views=names, max_points=max_points
+            scene=scene,
+            instants=options.parse_instants(instants),
+            views=options.parse_names(views, "--views"),
+            max_points=max_points,
         )
         content = viewer_content(output, settings, is_page=html is not None)
         thumbnails = None if scene is None else Thumbnails(content, open_pictures(output, scene))
@@ -115,8 +103,6 @@ def view(
 
 
 def _check_options(port: int | None, no_browser: bool, html: Path | None, overwrite: bool) -> None:
-    from page4d.errors import UsageError
-
     if html is None and overwrite:
         raise UsageError("--overwrite without --html", "give the file of the page, or leave --overwrite out")
     if html is not None and (port is not None or no_browser):

@@ -61,7 +61,7 @@ def test_a_page_is_written_and_kept(cli, capture, folder, tmp_path):
         ("--html x.html --port 81", "--port and --html contradict each other"),
         ("--html x.html --no-browser", "--no-browser and --html contradict each other"),
         ("--views cam9", "--views: no view is called 'cam9'"),
-        ("--views cam01,,cam02", "--views has an empty name"),
+        ("--views cam01,,cam02", "Invalid value for '--views': give names separated by commas"),
         ("--instants 9", "--instants: no instant 9"),
         ("--instants 1:1", "--instants leaves no instant"),
         ("--instants 1:2:0", "Invalid value for '--instants': '1:2:0' is not of the form"),
