@@ -32,7 +32,7 @@ def list_formats(*, as_json: bool) -> None:
         return
     columns = (
         Column("format"),
-        Column("content, and what reads it", wraps=True),
+        Column("readers, and content", wraps=True),
         Column("pictures"),
         Column("points"),
         Column("extra"),
@@ -52,7 +52,7 @@ def _row(format: Format) -> Row:
     extra = "" if not format.extra else format.extra if is_installed(format.extra) else f"{format.extra}: missing"
     return (
         format.name,
-        f"{format.title}; for {format.used_by}",
+        f"{format.used_by}: {format.title}",
         Cell("-" if format.pictures is PictureUse.NONE else format.pictures.value),
         _budget(format),
         Cell(extra, "yellow" if "missing" in extra else "green"),

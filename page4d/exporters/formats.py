@@ -37,13 +37,14 @@ class Budget(StrEnum):
 class Format:
     """A format, and what its readers need.
 
+    `title` is the content of its files, and `used_by` what reads them.
     `module` has `write(job, folder) -> Written` and `next_step(job, folder) -> str`, the command or menu that uses
     the result. `up` is the axis that points up in its world, "" where the run's world is kept. `point_bytes` is the
     size of a point in its files. `options` are the fields of `ExportSettings` that only some formats take. A format
     that `cuts_outliers` drops points far outside the scene, because its readers derive the extent of the scene from
     them. Unless the user gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres
     are kept if none is nearer than half of it. Formats of the `same_size` take pictures of one size alone.
-    A format that is a `still` has the middle instant alone, unless it is `animated`, with up to `animated_points`.
+    Formats with `animated_points` contain the middle instant alone; `animated`, all instants with up to that many.
     """
 
     name: str
@@ -67,7 +68,6 @@ class Format:
     same_size: bool = False
     cuts_outliers: bool = False
     nearest: float = 0.0
-    still: bool = False
     animated_points: int = 0
     options: frozenset[str] = frozenset()
 
@@ -89,7 +89,7 @@ _PICTURE_OPTIONS = frozenset({"image_format", "image_size", "pinhole", "pinhole_
 _FORMATS = (
     Format(
         name="colmap",
-        title="COLMAP model with rig, tracks and times",
+        title="pictures, camera rig, points with tracks, times",
         used_by="COLMAP, gsplat, 3D Gaussian trainers, colmap4d",
         module="page4d.exporters.colmap.export",
         pictures=PictureUse.OPTIONAL,
@@ -100,8 +100,8 @@ _FORMATS = (
     ),
     Format(
         name="nerfstudio",
-        title="transforms.json with pictures, depth and masks",
-        used_by="nerfstudio, instant-ngp",
+        title="pictures, depth, masks, points",
+        used_by="nerfstudio, readers of transforms.json",
         module="page4d.exporters.nerfstudio",
         point_bytes=15,
         max_points=200_000,
@@ -111,8 +111,8 @@ _FORMATS = (
     ),
     Format(
         name="4dgaussians",
-        title="4DGaussians, MultipleView form",
-        used_by="4DGaussians",
+        title="pictures and points, one pinhole for all views",
+        used_by="4DGaussians (MultipleView)",
         module="page4d.exporters.trainers.multipleview",
         image_format=ImageFormat.JPG,
         pinhole=Pinhole.COMMON,
@@ -126,8 +126,8 @@ _FORMATS = (
     ),
     Format(
         name="fudan-4dgs",
-        title="4D Gaussian splatting (Fudan)",
-        used_by="fudan-zvg 4d-gaussian-splatting",
+        title="pictures, points with times; cameras may move",
+        used_by="4d-gaussian-splatting of Fudan University",
         module="page4d.exporters.trainers.fudan",
         point_bytes=31,
         max_points=300_000,
@@ -137,7 +137,7 @@ _FORMATS = (
     ),
     Format(
         name="usd",
-        title="OpenUSD stage, points and cameras over time",
+        title="points and cameras over time (OpenUSD)",
         used_by="Blender, Houdini, Nuke, usdview",
         module="page4d.exporters.usd",
         pictures=PictureUse.NONE,
@@ -148,7 +148,7 @@ _FORMATS = (
     ),
     Format(
         name="spacetime",
-        title="SpacetimeGaussians, one COLMAP model per instant",
+        title="pictures and points, one COLMAP model per instant",
         used_by="SpacetimeGaussians",
         module="page4d.exporters.trainers.spacetime",
         pinhole=Pinhole.CENTERED,
@@ -163,7 +163,7 @@ _FORMATS = (
     ),
     Format(
         name="dynamic3dgs",
-        title="Dynamic 3D Gaussians",
+        title="pictures, masks, points of the first instant",
         used_by="Dynamic3DGaussians, 4DGaussians (PanopticSports)",
         module="page4d.exporters.trainers.dynamic3d",
         image_format=ImageFormat.JPG,
@@ -179,8 +179,8 @@ _FORMATS = (
     ),
     Format(
         name="4dgaussians-dynerf",
-        title="4DGaussians, Neural 3D Video form",
-        used_by="4DGaussians and readers of Neural 3D Video",
+        title="videos, pictures, points",
+        used_by="4DGaussians (Neural 3D Video)",
         module="page4d.exporters.trainers.dynerf",
         pinhole=Pinhole.COMMON,
         image_size=(1014, 1352),
@@ -195,8 +195,8 @@ _FORMATS = (
     ),
     Format(
         name="easyvolcap",
-        title="EasyVolcap dataset",
-        used_by="EasyVolcap, FreeTimeGS-style trainers",
+        title="pictures, masks, points of every instant",
+        used_by="EasyVolcap, trainers that are built on it",
         module="page4d.exporters.trainers.easyvolcap",
         image_format=ImageFormat.JPG,
         point_bytes=27,
@@ -207,20 +207,19 @@ _FORMATS = (
     ),
     Format(
         name="glb",
-        title="glTF binary, one instant or animated",
-        used_by="web viewers, Blender, PowerPoint",
+        title="points and cameras of one instant, or animated",
+        used_by="web viewers, Blender",
         module="page4d.exporters.glb",
         pictures=PictureUse.NONE,
         point_bytes=20,
         max_points=1_000_000,
         up="y",
-        still=True,
         animated_points=2_000_000,
         options=frozenset({"animated"}),
     ),
     Format(
         name="splat",
-        title="3D Gaussian splats (PLY) per instant",
+        title="3D Gaussian splats of every instant (PLY)",
         used_by="SuperSplat, viewers of 3D Gaussian splats",
         module="page4d.exporters.splat",
         pictures=PictureUse.NONE,
@@ -229,7 +228,7 @@ _FORMATS = (
     ),
     Format(
         name="npz",
-        title="NumPy arrays: depth, confidence, motion, cameras",
+        title="depth, confidence, motion, cameras (NumPy)",
         used_by="Python",
         module="page4d.exporters.npz",
         pictures=PictureUse.NONE,
@@ -237,7 +236,7 @@ _FORMATS = (
     ),
     Format(
         name="exr",
-        title="OpenEXR depth per frame",
+        title="depth and confidence of every frame (OpenEXR)",
         used_by="Nuke, Blender",
         module="page4d.exporters.exr",
         pictures=PictureUse.NONE,
@@ -246,8 +245,8 @@ _FORMATS = (
     ),
     Format(
         name="chan",
-        title="camera curves (.chan)",
-        used_by="Nuke, Blender (Import Nuke .chan)",
+        title="cameras over time (.chan)",
+        used_by="Nuke, Blender (add-on)",
         module="page4d.exporters.chan",
         pictures=PictureUse.NONE,
         point_bytes=0,

@@ -66,7 +66,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
     settings = settings_of(format, settings)
     views = choose_views(output, settings)
     instants = choose_instants(output, settings)
-    if format.still and not settings.animated:
+    if format.animated_points and not settings.animated:
         instants = (instants[len(instants) // 2],)
     indices = [view.index for view in views]
     poses = output.cameras.world_to_camera.numpy()[np.ix_(instants, indices)]
@@ -116,7 +116,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
 def _max_points(format: Format, settings: ExportSettings) -> int:
     if settings.max_points is not None:
         return settings.max_points
-    return format.animated_points if format.still and settings.animated else format.max_points
+    return format.animated_points if settings.animated else format.max_points
 
 
 def is_calibrated(output: Output) -> bool:

@@ -201,7 +201,7 @@ class TestErrors:
     )
     def test_too_many_instants_or_views_are_refused(self, limit, message, hint, export, monkeypatch) -> None:
         assert (FORMATS["4dgaussians-dynerf"].max_instants, FORMATS["dynamic3dgs"].max_views) == (300, 50)
-        limited = {**vars(FORMATS["glb"]), limit: 3, "still": False}
+        limited = {**vars(FORMATS["glb"]), limit: 3, "animated_points": 0}
         monkeypatch.setitem(FORMATS, "glb", type(FORMATS["glb"])(**limited))
         ended = export("glb")
         assert ended.code == 3
