@@ -3,9 +3,11 @@
 Clouds are read instant by instant; memory does not grow with their number.
 """
 
+import zlib
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -61,7 +63,10 @@ class Bounds:
 
     def contains(self, xyz: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return which points [N, 3] lie inside."""
-        return np.asarray(((xyz >= self.lower) & (xyz <= self.upper)).all(axis=1))
+        inside = np.ones(len(xyz), dtype=bool)
+        for values, lower, upper in zip(xyz.T, self.lower, self.upper, strict=True):
+            inside &= (values >= lower) & (values <= upper)
+        return inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +85,9 @@ class CloudReader:
     """The clouds of a run's instants (`indices`) after filters, in the run's world.
 
     `num_cut` counts the points outside the bounds, of the instants that were read.
+
+    Raises:
+        UsageError: if the filters leave no point.
     """
 
     def __init__(
@@ -91,8 +99,23 @@ class CloudReader:
         self._selection = selection
         self._highest = 0.0
         self._num_cut: dict[int, int] = {}
-        self.bounds = self._measure_bounds()
         self._cuts = cuts_outliers
+        self._measured = _spread(self.indices, _BOUNDS_INSTANTS)
+        if not any(self._filtered(index).num_points for index in self._measured):
+            raise self._no_points()
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """Bounds of the scene, from samples of some instants; measured when they are used first."""
+        samples = []
+        for index in self._measured:
+            xyz = self._filtered(index).xyz
+            samples.append(xyz[:: max(len(xyz) // _BOUNDS_POINTS, 1)].T.copy())  # a slice would keep the whole cloud
+        along = (np.concatenate(values).astype(np.float64) for values in zip(*samples, strict=True))
+        limits = [np.percentile(values, [_LOWEST, _HIGHEST], overwrite_input=True) for values in along]
+        lower, upper = np.transpose(limits)
+        margin = _GROWTH * (upper - lower)
+        return Bounds(lower=lower - margin, upper=upper + margin)
 
     @property
     def num_cut(self) -> int:
@@ -108,7 +131,7 @@ class CloudReader:
 
     def read(self, place: int) -> PointCloud:
         """Return the filtered cloud of an instant, given by its place among the exported ones."""
-        cloud = self._filtered(place)
+        cloud = self._filtered(self.indices[place])
         if self._cuts and cloud.num_points:
             inside = self.bounds.contains(cloud.xyz)
             self._num_cut[place] = int((~inside).sum())
@@ -124,32 +147,50 @@ class CloudReader:
 
     def model(self, limit: int) -> ModelPoints:
         """Return the points of all instants as one model of at most `limit` points (0: all)."""
-        share = 1.0
-        if limit:
-            total = sum(cloud.num_points for _, cloud in self._layers())
-            share = min(1.0, limit / total) if total else 1.0
-        clouds, places = [], []
-        for place, cloud in self._layers():
-            kept = cloud
-            if share < 1.0:
-                quota = int(share * cloud.num_points)
-                kept = cloud[stratified_subset(cloud.view, quota, self._rng(place))]
-            clouds.append(kept)
-            places.append(np.full(kept.num_points, place, dtype=np.int32))
-        return ModelPoints(cloud=join_clouds(clouds), place=np.concatenate(places))
+        layers = self._drawn(limit) if limit else ((place, cloud[new]) for place, cloud, new in self._layers())
+        places, clouds = zip(*layers, strict=True)
+        numbers = [cloud.num_points for cloud in clouds]
+        return ModelPoints(cloud=join_clouds(clouds), place=np.repeat(np.array(places, dtype=np.int32), numbers))
 
-    def _layers(self) -> Iterator[tuple[int, PointCloud]]:
-        """Yield the new points of every instant with its place, first the static ones of the middle instant.
+    def _drawn(self, limit: int) -> Iterator[tuple[int, PointCloud]]:
+        """Yield at most `limit` of the new points of all instants.
+
+        If there are more, the clouds that have any are read again once the total is known. Until then a compressed
+        bit per point is held, about a thousandth of the clouds.
+        """
+        held: list[tuple[int, PointCloud]] = []
+        layers: list[tuple[int, bytes]] = []
+        total = 0
+        for place, cloud, new in self._layers():
+            total += int(new.sum())
+            layers.append((place, zlib.compress(np.packbits(new).tobytes(), 1) if new.any() else b""))
+            held.append((place, cloud[new]))
+            if total > limit:
+                held.clear()
+        if total <= limit:
+            yield from held
+            return
+        for place, packed in layers:
+            if packed:
+                cloud = self.read(place)
+                bits = np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
+                chosen = np.flatnonzero(np.unpackbits(bits, count=cloud.num_points))
+                quota = int(limit / total * len(chosen))
+                yield place, cloud[chosen[stratified_subset(cloud.view[chosen], quota, self._rng(place))]]
+
+    def _layers(self) -> Iterator[tuple[int, PointCloud, NDArray[np.bool_]]]:
+        """Yield the place and cloud of every instant, and which points are new; first the static ones of the middle.
 
         Static points of other instants are new in voxels that are empty so far, with empty neighbours: depth noise
         moves a point to a neighbouring voxel.
         """
         middle = len(self.indices) // 2
         cloud = self.read(middle)
-        first = cloud[cloud.dynamic == 0]
-        grid = _Grid(self.bounds, _SPACINGS * point_spacing(first.xyz))
-        yield middle, first
-        grid.add(first.xyz)
+        is_static = cloud.dynamic == 0
+        first = cloud.xyz[is_static]
+        grid = _Grid(self.bounds, _SPACINGS * point_spacing(first))
+        grid.add(first)
+        yield middle, cloud, is_static
         for place in range(len(self.indices)):
             cloud = self.read(place)
             is_new = cloud.dynamic != 0
@@ -158,13 +199,13 @@ class CloudReader:
                 static = static[grid.is_empty_around(cloud.xyz[static])]
                 grid.add(cloud.xyz[static])
                 is_new[static] = True
-            yield place, cloud[is_new]
+            yield place, cloud, is_new
 
     def _rng(self, place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, self.indices[place]))
 
-    def _filtered(self, place: int) -> PointCloud:
-        cloud, selection = self._output.points(self.indices[place]), self._selection
+    def _filtered(self, index: int) -> PointCloud:
+        cloud, selection = self._output.points(index), self._selection
         if cloud.num_points:
             self._highest = max(self._highest, float(cloud.confidence.max()))
         keep = np.isin(cloud.view, selection.views) & (cloud.confidence >= selection.min_confidence)
@@ -175,25 +216,6 @@ class CloudReader:
         if selection.voxel > 0:
             cloud = cloud[voxel_subset(cloud.xyz, cloud.confidence, selection.voxel)]
         return cloud
-
-    def _measure_bounds(self) -> Bounds:
-        """Measure the bounds from samples of some instants.
-
-        Raises:
-            UsageError: if the filters leave no point.
-        """
-        count = len(self.indices)
-        places = sorted({round(k * (count - 1) / (_BOUNDS_INSTANTS - 1)) for k in range(_BOUNDS_INSTANTS)})
-        samples = []
-        for place in places:
-            xyz = self._filtered(place).xyz
-            samples.append(xyz[:: max(len(xyz) // _BOUNDS_POINTS, 1)].copy())  # a slice would keep the whole cloud
-        points = np.concatenate(samples).astype(np.float64)
-        if len(points) == 0:
-            raise self._no_points()
-        lower, upper = np.percentile(points, [_LOWEST, _HIGHEST], axis=0)
-        margin = _GROWTH * (upper - lower)
-        return Bounds(lower=lower - margin, upper=upper + margin)
 
     def _no_points(self) -> UsageError:
         selection = self._selection
@@ -214,21 +236,32 @@ class _Grid:
         self._size = max(size, bounds.diagonal / _VOXELS, 1e-12)
         shape = np.ceil((bounds.upper - bounds.lower) / self._size).astype(np.int64) + 1
         self._last = shape - 1
-        self._near = np.zeros(tuple(shape + 2), dtype=bool)  # a border of one voxel for the neighbours
+        depth, row = (shape + 2)[1:].tolist()  # a border of one voxel for the neighbours
+        self._strides = np.array([depth * row, row, 1])
+        self._near = np.zeros(int((shape + 2).prod()), dtype=bool)
 
     def add(self, xyz: NDArray[np.float32]) -> None:
         """Mark the voxels of points [N, 3] and their neighbours."""
-        cells = self._cells(xyz)
-        for offset in _NEIGHBOURS:
-            self._near[tuple((cells + offset + 1).T)] = True
+        cells = np.unique(self._cells(xyz))
+        for offset in _NEIGHBOURS @ self._strides:
+            self._near[cells + offset] = True
 
     def is_empty_around(self, xyz: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return for points [N, 3] whether their voxel and all its neighbours are empty."""
-        return np.asarray(~self._near[tuple((self._cells(xyz) + 1).T)])
+        return np.asarray(~self._near[self._cells(xyz)])
 
     def _cells(self, xyz: NDArray[np.float32]) -> NDArray[np.int64]:
-        cells: NDArray[np.float64] = np.floor((xyz.astype(np.float64) - self._origin) / self._size)
-        return cells.clip(0, self._last).astype(np.int64)
+        """Return the places [N] of the voxels of points in the flat grid."""
+        cells = np.zeros(len(xyz), dtype=np.int64)
+        for axis, stride in enumerate(self._strides):  # one by one: less memory
+            along = np.floor((xyz[:, axis].astype(np.float64) - self._origin[axis]) / self._size)
+            cells += stride * (along.clip(0, self._last[axis]).astype(np.int64) + 1)
+        return cells
+
+
+def _spread(indices: Sequence[int], number: int) -> list[int]:
+    """Return at most `number` of the indices, evenly spaced, with the first and the last."""
+    return [indices[place] for place in sorted({round(k * (len(indices) - 1) / (number - 1)) for k in range(number)})]
 
 
 def stratified_subset(view: NDArray[np.uint8], number: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -20,8 +20,10 @@ class FakeRun:
     num_times: int = 6
     noise: float = 0.0005
     far: int = 0
+    reads: int = 0
 
     def points(self, index: int) -> PointCloud:
+        self.reads += 1
         rng = np.random.default_rng(index)
         wall = np.random.default_rng(99).uniform([-1, -1, 2], [1, 1, 2], (STATIC, 3))
         ball = [0.1 * index, 0, 1] + 0.1 * np.random.default_rng(7).normal(size=(MOVING, 3))
@@ -74,6 +76,22 @@ def test_a_budget_draws_from_every_view_and_instant_in_proportion() -> None:
     sample = reader(FakeRun()).sampled(2, 500)
     assert sample.num_points == 500
     assert (sample.view == 1).sum() == 50
+
+
+def test_clouds_are_not_read_more_often_than_needed() -> None:
+    run = FakeRun(noise=0)
+    every = reader(run)
+    for place in range(run.num_times):
+        every.read(place)
+    assert run.reads == 1 + run.num_times  # the first one shows that there are points
+
+    once = 1 + run.num_times + 1 + run.num_times  # also for bounds, and first the static points of the middle
+    run = FakeRun(noise=0)
+    assert reader(run).model(10_000).cloud.num_points < 10_000
+    assert run.reads == once
+    run = FakeRun(noise=0)
+    assert reader(run, only=PointLayer.STATIC).model(100).cloud.num_points == 100
+    assert run.reads == once + 1  # only the middle has new points
 
 
 def test_a_small_view_does_not_vanish() -> None:
