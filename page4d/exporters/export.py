@@ -174,6 +174,7 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
     """Return the content of `export.json`; files and bytes are those of all other files."""
     run = job.output.run
     times = written.times or (None,) * job.num_times
+    labels = written.labels or tuple(view.label for view in job.views)
     has_pictures = job.pictures is not None
     options = json.loads(json.dumps(asdict(job.settings), default=str))
     del options["scene"]  # a path of this machine
@@ -198,7 +199,7 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
         views=[
             ExportedView(
                 name=view.name,
-                label=view.label,
+                label=labels[place],
                 picture_size=(geometry.size[1], geometry.size[0]) if has_pictures else None,
                 cropped=round(geometry.cropped, 4) if has_pictures else 0.0,
                 empty=round(geometry.empty, 4) if has_pictures else 0.0,

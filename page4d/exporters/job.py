@@ -46,13 +46,15 @@ class Written:
     """What a writer wrote: the number of points, each instant's time in the format, and remarks for the user.
 
     `times` is one number or text per exported instant, as a reader of the format sees it; `held_out` are the views,
-    or the instants as in "instant 8", that readers of the format keep for testing.
+    or the instants as in "instant 8", that readers of the format keep for testing. `labels` are the views' names in
+    the format, where they differ from the labels of the job.
     """
 
     num_points: int = 0
     times: tuple[float | int | str, ...] = ()
     held_out: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,13 +49,15 @@ def write(job: ExportJob, folder: Path) -> Written:
     write_file(folder / "points3D_downsample2.ply", encode_trainer_ply(cloud.xyz, cloud.rgb))
     rows = encode_poses_bounds(job, bounds.bounds(), order, _READER_SCALE)
     write_file(folder / "poses_bounds.npy", rows)
-    _write_pictures(job, folder, dict(zip(order, sorted_names(len(order)), strict=True)))
+    names = dict(zip(order, sorted_names(len(order)), strict=True))
+    _write_pictures(job, folder, names)
     times = tuple(place / _READER_INSTANTS for place in range(job.num_times))
     return Written(
         num_points=cloud.num_points,
         times=times,
         held_out=(job.views[order[0]].name,),
         remarks=(f"readers see instant i at the time i/{_READER_INSTANTS}, whatever the seconds are",),
+        labels=tuple(names[view] for view in range(len(names))),
     )
 
 

@@ -44,6 +44,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         times=tuple(_times(job).tolist()),
         held_out=tuple(job.views[view].name for view in test),
         remarks=() if test else (repeated_view(job, "transforms_test.json"),),
+        labels=tuple(_label(view) for view in views),
     )
 
 
@@ -83,7 +84,11 @@ def _times(job: ExportJob) -> NDArray[np.float64]:
 
 
 def _picture(view: int, place: int) -> str:
-    return f"images/cam{view:02d}_{place:04d}"
+    return f"images/{_label(view)}_{place:04d}"
+
+
+def _label(view: int) -> str:
+    return f"cam{view:02d}"
 
 
 def _frames(job: ExportJob, views: Sequence[int]) -> Iterator[dict[str, Any]]:

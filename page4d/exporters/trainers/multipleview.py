@@ -39,14 +39,19 @@ def write(job: ExportJob, folder: Path) -> Written:
     write_file(folder / "poses_bounds_multipleview.npy", rows)
     write_model(folder / "sparse_", _model(job, cloud))
     for picture in job.read_pictures():
-        job.write_picture(folder / f"cam{picture.view + 1:02d}" / f"frame_{picture.place + 1:05d}", picture)
+        job.write_picture(folder / _label(picture.view) / f"frame_{picture.place + 1:05d}", picture)
     tested = sorted({0, job.num_times // 3, job.num_times * 2 // 3})
     return Written(
         num_points=cloud.num_points,
         times=tuple(place / job.num_times for place in range(job.num_times)),
         held_out=tuple(f"instant {job.instants[place]}" for place in tested),
         remarks=("the reader tests at three instants, which it trains on as well",),
+        labels=tuple(_label(view) for view in range(len(job.views))),
     )
+
+
+def _label(view: int) -> str:
+    return f"cam{view + 1:02d}"
 
 
 def _model(job: ExportJob, cloud: PointCloud) -> Model:

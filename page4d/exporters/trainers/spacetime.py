@@ -73,6 +73,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         num_points=num_points,
         times=tuple(place / job.num_times for place in range(job.num_times)),
         held_out=(job.views[order[0]].name,) if _holds_out(job) else (),
+        labels=tuple(names[order.index(view)] for view in range(len(order))),
     )
 
 
