@@ -174,6 +174,7 @@ _FORMATS = (
         min_instants=2,
         max_views=50,
         same_size=True,
+        up="-y",
         nearest=2.0,
         options=_PICTURE_OPTIONS | {"hold_out"},
     ),
@@ -225,6 +226,7 @@ _FORMATS = (
         pictures=PictureUse.NONE,
         point_bytes=68,
         budget=Budget.INSTANT,
+        up="-y",
     ),
     Format(
         name="npz",

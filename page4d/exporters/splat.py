@@ -1,6 +1,6 @@
 """3D Gaussian splats: one PLY file per instant, for viewers and as a start for trainers.
 
-The world is that of the run, in which viewers of splats expect y to point down.
+The world has y down, as viewers of splats expect it.
 
 Source: the PLY layout of "3D Gaussian Splatting for Real-Time Radiance Field Rendering" (Kerbl et al. 2023), without
 the optional spherical harmonics of higher degree: float32, quaternions wxyz, logarithmic scales, opacity as logit.
@@ -57,7 +57,7 @@ def next_step(job: ExportJob, folder: Path) -> str:
     return (
         f"To {kind} {counted(job.num_times, 'instant')}: drop '{real_path(folder)}/frame_*.ply' on "
         "https://superspl.at/editor\n"
-        "Splats are upside down where y points up: turn them by 180 degrees about x"
+        "y points down; where splats are upside down, turn them by 180 degrees about x"
     )
 
 

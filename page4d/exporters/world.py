@@ -60,7 +60,7 @@ class ExportWorld:
 
 
 def export_world(up: UpAxis, target: str, scale: float) -> ExportWorld:
-    """Return the similarity that turns the run's `up` to the axis `target` ("y", "z" or "" to keep the world)."""
+    """Return the similarity that turns the run's `up` to the axis `target`, such as "y"; "" keeps the world."""
     goal = UpAxis(target) if target else up
     return ExportWorld(up=up, exported_up=goal, scale=scale, rotation=turn_up(up, goal))
 

@@ -1,12 +1,15 @@
 """Up axes, and the similarity from the run's world to the exported one."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from page4d.choices import UpAxis
+from page4d.exporters.export import export
 from page4d.exporters.world import choose_up, export_world, turn_up
+from tests.export.capture import Capture
 
 AXES = [axis for axis in UpAxis if axis is not UpAxis.AUTO]
 
@@ -80,3 +83,12 @@ def test_a_tilted_world_is_reported() -> None:
 
 def test_a_given_axis_is_taken() -> None:
     assert choose_up(UpAxis.X, poses_with_up(vector(UpAxis.Z)), is_calibrated=True) == (UpAxis.X, "given")
+
+
+@pytest.mark.parametrize("name", ["splat", "dynamic3dgs"])
+def test_readers_that_take_y_for_down_get_it(name: str, capture: Capture, tmp_path: Path) -> None:
+    options = {} if name == "splat" else {"scene": capture.scene}
+    (exported,) = export(capture.folder, name, tmp_path / name, up="z", instants=(0, 2, 1), **options)
+    assert exported.record.exported_up == "-y"
+    rotation = np.array(exported.record.world_from_run)[:3, :3] / exported.record.scale
+    assert np.array_equal(rotation @ [0, 0, 1], [0, -1, 0])
