@@ -160,6 +160,26 @@ def test_the_first_viewpoint_of_cameras_all_around_is_on_the_side_of_the_first(c
     assert np.allclose(np.array(viewpoint.position)[2], target[2])
 
 
+def test_the_first_viewpoint_of_cameras_around_and_above_is_not_straight_down(content):
+    target, poses = np.array(first_viewpoint(content).look_at), content.camera_to_world.copy()
+    for view, angle in enumerate(np.radians([0, 90, 180, 270])):
+        poses[:, view, :3, 3] = target + 3 * np.array([np.cos(angle), -0.6, np.sin(angle)])
+    forward = target - first_viewpoint(replace(content, camera_to_world=poses)).position
+    assert forward[0] < -0.7 * np.linalg.norm(forward)
+    poses[..., :3, 3] = target + np.array([0, -3, 0])
+    poses[..., :3, :3] = np.array([[1, 0, 0], [0, 0, 1], [0, -1, 0]])
+    forward = target - first_viewpoint(replace(content, camera_to_world=poses)).position
+    assert forward[2] > 0.1 * np.linalg.norm(forward), "pictures are upright, seen from their lower edge"
+    assert forward[1] > 0
+
+
+def test_frusta_do_not_hide_what_close_cameras_see(content):
+    target, poses = np.array(first_viewpoint(content).look_at), content.camera_to_world.copy()
+    poses[..., :3, 3] = target + 0.1 * content.diagonal * poses[0, :, :3, 0]
+    single = replace(content, views=content.views[:1], camera_to_world=poses[:, :1])
+    assert frustum_depth(single) == pytest.approx(0.015 * content.diagonal)
+
+
 def test_frusta_are_smaller_than_the_distance_of_cameras(content):
     poses = content.camera_to_world.copy()
     wide = frustum_depth(content)
