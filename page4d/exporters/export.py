@@ -199,7 +199,7 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
         views=[
             ExportedView(
                 name=view.name,
-                label=labels[place],
+                label=labels[number],
                 picture_size=(geometry.size[1], geometry.size[0]) if has_pictures else None,
                 cropped=round(geometry.cropped, 4) if has_pictures else 0.0,
                 empty=round(geometry.empty, 4) if has_pictures else 0.0,

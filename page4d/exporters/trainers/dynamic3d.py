@@ -55,7 +55,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         times=tuple(range(job.num_times)),
         held_out=tuple(job.views[view].name for view in test),
         remarks=tuple(_remarks(job, cloud, moving)),
-        labels=tuple(str(view) for view in views),
+        labels=tuple(str(view) for view in range(len(job.views))),
     )
 
 

@@ -44,7 +44,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         times=tuple(_times(job).tolist()),
         held_out=tuple(job.views[view].name for view in test),
         remarks=() if test else (repeated_view(job, "transforms_test.json"),),
-        labels=tuple(_label(view) for view in views),
+        labels=tuple(_label(view) for view in range(len(job.views))),
     )
 
 
