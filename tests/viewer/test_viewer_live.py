@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -165,11 +166,10 @@ def test_playing_goes_around(viewer):
         place = viewer.shown.place
         if not seen or seen[-1] != place:
             seen.append(place)
-        return len(seen) >= 6
+        return {0, 1, 2, 3} == set(seen) and any(after < before for before, after in pairwise(seen))
 
-    wait_until(has_gone_around)
+    wait_until(has_gone_around)  # on a busy machine instants are skipped, others than the last time around
     viewer.panel.play.value = False
-    assert {0, 1, 2, 3} == set(seen)
 
 
 def test_playing_without_loop_stops_at_the_end(viewer):
