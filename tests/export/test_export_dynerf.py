@@ -127,12 +127,8 @@ def test_video_equals_pictures(exported: Exported):
         assert not video.read()[0]
 
 
-def test_same_bytes_on_a_second_export(exported: Exported, capture: Capture, tmp_path: Path):
-    again = export_one(capture, NAME, tmp_path / "again", **OPTIONS)
-    first, second = files_of(exported.folder), files_of(again.folder)
-    assert first.keys() == second.keys()
-    assert [name for name in first if first[name] != second[name]] == []
-    assert sorted(first) == sorted(
+def test_names_of_files(exported: Exported):
+    assert sorted(files_of(exported.folder)) == sorted(
         ["points3D_downsample2.ply", "poses_bounds.npy"]
         + [f"cam0{rank}.mp4" for rank in range(3)]
         + [f"cam0{rank}/images/000{place}.png" for rank in range(3) for place in range(2)]

@@ -17,7 +17,6 @@ from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, make_captu
 from tests.export.trainer_shots import (
     Shot,
     export_one,
-    files_of,
     mistakes,
     next_instant,
     read_cloud,
@@ -222,8 +221,7 @@ def test_unusual_names_and_no_motion(tmp_path: Path):
     assert "data_root='" in exported.next_step
 
 
-def test_next_step_and_same_bytes(exported: Exported, capture: Capture, tmp_path: Path):
-    again = export_one(capture, NAME, tmp_path / "again")
-    assert files_of(again.folder) == files_of(exported.folder)
-    assert f"val_dataloader_cfg.dataset_cfg.data_root={again.folder.absolute()}" in again.next_step
-    assert str(tmp_path) not in "".join(path.read_text() for path in again.folder.glob("*.y*ml"))
+def test_the_path_is_in_the_next_step_alone(exported: Exported):
+    folder = str(exported.folder)
+    assert f"val_dataloader_cfg.dataset_cfg.data_root={folder}" in exported.next_step
+    assert folder not in "".join(path.read_text() for path in exported.folder.glob("*.y*ml"))

@@ -51,13 +51,6 @@ def test_missing_depth_is_zero(capture: Capture, tmp_path: Path, monkeypatch: py
     np.testing.assert_allclose(pixels[~hole], 3 * depth(capture.output, 0, "cam01")[~hole], rtol=1e-6)
 
 
-def test_same_bytes_again(capture: Capture, tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        export(capture.folder, "exr", tmp_path / name, instants=(0, 1, 1))
-    first, second = ((tmp_path / name / "depth/cam04/frame_000000.exr").read_bytes() for name in ("first", "second"))
-    assert first == second
-
-
 def test_a_file_that_cannot_be_written(capture: Capture, tmp_path: Path) -> None:
     job, _ = plan_exports(capture.folder, "exr", tmp_path / "exr", overwrite=False)[0]
     (tmp_path / "depth" / "cam01" / "frame_000000.exr").mkdir(parents=True)

@@ -140,11 +140,8 @@ def test_next_step_keeps_all_points_and_an_absolute_path(
     assert "extension" not in exported.next_step
 
 
-def test_a_second_export_has_the_same_bytes(exported: Exported, capture: Capture, tmp_path: Path):
-    again = export_one(capture, NAME, tmp_path / "other")
-    first, second = files_of(exported.folder), files_of(again.folder)
-    assert first == second
-    assert set(first) == {
+def test_names_of_files(exported: Exported):
+    assert set(files_of(exported.folder)) == {
         *(f"images/cam{view:02d}_{place:04d}.png" for view in range(4) for place in range(4)),
         "transforms_train.json",
         "transforms_test.json",

@@ -284,10 +284,3 @@ def test_the_next_step_keeps_the_world(capture: Capture, tmp_path: Path) -> None
     for words in ("--center-method none", "--auto-scale-poses False", "--depth-unit-scale-factor 0.001"):
         assert words in result.next_step
     assert not (folder / "masks").exists()  # of a single instant, nothing is left out
-
-
-def test_a_second_export_has_the_same_bytes(exported: Path, capture: Capture, tmp_path: Path) -> None:
-    export(capture.folder, "nerfstudio", tmp_path / "again", scene=capture.scene, **OPTIONS)
-    files = sorted(path.relative_to(exported) for path in exported.rglob("*.*"))
-    assert files == sorted(path.relative_to(tmp_path / "again") for path in (tmp_path / "again").rglob("*.*"))
-    assert all((exported / file).read_bytes() == (tmp_path / "again" / file).read_bytes() for file in files)

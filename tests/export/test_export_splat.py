@@ -82,14 +82,10 @@ def test_radii_of_few_points_and_of_points_at_one_place(xyz: list[Any], expected
         np.testing.assert_allclose(radii[:4], 0.7 * 2e-3)
 
 
-def test_same_bytes_again_and_a_reader_of_splats(capture: Capture, tmp_path: Path) -> None:
-    contents = []
-    for name in ("first", "second"):
-        export(capture.folder, "splat", tmp_path / name, max_points=300)
-        contents.append([path.read_bytes() for path in sorted((tmp_path / name).glob("*.ply"))])
-    assert contents[0] == contents[1]
+def test_a_reader_of_splats(capture: Capture, tmp_path: Path) -> None:
     gsply = pytest.importorskip("gsply")
-    path = tmp_path / "first" / "frame_000000.ply"
+    export(capture.folder, "splat", tmp_path / "splat", max_points=300)
+    path = tmp_path / "splat" / "frame_000000.ply"
     splats = gsply.plyread(str(path))
     np.testing.assert_array_equal(splats.means, columns(path, "x y z"))
     np.testing.assert_array_equal(splats.scales, columns(path, "scale_0 scale_1 scale_2"))
