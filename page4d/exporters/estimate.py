@@ -233,5 +233,7 @@ def _layout(job: ExportJob) -> _Layout:
             return _Layout(files=views, map_bytes=_npz_bytes)
         case "exr":
             return _Layout(per_picture=1, map_bytes=_exr_bytes, frame_bytes=500)
-        case _:
+        case "chan":
             return _Layout(files=views)
+        case name:
+            raise ValueError(f"no estimate of {name}")

@@ -30,7 +30,6 @@ from page4d.output.ply import PointCloud, read_ply_header
 
 NAME = "scene.glb"
 
-_POINT_BYTES = 20
 _NODE_BYTES = 2048
 """More than the JSON and the animation of a node take."""
 
@@ -94,18 +93,19 @@ def _check_size(job: ExportJob) -> None:
     available = _LARGEST - _NODE_BYTES * (job.num_times + len(job.views)) - 28 * job.num_times * len(job.views)
     paths = [job.output.layout.points(instant) for instant in job.instants]
     counts = [read_ply_header(path).num_points for path in paths]
-    if _bytes_of(counts, limit) <= available:
+    if job.format.point_bytes * _within(counts, limit) <= available:
         return
     counts = [clouds.read(place).num_points for place in range(job.num_times)]
-    if (size := _bytes_of(counts, limit)) > available:
+    if (size := job.format.point_bytes * _within(counts, limit)) > available:
         raise UsageError(
             f"glb would have {size / 2**30:.1f} GiB, and its readers take at most 4 GiB",
             "give --max-points or --instants, or use usd",
         )
 
 
-def _bytes_of(counts: list[int], limit: int) -> int:
-    return _POINT_BYTES * sum(min(count, limit) if limit else count for count in counts)
+def _within(counts: list[int], limit: int) -> int:
+    """Return the number of points of all instants, at most a limit (0: any) of each."""
+    return sum(min(count, limit) if limit else count for count in counts)
 
 
 def _write_chunks(file: BinaryIO, document: bytes, binary: BinaryIO, size: int) -> None:

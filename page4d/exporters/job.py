@@ -17,6 +17,7 @@ from page4d.exporters.formats import Budget, Format
 from page4d.exporters.pinhole import PictureGeometry, Size, scaled
 from page4d.exporters.points import CloudReader, ModelPoints
 from page4d.exporters.settings import ExportSettings
+from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import ExportWorld
 from page4d.geometry.rigid import invert_rigid
 from page4d.io.staging import write_file
@@ -115,7 +116,7 @@ class ExportJob:
     @property
     def frame_rate(self) -> float:
         """Instants per second, from the median step; 1 for a single instant."""
-        return 1.0 / float(np.median(np.diff(self.seconds))) if self.num_times > 1 else 1.0
+        return frame_rate(self.seconds)
 
     @property
     def is_regular(self) -> bool:

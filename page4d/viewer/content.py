@@ -12,6 +12,7 @@ from page4d.exporters.plan import choose_instants, choose_views, is_calibrated
 from page4d.exporters.points import CloudReader, PointFilter
 from page4d.exporters.settings import ExportSettings
 from page4d.exporters.spacing import point_spacing
+from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import choose_up
 from page4d.geometry.rigid import invert_rigid
 from page4d.output.ply import PointCloud, read_ply_header
@@ -102,7 +103,7 @@ class ViewerContent:
     @property
     def frame_rate(self) -> float:
         """Instants per second, from the median step; 1 for a single instant."""
-        return 1.0 / float(np.median(np.diff(self.seconds))) if self.num_times > 1 else 1.0
+        return frame_rate(self.seconds)
 
     @property
     def durations(self) -> NDArray[np.float64]:

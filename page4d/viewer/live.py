@@ -37,7 +37,7 @@ class LiveViewer:
         self.panel = Panel(server, content, self._changed.set)
         self.clouds = ResidentClouds(server.scene, content)
         self.cameras = CameraNodes(server.scene, content, thumbnails)
-        self._look_through = LookThrough(
+        self.look_through = LookThrough(
             server, content, self.cameras.handles, lambda: self.panel.place, self._changed.set
         )
         self.panel.overview.on_click(self._go_to_overview)
@@ -84,7 +84,7 @@ class LiveViewer:
 
     def _go_to_overview(self, event: "GuiEvent[GuiButtonHandle]") -> None:
         if event.client is not None:
-            self._look_through.overview(event.client)
+            self.look_through.overview(event.client)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -129,7 +129,7 @@ class LiveViewer:
 
     def _show(self) -> None:
         """Make the scene that of the panel."""
-        wanted, hidden = self.panel.wanted(), self._look_through.view
+        wanted, hidden = self.panel.wanted(), self.look_through.view
         views = range(len(self._content.views))
         read = tuple(self._thumbnails is not None and self._thumbnails.has(wanted.place, view) for view in views)
         if (wanted, hidden, read) == self._state:

@@ -44,7 +44,7 @@ class LookThrough:
         return lambda event: self.enter(event.client, view)
 
     def _follow(self, client: "ClientHandle") -> None:
-        client.camera.on_update(self._moved)
+        client.camera.on_update(self.moved)
 
     def enter(self, client: "ClientHandle", view: int) -> None:
         """Move the camera of a browser into that of a view, with the whole picture in sight."""
@@ -69,7 +69,7 @@ class LookThrough:
             client.camera.look_at = self._viewpoint.look_at
             client.camera.fov = _FOV
 
-    def _moved(self, camera: "CameraHandle") -> None:
+    def moved(self, camera: "CameraHandle") -> None:
         """Show the frustum again when the browser's camera has been in it and leaves it."""
         if self.view is None or camera.client.client_id != self._client:
             return

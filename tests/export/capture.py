@@ -35,7 +35,7 @@ from page4d.output.run_record import (
 from page4d.predictions import Predictions
 from page4d.scene.open import open_scene
 from page4d.settings import ReconstructSettings, SceneOptions, describe_settings
-from tests.output.output_scene import _trace, look_at
+from tests.output.output_scene import look_at, trace
 
 NAMES = ("cam01", "cam02", "cam03", "cam04")
 SIZE = (120, 160)
@@ -230,7 +230,7 @@ def _render(
             pose = look_at(position, torch.tensor([0.0, 0.5, 3.2], dtype=torch.float64))
             intrinsics = _intrinsics(view, size, 1 + shift / 4)
             rays = camera_rays(intrinsics, size) @ pose[:3, :3]
-            depth, _, is_ball = _trace(position, rays, ball)
+            depth, _, is_ball = trace(position, rays, ball)
             color = _texture(position + rays * depth[..., None], is_ball, ball).permute(2, 0, 1)
             for name, value in zip(rows, (color, depth, is_ball, pose, intrinsics), strict=True):
                 rows[name].append(value)

@@ -33,7 +33,7 @@ def look_at(position: Tensor, target: Tensor) -> Tensor:
     return invert_rigid(rigid(rotation, position))
 
 
-def _trace(origin: Tensor, rays: Tensor, ball: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def trace(origin: Tensor, rays: Tensor, ball: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the depth, the colour and the mask of the ball."""
     far = torch.full(rays.shape[:-1], math.inf, dtype=rays.dtype)
     floor = torch.where(rays[..., 1] > 1e-6, (1.0 - origin[1]) / rays[..., 1], far)
@@ -143,5 +143,5 @@ def _render(pose: Tensor, position: Tensor, ball: Tensor, transform: PixelTransf
     original = torch.tensor([[focal, 0, width / 2 + 3], [0, focal * 1.01, height / 2 - 2], [0, 0, 1]]).double()
     intrinsics = transform.intrinsics_to_network(original)
     rays = camera_rays(intrinsics, transform.canvas_size) @ pose[:3, :3]
-    depth, color, moving = _trace(position, rays, ball)
+    depth, color, moving = trace(position, rays, ball)
     return color.permute(2, 0, 1), depth, moving.double(), pose, intrinsics

@@ -278,7 +278,7 @@ class FakeClient:
 
 
 def test_a_click_on_a_frustum_moves_the_camera_into_it(viewer, content):
-    client, look_through = FakeClient(), viewer._look_through
+    client, look_through = FakeClient(), viewer.look_through
     assert isinstance(look_through, LookThrough)
     look_through.enter(client, 1)
     pose = content.camera_to_world[0, 1]
@@ -295,17 +295,17 @@ def test_a_click_on_a_frustum_moves_the_camera_into_it(viewer, content):
 
 
 def test_the_frustum_is_back_when_the_camera_leaves_it(viewer):
-    client, look_through = FakeClient(), viewer._look_through
+    client, look_through = FakeClient(), viewer.look_through
     look_through.enter(client, 1)
     entered = np.array(client.camera.position)
     client.camera.position = entered + 1.0
-    look_through._moved(client.camera)
+    look_through.moved(client.camera)
     assert look_through.view == 1, "the camera has not arrived"
     client.camera.position = entered
-    look_through._moved(client.camera)
+    look_through.moved(client.camera)
     assert look_through.view == 1
     client.camera.position = entered + 1.0
-    look_through._moved(client.camera)
+    look_through.moved(client.camera)
     assert look_through.view is None
     wait_until(lambda: viewer.cameras.handles[1].visible)
 
