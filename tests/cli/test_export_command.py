@@ -436,6 +436,17 @@ class TestReports:
         lines = cli("export", "--list").out.splitlines()
         assert [line.split()[0] for line in lines[2 : 2 + len(FORMATS)]] == list(FORMATS)
 
+    def test_the_page_on_exports_has_the_same_table(self, cli) -> None:
+        page = (Path(__file__).parents[2] / "docs" / "exports.md").read_text(encoding="utf-8")
+        found = [tuple(line.strip("| ").split(" | ")) for line in page.splitlines() if line.startswith("| [`")]
+        budgets = {"capture": " in all", "instant": " per instant"}
+        for row, cells in zip(json.loads(cli("export", "--list", "--json").out), found, strict=True):
+            points = {None: "-", 0: "all"}.get(row["max_points"], f"{row['max_points'] or 0:,}")
+            points += budgets[row["budget"]] if row["max_points"] else ""
+            pictures = row["pictures"].replace("none", "-")
+            link = f"[`{row['name']}`](#{row['name']})"
+            assert cells == (link, row["used_by"], row["title"], pictures, points)
+
     def test_the_next_step_is_on_lines_of_its_own(self, export, tmp_path) -> None:
         ended = export("nerfstudio")
         lines = ended.out.splitlines()
