@@ -11,12 +11,12 @@ both axes, the middle of the picture as principal point, and instant i at the ti
 Source: scene/neural_3D_dataset_NDC.py of 4DGaussians (843d5ac).
 """
 
-import io
 import shlex
 from itertools import groupby
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.streams import new_file
 from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
 from page4d.exporters.trainers.views import reading_order, sorted_names
@@ -66,12 +66,13 @@ def _write_pictures(job: ExportJob, folder: Path, names: dict[int, str]) -> None
     slowest, fastest = _FRAME_RATES
     frame_rate = min(max(job.frame_rate, slowest), fastest)
     for view, pictures in groupby(job.read_pictures(), key=lambda picture: picture.view):
-        file = io.BytesIO()
-        with VideoFile(file, job.sizes[view], frame_rate, _VIDEO_CRF, _VIDEO_PRESET) as video:
+        with (
+            new_file(folder / f"{names[view]}.mp4") as file,
+            VideoFile(file, job.sizes[view], frame_rate, _VIDEO_CRF, _VIDEO_PRESET) as video,
+        ):
             for picture in pictures:
                 video.add(picture.pixels)
                 job.write_picture(folder / names[view] / "images" / f"{picture.place:04d}", picture)
-        write_file(folder / f"{names[view]}.mp4", file.getvalue())
 
 
 def next_step(job: ExportJob, folder: Path) -> str:  # noqa: ARG001
