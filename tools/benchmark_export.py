@@ -1,4 +1,4 @@
-"""Measure size, time and peak memory of every export format, each in a process of its own.
+"""Measure size, time and peak memory of every export format and of the HTML page, each in a process of its own.
 
     python tools/benchmark_export.py --out OUT --scene SCENE          # a run that exists
     python tools/benchmark_export.py --instants 6,24 --side 500       # made runs of 4 views with side x side points
@@ -16,25 +16,43 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 CHILD = """
-import json, sys, time
+import json, os, sys, time
 from pathlib import Path
-from page4d.exporters.export import export
+from page4d import export, open_output
+from page4d.exporters.settings import ExportSettings
 out, scene, name, target, options = sys.argv[1:6]
-start = time.perf_counter()
-given = json.loads(options)
-done = export(out, name, target, **({"scene": Path(scene)} if scene else {}), **given)[0]
-seconds = time.perf_counter() - start
+
+def run_export():
+    given = {"scene": Path(scene)} if scene else {}
+    record = export(out, name, target, **given, **json.loads(options))[0].record
+    return record.bytes, record.files, record.points
+
+def run_page():
+    from page4d.viewer.content import viewer_content
+    from page4d.viewer.recording import record_page
+    from page4d.viewer.thumbnails import Thumbnails
+    output = open_output(out)
+    content = viewer_content(output, ExportSettings(), is_page=True)
+    page = record_page(content, Thumbnails(content, output.pictures(scene)))
+    return Path(target).write_bytes(page), 1, sum(content.num_points)
+
+start, used = time.perf_counter(), time.process_time()
+size, files, points = run_page() if name == "PAGE" else run_export()
+seconds, used = time.perf_counter() - start, time.process_time() - used
 status = Path("/proc/self/status").read_text()  # ru_maxrss counts the parent, too
 peak = 1024 * int(status.split("VmHWM:")[1].split()[0])
-print(json.dumps([seconds, peak, done.record.bytes, done.record.files, done.record.points]))
+print(json.dumps([seconds, used, peak, size, files, points]))
 """
+
+PAGE = "view --html"
 
 
 def measure(out: Path, scene: Path | None, name: str, **options: object) -> list[float]:
-    """Return seconds, peak memory, bytes, files and points of one export in a fresh process."""
+    """Return seconds, CPU seconds, peak memory, bytes, files and points of one export in a fresh process."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "export"
-        command = [sys.executable, "-c", CHILD, str(out), str(scene or ""), name, str(target), json.dumps(options)]
+        code = CHILD.replace("PAGE", PAGE)
+        command = [sys.executable, "-c", code, str(out), str(scene or ""), name, str(target), json.dumps(options)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     if done.returncode:
         raise SystemExit(f"{name}: {done.stderr.strip().splitlines()[-1]}")
@@ -42,16 +60,18 @@ def measure(out: Path, scene: Path | None, name: str, **options: object) -> list
 
 
 def rows_for(out: Path, scene: Path, *, all_points: bool) -> None:
-    """Print one row per format."""
+    """Print one row per format, and one for the page."""
     from page4d.exporters.formats import FORMATS, PictureUse
 
-    print(f"{'format':20} {'seconds':>8} {'peak MB':>8} {'MB':>8} {'files':>6} {'points':>12}")
-    for format in FORMATS.values():
-        pictures = None if format.pictures is PictureUse.NONE else scene
-        options = {"max_points": 0} if all_points and format.point_bytes else {}
-        seconds, peak, size, files, points = measure(out, pictures, format.name, **options)
+    header = f"{'format':20} {'seconds':>8} {'CPU s':>7} {'peak MB':>8} {'MB':>8} {'files':>6} {'points':>12}"
+    print(header)
+    for name in (*FORMATS, PAGE):
+        format = FORMATS.get(name)
+        pictures = None if format is not None and format.pictures is PictureUse.NONE else scene
+        options = {"max_points": 0} if all_points and format is not None and format.point_bytes else {}
+        seconds, used, peak, size, files, points = measure(out, pictures, name, **options)
         print(
-            f"{format.name:20} {seconds:8.1f} {peak / 1e6:8.0f} {size / 1e6:8.1f} {files:6.0f} {points:12,.0f}",
+            f"{name:20} {seconds:8.1f} {used:7.1f} {peak / 1e6:8.0f} {size / 1e6:8.1f} {files:6.0f} {points:12,.0f}",
             flush=True,
         )
 
