@@ -322,8 +322,12 @@ class TestPromises:
         assert not list(tmp_path.iterdir())
         done = json.loads(export(name, "--json").out)[0]
         assert export(name, "--quiet", to=tmp_path / "second").out == ""
-        first = hashes(tmp_path / "dir")
-        assert first == hashes(tmp_path / "second")
+        first, second = hashes(tmp_path / "dir"), hashes(tmp_path / "second")
+        assert first.keys() == second.keys()
+        # The x264 encoder does not always repeat its bytes, and export.json has the sum of all.
+        varying = {file for file in first if file.endswith(".mp4")}
+        varying |= {RECORD_NAME} if varying else set()
+        assert [file for file in first.keys() - varying if first[file] != second[file]] == []
         assert (hashes(capture.folder), hashes(capture.scene)) == inputs
         assert done["files"] == planned["files"] == len(first) - 1
         assert planned["points"] == pytest.approx(done["points"], rel=0.02)
