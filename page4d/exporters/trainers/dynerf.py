@@ -16,12 +16,11 @@ from itertools import groupby
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.streams import new_file
 from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
 from page4d.exporters.trainers.views import reading_order, sorted_names
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file
+from page4d.io.staging import new_file, write_file
 from page4d.synthetic.write import VideoFile
 
 _READER_SCALE = 2
