@@ -39,7 +39,10 @@ def require_extra(extra: str, what: str) -> None:
         import_module(_IMPORTED[extra])
     except (ImportError, OSError) as error:
         package = EXTRAS[extra][0].split(">")[0]
-        raise CapabilityError(f"{what} needs {package}, which cannot be imported", install_command(extra)) from error
+        is_missing = isinstance(error, ImportError) and error.name == _IMPORTED[extra]
+        reason = "" if is_missing else f": {error}"
+        found = f"{what} needs {package}, which cannot be imported{reason}"
+        raise CapabilityError(found, install_command(extra)) from error
 
 
 def install_command(extra: str) -> str:

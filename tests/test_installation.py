@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from page4d.errors import CapabilityError
-from page4d.installation import EXTRAS, install_command
+from page4d.installation import EXTRAS, install_command, require_extra
 from page4d.training.engine.logs import TensorBoardLog
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +38,16 @@ def test_the_hint_of_a_missing_package_is_the_command(monkeypatch, tmp_path):
     with pytest.raises(CapabilityError) as caught:
         TensorBoardLog(tmp_path, 0)
     assert caught.value.hint == install_command("train")
+
+
+def test_the_reason_why_a_package_cannot_be_imported(monkeypatch, tmp_path):
+    (tmp_path / "viser.py").write_text("import viser_needs_this")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "viser", raising=False)
+    with pytest.raises(
+        CapabilityError, match=r"viser, which cannot be imported: No module named 'viser_needs_this'$"
+    ):
+        require_extra("viewer", "the viewer")
 
 
 def test_pip_accepts_the_command():

@@ -35,6 +35,8 @@ def check_page_file(output: Output, file: Path, *, overwrite: bool) -> None:
         raise UsageError(f"'{file}' is in the folder of the run", "choose a file outside it")
     if not file.is_dir() and (file.exists() or file.is_symlink()) and not overwrite:
         raise OutputError(f"'{file}' already exists", "choose another name, or pass --overwrite")
+    if file.exists() and not file.is_dir() and not file.is_file():
+        raise OutputError(f"cannot write to '{file}': it is not a file", "choose another name")
     check_file(file)
 
 

@@ -19,18 +19,22 @@ if TYPE_CHECKING:
 _OWN_ORIGIN = re.compile(r"http://(127\.0\.0\.1|localhost)(:[0-9]+)?")
 """Sites of the viewer's own pages; a forwarded port may have another number."""
 
+_OLDEST, _TOO_NEW = (1, 1), (2,)
+"""Releases of viser whose interface is used here."""
+
 
 def start_server(port: int, label: str) -> "ViserServer":
     """Start a server on a port, or the next free one; `label` is the title of its panel.
 
     Raises:
-        CapabilityError: if viser is not installed or too old, or no port is free.
+        CapabilityError: if viser is not installed or of another release, or no port is free.
     """
     require_extra("viewer", "the viewer")
     import viser
 
-    if not hasattr(viser.ViserServer, "initial_camera"):
-        found = f"the viewer needs viser 1.1 or newer, and {viser.__version__} is installed"
+    release = tuple(int(number) for number in re.findall(r"\d+", viser.__version__)[:2])
+    if not _OLDEST <= release < _TOO_NEW:
+        found = f"the viewer needs viser 1.1 or newer, below 2, and {viser.__version__} is installed"
         raise CapabilityError(found, install_command("viewer"))
     logging.getLogger("websockets").setLevel(logging.CRITICAL)  # connections that browsers drop
     with _silent(), _own_pages_only():

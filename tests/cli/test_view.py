@@ -85,6 +85,9 @@ def test_the_page_must_be_writable(cli, folder, tmp_path):
     (tmp_path / "file").touch()
     assert cli("view", folder, "--html", tmp_path / "file" / "x.html").code == 5
     assert cli("view", folder, "--html", tmp_path, "--overwrite").code == 5
+    os.mkfifo(tmp_path / "pipe")
+    assert cli("view", folder, "--html", tmp_path / "pipe", "--overwrite").code == 5
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_the_folder_must_be_a_run(cli, tmp_path):
@@ -99,6 +102,14 @@ def test_viser_must_be_installed(cli, folder, monkeypatch):
     assert (
         ended.err == f"error: the viewer needs viser, which cannot be imported\nhint:  {install_command('viewer')}\n"
     )
+
+
+@pytest.mark.parametrize("release", ["0.2.23", "1.0.30", "2.0.0"])
+def test_another_release_of_viser_is_refused(cli, folder, tmp_path, monkeypatch, viser, release):
+    monkeypatch.setattr(viser, "__version__", release)
+    ended = cli("view", folder, "--html", tmp_path / "x.html")
+    found = f"the viewer needs viser 1.1 or newer, below 2, and {release} is installed"
+    assert (ended.code, ended.err) == (6, f"error: {found}\nhint:  {install_command('viewer')}\n")
 
 
 @pytest.mark.usefixtures("viser")
