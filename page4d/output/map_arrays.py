@@ -14,7 +14,7 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import unproject
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.installation import require_extra
-from page4d.output.reader import Output
+from page4d.output.reader import Output, instant_index
 
 
 def lift_depth(output: Output, time_index: int, view: str) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -50,10 +50,7 @@ def choose_times(output: Output, times: Sequence[int] | None) -> tuple[int, ...]
     chosen = tuple(range(output.num_times)) if times is None else tuple(times)
     if not chosen:
         raise UsageError("no instants", "give at least one, or None for all")
-    outside = [index for index in chosen if not 0 <= index < output.num_times]
-    if outside:
-        raise UsageError(f"no instant {outside[0]}", f"the run has instants 0 to {output.num_times - 1}")
-    return chosen
+    return tuple(instant_index(output, index) for index in chosen)
 
 
 def stack_maps(output: Output, views: Sequence[str] | None, times: Sequence[int] | None) -> dict[str, NDArray[Any]]:

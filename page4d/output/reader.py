@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import InputError, UsageError, listed
+from page4d.errors import InputError, UsageError, counted, listed
 from page4d.geometry.camera import resize_intrinsics
 from page4d.output.cameras import CaptureCameras, read_cameras_json
 from page4d.output.layout import OutputLayout
@@ -28,7 +28,7 @@ PictureSize = Literal["original", "maps"]
 """Size of a picture: that of the video, or that of the run's maps of the view."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Output:
     """A finished run. Files are read when they are asked for; views go by their true names.
 
@@ -39,6 +39,11 @@ class Output:
     layout: OutputLayout
     run: RunRecord
     cameras: CaptureCameras
+
+    def __repr__(self) -> str:
+        """Return folder, size and unit in one line: the records of a run fill pages."""
+        size = f"{counted(self.num_times, 'instant')}, {counted(len(self.view_names), 'view')}"
+        return f"<Output '{self.layout.folder}': {size}, unit {self.run.unit}>"
 
     @property
     def num_times(self) -> int:
@@ -57,24 +62,26 @@ class Output:
 
     def depth(self, time_index: int, view: str) -> NDArray[np.float32]:
         """Read a depth map [H, W] in units of the scene, 0 where there is none."""
-        levels = read_png(self.layout.depth(self._index(time_index), view), np.uint16, self.map_size(view))
+        levels = read_png(self.layout.depth(instant_index(self, time_index), view), np.uint16, self.map_size(view))
         return (levels / self.run.depth_scale).astype(np.float32)
 
     def confidence(self, time_index: int, view: str) -> NDArray[np.float32]:
         """Read a confidence map [H, W] in [0, 1]."""
-        levels = read_png(self.layout.confidence(self._index(time_index), view), np.uint8, self.map_size(view))
+        levels = read_png(
+            self.layout.confidence(instant_index(self, time_index), view), np.uint8, self.map_size(view)
+        )
         return (levels / 255.0).astype(np.float32)
 
     def dynamic(self, time_index: int, view: str) -> NDArray[np.bool_] | None:
         """Read a motion mask [H, W], True where something moves; None if the run predicted none."""
-        path = self.layout.dynamic(self._index(time_index), view)
+        path = self.layout.dynamic(instant_index(self, time_index), view)
         if not self.has_motion:
             return None
         return read_png(path, np.uint8, self.map_size(view)) > 127
 
     def points(self, time_index: int) -> PointCloud:
         """Read the merged cloud of an instant."""
-        return read_ply(self.layout.points(self._index(time_index)))
+        return read_ply(self.layout.points(instant_index(self, time_index)))
 
     def intrinsics_at_maps(self, view: str) -> Float[Tensor, "T 3 3"]:
         """Return a view's intrinsics on the pixel grid of its maps."""
@@ -95,7 +102,7 @@ class Output:
         """
         from page4d.output.map_arrays import lift_depth
 
-        return lift_depth(self, self._index(time_index), view)
+        return lift_depth(self, instant_index(self, time_index), view)
 
     def pictures(self, scene: Path | str) -> "Pictures":
         """Open the run's videos in the folder `scene`, to decode pictures in order; once for a folder.
@@ -124,7 +131,7 @@ class Output:
         from page4d.scene.resample import resize
 
         shape = picture_size(self, view, size)
-        (picture,) = self.pictures(scene).read(view, [self._index(time_index)])
+        (picture,) = self.pictures(scene).read(view, [instant_index(self, time_index)])
         return resize(picture, shape)
 
     def to_open3d(self, time_index: int) -> Any:
@@ -200,10 +207,16 @@ class Output:
         self.layout.file_name(view)
         return self.run.views[self.view_names.index(view)]
 
-    def _index(self, time_index: int) -> int:
-        if not (0 <= time_index < self.num_times and time_index == int(time_index)):
-            raise UsageError(f"no instant {time_index}", f"the run has instants 0 to {self.num_times - 1}")
-        return int(time_index)
+
+def instant_index(output: Output, time_index: int) -> int:
+    """Return the index of an instant, from any type of number, as int.
+
+    Raises:
+        UsageError: if there is no such instant.
+    """
+    if not (0 <= time_index < output.num_times and time_index == int(time_index)):
+        raise UsageError(f"no instant {time_index}", f"the run has instants 0 to {output.num_times - 1}")
+    return int(time_index)
 
 
 def picture_size(output: Output, view: str, size: PictureSize) -> tuple[int, int]:

@@ -123,6 +123,13 @@ def test_arrays_equal_the_single_readers(output: Output) -> None:
     assert every["depth"].shape == (TIMES, 2, *output.depth(0, "cam 1").shape)
 
 
+def test_an_instant_is_any_whole_number(output: Output) -> None:
+    expected = output.arrays(PAIR, [1])["times"]
+    for times in ([1.0], np.array([1]), [True], np.ones(1)):
+        assert np.array_equal(output.arrays(PAIR, times)["times"], expected)  # type: ignore[arg-type]
+        assert output.dataset(times=times).times == (1,)  # type: ignore[arg-type]
+
+
 def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path) -> None:
     arrays = output.arrays(views=["cam 1"], times=[0, 1])
     np.savez(tmp_path / "a.npz", **arrays)
@@ -139,6 +146,7 @@ def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path) -> None:
         ({"times": []}, "no instants"),
         ({"times": [0, 12]}, "no instant 12"),
         ({"times": [-1]}, "no instant -1"),
+        ({"times": [1.5]}, r"no instant 1\.5"),
     ],
 )
 def test_a_choice_that_does_not_fit_is_refused(output: Output, chosen: dict[str, list], words: str) -> None:

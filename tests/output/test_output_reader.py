@@ -175,6 +175,12 @@ def test_unknown_views_and_instants_are_refused(output: Output) -> None:
         output.points(2)
 
 
+def test_an_open_result_is_shown_in_a_line_and_can_be_a_key(output: Output) -> None:
+    assert repr(output) == f"<Output '{output.layout.folder}': 2 instants, 4 views, unit {output.run.unit}>"
+    assert {output: 1}[output] == 1
+    assert output != open_output(output.layout.folder)
+
+
 def test_folders_without_a_complete_run_are_refused(tmp_path: Path, capture: Predictions) -> None:
     with pytest.raises(InputError, match="is not a folder"):
         open_output(tmp_path / "none")
