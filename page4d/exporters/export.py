@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import page4d
 from page4d.errors import UsageError, listed
 from page4d.exporters.formats import Format, PictureUse, find_format
 from page4d.exporters.job import ExportJob, Written
+from page4d.exporters.keywords import named_as_keywords, settings_from
 from page4d.exporters.plan import check_options, plan_job
 from page4d.exporters.record import RECORD_NAME, ExportedInstant, ExportedView, ExportRecord
 from page4d.exporters.settings import ExportSettings
@@ -45,13 +46,41 @@ def export(
 ) -> list[Exported]:
     """Export a run to one or several formats.
 
+    The formats are colmap, nerfstudio, 4dgaussians, 4dgaussians-dynerf, spacetime, dynamic3dgs, fudan-4dgs,
+    easyvolcap, usd, glb, splat, exr, npz and chan; docs/exports.md describes them.
+
     Args:
         output: an output folder, or `open_output` of it.
         formats: names of formats, as a list or separated by commas.
         folder: new folder; with several formats each gets a subfolder by its name.
         overwrite: replace a former export.
         progress: is called with the work done and the total of a format.
-        **options: fields of `ExportSettings`.
+        **options: those of `ExportSettings`. A format refuses options that it has no use for; None is what the
+            format needs.
+
+            - scene=None: folder of the run's videos, for formats with pictures
+            - instants=(None, None, 1): start, stop and step, or a range
+            - views=None: names of views; all by default
+            - hold_out=(): names of views for testing
+            - per_instant=False: write a model per instant
+            - max_points=None: largest number of points, 0 for all; of a model, an instant or all instants
+            - voxel=0.0: width of the voxels that thin clouds, in units of the run; 0 for none
+            - min_confidence=0.0: least confidence of points, 0 to 1
+            - only='all': 'all', 'static' or 'moving' points
+            - seed=0: of the random choice of points
+            - images=True: False to write no pictures
+            - image_format=None: 'png' or 'jpg'
+            - image_size=None: long side of pictures in pixels
+            - pinhole=None: 'keep' the intrinsics, or one 'common' focal length and centre
+            - pinhole_focal=None: focal length of 'common' in pixels
+            - up='auto': up axis of the run's world, such as '-y'
+            - scale=None: factor of all lengths
+            - text=False: write text instead of binary files
+            - split=False: write a file per instant
+            - animated=False: write all instants to one file
+
+    Returns:
+        One `Exported` per format: its folder, the content of its `export.json`, and how to use it.
 
     Raises:
         UsageError: if a format or an option is unknown, or an option does not fit, or the folder is not empty.
@@ -59,8 +88,9 @@ def export(
         OutputError: if the folder cannot be written.
         CapabilityError: if a format needs a package that is not installed.
     """
-    jobs = plan_exports(output, formats, folder, overwrite=overwrite, **options)
-    return [run_export(job, target, progress, overwrite=overwrite) for job, target in jobs]
+    with named_as_keywords():
+        jobs = plan_exports(output, formats, folder, overwrite=overwrite, **options)
+        return [run_export(job, target, progress, overwrite=overwrite) for job, target in jobs]
 
 
 def plan_exports(
@@ -70,7 +100,7 @@ def plan_exports(
     if not str(folder).strip():
         raise UsageError("the name of the folder is empty", "give a new folder")
     chosen = [find_format(name) for name in _names(formats)]
-    settings = ExportSettings(**_known(options))
+    settings = settings_from(options)
     check_options(chosen, settings)
     output = output if isinstance(output, Output) else open_output(output)
     targets = [Path(folder) if len(chosen) == 1 else Path(folder) / format.name for format in chosen]
@@ -90,13 +120,6 @@ def _names(formats: str | Sequence[str]) -> list[str]:
     if not all(names) or not names:
         raise UsageError("the name of a format is empty", "list the formats with 'page4d export --list'")
     return names
-
-
-def _known(options: dict[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in fields(ExportSettings)}
-    if unknown := sorted(options.keys() - known):
-        raise UsageError(f"no option of an export is called '{unknown[0]}'", f"give {listed(sorted(known), 40)}")
-    return options
 
 
 def check_target(output: Output, scene: Path | None, target: Path, *, overwrite: bool) -> None:

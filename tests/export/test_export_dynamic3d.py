@@ -199,7 +199,7 @@ def test_pictures_of_several_sizes_need_a_common_pinhole(
     monkeypatch.setattr(plan, "plan_pictures", several)
     with pytest.raises(UsageError, match="one size") as caught:
         export_one(capture, NAME, tmp_path / "room")
-    assert "--pinhole common" in str(caught.value.hint)
+    assert "pinhole='common'" in str(caught.value.hint)
     assert not (tmp_path / "room").exists()
 
 

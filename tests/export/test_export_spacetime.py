@@ -136,7 +136,7 @@ def test_two_views_are_all_for_training(capture: Capture, tmp_path: Path):
 
 
 def test_refuses_what_the_trainer_cannot_use(capture: Capture, moving_capture: Capture, tmp_path: Path):
-    with pytest.raises(UsageError, match="spacetime takes no --pinhole"):
+    with pytest.raises(UsageError, match="spacetime takes no pinhole"):
         export_one(capture, NAME, tmp_path / "room", pinhole="keep")
     with pytest.raises(InputError, match="cameras of this run move"):
         export_one(moving_capture, NAME, tmp_path / "room")
