@@ -133,8 +133,14 @@ class ViewerContent:
 
     @cached_property
     def middle_points(self) -> NDArray[np.float32]:
-        """Positions [N, 3] of the middle instant relative to the centre, from which sizes are derived."""
-        return self.points(self.num_times // 2).xyz
+        """Positions [N, 3] relative to the centre, from which sizes are derived.
+
+        They are those of the middle instant, or of the next one to it that has points.
+        """
+        middle = self.num_times // 2
+        nearest = sorted(range(self.num_times), key=lambda place: abs(place - middle))
+        clouds = (self.points(place).xyz for place in nearest)
+        return next(xyz for xyz in clouds if len(xyz))  # the bounds were measured from points
 
     @cached_property
     def point_size(self) -> float:

@@ -1,6 +1,8 @@
 """What a viewer shows, without viser: clouds, cameras, sizes, budgets."""
 
 import ast
+import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from page4d.errors import UsageError
 from page4d.exporters.points import Bounds
 from page4d.exporters.settings import ExportSettings
 from page4d.output.pictures import open_pictures
+from page4d.output.reader import open_output
 from page4d.viewer import content as content_module
 from page4d.viewer.content import PointChoice, SortedCloud, viewer_content
 from page4d.viewer.rig import first_viewpoint, frustum, frustum_depth, quaternion, up_vector
@@ -171,6 +174,18 @@ def test_the_first_viewpoint_of_cameras_around_and_above_is_not_straight_down(co
     forward = target - first_viewpoint(replace(content, camera_to_world=poses)).position
     assert forward[2] > 0.1 * np.linalg.norm(forward), "pictures are upright, seen from their lower edge"
     assert forward[1] > 0
+
+
+def test_a_middle_instant_without_points_does_not_matter(capture, tmp_path):
+    shutil.copytree(capture.folder, tmp_path / "out")
+    file = tmp_path / "out" / "points" / "frame_000002.ply"
+    header = file.read_bytes().partition(b"end_header\n")[0]
+    file.write_bytes(re.sub(rb"element vertex \d+", b"element vertex 0", header) + b"end_header\n")
+    content = viewer_content(open_output(tmp_path / "out"), ExportSettings())
+    assert len(content.points(2).xyz) == 0
+    assert np.isfinite(first_viewpoint(content).position).all()
+    assert 0 < frustum_depth(content) < content.diagonal
+    assert 0 < content.point_size < content.diagonal / 10
 
 
 def test_frusta_do_not_hide_what_close_cameras_see(content):
