@@ -171,7 +171,10 @@ class ExportJob:
         return path.with_name(f"{path.name}.{self.image_format}")
 
     def depth(self, place: int, view: int) -> NDArray[np.float32]:
-        """Return a depth map [h, w] in exported units, 0 where there is none, at the resolution of the run's maps."""
+        """Return a depth map [h, w] in exported units, 0 where there is none, at the resolution of the run's maps.
+
+        Where exported pictures have fewer pixels, it is theirs.
+        """
         depth = self.output.depth(self.instants[place], self.views[view].name)
         mapped = self.geometry[view].mapped(depth, place)
         return mapped if self.world.scale == 1.0 else (mapped * self.world.scale).astype(np.float32)
@@ -186,10 +189,8 @@ class ExportJob:
         mask = self.output.dynamic(self.instants[place], self.views[view].name)
         if mask is None:
             return None
-        mapped = self.geometry[view].mapped(mask.astype(np.uint8), place)
-        size = self.geometry[view].size
-        enlarged = cv2.resize(mapped, size[::-1], interpolation=cv2.INTER_NEAREST_EXACT)
-        return np.asarray(enlarged > 0)
+        geometry = self.geometry[view]
+        return np.asarray(geometry.mapped(mask.astype(np.uint8), place, geometry.size) > 0)
 
     def map_intrinsics(self, view: int, shape: tuple[int, int]) -> NDArray[np.float64]:
         """Return the intrinsics [T, 3, 3] of an exported map of a (height, width)."""

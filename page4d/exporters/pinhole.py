@@ -36,25 +36,30 @@ class PictureGeometry:
 
     def picture(self, pixels: NDArray[Any], place: int) -> NDArray[Any]:
         """Warp an original RGB picture [H, W, 3] of an instant, given by its place in T."""
-        return self._warped(pixels, place, nearest=False)
+        return self._warped(pixels, place, self.size, nearest=False)
 
-    def mapped(self, values: NDArray[Any], place: int) -> NDArray[Any]:
-        """Warp a map [h, w] of the run, of any resolution, to the same resolution relative to the exported picture.
+    def mapped(self, values: NDArray[Any], place: int, size: Size | None = None) -> NDArray[Any]:
+        """Warp a map [h, w] of the run, of any resolution, to a (height, width), by default `map_size`.
 
         Values are taken from the nearest pixel; 0 where there is none.
         """
-        return self._warped(values, place, nearest=True)
+        return self._warped(values, place, size or self.map_size(values.shape), nearest=True)
 
     def map_size(self, shape: Sequence[int]) -> Size:
-        """Return the (height, width) of an exported map whose original has a shape."""
-        rows = round(shape[0] * self.size[0] / self.source_size[0])
-        columns = round(shape[1] * self.size[1] / self.source_size[1])
-        return max(rows, 1), max(columns, 1)
+        """Return the (height, width) of an exported map whose original has a shape.
 
-    def _warped(self, values: NDArray[Any], place: int, *, nearest: bool) -> NDArray[Any]:
+        It has as many pixels per pixel of the picture as before, and more where the picture is reduced, so that the
+        resolution of the map is kept, but no more than the picture.
+        """
+        sides = []
+        for side, source_side, map_side, axis in zip(self.size, self.source_size, shape, (1, 0), strict=True):
+            reduced = float((self.source_intrinsics[:, axis, axis] / self.intrinsics[:, axis, axis]).max())
+            sides.append(max(round(side * min(map_side / source_side * max(reduced, 1.0), 1.0)), 1))
+        return sides[0], sides[1]
+
+    def _warped(self, values: NDArray[Any], place: int, wanted: Size, *, nearest: bool) -> NDArray[Any]:
         source, target = self.source_intrinsics[place], self.intrinsics[place]
         given: Size = (values.shape[0], values.shape[1])
-        wanted = self.map_size(given) if nearest else self.size
         source = scaled(source, self.source_size, given)
         target = scaled(target, self.size, wanted)
         if not nearest:

@@ -99,6 +99,27 @@ def test_a_map_of_another_resolution_is_warped_to_its_own_pixels() -> None:
     assert np.abs(warped[30] - expected).max() <= 0.5 / half[0, 0] + 1e-6  # the nearest pixel
 
 
+def test_a_map_keeps_its_resolution_when_pictures_are_reduced() -> None:
+    matrices = intrinsics()
+    values = np.random.default_rng(0).uniform(1, 2, (30, 40)).astype(np.float32)
+    (geometry, *_) = plan_pictures(SIZES, matrices, Pinhole.KEEP, long_side=80)
+    assert np.array_equal(geometry.mapped(values, 0), values)
+    (geometry, *_) = plan_pictures(SIZES, matrices, Pinhole.KEEP, long_side=20)
+    assert geometry.mapped(values, 0).shape == geometry.size  # no more pixels than the picture
+
+
+def test_a_mask_is_warped_in_one_step_to_the_size_of_the_picture() -> None:
+    matrices = intrinsics()
+    mask = (np.random.default_rng(0).uniform(size=(30, 40)) > 0.5).astype(np.uint8)
+    geometry = plan_pictures(SIZES, matrices, Pinhole.COMMON, long_side=100)[0]
+    warped = geometry.mapped(mask, 0, geometry.size)
+    rows, columns = np.mgrid[: geometry.size[0], : geometry.size[1]] + 0.5
+    (fx, fy), (cx, cy), new = FOCALS[0], CENTERS[0], geometry.intrinsics[0]
+    across = ((columns - new[0, 2]) / new[0, 0] * fx + cx) / 4
+    down = ((rows - new[1, 2]) / new[1, 1] * fy + cy) / 4
+    assert (warped == mask[down.astype(int), across.astype(int)]).mean() > 0.999
+
+
 def test_a_view_whose_axis_lies_outside_its_picture_is_refused() -> None:
     matrices = intrinsics()
     matrices[:, 2, 0, 2] = -5.0
