@@ -170,12 +170,14 @@ class CloudReader:
         if total <= limit:
             yield from held
             return
+        seen = 0
         for place, packed in layers:
             if packed:
                 cloud = self.read(place)
                 bits = np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
                 chosen = np.flatnonzero(np.unpackbits(bits, count=cloud.num_points))
-                quota = int(limit / total * len(chosen))
+                quota = round(limit / total * (seen + len(chosen))) - round(limit / total * seen)  # all: limit
+                seen += len(chosen)
                 yield place, cloud[chosen[stratified_subset(cloud.view[chosen], quota, self._rng(place))]]
 
     def _layers(self) -> Iterator[tuple[int, PointCloud, NDArray[np.bool_]]]:
