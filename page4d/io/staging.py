@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from page4d.errors import UsageError
 from page4d.io.atomic import check_folder, output_error, part_name, real_path
 from page4d.io.json_model import format_json
+from page4d.signals import deferred_signals
 
 
 @contextmanager
@@ -85,20 +86,28 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     target = real_path(target)
     staged = part_name(target)
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staged.mkdir()
-    except OSError as error:
-        raise output_error(error, target) from error
-    try:
+        with _errors_named(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staged.mkdir()
         yield staged
-        _sync(staged)
-        if is_occupied(target) and not replace:
-            raise UsageError(f"'{target}' is not empty any more", "use --overwrite or another folder")
-        _move(staged, target)
+        with _errors_named(target):
+            _sync(staged)
+            if is_occupied(target) and not replace:
+                raise UsageError(f"'{target}' is not empty any more", "use --overwrite or another folder")
+            with deferred_signals():
+                _move(staged, target)
+    finally:
+        with deferred_signals():
+            shutil.rmtree(staged, ignore_errors=True)
+
+
+@contextmanager
+def _errors_named(target: Path) -> Iterator[None]:
+    """Translate errors of the system on creating or moving a folder."""
+    try:
+        yield
     except OSError as error:
         raise output_error(error, target) from error
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

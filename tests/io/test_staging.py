@@ -1,5 +1,9 @@
 """Folders that appear complete or not at all."""
 
+import errno
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -72,6 +76,42 @@ def test_a_file_system_error_names_the_target(tmp_path: Path) -> None:
         staged_folder(tmp_path / "file" / "out"),
     ):
         pass
+
+
+def test_an_error_of_the_body_is_not_taken_for_one_of_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError), staged_folder(tmp_path / "out"):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_at_the_creation_of_the_temporary_folder_leaves_nothing(tmp_path: Path, monkeypatch) -> None:
+    create = Path.mkdir
+
+    def interrupted(path: Path, *arguments: object, **options: object) -> None:
+        create(path, *arguments, **options)  # type: ignore[arg-type]
+        if path.name.endswith(".part"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "out"):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_signal_during_the_exchange_of_folders_waits_for_its_end(tmp_path: Path, monkeypatch) -> None:
+    delete = shutil.rmtree
+
+    def interrupted(path: Path, **options: bool) -> None:
+        if path.exists():
+            signal.raise_signal(signal.SIGINT)
+        delete(path, **options)
+
+    write_file(tmp_path / "out" / "old", b"1")
+    monkeypatch.setattr("page4d.io.staging.shutil.rmtree", interrupted)
+    with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "out", replace=True) as staged:
+        write_file(staged / "new", b"2")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_only_a_former_export_is_replaced(tmp_path: Path) -> None:
