@@ -176,7 +176,8 @@ class CloudReader:
                 cloud = self.read(place)
                 bits = np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
                 chosen = np.flatnonzero(np.unpackbits(bits, count=cloud.num_points))
-                quota = round(limit / total * (seen + len(chosen))) - round(limit / total * seen)  # all: limit
+                # Differences of rounded sums: they add up to the limit, and small layers are not all rounded to 0.
+                quota = limit * (seen + len(chosen)) // total - limit * seen // total
                 seen += len(chosen)
                 yield place, cloud[chosen[stratified_subset(cloud.view[chosen], quota, self._rng(place))]]
 

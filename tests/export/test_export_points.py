@@ -95,6 +95,13 @@ def test_clouds_are_not_read_more_often_than_needed() -> None:
     assert run.reads == once + 1  # only the middle has new points
 
 
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_a_small_budget_is_used_in_full(limit: int) -> None:
+    points = reader(FakeRun()).model(limit)
+    assert points.cloud.num_points == limit
+    assert limit < 50 or (points.cloud.dynamic != 0).any()
+
+
 def test_a_small_view_does_not_vanish() -> None:
     view = np.repeat([0, 1, 2, 3], [9900, 10, 10, 80]).astype(np.uint8)
     for number in (4, 7, 100, 5000, 9999):
