@@ -28,6 +28,9 @@ from page4d.output.ply import PointCloud, encode_header
 DEPTH_UNIT = 1e-3
 """Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""
 
+_LEAST_LEVELS = 200
+"""Levels of the median depth below which depth maps are not written in levels: steps are coarser than 0.5 %."""
+
 _MAX_LEVEL = np.iinfo(np.uint16).max
 
 _VERTEX = np.dtype([("xyz", "<f4", 3), ("rgb", "u1", 3)])
@@ -88,8 +91,12 @@ class _Dataset:
 
     @cached_property
     def has_levels(self) -> bool:
-        """Whether all depths fit into 16 bits."""
+        """Whether all depths fit into 16 bits, and are not rounded coarsely."""
         job = self.job
+        first = np.concatenate([job.depth(0, view).ravel() for view in range(len(job.views))])
+        known = first[first > 0]
+        if len(known) and float(np.median(known)) < _LEAST_LEVELS * DEPTH_UNIT:
+            return False
         limit = _MAX_LEVEL * DEPTH_UNIT
         if job.world.scale * _MAX_LEVEL / job.output.run.depth_scale <= limit:
             return True

@@ -200,6 +200,13 @@ def test_depth_is_in_thousandths_of_the_unit(exported: Path, capture: Capture) -
         np.testing.assert_allclose(frame.depth, expected, atol=0.0005 + 1e-6)
 
 
+def test_depth_of_a_small_scene_is_not_rounded_to_levels(capture: Capture, tmp_path: Path) -> None:
+    export(capture.folder, "nerfstudio", tmp_path / "x", scene=capture.scene, scale=1e-3, instants=(0, 1, 1))
+    frame = read_dataset(tmp_path / "x").frames[0]
+    expected = 1e-3 * capture.output.depth(0, capture.output.view_names[0])
+    np.testing.assert_allclose(frame.depth, expected, rtol=1e-5)
+
+
 def test_depth_beyond_16_bits_is_real_for_all_frames(capture: Capture, tmp_path: Path) -> None:
     export(capture.folder, "nerfstudio", tmp_path / "export", scene=capture.scene, scale=30.0, **OPTIONS)
     dataset = read_dataset(tmp_path / "export")
