@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer
-from page4d.errors import UsageError
+from page4d.errors import InputError, UsageError
 from page4d.exporters.spacing import point_spacing
 from page4d.output.ply import PointCloud, join_clouds
 from page4d.output.points import voxel_subset
@@ -209,6 +209,11 @@ class CloudReader:
 
     def _filtered(self, index: int) -> PointCloud:
         cloud, selection = self._output.points(index), self._selection
+        if not (np.isfinite(cloud.xyz).all() and np.isfinite(cloud.confidence).all()):
+            raise InputError(
+                f"instant {index} of the run has points that are not finite",
+                "restore its file in points/, or run page4d again",
+            )
         if cloud.num_points:
             self._highest = max(self._highest, float(cloud.confidence.max()))
         keep = np.isin(cloud.view, selection.views) & (cloud.confidence >= selection.min_confidence)
@@ -228,7 +233,9 @@ class CloudReader:
                 "lower it",
             )
         kind = "" if selection.only is PointLayer.ALL else f"{selection.only} "
-        return UsageError(f"the run has no {kind}points to export", "choose other views, instants or filters")
+        return UsageError(
+            f"there are no {kind}points in the chosen views and instants", "choose other views, instants or filters"
+        )
 
 
 class _Grid:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from page4d.choices import PointLayer
-from page4d.errors import UsageError
+from page4d.errors import InputError, UsageError
 from page4d.exporters.points import CloudReader, PointFilter, stratified_subset
 from page4d.output.ply import PointCloud
 
@@ -144,3 +144,15 @@ def test_filters_that_leave_no_point_name_the_highest_confidence() -> None:
         reader(FakeRun(), min_confidence=0.95)
     with pytest.raises(UsageError, match="no points"):
         reader(FakeRun(), views=(3,))
+
+
+@pytest.mark.parametrize("field", ["xyz", "confidence"])
+def test_points_that_are_not_finite_are_refused(field: str) -> None:
+    class Damaged(FakeRun):
+        def points(self, index: int) -> PointCloud:
+            cloud = super().points(index)
+            getattr(cloud, field)[7] = np.nan
+            return cloud
+
+    with pytest.raises(InputError, match="instant 0 of the run has points that are not finite"):
+        reader(Damaged())
