@@ -18,6 +18,9 @@ Size = tuple[int, int]
 _SHRINKS_BELOW = 0.75
 """Pictures that get smaller than this factor are first resized by area averaging, so that they do not alias."""
 
+_FOCAL_RANGE = 100.0
+"""Largest ratio of a given focal length to the long side of pictures, and of that to it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PictureGeometry:
@@ -111,12 +114,13 @@ def plan_pictures(
     is given in pixels of the exported pictures.
 
     Raises:
-        UsageError: if a size has no pixels left.
+        UsageError: if a size has no pixels left, or the focal length is far from that of any camera.
     """
     if pinhole is Pinhole.COMMON:
         target = exact_size or _resized(
             max(sizes, key=lambda size: (sizes.count(size), -sizes.index(size))), long_side
         )
+        _check_focal(focal, target)
         chosen = focal or max(_smallest_focal(size, intrinsics[:, view], target) for view, size in enumerate(sizes))
         matrix = np.array([[chosen, 0.0, target[1] / 2], [0.0, chosen, target[0] / 2], [0.0, 0.0, 1.0]])
         goals = [(target, np.broadcast_to(matrix, (len(intrinsics), 3, 3))) for _ in sizes]
@@ -135,6 +139,16 @@ def plan_pictures(
         )
         for view, (size, goal) in enumerate(zip(sizes, goals, strict=True))
     )
+
+
+def _check_focal(focal: float | None, size: Size) -> None:
+    """Refuse a focal length whose field of view is below 0.6 or above 177 degrees."""
+    smallest, largest = max(size) / _FOCAL_RANGE, max(size) * _FOCAL_RANGE
+    if focal is not None and not smallest <= focal <= largest:
+        raise UsageError(
+            f"--pinhole-focal {focal:g} does not suit pictures of {size[1]}x{size[0]} px",
+            f"give {smallest:g} to {largest:g}, or leave it out",
+        )
 
 
 def _resized(size: Size, long_side: int | None) -> Size:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from page4d.choices import Pinhole
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.exporters.formats import FORMATS, Format, PictureUse
 from page4d.exporters.job import ExportJob, ExportView
@@ -38,6 +39,11 @@ def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
             raise UsageError(
                 f"{names} takes no --{option}", f"leave it out; these formats take it: {listed(takers, 20)}"
             )
+    warps = any((settings.pinhole or format.pinhole) is Pinhole.COMMON for format in chosen)
+    if settings.pinhole_focal is not None and not warps:
+        raise UsageError(
+            "--pinhole-focal without --pinhole common", "give --pinhole common, or leave the focal length out"
+        )
 
 
 def options_of(format: Format) -> frozenset[str]:

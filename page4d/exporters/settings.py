@@ -10,7 +10,8 @@ from page4d.choices import ImageFormat, Pinhole, PointLayer, UpAxis
 from page4d.errors import UsageError
 from page4d.io.config import config_record
 
-MAX_IMAGE_SIDE = 65_536
+MAX_IMAGE_SIDE = 16_384
+"""A picture of this side takes 0.8 GB in memory; OpenCV warps pictures of up to 32,767 px."""
 
 _PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
 

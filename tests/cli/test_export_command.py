@@ -115,6 +115,11 @@ class TestErrors:
                 *("--pinhole-focal with --pinhole keep", "--pinhole common"),
             ),
             (
+                *("colmap", ("--pinhole-focal", "50"), 2),
+                *("--pinhole-focal without --pinhole common", "give --pinhole common"),
+            ),
+            ("colmap", ("--image-size", "20000"), 2, "image_size is 20000", "less than or equal to 16384"),
+            (
                 "glb",
                 ("--min-confidence", "1"),
                 2,

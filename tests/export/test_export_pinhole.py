@@ -130,3 +130,10 @@ def test_a_view_whose_axis_lies_outside_its_picture_is_refused() -> None:
 def test_a_picture_without_pixels_is_refused() -> None:
     with pytest.raises(UsageError, match="no pixels left"):
         plan_pictures(((2, 4000),), intrinsics()[:, :1], Pinhole.KEEP, long_side=8)
+
+
+@pytest.mark.parametrize("focal", [1e-9, 1.5, 20000.0, 1e300])
+def test_a_focal_length_of_no_camera_is_refused(focal: float) -> None:
+    with pytest.raises(UsageError, match="does not suit pictures of 160x120 px") as caught:
+        plan_pictures(SIZES, intrinsics(), Pinhole.COMMON, focal=focal)
+    assert caught.value.hint == "give 1.6 to 16000, or leave it out"
