@@ -24,6 +24,8 @@ from page4d.output.reader import Output, open_output
 
 Progress = Callable[[int, int], None]
 
+MEMORY_HINT = "export fewer points (--max-points), smaller pictures (--image-size), or one format at a time"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
@@ -34,7 +36,7 @@ class Exported:
     next_step: str
 
 
-@limits_named()
+@limits_named(MEMORY_HINT)
 def export(
     output: Output | Path | str,
     formats: str | Sequence[str],
@@ -109,9 +111,10 @@ def plan_exports(
         if format.extra:
             require_extra(format.extra, format.name)
     pictures = _pictures(output, settings, chosen)
-    return [
-        (plan_job(output, format, settings, pictures), target) for format, target in zip(chosen, targets, strict=True)
-    ]
+    jobs = [plan_job(output, format, settings, pictures) for format in chosen]
+    for job in jobs:
+        job.format.check(job)
+    return list(zip(jobs, targets, strict=True))
 
 
 def _names(formats: str | Sequence[str]) -> list[str]:
@@ -136,6 +139,8 @@ def check_target(output: Output, scene: Path | None, target: Path, *, overwrite:
         source = real_path(scene)
         if path.is_relative_to(source) or source.is_relative_to(path):
             raise UsageError(f"'{target}' and the scene '{scene}' overlap", "use a folder outside the scene")
+    if target.is_dir() and target.samefile(Path()):  # it is replaced: its users would be in a deleted folder
+        raise UsageError(f"'{target}' is the working folder", "give a new folder in it, such as --to export")
     check_replaceable(target, RECORD_NAME, overwrite=overwrite)
     for folder in path.parents:
         if (folder / "run.json").is_file() and (folder / "cameras.json").is_file():

@@ -39,11 +39,12 @@ class Format:
 
     `title` is the content of its files, and `used_by` what reads them.
     `module` has `write(job, folder) -> Written` and `next_step(job, folder) -> str`, the command or menu that uses
-    the result. `up` is the axis that points up in its world, "" where the run's world is kept. `point_bytes` is the
-    size of a point in its files. `options` are the fields of `ExportSettings` that only some formats take. A format
-    that `cuts_outliers` drops points far outside the scene, because its readers derive the extent of the scene from
-    them. Unless the user gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres
-    are kept if none is nearer than half of it. Formats of the `same_size` take pictures of one size alone.
+    the result, and may have `check(job)`, which refuses a job before anything is written. `up` is the axis that
+    points up in its world, "" where the run's world is kept. `point_bytes` is the size of a point in its files.
+    `options` are the fields of `ExportSettings` that only some formats take. A format that `cuts_outliers` drops
+    points far outside the scene, because its readers derive the extent of the scene from them. Unless the user
+    gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres are kept if none is
+    nearer than half of it. Formats of the `same_size` take pictures of one size alone.
     Formats with `animated_points` contain the middle instant alone; `animated`, all instants with up to that many.
     """
 
@@ -76,6 +77,12 @@ class Format:
         """The writer of the format."""
         write: Callable[[ExportJob, Path], Written] = import_module(self.module).write
         return write
+
+    def check(self, job: "ExportJob") -> None:
+        """Refuse, before anything is written, what only the writer of the format can find; not all have a check."""
+        check: Callable[[ExportJob], None] | None = getattr(import_module(self.module), "check", None)
+        if check is not None:
+            check(job)
 
     @property
     def next_step(self) -> "Callable[[ExportJob, Path], str]":

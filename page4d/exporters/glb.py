@@ -49,10 +49,8 @@ def write(job: ExportJob, folder: Path) -> Written:
     """Write scene.glb with all instants of the export.
 
     Raises:
-        UsageError: if the file would exceed the limit of the format, 4 GiB.
         OutputError: if it cannot be written.
     """
-    _check_size(job)
     path = folder / NAME
     binary_path = path.with_suffix(".bin")
     with new_file(binary_path) as binary_file:
@@ -86,8 +84,12 @@ def next_step(job: ExportJob, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def _check_size(job: ExportJob) -> None:
-    """Refuse a file that is too large; points are counted exactly only if the files of the run have too many."""
+def check(job: ExportJob) -> None:
+    """Refuse a file that is too large; points are counted exactly only if the files of the run have too many.
+
+    Raises:
+        UsageError: if the file would exceed the limit of the format, 4 GiB.
+    """
     clouds, limit = job.clouds, job.max_points // job.num_times
     assert clouds is not None
     available = _LARGEST - _NODE_BYTES * (job.num_times + len(job.views)) - 28 * job.num_times * len(job.views)

@@ -92,14 +92,19 @@ def known_error(error: BaseException) -> Page4DError | None:
 
 
 @contextmanager
-def limits_named() -> Iterator[None]:
-    """Replace an error of the body by its `limit_error`, if it has one."""
+def limits_named(memory_hint: str | None = None) -> Iterator[None]:
+    """Replace an error of the body by its `limit_error`, if it has one.
+
+    `memory_hint` is what to do when memory runs out, where it is not a reconstruction that needs it.
+    """
     try:
         yield
     except Exception as error:
         known = limit_error(error)
         if known is None:
             raise
+        if memory_hint is not None and isinstance(known, MemoryBudgetError):
+            known.hint = memory_hint
         raise known from error
 
 

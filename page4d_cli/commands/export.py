@@ -1,5 +1,6 @@
 """`page4d export`: an output folder in the formats of other tools."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -197,38 +198,38 @@ def export(
         "split": split,
         "animated": animated,
     }
-    with stops_cleanly():
-        reports = _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, quiet=quiet)
-    if as_json or dry_run or not quiet:
-        report_exports(reports, as_json=as_json)
+    reports: list[Report] = []
+    try:
+        with stops_cleanly():
+            for report in _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, quiet=quiet):
+                reports.append(report)  # noqa: PERF402  those before an error are kept
+    finally:  # formats that are complete are reported if a later one fails
+        if reports and (as_json or dry_run or not quiet):
+            report_exports(reports, as_json=as_json)
 
 
 def _export(
     run: Path, names: str, folder: Path, settings: dict[str, Any], *, overwrite: bool, dry_run: bool, quiet: bool
-) -> list[Report]:
-    """Write the exports, or only plan them."""
+) -> Iterator[Report]:
+    """Write the exports one after the other, or only plan them."""
     from page4d.exporters.estimate import check_room, estimate
-    from page4d.exporters.export import export_record, plan_exports, run_export
+    from page4d.exporters.export import MEMORY_HINT, export_record, plan_exports, run_export
     from page4d.exporters.job import Written
+    from page4d.io.limits import limits_named
 
-    planned = plan_exports(run, names, folder, overwrite=overwrite, **settings)
-    estimates = [estimate(job) for job, _ in planned]
-    if dry_run:
-        return [
-            Report(
-                folder=target,
-                record=export_record(job, Written(num_points=size.points), size.files, size.bytes),
-                is_plan=True,
-            )
-            for (job, target), size in zip(planned, estimates, strict=True)
-        ]
-    check_room(folder, sum(size.bytes for size in estimates))
-    reports = []
-    for job, target in planned:
-        with displayed_progress(f"export {job.format.name}", count("step"), quiet=quiet) as progress:
-            done = run_export(job, target, progress.update, overwrite=overwrite)
-        reports.append(Report(folder=done.folder, record=done.record, next_step=done.next_step))
-    return reports
+    with limits_named(MEMORY_HINT):
+        planned = plan_exports(run, names, folder, overwrite=overwrite, **settings)
+        estimates = [estimate(job) for job, _ in planned]
+        if not dry_run:
+            check_room(folder, sum(size.bytes for size in estimates))
+        for (job, target), size in zip(planned, estimates, strict=True):
+            if dry_run:
+                record = export_record(job, Written(num_points=size.points), size.files, size.bytes)
+                yield Report(folder=target, record=record, is_plan=True)
+                continue
+            with displayed_progress(f"export {job.format.name}", count("step"), quiet=quiet) as progress:
+                done = run_export(job, target, progress.update, overwrite=overwrite)
+            yield Report(folder=done.folder, record=done.record, next_step=done.next_step)
 
 
 def _required(out: Path | None, formats: str | None, to: Path | None) -> tuple[Path, str, Path]:

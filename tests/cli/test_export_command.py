@@ -1,5 +1,6 @@
 """`page4d export`: every error, and the guarantees: atomic, repeatable, inputs unchanged, sizes predicted."""
 
+import errno
 import hashlib
 import json
 import os
@@ -118,6 +119,15 @@ class TestErrors:
                 *("colmap", ("--pinhole-focal", "50"), 2),
                 *("--pinhole-focal without --pinhole common", "give --pinhole common"),
             ),
+            (
+                *("colmap,spacetime", ("--hold-out", "cam01,cam02"), 2),
+                *("spacetime holds out one view, not 2", "give one --hold-out"),
+            ),
+            (
+                *("spacetime", ("--hold-out", "cam01", "--views", "cam01,cam02", "--dry-run"), 3),
+                *("spacetime needs at least 3 views", "export more views"),
+            ),
+            ("4dgaussians-dynerf", ("--hold-out", "cam01,cam02", "--dry-run"), 2, "holds out one view", "give one"),
             ("colmap", ("--image-size", "20000"), 2, "image_size is 20000", "less than or equal to 16384"),
             (
                 "glb",
@@ -251,6 +261,14 @@ class TestFolders:
         assert (ended := export("glb", to=tmp_path / "dir" / "below")).code == 5
         assert "a part of the path is a file" in ended.err
 
+    def test_the_working_folder_is_not_replaced(self, export, tmp_path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        ended = export("chan", to=Path())
+        message = "error: '.' is the working folder\nhint:  give a new folder in it, such as --to export\n"
+        assert (ended.code, ended.err) == (2, message)
+        assert export("chan,npz", to=Path()).code == 0
+        assert {path.name for path in tmp_path.iterdir()} == {"chan", "npz"}
+
     def test_runs_and_scenes_are_not_written_to(self, export, capture, tmp_path) -> None:
         below = {"run": capture.folder / "glb", "scene": capture.scene / "glb"}
         for target in (capture.folder, capture.folder.parent, capture.scene, *below.values()):
@@ -285,6 +303,27 @@ class TestFolders:
         assert [line for line in ended.out.splitlines() if line.startswith("folder")] == [
             f"folder    {tmp_path}/dir/{name}" for name in ("chan", "glb")
         ]
+
+    def test_formats_before_one_that_fails_are_complete_and_reported(self, export, tmp_path, monkeypatch) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
+
+        monkeypatch.setattr("page4d.exporters.splat.write", fail)
+        for arguments in ((), ("--json", "--overwrite")):
+            ended = export("chan,splat,glb", *arguments)
+            assert (ended.code, "disk full" in ended.err) == (5, True)
+            assert [path.name for path in (tmp_path / "dir").iterdir()] == ["chan"]
+            assert f"{tmp_path}/dir/chan" in ended.out
+        assert [row["format"] for row in json.loads(ended.out)] == ["chan"]
+
+    def test_missing_memory_has_a_hint_for_exports(self, export, tmp_path, monkeypatch) -> None:
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        monkeypatch.setattr("page4d.exporters.splat.write", fail)
+        ended = export("splat")
+        assert (ended.code, "--max-points" in ended.err.splitlines()[-1]) == (7, True)
+        assert not list(tmp_path.iterdir())
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
     def test_a_folder_without_permission_is_refused(self, export, tmp_path) -> None:

@@ -27,20 +27,25 @@ _MIN_MOVING = 21
 """A moving point and the 20 neighbours to which the trainer ties it."""
 
 
-def write(job: ExportJob, folder: Path) -> Written:
-    """Write pictures, motion masks, `train_meta.json`, `test_meta.json` and the cloud of the first instant.
-
-    Views that are held out are in `test_meta.json` alone. Without them it repeats the first view.
+def check(job: ExportJob) -> None:
+    """Refuse a first instant without points.
 
     Raises:
-        UsageError: if the first instant has no points.
+        UsageError: naming the instant.
     """
-    cloud = job.instant_points(0)
-    if not cloud.num_points:
+    if job.clouds is not None and not job.clouds.at([0]).read(0).num_points:
         raise UsageError(
             f"instant {job.instants[0]} has no points, and {job.format.name} begins with those of the first instant",
             "choose other instants or filters",
         )
+
+
+def write(job: ExportJob, folder: Path) -> Written:
+    """Write pictures, motion masks, `train_meta.json`, `test_meta.json` and the cloud of the first instant.
+
+    Views that are held out are in `test_meta.json` alone. Without them it repeats the first view.
+    """
+    cloud = job.instant_points(0)
     for picture in job.read_pictures():
         name = f"{picture.view}/{picture.place:06d}"
         job.write_picture(folder / "ims" / name, picture)

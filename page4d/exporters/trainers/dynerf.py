@@ -33,11 +33,19 @@ _VIDEO_PRESET = "veryfast"
 _FRAME_RATES = (0.01, 1000.0)
 
 
+def check(job: ExportJob) -> None:
+    """Refuse several views for testing.
+
+    Raises:
+        UsageError: if several views are held out.
+    """
+    reading_order(job)
+
+
 def write(job: ExportJob, folder: Path) -> Written:
     """Write the folder.
 
     Raises:
-        UsageError: if several views are held out.
         InputError: if a frame cannot be read.
         OutputError: if a file cannot be written.
     """

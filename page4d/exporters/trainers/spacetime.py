@@ -44,15 +44,24 @@ _SETTINGS = {
 }
 
 
+def check(job: ExportJob) -> None:
+    """Refuse views that the trainer cannot divide into those for training and one for testing.
+
+    Raises:
+        UsageError: if several views are held out.
+        InputError: if there are too few views.
+    """
+    check_views(job, _BATCH + any(view.held_out for view in job.views))
+    reading_order(job)
+
+
 def write(job: ExportJob, folder: Path) -> Written:
     """Write the folder.
 
     Raises:
-        UsageError: if several views are held out.
-        InputError: if there are too few views, or a frame cannot be read.
+        InputError: if a frame cannot be read.
         OutputError: if a file cannot be written.
     """
-    check_views(job, _BATCH + any(view.held_out for view in job.views))
     order = reading_order(job)
     names = sorted_names(len(order))
     bounds, num_points = DepthBounds(job), 0
