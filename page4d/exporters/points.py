@@ -100,9 +100,13 @@ class CloudReader:
         self._highest = 0.0
         self._num_cut: dict[int, int] = {}
         self._cuts = cuts_outliers
-        self._measured = _spread(self.indices, _BOUNDS_INSTANTS)
-        if not any(self._filtered(index).num_points for index in self._measured):
+        spread = _spread(self.indices, _BOUNDS_INSTANTS)
+        self._measured = spread if self._have_points(spread) else list(self.indices)
+        if self._measured is not spread and not self._have_points(self._measured):
             raise self._no_points()
+
+    def _have_points(self, indices: Sequence[int]) -> bool:
+        return any(self._filtered(index).num_points for index in indices)
 
     @cached_property
     def bounds(self) -> Bounds:

@@ -156,3 +156,14 @@ def test_points_that_are_not_finite_are_refused(field: str) -> None:
 
     with pytest.raises(InputError, match="instant 0 of the run has points that are not finite"):
         reader(Damaged())
+
+
+def test_points_at_a_single_instant_of_many_are_found() -> None:
+    class Once(FakeRun):
+        def points(self, index: int) -> PointCloud:
+            cloud = super().points(index)
+            return cloud[np.full(cloud.num_points, index == 1)]
+
+    found = reader(Once(num_times=100))
+    assert found.model(0).cloud.num_points == STATIC + MOVING
+    assert found.bounds.diagonal < 10
