@@ -27,8 +27,8 @@ _GROWTH = 0.05
 """Share of their extent by which the bounds are grown on either side."""
 
 _BOUNDS_INSTANTS = 32
-_BOUNDS_POINTS = 100_000
-"""Instants and points of an instant from which the bounds are measured."""
+_BOUNDS_POINTS = 600_000
+"""Instants, and about the points of all of them, from which the bounds are measured."""
 
 _VOXELS = 500
 """Largest number of voxels along the diagonal of the bounds, in which static points of instants are compared."""
@@ -114,7 +114,8 @@ class CloudReader:
         samples = []
         for index in self._measured:
             xyz = self._filtered(index).xyz
-            samples.append(xyz[:: max(len(xyz) // _BOUNDS_POINTS, 1)].T.copy())  # a slice would keep the whole cloud
+            step = max(len(xyz) * len(self._measured) // _BOUNDS_POINTS, 1)
+            samples.append(xyz[::step].T.copy())  # a slice would keep the whole cloud
         along = (np.concatenate(values).astype(np.float64) for values in zip(*samples, strict=True))
         limits = [np.percentile(values, [_LOWEST, _HIGHEST], overwrite_input=True) for values in along]
         lower, upper = np.transpose(limits)

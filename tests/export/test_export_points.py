@@ -7,6 +7,7 @@ import pytest
 
 from page4d.choices import PointLayer
 from page4d.errors import InputError, UsageError
+from page4d.exporters import points
 from page4d.exporters.points import CloudReader, PointFilter, stratified_subset
 from page4d.output.ply import PointCloud
 
@@ -167,3 +168,18 @@ def test_points_at_a_single_instant_of_many_are_found() -> None:
     found = reader(Once(num_times=100))
     assert found.model(0).cloud.num_points == STATIC + MOVING
     assert found.bounds.diagonal < 10
+
+
+def test_the_memory_for_bounds_does_not_grow_with_the_number_of_instants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "_BOUNDS_POINTS", 12_000)
+    sizes = []
+    measure = np.percentile
+
+    def percentile(values: np.ndarray, *arguments: object, **options: object) -> object:
+        sizes.append(len(values))
+        return measure(values, *arguments, **options)
+
+    monkeypatch.setattr(points.np, "percentile", percentile)
+    few, many = reader(FakeRun(num_times=6)).bounds, reader(FakeRun(num_times=24)).bounds
+    assert max(sizes) < 2 * 12_000
+    np.testing.assert_allclose(many.lower[:2], few.lower[:2], atol=0.1)
