@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import page4d
-from page4d.errors import UsageError, listed
+from page4d.errors import UsageError, counted, listed
 from page4d.exporters.formats import Format, PictureUse, find_format
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.keywords import named_as_keywords, settings_from
@@ -17,6 +17,7 @@ from page4d.exporters.settings import ExportSettings
 from page4d.installation import require_extra
 from page4d.io.atomic import real_path
 from page4d.io.digest import file_sha256
+from page4d.io.json_model import read_model
 from page4d.io.limits import limits_named
 from page4d.io.staging import check_replaceable, staged_folder, write_json
 from page4d.output.pictures import Pictures, open_pictures
@@ -142,9 +143,28 @@ def check_target(output: Output, scene: Path | None, target: Path, *, overwrite:
     if target.is_dir() and target.samefile(Path()):  # it is replaced: its users would be in a deleted folder
         raise UsageError(f"'{target}' is the working folder", "give a new folder in it, such as --to export")
     check_replaceable(target, RECORD_NAME, overwrite=overwrite)
+    _check_nothing_added(target)
     for folder in path.parents:
         if (folder / "run.json").is_file() and (folder / "cameras.json").is_file():
             raise UsageError(f"'{target}' is in the output folder of a run, '{folder}'", "use another folder")
+
+
+def _check_nothing_added(target: Path) -> None:
+    """Refuse to replace an export to which files were added, such as a database or the results of a training.
+
+    Raises:
+        UsageError: with the number of the added files.
+        InputError: if `export.json` is damaged.
+    """
+    if not (target / RECORD_NAME).is_file():
+        return
+    written = read_model(target / RECORD_NAME, ExportRecord).files + 1
+    found = sum(not path.is_dir() or path.is_symlink() for path in target.rglob("*"))
+    if found > written:
+        added = counted(found - written, "file")
+        raise UsageError(
+            f"'{target}' holds {added} that the export did not write", "move them, or use another folder"
+        )
 
 
 def _pictures(output: Output, settings: ExportSettings, chosen: Sequence[Format]) -> Pictures | None:

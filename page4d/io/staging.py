@@ -65,6 +65,8 @@ def check_replaceable(folder: Path, record_name: str, *, overwrite: bool) -> Non
         OutputError: if it cannot be created or written.
     """
     check_folder(folder)
+    if folder.is_mount():
+        raise UsageError(f"'{folder}' is a mount point, which cannot be renamed", "use a folder in it")
     if not is_occupied(folder):
         return
     if not overwrite:

@@ -254,6 +254,22 @@ class TestFolders:
         assert hashes(tmp_path / "dir").keys() == {RECORD_NAME, "frame_000000.ply", "frame_000001.ply"}
         assert [path.name for path in tmp_path.iterdir()] == ["dir"]
 
+    def test_files_that_were_added_to_a_former_export_are_kept(self, export, tmp_path) -> None:
+        assert export("glb").code == 0
+        (tmp_path / "dir" / "training").mkdir()
+        (tmp_path / "dir" / "training" / "scene.blend").write_text("work")
+        before = hashes(tmp_path)
+        ended = export("glb", "--overwrite")
+        assert ended.code == 2
+        assert f"'{tmp_path}/dir' holds 1 file that the export did not write" in ended.err
+        assert hashes(tmp_path) == before
+
+    def test_a_mount_point_is_refused_before_the_work(self, export, tmp_path, monkeypatch) -> None:
+        (tmp_path / "dir").mkdir()
+        monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path / "dir")
+        ended = export("glb")
+        assert (ended.code, "is a mount point" in ended.err) == (2, True)
+
     def test_a_file_in_the_way_is_refused(self, export, tmp_path) -> None:
         (tmp_path / "dir").write_text("text")
         assert (ended := export("glb")).code == 5
