@@ -63,6 +63,8 @@ class LookThrough:
 
     def overview(self, client: "ClientHandle") -> None:
         """Move the camera of a browser to the first viewpoint."""
+        if client.client_id == self._client:
+            self._leave()  # the browser may not have reported its arrival in a frustum yet
         with client.atomic():
             client.camera.up_direction = up_vector(self._content.up)
             client.camera.position = self._viewpoint.position
@@ -76,6 +78,10 @@ class LookThrough:
         distance = float(np.linalg.norm(camera.position - self._position))
         is_there = distance < 1e-3 * self._content.diagonal
         if self._has_arrived and not is_there:
+            self._leave()
+        self._has_arrived = is_there
+
+    def _leave(self) -> None:
+        if self.view is not None:
             self.view = None
             self._on_change()
-        self._has_arrived = is_there

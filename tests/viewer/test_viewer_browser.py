@@ -158,7 +158,7 @@ def test_a_click_on_a_camera_goes_into_it(page, shown):
         page.mouse.click(x, y)
         wait_until(lambda: np.allclose(client.camera.position, pose[:3, 3], atol=1e-3))
         wait_until(lambda: not viewer.cameras.handles[1].visible)
-        assert rotation(client.camera.wxyz)[:, 2] @ pose[:3, 2] > 0.9999
+        wait_until(lambda: rotation(client.camera.wxyz)[:, 2] @ pose[:3, 2] > 0.9999)
         page.get_by_text("overview").click()
         wait_until(lambda: viewer.cameras.handles[1].visible)
 

@@ -332,3 +332,12 @@ def test_a_failure_is_raised_where_the_viewer_is_awaited(content, monkeypatch):
     monkeypatch.setitem(broken.__dict__, "middle_points", content.middle_points)
     with live_viewer(broken, port=0) as viewer, pytest.raises(InputError, match=r"frame_000002\.ply"):
         viewer.wait()
+
+
+def test_the_overview_shows_a_frustum_again_before_the_camera_has_arrived_in_it(viewer):
+    client, look_through = FakeClient(), viewer.look_through
+    look_through.enter(client, 1)
+    assert look_through.view == 1
+    look_through.overview(client)
+    assert look_through.view is None
+    wait_until(lambda: viewer.cameras.handles[1].visible)
