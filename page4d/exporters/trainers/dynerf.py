@@ -21,7 +21,7 @@ from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bou
 from page4d.exporters.trainers.views import reading_order, sorted_names
 from page4d.io.atomic import real_path
 from page4d.io.staging import new_file, write_file
-from page4d.synthetic.write import VideoFile
+from page4d.io.video_file import VideoFile
 
 _READER_SCALE = 2
 """The reader halves focal lengths and sizes."""
