@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
-from page4d.errors import OutputError, UsageError
+from page4d.errors import UsageError
 from page4d.exporters.formats import Budget, Format
 from page4d.exporters.pinhole import PictureGeometry, Size, scaled
 from page4d.exporters.points import CloudReader, ModelPoints
@@ -21,6 +21,7 @@ from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import ExportWorld
 from page4d.geometry.rigid import invert_rigid
 from page4d.io.staging import write_file
+from page4d.output.maps import encode_image
 from page4d.output.pictures import Pictures
 from page4d.output.ply import PointCloud
 from page4d.output.reader import Output
@@ -261,8 +262,4 @@ def encode_picture(pixels: NDArray[np.uint8], image_format: ImageFormat) -> byte
         if image_format is ImageFormat.JPG
         else [cv2.IMWRITE_PNG_COMPRESSION, _PNG_COMPRESSION, cv2.IMWRITE_PNG_STRATEGY, _PNG_STRATEGY]
     )
-    ordered = np.ascontiguousarray(pixels[..., ::-1]) if pixels.ndim == 3 else pixels
-    done, encoded = cv2.imencode(f".{image_format}", ordered, parameters)
-    if not done:
-        raise OutputError(f"cannot encode a picture of {pixels.shape}", "report this as a bug of page4d")
-    return encoded.tobytes()
+    return encode_image(pixels, f".{image_format}", parameters)

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from page4d.choices import Pinhole
 from page4d.errors import UsageError
+from page4d.geometry.camera import resize_intrinsics
 from page4d.scene.resample import resize
 
 Size = tuple[int, int]
@@ -94,8 +96,8 @@ def scaled(intrinsics: NDArray[np.float64], size: Size, new_size: Size) -> NDArr
     """Return intrinsics [..., 3, 3] of an image resized from one (height, width) to another."""
     if size == new_size:
         return intrinsics
-    factors = np.diag([new_size[1] / size[1], new_size[0] / size[0], 1.0])
-    return factors @ intrinsics
+    resized = resize_intrinsics(torch.from_numpy(intrinsics), new_size[1] / size[1], new_size[0] / size[0])
+    return np.asarray(resized.numpy())
 
 
 def plan_pictures(
@@ -204,11 +206,8 @@ def _with_shares(geometry: PictureGeometry) -> PictureGeometry:
         return product
 
     cropped, empty = 1 - (shared / area(before)).min(), 1 - (shared / area(after)).min()
-    return PictureGeometry(
-        source_size=geometry.source_size,
-        source_intrinsics=geometry.source_intrinsics,
-        size=geometry.size,
-        intrinsics=geometry.intrinsics,
+    return replace(
+        geometry,
         cropped=max(float(cropped), 0.0) if cropped > 1e-9 else 0.0,
         empty=max(float(empty), 0.0) if empty > 1e-9 else 0.0,
     )

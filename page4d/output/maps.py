@@ -1,6 +1,7 @@
 """Depth, confidence and motion maps as PNG files, at the pixels of the network image without its padding."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,20 @@ def write_png(path: Path, image: NDArray[Any]) -> WrittenFile:
     Raises:
         OutputError: if the file cannot be written.
     """
-    if image.ndim == 3:
-        image = np.ascontiguousarray(image[..., ::-1])
-    done, encoded = cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, _COMPRESSION])
+    return write_bytes_atomic(path, encode_image(image, ".png", [cv2.IMWRITE_PNG_COMPRESSION, _COMPRESSION]))
+
+
+def encode_image(image: NDArray[Any], suffix: str, parameters: Sequence[int]) -> bytes:
+    """Encode an RGB image [H, W, 3], or a grayscale one [H, W], with OpenCV's parameters of a format.
+
+    Raises:
+        OutputError: if the format does not take such an image.
+    """
+    ordered = np.ascontiguousarray(image[..., ::-1]) if image.ndim == 3 else image
+    done, encoded = cv2.imencode(suffix, ordered, parameters)
     if not done:
-        raise OutputError(
-            f"cannot encode '{path}' from {image.dtype} {image.shape}", "report this as a bug of page4d"
-        )
-    return write_bytes_atomic(path, encoded.tobytes())
+        raise OutputError(f"cannot encode {image.dtype} {image.shape} as {suffix}", "report this as a bug of page4d")
+    return encoded.tobytes()
 
 
 _MAX_PNG_BYTES = 1 << 30

@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from page4d.output.maps import encode_image
 from page4d.output.pictures import Pictures
 from page4d.viewer.content import ViewerContent
 
@@ -61,5 +62,4 @@ def shrunk(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _encoded(pixels: NDArray[np.uint8]) -> bytes:
-    _, encoded = cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    return encoded.tobytes()
+    return encode_image(pixels, ".jpg", [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
