@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from page4d.weights.keymap import VGGT, KeyMap, Rule, target_name
+from page4d.weights.families.vggt import VGGT
+from page4d.weights.keymap import KeyMap, Rule, target_name
 
 
 def _in_time_and_view(rule: Rule) -> Rule:

@@ -19,8 +19,9 @@ from page4d.io.atomic import check_file
 from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
 from page4d.weights.accounting import Account, Tag, build_account
-from page4d.weights.architectures import Specs, read_encoder, read_network
-from page4d.weights.families import FAMILIES, Family, recognize, titles
+from page4d.weights.families.family import Family
+from page4d.weights.families.specs import Specs
+from page4d.weights.families.table import FAMILIES, read_encoder, read_network, recognize, titles
 from page4d.weights.published import Settings
 from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
 from page4d.weights.sources import TensorSource, open_source

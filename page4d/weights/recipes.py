@@ -11,10 +11,10 @@ from page4d.errors import UsageError, WeightsError
 from page4d.models.config import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
 from page4d.models.schedule import FRAME_GLOBAL, Schedule
 from page4d.weights.accounting import Exemption, SourceStage
-from page4d.weights.architectures import PublishedNetwork
-from page4d.weights.families import FAMILIES, Family, source_stage
+from page4d.weights.families.family import Family
+from page4d.weights.families.table import FAMILIES, PublishedNetwork, source_stage
+from page4d.weights.families.vggt import VGGTSettings
 from page4d.weights.initialization import NewTensors
-from page4d.weights.published import VGGTSettings
 from page4d.weights.view_time import ViewTimeOptions, view_time_network
 
 RECIPE_SOURCES: dict[Recipe, tuple[Family, ...]] = {

@@ -11,7 +11,7 @@ from page4d.models.config import PRESETS
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, Step
 from page4d.models.streams import ReleaseBias, Stream
-from page4d.weights.keymap import PAGE4D, VGGT
+from page4d.weights.families.vggt import PAGE4D, VGGT
 from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
 
 MASK = PRESETS["page4d-mask"].mask

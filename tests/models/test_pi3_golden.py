@@ -18,7 +18,7 @@ from page4d.layers.positions import rotary_tables
 from page4d.models.config import PRESETS, FrameHeadConfig, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.tokens import token_positions
-from page4d.weights.keymap import PI3
+from page4d.weights.families.pi3 import PI3
 from tests.keymaps import rename
 from tests.models.naive_twin import run_trunk
 from tests.models.small_networks import without_gradient

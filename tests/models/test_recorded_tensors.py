@@ -12,7 +12,8 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.models.tokens import token_positions
-from page4d.weights.keymap import PAGE4D, PI3, VGGT
+from page4d.weights.families.pi3 import PI3
+from page4d.weights.families.vggt import PAGE4D, VGGT
 from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
 
 

@@ -12,9 +12,9 @@ from page4d.errors import UsageError, WeightsError
 from page4d.models.config import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
 from page4d.models.schedule import TIME_VIEW
 from page4d.weights.accounting import Account, SourceStage, Tag, build_account, part_of
-from page4d.weights.architectures import read_network
 from page4d.weights.convert import account_for, tensor_shapes
-from page4d.weights.families import Family, recognize
+from page4d.weights.families.family import Family
+from page4d.weights.families.table import read_network, recognize
 from page4d.weights.keymap import Rule
 from page4d.weights.published import PUBLISHED, read_settings
 from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, network_blueprint

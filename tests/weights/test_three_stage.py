@@ -17,9 +17,9 @@ from page4d.models import ViewTimeNetwork
 from page4d.models.config import SparseStrategy
 from page4d.models.tokens import token_positions
 from page4d.weights import load_network
-from page4d.weights.architectures import read_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.families import Family
+from page4d.weights.families.family import Family
+from page4d.weights.families.table import read_network
 from page4d.weights.recipes import network_blueprint
 from page4d.weights.store import TensorSpec
 from page4d.weights.view_time import ViewTimeOptions
@@ -103,7 +103,7 @@ def test_the_encoder_computes_as_in_pi3(networks: tuple) -> None:
 
 def test_the_heads_compute_as_in_page4d(networks: tuple) -> None:
     three, _, page4d = networks
-    tokens = torch.randn(1, 3, 2 * WIDTH)
+    tokens = torch.randn(1, 3, 1, 2 * WIDTH)
     assert torch.equal(three.camera_head(tokens)[-1], page4d.camera_head(tokens)[-1])
     levels = [torch.randn(2, 6, 2 * WIDTH) for _ in range(4)]
     assert torch.equal(three.depth_head(levels, GRID)[0], page4d.depth_head(levels, GRID)[0])

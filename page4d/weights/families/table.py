@@ -1,60 +1,31 @@
-"""Families of published checkpoints as data: licences, tensor names and key maps."""
+"""All families of published checkpoints: licences, recognition, key maps, and configurations from tensors."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 
 from torch import Tensor
 
-from page4d.errors import WeightsError
+from page4d.encoders.build import EncoderConfig
+from page4d.errors import UsageError, WeightsError
+from page4d.models.config import MaskHeadKind, NetworkConfig
 from page4d.weights.accounting import Exemption, SourceStage
-from page4d.weights.keymap import (
-    PAGE4D,
-    PI3,
+from page4d.weights.families.encoders import (
     SWIN_MICROSOFT,
     SWIN_TIMM,
     TWINS_TIMM,
-    UNCHANGED,
-    VGGT,
     VIT_TIMM,
-    KeyMap,
+    read_swin,
+    read_twins,
+    read_vit,
 )
+from page4d.weights.families.family import Family, FamilyData
+from page4d.weights.families.pi3 import PI3
+from page4d.weights.families.pi3 import READER as PI3_READER
+from page4d.weights.families.settings import NetworkSettings
+from page4d.weights.families.specs import Specs
+from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, read_mask_head
+from page4d.weights.keymap import UNCHANGED
 from page4d.weights.store import ENCODER_ENTRY
-
-
-class Family(StrEnum):
-    """Checkpoints of one architecture whose tensors one code base named."""
-
-    VGGT = "vggt"
-    PAGE4D = "page4d"
-    PI3 = "pi3"
-    VIT = "vit-timm"
-    SWIN = "swin-timm"
-    SWIN_MICROSOFT = "swin-microsoft"
-    TWINS = "twins-timm"
-    PAGE4D_ENCODER = "page4d-encoder"
-    """An encoder file that page4d wrote."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FamilyData:
-    """How checkpoints of a family are recognized and how their tensors map to page4d."""
-
-    title: str
-    licence: str = ""
-    """As stated by the authors, to the best of our knowledge."""
-
-    present: tuple[str, ...] = ()
-    """Prefixes of tensor names: at least one tensor has each of them."""
-
-    absent: tuple[str, ...] = ()
-    """Prefixes that no tensor has."""
-
-    keys: KeyMap
-    exemptions: tuple[Exemption, ...] = ()
-    is_encoder: bool = False
-    notices: tuple[str, ...] = ()
-
 
 _MASK_HEAD = "aggregator.spatial_mask_head."
 _VGGT_BLOCKS = ("aggregator.frame_blocks.", "aggregator.global_blocks.")
@@ -86,6 +57,7 @@ FAMILIES: dict[Family, FamilyData] = {
         present=_VGGT_BLOCKS,
         absent=(_MASK_HEAD,),
         keys=VGGT,
+        network=VGGT_READER,
         exemptions=_UNUSED,
     ),
     Family.PAGE4D: FamilyData(
@@ -93,6 +65,7 @@ FAMILIES: dict[Family, FamilyData] = {
         licence="none stated; derived from VGGT (VGGT License v1), for non-commercial use until clarified",
         present=(*_VGGT_BLOCKS, _MASK_HEAD),
         keys=PAGE4D,
+        network=PAGE4D_READER,
         exemptions=_UNUSED,
     ),
     Family.PI3: FamilyData(
@@ -100,6 +73,7 @@ FAMILIES: dict[Family, FamilyData] = {
         licence="CC BY-NC 4.0 (weights of Pi3; its code is BSD-3-Clause)",
         present=("decoder.", "encoder.blocks.", "register_token"),
         keys=PI3,
+        network=PI3_READER,
         exemptions=_UNUSED,
     ),
     Family.VIT: FamilyData(
@@ -108,6 +82,7 @@ FAMILIES: dict[Family, FamilyData] = {
         present=("cls_token", "pos_embed", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
         absent=("register_tokens", "blocks.0.ls1.gamma"),
         keys=VIT_TIMM,
+        encoder=read_vit,
         is_encoder=True,
         notices=("the file does not record its image normalization; page4d uses the constants of ImageNet",),
     ),
@@ -118,6 +93,7 @@ FAMILIES: dict[Family, FamilyData] = {
         absent=("layers.0.downsample.norm.weight",),
         keys=SWIN_TIMM,
         exemptions=_SWIN_TABLES,
+        encoder=read_swin,
         is_encoder=True,
     ),
     Family.SWIN_MICROSOFT: FamilyData(
@@ -126,6 +102,7 @@ FAMILIES: dict[Family, FamilyData] = {
         present=("layers.0.blocks.0.attn.relative_position_bias_table", "layers.0.downsample.norm.weight"),
         keys=SWIN_MICROSOFT,
         exemptions=_SWIN_TABLES,
+        encoder=read_swin,
         is_encoder=True,
     ),
     Family.TWINS: FamilyData(
@@ -133,6 +110,7 @@ FAMILIES: dict[Family, FamilyData] = {
         licence="Apache-2.0 (Meituan)",
         present=("patch_embeds.0.proj.weight", "pos_block.0.proj.0.weight"),
         keys=TWINS_TIMM,
+        encoder=read_twins,
         is_encoder=True,
     ),
     Family.PAGE4D_ENCODER: FamilyData(title="page4d", keys=UNCHANGED, is_encoder=True),
@@ -178,3 +156,65 @@ def source_stage(
     return SourceStage(
         origin=data.title, exemptions=(*exemptions, *data.exemptions), keys=data.keys, steps=dict(steps or {})
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedNetwork:
+    """The network of a source, as its authors run it."""
+
+    family: Family
+    settings: NetworkSettings
+    config: NetworkConfig
+    """Without any mask."""
+
+    mask_head: MaskHeadKind | None
+    """Structure of the mask head; PAGE-4D only."""
+
+
+def read_network(
+    family: Family, specs: Specs, where: str, configs: Mapping[str, NetworkSettings]
+) -> PublishedNetwork:
+    """Read sizes from tensor shapes, and other settings from `configs` by family or from the published ones.
+
+    Raises:
+        WeightsError: if the tensors are incomplete or contradict the configuration.
+        UsageError: if the sizes are not the published ones and no configuration is given.
+    """
+    reader = FAMILIES[family].network
+    assert reader is not None
+    given = configs.get(family.value)
+    candidates = reader.published if given is None else (given,)
+    found = reader.sizes(specs)
+    differences = [
+        [(name, number) for name, number in reader.expected(settings).items() if found[name] != number]
+        for settings in candidates
+    ]
+    best = min(range(len(candidates)), key=lambda place: len(differences[place]))
+    for name, number in differences[best]:
+        if given is None:
+            raise UsageError(
+                f"'{where}' has {name} {found[name]} where the published {FAMILIES[family].title} has {number}",
+                "describe it with --config FILE.json: tensor shapes do not determine its heads and layers",
+            )
+        raise WeightsError(
+            f"'{where}' has {name} {found[name]} where its --config has {number}", "give the matching configuration"
+        )
+    settings = candidates[best]
+    return PublishedNetwork(
+        family=family,
+        settings=settings,
+        config=reader.build(specs, settings),
+        mask_head=read_mask_head(specs) if family is Family.PAGE4D else None,
+    )
+
+
+def read_encoder(family: Family, specs: Specs, where: str) -> EncoderConfig:
+    """Read the configuration of a published encoder; settings that shapes do not determine are the published ones.
+
+    Raises:
+        UsageError: if the encoder has no published size.
+        WeightsError: if the tensors are incomplete.
+    """
+    read = FAMILIES[family].encoder
+    assert read is not None
+    return read(specs, where)

@@ -1,0 +1,67 @@
+"""What describes a family of published checkpoints."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from page4d.encoders.build import EncoderConfig
+from page4d.models.config import NetworkConfig
+from page4d.weights.accounting import Exemption
+from page4d.weights.families.specs import Specs
+from page4d.weights.keymap import KeyMap
+
+
+class Family(StrEnum):
+    """Checkpoints of one architecture whose tensors one code base named."""
+
+    VGGT = "vggt"
+    PAGE4D = "page4d"
+    PI3 = "pi3"
+    VIT = "vit-timm"
+    SWIN = "swin-timm"
+    SWIN_MICROSOFT = "swin-microsoft"
+    TWINS = "twins-timm"
+    PAGE4D_ENCODER = "page4d-encoder"
+    """An encoder file that page4d wrote."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkReader:
+    """How the configuration of a network follows from its tensors and its settings."""
+
+    published: tuple[Any, ...]
+    """Settings of the published checkpoints, one per size."""
+
+    sizes: Callable[[Specs], dict[str, int]]
+    """Sizes that the tensors determine, by the name of the setting."""
+
+    expected: Callable[[Any], dict[str, int]]
+    """The same sizes in settings."""
+
+    build: Callable[[Specs, Any], NetworkConfig]
+    """The network of tensors and settings, without any mask."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyData:
+    """How checkpoints of a family are recognized and how their tensors map to page4d."""
+
+    title: str
+    licence: str = ""
+    """As stated by the authors, to the best of our knowledge."""
+
+    present: tuple[str, ...] = ()
+    """Prefixes of tensor names: at least one tensor has each of them."""
+
+    absent: tuple[str, ...] = ()
+    """Prefixes that no tensor has."""
+
+    keys: KeyMap
+    exemptions: tuple[Exemption, ...] = ()
+    network: NetworkReader | None = None
+    encoder: Callable[[Specs, str], EncoderConfig] | None = None
+    """Reads the configuration of an encoder; the second argument is the file for messages."""
+
+    is_encoder: bool = False
+    notices: tuple[str, ...] = ()

@@ -1,0 +1,138 @@
+"""Checkpoints of Pi3: settings, key map and configuration."""
+
+from typing import Literal
+
+from page4d.models.config import FrameHeadConfig, NetworkConfig
+from page4d.models.schedule import FRAME_GLOBAL
+from page4d.weights.families.dinov2 import read_dinov2
+from page4d.weights.families.family import NetworkReader
+from page4d.weights.families.settings import LARGE_ENCODER, EncoderSettings, NetworkSettings
+from page4d.weights.families.specs import Specs, count, shape_of
+from page4d.weights.keymap import KeyMap, Rule
+
+_ENCODER = "encoder."
+
+
+class DecoderSettings(NetworkSettings):
+    """Pi3's trunk."""
+
+    embed_dim: int
+    depth: int
+    num_heads: int
+    block_norm_eps: float
+    qk_norm_eps: float
+
+
+class FrameHeadSettings(NetworkSettings):
+    """Pi3's heads."""
+
+    dec_num_heads: int
+    block_norm_eps: float
+    qk_norm: Literal[False] = False
+
+
+class Pi3Settings(NetworkSettings):
+    """Pi3."""
+
+    model: Literal["pi3"]
+    encoder: EncoderSettings
+    decoder: DecoderSettings
+    heads: FrameHeadSettings
+    rope_freq: float
+
+
+_PI3_DECODERS = {
+    "point_decoder": "point_decoder",
+    "conf_decoder": "confidence_decoder",
+    "camera_decoder": "camera_decoder",
+}
+
+PI3: KeyMap = (
+    Rule(pattern=r"image_(?:mean|std)", target=None),
+    Rule(pattern=r"(encoder\..*)", target=r"\1"),
+    Rule(pattern=r"register_token", target="aggregator.special.register_token"),
+    *(
+        Rule(pattern=rf"decoder\.{2 * layer + place}\.(.*)", target=rf"aggregator.blocks.{step}.{layer}.\1")
+        for layer in range(18)
+        for place, step in enumerate(("frame", "global"))
+    ),
+    *(
+        rule
+        for theirs, ours in _PI3_DECODERS.items()
+        for rule in (
+            Rule(pattern=rf"{theirs}\.projects\.(.*)", target=rf"frame_head.{ours}.project_in.\1"),
+            Rule(pattern=rf"{theirs}\.(blocks\..*)", target=rf"frame_head.{ours}.\1"),
+            Rule(pattern=rf"{theirs}\.linear_out\.(.*)", target=rf"frame_head.{ours}.project_out.\1"),
+        )
+    ),
+    Rule(pattern=r"point_head\.proj\.(.*)", target=r"frame_head.point_out.\1"),
+    Rule(pattern=r"conf_head\.proj\.(.*)", target=r"frame_head.confidence_out.\1"),
+    *(
+        Rule(
+            pattern=rf"camera_head\.res_conv\.(\d)\.res_conv{place + 1}\.(.*)",
+            target=rf"frame_head.pose.residuals.\1.layers.{place}.\2",
+        )
+        for place in range(3)
+    ),
+    Rule(pattern=r"camera_head\.more_mlps\.(.*)", target=r"frame_head.pose.perceptron.\1"),
+    Rule(pattern=r"camera_head\.fc_t\.(.*)", target=r"frame_head.pose.translation.\1"),
+    Rule(pattern=r"camera_head\.fc_rot\.(.*)", target=r"frame_head.pose.rotation.\1"),
+)
+"""The public Pi3 checkpoint; its normalization constants are built into page4d."""
+
+
+def _sizes(specs: Specs) -> dict[str, int]:
+    width = shape_of(specs, "register_token", 4)[-1]
+    return {
+        "decoder.embed_dim": width,
+        "decoder.depth": count(specs, "decoder."),
+        "decoder.num_heads": width // shape_of(specs, "decoder.0.attn.q_norm.weight", 1)[0],
+        "encoder.depth": count(specs, f"{_ENCODER}blocks."),
+    }
+
+
+def _expected(settings: Pi3Settings) -> dict[str, int]:
+    return {
+        "decoder.embed_dim": settings.decoder.embed_dim,
+        "decoder.depth": settings.decoder.depth,
+        "decoder.num_heads": settings.decoder.num_heads,
+        "encoder.depth": settings.encoder.depth,
+    }
+
+
+def _network(specs: Specs, settings: Pi3Settings) -> NetworkConfig:
+    width = settings.decoder.embed_dim
+    head_width = shape_of(specs, "point_decoder.projects.weight", 2)[0]
+    return NetworkConfig(
+        encoder=read_dinov2(specs, _ENCODER, settings.encoder),
+        depth=settings.decoder.depth // 2,
+        num_heads=settings.decoder.num_heads,
+        schedule=FRAME_GLOBAL,
+        mlp_ratio=shape_of(specs, "decoder.0.mlp.fc1.weight", 2)[0] / width,
+        norm_eps=settings.decoder.block_norm_eps,
+        qk_norm_eps=settings.decoder.qk_norm_eps,
+        rope_base=settings.rope_freq,
+        num_registers=shape_of(specs, "register_token", 4)[2],
+        token_slots=shape_of(specs, "register_token", 4)[1],
+        camera_token=False,
+        frame_head=FrameHeadConfig(
+            dim=head_width,
+            depth=count(specs, "point_decoder.blocks."),
+            num_heads=settings.heads.dec_num_heads,
+            point_dim=shape_of(specs, "point_decoder.linear_out.weight", 2)[0],
+            camera_dim=shape_of(specs, "camera_decoder.linear_out.weight", 2)[0],
+            mlp_ratio=shape_of(specs, "point_decoder.blocks.0.mlp.fc1.weight", 2)[0] / head_width,
+            norm_eps=settings.heads.block_norm_eps,
+        ),
+    )
+
+
+_PUBLISHED = Pi3Settings(
+    model="pi3",
+    encoder=LARGE_ENCODER,
+    decoder=DecoderSettings(embed_dim=1024, depth=36, num_heads=16, block_norm_eps=1e-6, qk_norm_eps=1e-5),
+    heads=FrameHeadSettings(dec_num_heads=16, block_norm_eps=1e-6),
+    rope_freq=100,
+)
+
+READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, expected=_expected, build=_network)
