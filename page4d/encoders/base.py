@@ -18,13 +18,15 @@ class PatchTokens:
     """Patch tokens of F images, row by row on a grid of (rows, columns).
 
     `fine` is a half-resolution feature map for dense heads, if the encoder has one. `pyramid` holds all levels of a
-    hierarchical encoder, finest first, each with its own width and grid.
+    hierarchical encoder, finest first, each with its own width and grid. `class_tokens` are those that enter the last
+    block, for the selection of a reference view.
     """
 
     tokens: Float[Tensor, "F P C"]
     grid: tuple[int, int]
     fine: Float[Tensor, "F D H/2 W/2"] | None = None
     pyramid: tuple["PatchTokens", ...] = ()
+    class_tokens: Float[Tensor, "F C"] | None = None
 
 
 class Encoder(Protocol):

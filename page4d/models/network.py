@@ -12,13 +12,12 @@ from page4d.encoders.base import Encoder, PatchTokens
 from page4d.encoders.build import build_encoder
 from page4d.errors import ShapeError, UsageError
 from page4d.geometry.camera import Cameras, fit_intrinsics
-from page4d.geometry.pose_encoding import decode_pose
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import normalize_images, patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits, full_precision
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
 from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
-from page4d.models.heads.camera import CameraHead
+from page4d.models.heads.build import build_camera_head
 from page4d.models.heads.dpt import DenseActivation, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
@@ -46,7 +45,7 @@ class ViewTimeNetwork(nn.Module):
         if config.matches is not None and config.known_cameras:
             self.triangulation = Triangulation(config.matches, dim)
         self.aggregator = Aggregator(config)
-        self.camera_head = None if config.camera_head is None else CameraHead(config.camera_head, width)
+        self.camera_head = None if config.camera_head is None else build_camera_head(config.camera_head, width)
         self.depth_head = self._dense_head(config.depth_head, 1, DenseActivation.EXPONENTIAL)
         self.point_head = self._dense_head(config.point_head, 3, DenseActivation.INVERSE_LOG)
         self.ray_head = nn.Linear(width, 3) if config.ray_head else None
@@ -196,7 +195,7 @@ class ViewTimeNetwork(nn.Module):
         self, trunks: Sequence[TrunkOutput], encoded: Sequence[PatchTokens], sizes: SizeGroups, limits: ForwardLimits
     ) -> list[NetworkOutput]:
         """Run the camera head on all images together and the dense heads group by group."""
-        iterations = self._cameras(sizes.stacked([trunk.camera_tokens for trunk in trunks]))
+        iterations = self._cameras(sizes.stacked([trunk.special_tokens for trunk in trunks]))
         of_groups = [sizes.chosen(pose) for pose in iterations]
         return [
             self._group_output(trunk, own, tuple(pose[place] for pose in of_groups), limits)
@@ -211,9 +210,9 @@ class ViewTimeNetwork(nn.Module):
         depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, encoded, limits)
         points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, encoded, limits)
         cameras: Cameras | None = None
-        if iterations:
+        if self.camera_head is not None:
             size = (grid[0] * self.config.patch_size, grid[1] * self.config.patch_size)
-            cameras = decode_pose(iterations[-1].to(torch.float64), size)
+            cameras = self.camera_head.decode(iterations[-1].to(torch.float64), size)
         return NetworkOutput(
             world_to_camera=None if cameras is None else cameras.world_to_camera,
             intrinsics=None if cameras is None else cameras.intrinsics,
@@ -284,17 +283,19 @@ class ViewTimeNetwork(nn.Module):
         frames = images.flatten(0, 2)
         parts = [self.encoder(normalize_images(part)) for part in torch.split(frames, max_images or len(frames))]
         fine = [part.fine for part in parts if part.fine is not None]
+        class_tokens = [part.class_tokens for part in parts if part.class_tokens is not None]
         return PatchTokens(
             tokens=torch.cat([part.tokens for part in parts]),
             grid=parts[0].grid,
             fine=torch.cat(fine) if fine else None,
+            class_tokens=torch.cat(class_tokens) if class_tokens else None,
         )
 
-    def _cameras(self, camera_tokens: Float[Tensor, "B T V C"]) -> tuple[Float[Tensor, "B T V 9"], ...]:
+    def _cameras(self, special_tokens: Float[Tensor, "B T V N C"]) -> tuple[Float[Tensor, "B T V 9"], ...]:
         if self.camera_head is None:
             return ()
-        tokens = camera_tokens.flatten(1, 2).to(_dtype(self.camera_head))
-        return tuple(torch.unflatten(pose, 1, camera_tokens.shape[1:3]) for pose in self.camera_head(tokens))
+        tokens = special_tokens.flatten(1, 2).to(_dtype(self.camera_head))
+        return tuple(torch.unflatten(pose, 1, special_tokens.shape[1:3]) for pose in self.camera_head(tokens))
 
     def _dense(
         self,
@@ -315,7 +316,7 @@ class ViewTimeNetwork(nn.Module):
             value, confidence = head(self._patches(levels, chosen, _dtype(head)), encoded.grid, fine)
             values.append(value)
             confidences.append(confidence)
-        leading = trunk.camera_tokens.shape[:3]
+        leading = trunk.special_tokens.shape[:3]
         return torch.unflatten(torch.cat(values), 0, leading), torch.unflatten(torch.cat(confidences), 0, leading)
 
     def _patches(self, levels: Sequence[Tensor], frames: slice, dtype: torch.dtype) -> list[Tensor]:

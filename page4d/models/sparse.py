@@ -23,7 +23,7 @@ _MIN_SCORE = float("-inf")
 class SparseInputs:
     """Inputs of a sparse block besides the tokens; `rope` is that of one image."""
 
-    rope: RotaryTables
+    rope: RotaryTables | None
     grid: tuple[int, int]
     mask: Float[Tensor, "B T V P"] | None = None
     """Probability that a patch moves."""
@@ -81,6 +81,7 @@ class SparseBlock(nn.Module):
         """
         tokens = state.flatten(1, 3)
         key = self._key_bias(inputs, weight)
+        assert inputs.rope is not None
         rope = inputs.rope.repeat(state.shape[1] * state.shape[2])
         if self.config.strategy is SparseStrategy.DILATED:
             neighbours = dilated_neighbours(state.shape[1], state.shape[2], self.config.dilations)

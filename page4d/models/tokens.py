@@ -1,38 +1,58 @@
 """Special tokens (camera and registers) and the positions of all tokens of an image."""
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from page4d.layers.block import INIT_STD
+from page4d.layers.positions import RotaryTables, rotary_tables
+from page4d.models.config import PatchPositions
 
 
 class SpecialTokens(nn.Module):
     """Learned tokens that precede the patches of every image: an optional camera token and registers.
 
-    With two slots, the first is used for the image that defines the world (first view, first instant), the second for
-    all others. With one slot all images share it.
+    With two slots, the first is used for the reference image, which defines the world, the second for all others.
+    With one slot all images share it.
     """
 
     def __init__(self, dim: int, num_registers: int, slots: int, *, camera: bool = True) -> None:
         super().__init__()
         self.camera_token = nn.Parameter(torch.empty(1, slots, 1, dim)) if camera else None
-        self.register_token = nn.Parameter(torch.empty(1, slots, num_registers, dim))
+        self.register_token = nn.Parameter(torch.empty(1, slots, num_registers, dim)) if num_registers else None
         for token in self.parameters():
             nn.init.trunc_normal_(token, std=INIT_STD)
 
     @property
     def count(self) -> int:
         """Number of special tokens per image."""
-        return int(self.camera_token is not None) + self.register_token.shape[2]
+        return sum(token.shape[2] for token in (self.camera_token, self.register_token) if token is not None)
 
-    def forward(self, batch: int, num_times: int, num_views: int) -> Float[Tensor, "B T V S C"]:
-        """Return the special tokens of every image, camera token first."""
+    def forward(
+        self,
+        batch: int,
+        num_times: int,
+        num_views: int,
+        reference: Int[Tensor, " B"] | None = None,
+        camera_tokens: Float[Tensor, "B T V C"] | None = None,
+    ) -> Float[Tensor, "B T V S C"]:
+        """Return the special tokens of every image, camera token first.
+
+        `reference` is the index of the reference image, in the order of instants, then views; the first image by
+        default. `camera_tokens`, of known cameras, replace the learned camera token.
+        """
         kinds: list[Tensor] = [token for token in (self.camera_token, self.register_token) if token is not None]
         tokens = torch.cat(kinds, dim=2)[0]
-        slot = torch.full((num_times, num_views), tokens.shape[0] - 1, device=tokens.device)
-        slot[0, 0] = 0
-        return tokens[slot].expand(batch, -1, -1, -1, -1)
+        if reference is None:
+            reference = torch.zeros(batch, dtype=torch.int64, device=tokens.device)
+        slot = torch.full((batch, num_times * num_views), tokens.shape[0] - 1, device=tokens.device)
+        slot.scatter_(1, reference[:, None], 0)
+        chosen = torch.unflatten(tokens[slot], 1, (num_times, num_views))
+        if camera_tokens is None or self.camera_token is None:
+            return chosen
+        return torch.cat([camera_tokens[..., None, :].to(chosen.dtype), chosen[..., 1:, :]], dim=-2)
 
 
 def token_positions(
@@ -43,3 +63,34 @@ def token_positions(
     columns = torch.arange(1, grid[1] + 1, device=device)
     patches = torch.cartesian_prod(rows, columns).reshape(-1, 2)
     return torch.cat([patches.new_zeros(num_special, 2), patches])
+
+
+def centered_positions(grid: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "P 2"]:
+    """Return 2 pi times (y, x) of the patch centers: from -1 at the top left, to 1 along the longer side.
+
+    Source: Simeoni et al. (2025), DINOv3; division of both axes by the longer side as in the public VGGT-Omega code
+    (reference facts).
+    """
+    y, x = ((torch.arange(count, device=device) + 0.5) / max(grid) * 2 - 1 for count in grid)
+    return 2 * math.pi * torch.cartesian_prod(y, x).reshape(-1, 2)
+
+
+def patch_rotary_tables(
+    rule: PatchPositions,
+    grid: tuple[int, int],
+    num_special: int,
+    head_dim: int,
+    base: float,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> RotaryTables | None:
+    """Return the rotary tables of all tokens of an image under a rule of positions."""
+    if rule is PatchPositions.NONE:
+        return None
+    positions: Tensor = token_positions(grid, num_special, device)
+    if rule is PatchPositions.SHARED:
+        positions = positions.clamp(max=1)
+    elif rule is PatchPositions.CENTERED:
+        patches = centered_positions(grid, device)
+        positions = torch.cat([patches.new_zeros(num_special, 2), patches])
+    return rotary_tables(positions, head_dim, base, dtype)

@@ -5,15 +5,15 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from page4d.layers.attention import LogitsBias, Neighbours
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.execution import NO_LIMITS, ForwardLimits, in_chunks
-from page4d.layers.positions import RotaryTables, rotary_tables
+from page4d.layers.positions import RotaryTables
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, Memory
-from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, Streams, TimeEncoding
+from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, PatchPositions, Streams, TimeEncoding
 from page4d.models.heads.dynamic import DynamicMask
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
 from page4d.models.relative_time import RelativeTime
@@ -21,7 +21,7 @@ from page4d.models.schedule import Step, images_together, merge, neighbours, spl
 from page4d.models.size_groups import Grid, SizeGroups, join
 from page4d.models.sparse import SparseInputs, SparseLayers
 from page4d.models.streams import MaskBias, ReleaseBias, Stream
-from page4d.models.tokens import SpecialTokens, token_positions
+from page4d.models.tokens import SpecialTokens, patch_rotary_tables, token_positions
 
 State = list[Tensor]
 """Tokens [B, T, W, N, C] of the W views of each group of one size."""
@@ -40,13 +40,18 @@ class TrunkOutput:
     The channels of a layer are [output of its step within views | output of its step across views].
     """
 
-    camera_tokens: Float[Tensor, "B T V C2"]
-    """First token of every image, of the last layer."""
+    special_tokens: Float[Tensor, "B T V S C2"]
+    """Special tokens of every image, of the last layer."""
     levels: dict[int, Float[Tensor, "B T V N C2"]]
     """All tokens, special ones first, of the layers that dense heads read."""
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None
     memory: Memory | None
     """Conditioning input of the next chunk of instants."""
+
+    @property
+    def camera_tokens(self) -> Float[Tensor, "B T V C2"]:
+        """First token of every image, of the last layer."""
+        return self.special_tokens[..., 0, :]
 
 
 @dataclass
@@ -57,14 +62,14 @@ class _Run:
     states: dict[Stream, State]
     positions: list[Tensor]
     times: Tensor
-    ropes: dict[Step, list[RotaryTables]]
+    ropes: dict[Step, list[RotaryTables | None]]
     sparse_inputs: SparseInputs
     limits: ForwardLimits
     conditioning: Conditioning
     band: EpipolarBand | None = None
     biases: Biases = field(default_factory=dict)
     levels: dict[int, State] = field(default_factory=dict)
-    camera_tokens: State | None = None
+    special_tokens: State | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
 
 
@@ -81,9 +86,17 @@ class Aggregator(nn.Module):
         dim = config.encoder.embed_dim
         self.special = SpecialTokens(dim, config.num_registers, config.token_slots, camera=config.camera_token)
         self.blocks = nn.ModuleDict(
-            {step.value: nn.ModuleList(map(self._new_block, range(config.depth))) for step in config.schedule}
+            {
+                step.value: nn.ModuleList(
+                    self._new_block(layer) if self._has(step, layer) else nn.Identity()
+                    for layer in range(config.depth)
+                )
+                for step in config.schedule
+            }
         )
         initialise_linears(self)
+        norm_eps = config.readout_norm_eps
+        self.readout_norm = nn.Identity() if norm_eps is None else nn.LayerNorm(dim, eps=norm_eps)
         self.stream_blocks = nn.ModuleDict()
         self.dynamic: DynamicMask | None = None
         self.mask_bias: MaskBias | ReleaseBias | None = None
@@ -103,13 +116,15 @@ class Aggregator(nn.Module):
         external: Sequence[Float[Tensor, "B T W _ _"]] | None = None,
         limits: ForwardLimits = NO_LIMITS,
         conditioning: Conditioning = NO_CONDITIONING,
+        reference: Int[Tensor, " B"] | None = None,
+        camera_tokens: Float[Tensor, "B T V C"] | None = None,
     ) -> list[TrunkOutput]:
         """Prepend the special tokens and run all layers; `external` are log-odds that patches move.
 
         Tokens are given and returned per group of views of one size. Steps across views concatenate the tokens of all
-        groups; nothing is padded.
+        groups; nothing is padded. `reference` and `camera_tokens` are as in `SpecialTokens`.
         """
-        special = sizes.chosen(self.special(*patches[0].shape[:2], sizes.num_views))
+        special = sizes.chosen(self.special(*patches[0].shape[:2], sizes.num_views, reference, camera_tokens))
         tokens = [torch.cat(pair, dim=3) for pair in zip(special, patches, strict=True)]
         return self._run(self._start(tokens, sizes, limits, conditioning), external)
 
@@ -133,23 +148,27 @@ class Aggregator(nn.Module):
             for place, step in enumerate(self.config.schedule):
                 if (layer, place) == self._mask_place():
                     dynamic_logits = self._apply_mask(run, external)
-                for stream in run.states:
+                for stream in run.states if self._has(step, layer) else ():
                     run.states[stream] = self._attend(run, stream, step, layer)
                     halves[stream, step.across_views] = self._read(run.states[stream], stream, layer)
             if self.sparse is not None and layer in self.sparse.config.layers:
                 self._run_sparse(run, layer, halves)
             for stream in run.states:
                 self._keep(run, stream, layer, halves)
-        assert run.camera_tokens is not None
+        assert run.special_tokens is not None
         return [
             TrunkOutput(
-                camera_tokens=camera_tokens,
+                special_tokens=special_tokens,
                 levels={layer: parts[place] for layer, parts in run.levels.items()},
                 dynamic_logit=None if dynamic_logits is None else dynamic_logits[place],
                 memory=run.memory or None,
             )
-            for place, camera_tokens in enumerate(run.camera_tokens)
+            for place, special_tokens in enumerate(run.special_tokens)
         ]
+
+    def _has(self, step: Step, layer: int) -> bool:
+        """Return whether a layer has a step."""
+        return step.across_views or layer > 0 or not self.config.starts_across
 
     def _new_block(self, layer: int) -> Block:
         config = self.config
@@ -158,6 +177,7 @@ class Aggregator(nn.Module):
                 dim=config.encoder.embed_dim,
                 num_heads=config.num_heads,
                 mlp_ratio=config.mlp_ratio,
+                feed_forward=config.feed_forward,
                 norm_eps=config.norm_eps_of(layer),
                 qk_norm_eps=config.qk_norm_eps,
                 layer_scale=config.layer_scale,
@@ -177,21 +197,37 @@ class Aggregator(nn.Module):
         batch, num_times = tokens[0].shape[:2]
         dtype, device = torch.promote_types(tokens[0].dtype, torch.float32), tokens[0].device
         positions = [token_positions(grid, self.special.count, device) for grid in sizes.grids]
-        head_dim = self.config.encoder.embed_dim // self.config.num_heads
-        tables = [rotary_tables(places, head_dim, self.config.rope_base, dtype) for places in positions]
         times = torch.arange(num_times).expand(batch, -1) if conditioning.times is None else conditioning.times
         keypoints = None if conditioning.keypoints is None else conditioning.keypoints.flatten(3)
+        within, across = self.config.within_positions, self.config.across_positions
+        tables = {
+            rule: [self._tables(rule, grid, dtype, device) for grid in sizes.grids]
+            for rule in dict.fromkeys((within, across))
+        }
+        ropes = {
+            step: _ropes(tables[across if step.across_views else within], sizes, step, num_times)
+            for step in self.config.schedule
+        }
         return _Run(
             sizes=sizes,
             states={Stream.SHARED: tokens},
             positions=positions,
             times=times.to(device, dtype),
-            ropes={step: _ropes(tables, sizes, step, num_times) for step in self.config.schedule},
-            sparse_inputs=SparseInputs(rope=tables[0], grid=sizes.grids[0], keypoints=keypoints, limits=limits),
+            ropes=ropes,
+            sparse_inputs=SparseInputs(
+                rope=tables[within][0], grid=sizes.grids[0], keypoints=keypoints, limits=limits
+            ),
             limits=limits,
             conditioning=conditioning,
             band=self._band(conditioning, sizes.grids[0]),
         )
+
+    def _tables(
+        self, rule: PatchPositions, grid: Grid, dtype: torch.dtype, device: torch.device
+    ) -> RotaryTables | None:
+        config = self.config
+        head_dim = config.encoder.embed_dim // config.num_heads
+        return patch_rotary_tables(rule, grid, self.special.count, head_dim, config.rope_base, dtype, device)
 
     def _band(self, conditioning: Conditioning, grid: Grid) -> EpipolarBand | None:
         config = self.config.epipolar
@@ -240,6 +276,8 @@ class Aggregator(nn.Module):
 
     def _attend(self, run: _Run, stream: Stream, step: Step, layer: int) -> State:
         """Run the block of one step on a stream."""
+        if step.across_views and layer in self.config.register_layers:
+            return self._attend_special(run, stream, step, layer)
         state = run.states[stream]
         reach = neighbours(step, state[0].shape[1], state[0].shape[2])
         block = self._block(stream, step, layer)
@@ -257,9 +295,19 @@ class Aggregator(nn.Module):
             for done, part in zip(merged, state, strict=True)
         ]
 
+    def _attend_special(self, run: _Run, stream: Stream, step: Step, layer: int) -> State:
+        """Run the block of a register layer on the special tokens; they are at position (0, 0)."""
+        state, count = run.states[stream], self.special.count
+        special = run.sizes.stacked([part[..., :count, :] for part in state])
+        done = split(self._block(stream, step, layer)(merge(special, step)), step, special.shape[:4])  # type: ignore[arg-type]
+        return [
+            torch.cat([own, part[..., count:, :]], dim=-2)
+            for own, part in zip(run.sizes.chosen(done), state, strict=True)
+        ]
+
     def _bias_and_rope(
         self, run: _Run, stream: Stream, step: Step, layer: int, place: int
-    ) -> tuple[LogitsBias | None, RotaryTables]:
+    ) -> tuple[LogitsBias | None, RotaryTables | None]:
         """Return the attention bias and rotary tables of one sequence of a step."""
         state = run.states[stream][place]
         biased = self.config.mask is not None and layer in self.config.mask.layers
@@ -268,7 +316,8 @@ class Aggregator(nn.Module):
         if self.time is not None and step is Step.TIME:
             images = (state.shape[2], state.shape[3])
             bias = self.time.bias(layer, run.times, images, bias)
-            rope = self.time.rope(layer, run.times, images, run.positions[place], rope.cos.shape[-1]) or rope
+            head_dim = self.config.encoder.embed_dim // self.config.num_heads
+            rope = self.time.rope(layer, run.times, images, run.positions[place], head_dim) or rope
         if run.band is not None and step is Step.VIEW and self._has_prior(layer):
             bias = (
                 LogitsBias(key=state.new_zeros(run.band.num_instants, state.shape[2] * state.shape[3]))
@@ -282,21 +331,26 @@ class Aggregator(nn.Module):
         return self.config.epipolar is not None and layer in self.config.epipolar.layers
 
     def _read(self, state: State, stream: Stream, layer: int) -> State | None:
-        """Return the part of a step's output that heads read: all tokens, camera tokens or nothing."""
+        """Return the part of a step's output that heads read: all tokens, special tokens or nothing."""
         if layer in self.config.dense_layers and stream is not Stream.POSE:
             return state
-        return [part[..., :1, :].clone() for part in state] if layer == self.config.depth - 1 else None
+        if layer < self.config.depth - 1:
+            return None
+        return [part[..., : max(1, self.special.count), :].clone() for part in state]
 
     def _keep(self, run: _Run, stream: Stream, layer: int, halves: Halves) -> None:
         """Store the outputs of a layer that heads read."""
-        within, across = halves[stream, False], halves[stream, True]
+        within, across = halves.get((stream, False)), halves.get((stream, True))
         if within is None or across is None:
             return
         pairs = list(zip(within, across, strict=True))
-        if layer == self.config.depth - 1 and (stream is not Stream.GEOMETRY or run.camera_tokens is None):
-            run.camera_tokens = [torch.cat([one[..., 0, :], two[..., 0, :]], dim=-1) for one, two in pairs]
+        if layer == self.config.depth - 1 and (stream is not Stream.GEOMETRY or run.special_tokens is None):
+            special = slice(max(1, self.special.count))
+            run.special_tokens = [
+                torch.cat([one[..., special, :], two[..., special, :]], dim=-1) for one, two in pairs
+            ]
         if layer in self.config.dense_layers and stream is not Stream.POSE:
-            run.levels[layer] = [torch.cat(pair, dim=-1) for pair in pairs]
+            run.levels[layer] = [torch.cat([one, self.readout_norm(two)], dim=-1) for one, two in pairs]
 
     def _mask_place(self) -> tuple[int, int] | None:
         """Return the layer, and the index of the step in it, before which the mask is computed."""
@@ -334,7 +388,7 @@ class Aggregator(nn.Module):
 def _by_groups(
     block: nn.Module,
     merged: Float[Tensor, "G L C"],
-    rope: RotaryTables,
+    rope: RotaryTables | None,
     bias: LogitsBias | None,
     limits: ForwardLimits,
     reach: Neighbours | None,
@@ -345,20 +399,26 @@ def _by_groups(
 
     def groups(chosen: slice) -> Tensor:
         part_bias = None if bias is None else bias.of_groups(chosen)
-        done: Tensor = block(merged[chosen], rope.of_groups(chosen), part_bias, limits.max_queries, neighbours=reach)
+        part_rope = None if rope is None else rope.of_groups(chosen)
+        done: Tensor = block(merged[chosen], part_rope, part_bias, limits.max_queries, neighbours=reach)
         return done
 
     return in_chunks(groups, num_groups, at_once, dim=0)
 
 
-def _ropes(tables: Sequence[RotaryTables], sizes: SizeGroups, step: Step, num_times: int) -> list[RotaryTables]:
+def _ropes(
+    tables: Sequence[RotaryTables | None], sizes: SizeGroups, step: Step, num_times: int
+) -> list[RotaryTables | None]:
     """Return the rotary tables of every sequence of a step; steps across views have one of all size groups."""
     ropes = [
         table.repeat(images_together(step, num_times, len(views)))
         for table, views in zip(tables, sizes.members, strict=True)
+        if table is not None
     ]
+    if not ropes:
+        return [None] * (1 if step.across_views else len(tables))
     if not step.across_views or len(ropes) == 1:
-        return ropes
+        return list(ropes)
     return [RotaryTables(cos=torch.cat([rope.cos for rope in ropes]), sin=torch.cat([rope.sin for rope in ropes]))]
 
 

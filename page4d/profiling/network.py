@@ -127,7 +127,7 @@ def _symbols(network: ViewTimeNetwork, leading: tuple[int, int, int], grid: tupl
         "gh": grid[0],
         "gw": grid[1],
         "P": patches,
-        "R": special.register_token.shape[2],
+        "R": config.num_registers,
         "N": special.count + patches,
         "C": width,
         "h": config.num_heads,
@@ -160,7 +160,8 @@ def _encoding(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     else:
         name = _ENCODERS[builder.network.config.encoder.kind]
         yield builder.stage(part, f"3 patch tokens ({name})", "B*T*V P C", "encoder")
-    yield builder.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
+    if tokens.register_token is not None:
+        yield builder.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
     yield builder.stage(part, "5 concatenated tokens", "B*T*V R+P C")
     yield builder.stage(part, "6 tokens per image", "B T V R+P C")
     if tokens.camera_token is not None:

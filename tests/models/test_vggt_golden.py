@@ -12,7 +12,7 @@ from page4d.layers.positions import rotary_tables
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW
 from page4d.models.tokens import token_positions
-from page4d.weights.keymap import VGGT
+from page4d.weights.families.vggt import VGGT
 from tests.keymaps import VGGT_TO_TIME_VIEW, rename
 from tests.models.naive_twin import run_trunk
 
@@ -83,7 +83,7 @@ def test_trunk(case: Case, agrees: Callable) -> None:
 
 def test_camera_head(case: Case, agrees: Callable) -> None:
     last = max(int(name.split("_")[1]) for name in case.mid if name.startswith("aggregated_"))
-    iterations = case.network.camera_head(case.mid[f"aggregated_{last}"][:, :, 0])
+    iterations = case.network.camera_head(case.mid[f"aggregated_{last}"])
     assert len(iterations) == 4
     for index, pose in enumerate(iterations):
         agrees(pose, case.mid[f"pose_enc_iter_{index}"])

@@ -13,7 +13,7 @@ from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig
 from page4d.layers.embed import PatchEmbed
 from page4d.layers.positions import rotary_tables
-from page4d.models import trunk as aggregator
+from page4d.models import tokens as tokens_module
 from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
 from page4d.models.heads.dynamic import MASK_HEADS
 from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, images_together, merge, split
@@ -107,7 +107,7 @@ def test_the_unmodified_reference(golden: Callable, agrees: Callable, monkeypatc
     embed.load_state_dict({name.removeprefix("patch_embed."): weights[name] for name in weights if "proj" in name})
     trunk = trunk_of(blocks, (Step.VIEW, Step.TIME), {Step.TIME: "time", Step.VIEW: "view"})
     trunk.special.load_state_dict({name: weights[name] for name in ("camera_token", "register_token")})
-    monkeypatch.setattr(aggregator, "token_positions", lambda *where: token_positions(*where).clamp(min=1))
+    monkeypatch.setattr(tokens_module, "token_positions", lambda *where: token_positions(*where).clamp(min=1))
     mean, deviation = (torch.tensor(values)[:, None, None] for values in (IMAGE_MEAN, IMAGE_DEVIATION))
     patches = embed((images.flatten(0, 2) - mean) / deviation).unflatten(0, images.shape[:3])
     out = run_trunk(trunk, patches, grid)

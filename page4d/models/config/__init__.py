@@ -3,8 +3,11 @@
 from page4d.choices import FullAttention, TimeEncoding
 from page4d.models.config.network import NetworkConfig
 from page4d.models.config.parts import (
+    AnyCameraHeadConfig,
     BiasRows,
     CameraHeadConfig,
+    CameraMLPConfig,
+    CameraTransformerConfig,
     DPTHeadConfig,
     EpipolarConfig,
     FrameHeadConfig,
@@ -15,6 +18,9 @@ from page4d.models.config.parts import (
     MatchConfig,
     MatchTarget,
     MotionHeadConfig,
+    PatchPositions,
+    ReferenceView,
+    ResidualKind,
     SparseConfig,
     SparseStrategy,
     Streams,
@@ -23,8 +29,11 @@ from page4d.models.config.presets import PRESETS
 
 __all__ = [
     "PRESETS",
+    "AnyCameraHeadConfig",
     "BiasRows",
     "CameraHeadConfig",
+    "CameraMLPConfig",
+    "CameraTransformerConfig",
     "DPTHeadConfig",
     "EpipolarConfig",
     "FrameHeadConfig",
@@ -37,6 +46,9 @@ __all__ = [
     "MatchTarget",
     "MotionHeadConfig",
     "NetworkConfig",
+    "PatchPositions",
+    "ReferenceView",
+    "ResidualKind",
     "SparseConfig",
     "SparseStrategy",
     "Streams",

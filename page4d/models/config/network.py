@@ -10,10 +10,12 @@ from page4d.encoders.stem import StemConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
 from page4d.io.config import config_from_json, config_record, config_to_json
+from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import DEFAULT_BASE
-from page4d.layers.ranges import Depth, Epsilon, OptionalCount, Ratio, RotaryBase, Width
+from page4d.layers.ranges import Depth, Epsilon, Layer, OptionalCount, Ratio, RotaryBase, Width
 from page4d.models.config.parts import (
-    CameraHeadConfig,
+    AnyCameraHeadConfig,
+    CameraMLPConfig,
     DPTHeadConfig,
     EpipolarConfig,
     FrameHeadConfig,
@@ -21,6 +23,8 @@ from page4d.models.config.parts import (
     MaskRule,
     MatchConfig,
     MotionHeadConfig,
+    PatchPositions,
+    ReferenceView,
     SparseConfig,
     Streams,
 )
@@ -41,16 +45,26 @@ class NetworkConfig:
     schedule: Schedule = TIME_VIEW
     full_attention: FullAttention = FullAttention.NEVER
     time_encoding: TimeEncoding = TimeEncoding.NONE
+    starts_across: bool = False
+    """Whether the first layer has its step across views only."""
+    register_layers: tuple[Layer, ...] = ()
+    """Layers whose step across views acts on the special tokens alone; patches pass unchanged."""
     mlp_ratio: Ratio = 4.0
+    feed_forward: FeedForwardKind = FeedForwardKind.MLP
     norm_eps: Epsilon | tuple[Epsilon, ...] = 1e-5
     """Of the blocks' norms; one number per layer where layers come from different networks."""
     qk_norm_eps: Epsilon | None = 1e-5
     layer_scale: float | None = 0.01
     rope_base: RotaryBase = DEFAULT_BASE
+    within_positions: PatchPositions = PatchPositions.GRID
+    across_positions: PatchPositions = PatchPositions.GRID
     num_registers: OptionalCount = 4
     token_slots: Annotated[int, Field(ge=1, le=2)] = 2
+    reference_view: ReferenceView = ReferenceView.FIRST
     camera_token: bool = True
     """Whether a camera token precedes the registers."""
+    readout_norm_eps: Epsilon | None = None
+    """Of a norm on the outputs of steps across views that dense heads read; None leaves the norm out."""
     matches: MatchConfig | None = None
     known_cameras: bool = False
     """Whether known cameras may be given as input, as an embedding of the patches' rays."""
@@ -59,7 +73,7 @@ class NetworkConfig:
     mask: MaskConfig | None = None
     sparse: SparseConfig | None = None
     epipolar: EpipolarConfig | None = None
-    camera_head: CameraHeadConfig | None = None
+    camera_head: AnyCameraHeadConfig | None = None
     depth_head: DPTHeadConfig | None = None
     point_head: DPTHeadConfig | None = None
     motion_head: MotionHeadConfig | None = None
@@ -86,6 +100,27 @@ class NetworkConfig:
         if self.mask is not None and self.mask.rule is MaskRule.PAGE4D and self.schedule[0].across_views:
             raise UsageError(f"network: PAGE-4D's mask in the schedule {schedule}", "put the step within views first")
 
+        if self.starts_across and self.schedule[0].across_views:
+            raise UsageError(f"network: starts_across in the schedule {schedule}", "put the step within views first")
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        """Refuse parts that compute positions or biases of their own where steps have other positions."""
+        plain = self.within_positions is self.across_positions is PatchPositions.GRID and not self.register_layers
+        parts = {
+            "a mask": self.mask is not None,
+            "a time encoding": self.time_encoding is not TimeEncoding.NONE,
+            "sparse attention": self.sparse is not None,
+            "an epipolar prior": self.epipolar is not None,
+        }
+        for name, is_there in parts.items():
+            if is_there and not (plain and not self.starts_across):
+                raise UsageError(
+                    f"network: {name} with register layers, without a first step within views, or with positions "
+                    "other than grid",
+                    "leave one of them out",
+                )
+
     def _check_widths(self) -> None:
         width = self.encoder.embed_dim
         if width % (4 * self.num_heads):
@@ -93,9 +128,12 @@ class NetworkConfig:
                 f"network: width {width} with {self.num_heads} heads",
                 "choose num_heads so that the width is a multiple of 4 per head",
             )
-        if self.camera_head is not None and 2 * width % self.camera_head.num_heads:
+        camera_head = self.camera_head
+        if camera_head is None or isinstance(camera_head, CameraMLPConfig):
+            return
+        if 2 * width % camera_head.num_heads:
             raise UsageError(
-                f"network: camera head of width {2 * width} with {self.camera_head.num_heads} heads",
+                f"network: camera head of width {2 * width} with {camera_head.num_heads} heads",
                 "change the camera head's num_heads",
             )
 
@@ -106,7 +144,7 @@ class NetworkConfig:
             )
         parts = [part for part in (self.mask, self.sparse, self.epipolar) if part is not None]
         named = [layer for part in parts for layer in part.layers]
-        if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *named)):
+        if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *self.register_layers, *named)):
             raise UsageError(f"network: a layer outside 0..{self.depth - 1} is named", "name layers that exist")
         if self.mask is not None and self.sparse is not None and self.sparse.layers[0] < self.mask.layers[0]:
             raise UsageError(

@@ -1,9 +1,10 @@
 """Configurations of the parts of a network: dynamic mask, explicit inputs, prediction heads, sparse attention."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat
+from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
 from page4d.errors import UsageError
 from page4d.io.config import config_record
@@ -166,10 +167,43 @@ def check_increasing(name: str, layers: tuple[Layer, ...]) -> None:
         raise UsageError(f"{name}: layers {layers}", "name different layers in increasing order")
 
 
+class PatchPositions(StrEnum):
+    """Rotary positions of patches in a step of the trunk; special tokens are at (0, 0)."""
+
+    GRID = "grid"
+    """(row, column), counted from 1."""
+
+    SHARED = "shared"
+    """(1, 1) for every patch: patches are rotated relative to special tokens, not to each other."""
+
+    CENTERED = "centered"
+    """2 pi times the coordinates of the patch centers, from -1 to 1 along the longer side of the image."""
+
+    NONE = "none"
+    """No rotary positions."""
+
+
+class ReferenceView(StrEnum):
+    """Image that gets the first slot of the special tokens, where there are two."""
+
+    FIRST = "first"
+    """The first view at the first instant."""
+
+    MIDDLE = "middle"
+    """The middle image in the order of instants, then views."""
+
+    SADDLE_BALANCED = "saddle-balanced"
+    """The image whose class token is closest to the middle of the range in mean similarity, norm and variance."""
+
+    SADDLE_SIMILARITY = "saddle-similarity"
+    """The image with the widest range of similarities of class tokens."""
+
+
 @config_record("camera head")
 class CameraHeadConfig:
     """The iterative camera head; its width is twice that of the trunk."""
 
+    kind: Literal["iterative"] = "iterative"
     trunk_depth: Depth = 4
     num_heads: Width = 16
     num_iterations: Depth = 4
@@ -178,7 +212,50 @@ class CameraHeadConfig:
     layer_scale: float = 0.01
 
 
+@config_record("camera head")
+class CameraMLPConfig:
+    """A camera head that decodes the camera token of each image separately, as in Depth Anything 3."""
+
+    kind: Literal["mlp"] = "mlp"
+
+
+@config_record("camera head")
+class CameraTransformerConfig:
+    """A camera head of blocks across the special tokens of all images, without iterations, as in VGGT-Omega."""
+
+    kind: Literal["transformer"] = "transformer"
+    depth: Depth = 4
+    num_heads: Width = 16
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon = 1e-5
+    layer_scale: float | None = 1.0
+
+
+def _camera_head_kind(value: Any) -> str:
+    """Return the kind of a camera head; files of older versions record iterative ones without it."""
+    found = value.get("kind", "iterative") if isinstance(value, Mapping) else getattr(value, "kind", None)
+    return str(found)
+
+
+AnyCameraHeadConfig = Annotated[
+    Annotated[CameraHeadConfig, Tag("iterative")]
+    | Annotated[CameraMLPConfig, Tag("mlp")]
+    | Annotated[CameraTransformerConfig, Tag("transformer")],
+    Discriminator(_camera_head_kind),
+]
+"""The configuration of any camera head; in JSON, `kind` selects the class."""
+
 _Channels = Annotated[Width, Field(multiple_of=4)]
+
+
+class ResidualKind(StrEnum):
+    """What a residual unit of a dense head adds its convolutions to."""
+
+    RECTIFIED = "rectified"
+    """relu(x), as in VGGT."""
+
+    PLAIN = "plain"
+    """x."""
 
 
 @config_record("dense head")
@@ -194,7 +271,11 @@ class DPTHeadConfig:
     out_channels: tuple[_Channels, _Channels, _Channels, _Channels] = (256, 512, 1024, 1024)
     hidden: Width = 32
     fine_dim: OptionalWidth = 0
-    norm_eps: Epsilon = 1e-5
+    norm_eps: Epsilon | None = 1e-5
+    """Of the norm of the tokens; None leaves the norm out."""
+    residual: ResidualKind = ResidualKind.RECTIFIED
+    positions: bool = True
+    """Whether encodings of image coordinates are added to the maps."""
 
     def __post_init__(self) -> None:
         check_increasing("dense head", self.layers)

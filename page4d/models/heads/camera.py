@@ -5,6 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from page4d.geometry.camera import Cameras
+from page4d.geometry.pose_encoding import decode_pose
 from page4d.layers.block import Block, BlockConfig, FeedForward, initialise_linears
 from page4d.models.config import CameraHeadConfig
 
@@ -42,12 +44,12 @@ class CameraHead(nn.Module):
         with torch.no_grad():
             self.pose_branch.fc2.bias.copy_(torch.tensor(_INITIAL_ENCODING) / self.num_iterations)
 
-    def forward(self, camera_tokens: Float[Tensor, "B S C"]) -> tuple[Float[Tensor, "B S 9"], ...]:
-        """Return the encoding after every iteration; the last one is the result.
+    def forward(self, special_tokens: Float[Tensor, "B S N C"]) -> tuple[Float[Tensor, "B S 9"], ...]:
+        """Return the encoding after every iteration, from the first token of every image; the last is the result.
 
         Returned fields of view are clipped at 0; the iteration continues from unclipped ones.
         """
-        tokens = self.token_norm(camera_tokens)
+        tokens = self.token_norm(special_tokens[:, :, 0])
         pose = self.empty_pose.expand(*tokens.shape[:2], -1)
         encodings = []
         for iteration in range(self.num_iterations):
@@ -59,3 +61,7 @@ class CameraHead(nn.Module):
             pose = change if iteration == 0 else pose + change
             encodings.append(torch.cat([pose[..., :7], functional.relu(pose[..., 7:])], dim=-1))
         return tuple(encodings)
+
+    def decode(self, encoding: Float[Tensor, "*batch 9"], image_size: tuple[int, int]) -> Cameras:
+        """Return the cameras of pose encodings for images of (height, width)."""
+        return decode_pose(encoding, image_size)

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.models.config import DPTHeadConfig
+from page4d.models.config import DPTHeadConfig, ResidualKind
 
 _POSITION_WEIGHT = 0.1
 _POSITION_BASE = 100.0
@@ -57,27 +57,29 @@ def add_positions(features: Float[Tensor, "F C rows columns"], aspect: float) ->
 
 
 class ResidualUnit(nn.Module):
-    """Two convolutions added to the rectified input (not to the input itself)."""
+    """Two convolutions of the rectified input, added to it or to the input itself."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, kind: ResidualKind = ResidualKind.RECTIFIED) -> None:
         super().__init__()
+        self.kind = kind
         self.conv1 = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(channels, channels, kernel_size=3, padding=1)
 
     def forward(self, features: Tensor) -> Tensor:
         """Refine a feature map."""
         rectified = functional.relu(features)
-        refined: Tensor = rectified + self.conv2(functional.relu(self.conv1(rectified)))
+        skip = features if self.kind is ResidualKind.PLAIN else rectified
+        refined: Tensor = skip + self.conv2(functional.relu(self.conv1(rectified)))
         return refined
 
 
 class Fusion(nn.Module):
     """Add the next finer level to the fused map and upsample the result."""
 
-    def __init__(self, channels: int, *, has_coarser: bool) -> None:
+    def __init__(self, channels: int, kind: ResidualKind = ResidualKind.RECTIFIED, *, has_coarser: bool) -> None:
         super().__init__()
-        self.skip_unit = ResidualUnit(channels) if has_coarser else None
-        self.unit = ResidualUnit(channels)
+        self.skip_unit = ResidualUnit(channels, kind) if has_coarser else None
+        self.unit = ResidualUnit(channels, kind)
         self.out_conv = nn.Conv2d(channels, channels, kernel_size=1)
 
     def forward(self, level: Tensor, coarser: Tensor | None, size: tuple[int, int]) -> Tensor:
@@ -101,7 +103,8 @@ class DPTHead(nn.Module):
         self.patch_size = patch_size
         self.activation = activation
         widths, features = config.out_channels, config.features
-        self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.adds_positions = config.positions
+        self.norm = nn.Identity() if config.norm_eps is None else nn.LayerNorm(dim, eps=config.norm_eps)
         self.projects = nn.ModuleList(nn.Conv2d(dim, width, kernel_size=1) for width in widths)
         self.resizes = nn.ModuleList(
             [
@@ -114,7 +117,7 @@ class DPTHead(nn.Module):
         self.adapters = nn.ModuleList(
             nn.Conv2d(width, features, kernel_size=3, padding=1, bias=False) for width in widths
         )
-        self.fusions = nn.ModuleList(Fusion(features, has_coarser=index < 3) for index in range(4))
+        self.fusions = nn.ModuleList(Fusion(features, config.residual, has_coarser=index < 3) for index in range(4))
         self.fused_conv = nn.Conv2d(features, features // 2, kernel_size=3, padding=1)
         self.fine = nn.Conv2d(config.fine_dim, features // 2, kernel_size=1) if config.fine_dim else None
         self.out_conv1 = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
@@ -129,7 +132,7 @@ class DPTHead(nn.Module):
         maps = []
         for tokens, project, scale, adapter in zip(levels, self.projects, self.resizes, self.adapters, strict=True):
             features = project(torch.unflatten(self.norm(tokens).transpose(1, 2), 2, grid))
-            maps.append(adapter(scale(add_positions(features, aspect))))
+            maps.append(adapter(scale(self._positioned(features, aspect))))
         fused: Tensor | None = None
         finest = maps[0].shape[-2:]
         enlarge = 2 if self.fine is None else 1
@@ -149,10 +152,13 @@ class DPTHead(nn.Module):
         merged, aspect = self.fuse(levels, grid), grid[1] / grid[0]
         if self.fine is not None and fine is not None:
             merged = resize(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))
-            features = self.out_conv1(add_positions(merged, aspect))
+            features = self.out_conv1(self._positioned(merged, aspect))
             raw = functional.pixel_shuffle(self.out_conv2(functional.relu(features)), 2)
         else:
             size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
-            features = self.out_conv1(add_positions(resize(merged, size), aspect))
+            features = self.out_conv1(self._positioned(resize(merged, size), aspect))
             raw = self.out_conv2(functional.relu(features))
         return ACTIVATIONS[self.activation](raw[:, :-1].permute(0, 2, 3, 1)), 1 + raw[:, -1].exp()
+
+    def _positioned(self, features: Tensor, aspect: float) -> Tensor:
+        return add_positions(features, aspect) if self.adds_positions else features
