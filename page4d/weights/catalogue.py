@@ -1,0 +1,372 @@
+"""The catalogue of public checkpoints: where each is published, its size, licence and abilities, as data.
+
+Nothing here downloads or imports PyTorch. Sizes follow from the tensor shapes of the public code: the published files
+were not available to this project. Licences are as stated by the authors where `licence_source` points; this is not
+legal advice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+
+from page4d.errors import UsageError
+
+
+class RepositoryKind(StrEnum):
+    """Kind of a repository of the hub."""
+
+    MODEL = "model"
+    DATASET = "dataset"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogueEntry:
+    """A public checkpoint."""
+
+    name: str
+    """What `--weights` takes."""
+
+    family: str
+    """Value of `page4d.weights.families.family.Family`."""
+
+    title: str
+    """As the authors name it."""
+
+    num_values: int
+    """Parameters and buffers in the file, also of parts that page4d leaves out."""
+
+    num_bytes: int
+    """Bytes of these tensors. The file is larger by its header, or by what `notes` states."""
+
+    licence: str
+    """SPDX identifier, or the name of the licence."""
+
+    commercial: bool
+    """Whether the licence permits commercial use; False where that is unclear."""
+
+    licence_source: str
+    """Where the licence is stated: repository, file, lines or section."""
+
+    licence_note: str = ""
+    """Contradictions and conditions."""
+
+    gated: bool = False
+    """Whether the hub asks for an accepted request and a token."""
+
+    repository: str
+    """Identifier on the hub, `organization/name`."""
+
+    repository_kind: RepositoryKind = RepositoryKind.MODEL
+    file: str
+    earlier: tuple[str, ...] = ()
+    """Repositories with an earlier training of the same network, under the same licence."""
+
+    good_for: str
+    """One short line."""
+
+    predicts_cameras: bool = True
+    takes_cameras: bool = False
+    """Whether known cameras are an input of the network."""
+
+    metric: bool = False
+    """Whether its lengths are metres."""
+
+    network: str | None = None
+    """The published network where tensors do not determine it; else None."""
+
+    mask: bool | None = None
+    """PAGE-4D: whether its checkpoint runs with the mask."""
+
+    revision: str | None = None
+    """Commit of the repository, 40 hexadecimal digits; None: the current one, pinned when it is fetched first."""
+
+    sha256: str | None = None
+    """Digest of the file; None: pinned when it is fetched first."""
+
+    notes: tuple[str, ...] = ()
+
+
+APACHE = "Apache-2.0"
+CC_BY_NC = "CC-BY-NC-4.0"
+VGGT_LICENCE = "VGGT License v1"
+FAIR_NC = "FAIR Noncommercial Research License v1"
+
+_DA3_README = "ByteDance-Seed/Depth-Anything-3 README.md, table of models, line"
+_DA3_LARGE_LICENCE = (
+    "an unanswered report (issue 259) cites the hub's page of DA3-LARGE-1.1 with apache-2.0: unclear, so no"
+)
+_PAGE4D_LICENCE = "no licence stated; derived from VGGT, whose licence binds derivatives"
+_PAGE4D_SOURCE = "kaichen-z/PAGE4D: neither a LICENSE file nor a statement in readme.md"
+_PAGE4D_NOTES = ("the file holds the state of the optimizer as well, so it is larger than its tensors",)
+_OMEGA_SOURCE = "facebookresearch/vggt-omega LICENSE lines 1, 30; README.md lines 125-127"
+_OMEGA_LICENCE = "covers results too: line 30 forbids commercial use of 'any outputs or results'"
+_PI3_SOURCE = "yyfz/Pi3 README.md lines 213, 215"
+_GAUSSIANS = "its head of 3D Gaussians is left out"
+
+_ENTRIES = (
+    CatalogueEntry(
+        name="da3-small",
+        family="da3",
+        title="Depth Anything 3 SMALL",
+        num_values=34_299_463,
+        num_bytes=137_197_852,
+        licence=APACHE,
+        commercial=True,
+        licence_source=f"{_DA3_README} 224",
+        licence_note="an unanswered report (issue 203) questions its training data",
+        repository="depth-anything/DA3-SMALL",
+        file="model.safetensors",
+        good_for="small machines and first tests",
+        takes_cameras=True,
+    ),
+    CatalogueEntry(
+        name="da3-base",
+        family="da3",
+        title="Depth Anything 3 BASE",
+        num_values=135_366_599,
+        num_bytes=541_466_396,
+        licence=APACHE,
+        commercial=True,
+        licence_source=f"{_DA3_README} 223",
+        repository="depth-anything/DA3-BASE",
+        file="model.safetensors",
+        good_for="real footage without restrictions of use; the first one to try",
+        takes_cameras=True,
+    ),
+    CatalogueEntry(
+        name="da3-large",
+        family="da3",
+        title="Depth Anything 3 LARGE 1.1",
+        num_values=410_941_767,
+        num_bytes=1_643_767_068,
+        licence=CC_BY_NC,
+        commercial=False,
+        licence_source=f"{_DA3_README}s 221-222",
+        licence_note=_DA3_LARGE_LICENCE,
+        repository="depth-anything/DA3-LARGE-1.1",
+        file="model.safetensors",
+        earlier=("depth-anything/DA3-LARGE",),
+        good_for="accuracy of VGGT at a third of its size",
+        takes_cameras=True,
+    ),
+    CatalogueEntry(
+        name="da3-giant",
+        family="da3",
+        title="Depth Anything 3 GIANT 1.1",
+        num_values=1_355_674_125,
+        num_bytes=5_422_696_500,
+        licence=CC_BY_NC,
+        commercial=False,
+        licence_source=f"{_DA3_README}s 219-220",
+        repository="depth-anything/DA3-GIANT-1.1",
+        file="model.safetensors",
+        earlier=("depth-anything/DA3-GIANT",),
+        good_for="the most accurate any-view network of Depth Anything 3",
+        takes_cameras=True,
+        notes=(_GAUSSIANS,),
+    ),
+    CatalogueEntry(
+        name="da3-nested",
+        family="da3-nested",
+        title="Depth Anything 3 NESTED GIANT LARGE 1.1",
+        num_values=1_689_845_519,
+        num_bytes=6_759_382_076,
+        licence=CC_BY_NC,
+        commercial=False,
+        licence_source=f"{_DA3_README}s 216-217",
+        repository="depth-anything/DA3NESTED-GIANT-LARGE-1.1",
+        file="model.safetensors",
+        earlier=("depth-anything/DA3NESTED-GIANT-LARGE",),
+        good_for="metric scenes: the any-view giant, scaled by the metric network",
+        takes_cameras=True,
+        metric=True,
+        notes=(_GAUSSIANS,),
+    ),
+    CatalogueEntry(
+        name="da3-mono",
+        family="da3-mono",
+        title="Depth Anything 3 MONO LARGE",
+        num_values=334_171_394,
+        num_bytes=1_336_685_576,
+        licence=APACHE,
+        commercial=True,
+        licence_source=f"{_DA3_README} 230",
+        repository="depth-anything/DA3MONO-LARGE",
+        file="model.safetensors",
+        good_for="depth and sky of single images",
+        predicts_cameras=False,
+        network="da3mono-large",
+    ),
+    CatalogueEntry(
+        name="da3-metric",
+        family="da3-mono",
+        title="Depth Anything 3 METRIC LARGE",
+        num_values=334_171_394,
+        num_bytes=1_336_685_576,
+        licence=APACHE,
+        commercial=True,
+        licence_source=f"{_DA3_README} 227",
+        repository="depth-anything/DA3METRIC-LARGE",
+        file="model.safetensors",
+        good_for="metric depth and sky of calibrated single images",
+        predicts_cameras=False,
+        metric=True,
+        network="da3metric-large",
+        notes=("metres need the focal length: depth * focal length in pixels / 300",),
+    ),
+    CatalogueEntry(
+        name="pi3",
+        family="pi3",
+        title="Pi3",
+        num_values=958_696_738,
+        num_bytes=3_834_786_952,
+        licence=CC_BY_NC,
+        commercial=False,
+        licence_source=_PI3_SOURCE,
+        repository="yyfz233/Pi3",
+        file="model.safetensors",
+        good_for="views without a reference: independent of their order",
+    ),
+    CatalogueEntry(
+        name="pi3x",
+        family="pi3x",
+        title="Pi3X",
+        num_values=1_360_032_439,
+        num_bytes=5_440_129_756,
+        licence=CC_BY_NC,
+        commercial=False,
+        licence_source=_PI3_SOURCE,
+        repository="yyfz233/Pi3X",
+        file="model.safetensors",
+        good_for="rigs with known cameras or depth; approximate metric scale",
+        takes_cameras=True,
+        metric=True,
+    ),
+    CatalogueEntry(
+        name="vggt",
+        family="vggt",
+        title="VGGT-1B",
+        num_values=1_256_537_516,
+        num_bytes=5_026_150_064,
+        licence=VGGT_LICENCE,
+        commercial=False,
+        licence_source="facebookresearch/vggt README.md, update of 29 July 2025 and section License; LICENSE.txt",
+        licence_note="README.md: the original checkpoint 'remains non-commercial', only VGGT-1B-Commercial is not",
+        repository="facebook/VGGT-1B",
+        file="model.safetensors",
+        good_for="the reference of the field; static scenes",
+        notes=("its track head is left out",),
+    ),
+    CatalogueEntry(
+        name="vggt-commercial",
+        family="vggt",
+        title="VGGT-1B-Commercial",
+        num_values=1_256_537_516,
+        num_bytes=5_026_150_064,
+        licence=VGGT_LICENCE,
+        commercial=True,
+        licence_source="facebookresearch/vggt README.md, update of 29 July 2025 and section License; LICENSE.txt",
+        licence_note="after an application on the hub; its acceptable-use policy excludes military use, among others",
+        gated=True,
+        repository="facebook/VGGT-1B-Commercial",
+        file="vggt_1B_commercial.pt",
+        good_for="as vggt, for commercial use",
+        notes=("sizes are those of VGGT-1B, which it is stated to equal in structure", "its track head is left out"),
+    ),
+    CatalogueEntry(
+        name="page4d",
+        family="page4d",
+        title="PAGE-4D, trained with the mask in its early steps only",
+        num_values=1_190_869_017,
+        num_bytes=4_763_476_068,
+        licence=_PAGE4D_LICENCE,
+        commercial=False,
+        licence_source=_PAGE4D_SOURCE,
+        repository="zhouk777/PAGE4D",
+        repository_kind=RepositoryKind.DATASET,
+        file="checkpoint_nomask.pt",
+        good_for="moving scenes; the one that its authors suggest",
+        mask=False,
+        notes=_PAGE4D_NOTES,
+    ),
+    CatalogueEntry(
+        name="page4d-mask",
+        family="page4d",
+        title="PAGE-4D, trained with the mask",
+        num_values=1_190_869_017,
+        num_bytes=4_763_476_068,
+        licence=_PAGE4D_LICENCE,
+        commercial=False,
+        licence_source=_PAGE4D_SOURCE,
+        repository="zhouk777/PAGE4D",
+        repository_kind=RepositoryKind.DATASET,
+        file="checkpoint_mask.pt",
+        good_for="moving scenes, with a mask of what moves",
+        mask=True,
+        notes=_PAGE4D_NOTES,
+    ),
+    CatalogueEntry(
+        name="vggt-omega",
+        family="vggt-omega",
+        title="VGGT-Omega 1B 512",
+        num_values=1_144_059_977,
+        num_bytes=4_576_239_908,
+        licence=FAIR_NC,
+        commercial=False,
+        licence_source=_OMEGA_SOURCE,
+        licence_note=_OMEGA_LICENCE,
+        gated=True,
+        repository="facebook/VGGT-Omega",
+        file="vggt_omega_1b_512.pt",
+        good_for="long captures and moving scenes, in less memory than VGGT",
+    ),
+    CatalogueEntry(
+        name="vggt-omega-text",
+        family="vggt-omega",
+        title="VGGT-Omega 1B 256 text alignment",
+        num_values=1_349_743_689,
+        num_bytes=5_398_974_756,
+        licence=FAIR_NC,
+        commercial=False,
+        licence_source=_OMEGA_SOURCE,
+        licence_note=_OMEGA_LICENCE,
+        gated=True,
+        repository="facebook/VGGT-Omega",
+        file="vggt_omega_1b_256_text.pt",
+        good_for="images of 256 px",
+        notes=("its text head is left out",),
+    ),
+)
+
+CATALOGUE: Mapping[str, CatalogueEntry] = {entry.name: entry for entry in _ENTRIES}
+"""All public checkpoints by the name that `--weights` takes."""
+
+
+def find_entry(name: str) -> CatalogueEntry:
+    """Return the checkpoint of a name; case does not matter.
+
+    Raises:
+        UsageError: if the catalogue does not have it.
+    """
+    entry = CATALOGUE.get(name.lower())
+    if entry is None:
+        close = get_close_matches(name.lower(), CATALOGUE, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(CATALOGUE)}"
+        raise UsageError(f"no checkpoint is named '{name}'", f"{hint}; list them with: page4d weights list")
+    return entry
+
+
+def entries_of_repository(repository: str) -> list[CatalogueEntry]:
+    """Return the checkpoints of a repository of the hub, also of an earlier training; case does not matter."""
+    return [
+        entry
+        for entry in CATALOGUE.values()
+        if repository.lower() in (name.lower() for name in (entry.repository, *entry.earlier))
+    ]
+
+
+def entry_of_file(repository: str, file: str | None = None) -> CatalogueEntry | None:
+    """Return the checkpoint of a file of the hub, or of a repository that has a single one; else None."""
+    found = [entry for entry in entries_of_repository(repository) if file is None or file == entry.file]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,101 @@
+"""The catalogue of public checkpoints agrees with the tensor manifests of the public code, and is complete."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from page4d.errors import UsageError
+from page4d.weights.catalogue import (
+    CATALOGUE,
+    CatalogueEntry,
+    RepositoryKind,
+    entries_of_repository,
+    entry_of_file,
+    find_entry,
+)
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
+MANIFESTS = {
+    "da3-small": "da3_small",
+    "da3-base": "da3_base",
+    "da3-large": "da3_large",
+    "da3-giant": "da3_giant",
+    "da3-nested": "da3nested_giant_large",
+    "da3-mono": "da3mono_large",
+    "da3-metric": "da3metric_large",
+    "pi3": "pi3",
+    "pi3x": "pi3x",
+    "vggt": "vggt",
+    "vggt-commercial": "vggt",
+    "page4d": "page4d_notrack",
+    "page4d-mask": "page4d_notrack",
+    "vggt-omega": "vggt_omega_1b_512",
+    "vggt-omega-text": "vggt_omega_1b_256_text",
+}
+
+entries = pytest.mark.parametrize("entry", CATALOGUE.values(), ids=lambda entry: entry.name)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_sizes_are_those_of_the_manifest(name: str) -> None:
+    path = GOLDEN / f"manifest_{MANIFESTS[name]}.json"
+    if not path.is_file():
+        pytest.skip("manifests of full size are kept outside the repository")
+    manifest = json.loads(path.read_text())
+    assert {dtype for _, dtype in manifest.values()} == {"float32"}
+    num_values = sum(math.prod(shape) for shape, _ in manifest.values())
+    assert (CATALOGUE[name].num_values, CATALOGUE[name].num_bytes) == (num_values, 4 * num_values)
+
+
+@entries
+def test_an_entry_is_complete(entry: CatalogueEntry) -> None:
+    assert CATALOGUE[entry.name] is entry
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", entry.name)
+    assert re.fullmatch(r"[\w-]+/[\w.-]+", entry.repository)
+    assert re.fullmatch(r"[\w-]+\.(?:safetensors|pt)", entry.file)
+    assert entry.num_bytes == 4 * entry.num_values
+    assert "/" in entry.licence_source
+    assert entry.good_for
+    assert entry.revision is None or re.fullmatch(r"[0-9a-f]{40}", entry.revision)
+    assert entry.sha256 is None or re.fullmatch(r"[0-9a-f]{64}", entry.sha256)
+
+
+@entries
+def test_only_licences_that_permit_it_are_commercial(entry: CatalogueEntry) -> None:
+    assert entry.commercial == (entry.licence == "Apache-2.0" or entry.name == "vggt-commercial")
+    assert not entry.gated or entry.repository.startswith("facebook/")
+
+
+@entries
+def test_a_file_of_the_hub_gives_its_entry(entry: CatalogueEntry) -> None:
+    for repository in (entry.repository, *entry.earlier):
+        assert entry_of_file(repository.upper(), entry.file) is entry
+        assert entry_of_file(repository, "other.safetensors") is None
+        assert entry in entries_of_repository(repository)
+    alone = sum(other.repository == entry.repository for other in CATALOGUE.values()) == 1
+    assert (entry_of_file(entry.repository) is entry) == alone
+
+
+def test_page4d_is_published_as_a_data_set_with_two_files() -> None:
+    both = [entry for entry in CATALOGUE.values() if entry.repository_kind is RepositoryKind.DATASET]
+    assert {entry.file: entry.mask for entry in both} == {"checkpoint_nomask.pt": False, "checkpoint_mask.pt": True}
+
+
+def test_names_are_found_in_any_case_and_others_are_refused_with_the_closest() -> None:
+    assert find_entry("DA3-Base") is CATALOGUE["da3-base"]
+    with pytest.raises(UsageError, match="'da3-bse'") as raised:
+        find_entry("da3-bse")
+    assert "did you mean da3-base?" in raised.value.hint
+    with pytest.raises(UsageError) as raised:
+        find_entry("qqq")
+    assert "vggt-omega" in raised.value.hint
+
+
+def test_the_catalogue_is_read_without_pytorch() -> None:
+    code = "import sys, page4d.weights.catalogue; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
