@@ -9,18 +9,16 @@ from page4d.choices import Recipe, Target
 from page4d.encoders.build import EncoderConfig
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
-from page4d.models.schedule import FRAME_GLOBAL, Schedule
+from page4d.models.schedule import Schedule
 from page4d.weights.accounting import Exemption, SourceStage
 from page4d.weights.families.family import Family
-from page4d.weights.families.table import FAMILIES, PublishedNetwork, source_stage
+from page4d.weights.families.table import FAMILIES, PublishedNetwork, encoder_stage, network_stage
 from page4d.weights.families.vggt import VGGTSettings
 from page4d.weights.initialization import NewTensors
 from page4d.weights.view_time import ViewTimeOptions, view_time_network
 
 RECIPE_SOURCES: dict[Recipe, tuple[Family, ...]] = {
-    Recipe.VGGT: (Family.VGGT,),
-    Recipe.PAGE4D: (Family.PAGE4D,),
-    Recipe.PI3: (Family.PI3,),
+    **{Recipe(family): (family,) for family, data in FAMILIES.items() if data.network is not None},
     Recipe.THREE_STAGE: (Family.PI3, Family.PAGE4D),
 }
 """Sources of each recipe, in the order in which they are read."""
@@ -52,7 +50,7 @@ class Blueprint:
 
 def encoder_blueprint(family: Family, config: EncoderConfig) -> Blueprint:
     """Return the blueprint of a single encoder."""
-    return Blueprint(config=config, stages=(source_stage(family),), notices=FAMILIES[family].notices)
+    return Blueprint(config=config, stages=(encoder_stage(family),), notices=FAMILIES[family].notices)
 
 
 def network_blueprint(
@@ -76,19 +74,24 @@ def network_blueprint(
         raise UsageError("options of the view x time network are given without --to page4d-mv", "pass --to page4d-mv")
     options = options or ViewTimeOptions()
     if recipe is Recipe.THREE_STAGE:
-        return _three_stage(found[Family.PI3].config, found[Family.PAGE4D], options, mask=mask is not False)
+        return _three_stage(found[Family.PI3], found[Family.PAGE4D], options, mask=mask is not False)
     (family,) = RECIPE_SOURCES[recipe]
     if family is Family.PAGE4D:
         return _page4d(found[family], target, mask, options)
-    published = found[family].config
+    return _single(found[family], target, options)
+
+
+def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -> Blueprint:
+    published, notices = found.config, FAMILIES[found.family].notices
     if target is Target.OWN:
-        return Blueprint(config=published, stages=(_stage(family, FRAME_GLOBAL),))
+        return Blueprint(config=published, stages=(_stage(found, published.schedule),), notices=notices)
     config = view_time_network(published, MaskHeadKind.CONV, options)
     return Blueprint(
         config=config,
-        stages=(_stage(family, config.schedule),),
+        stages=(_stage(found, config.schedule),),
         new=NewTensors(values=options.scalars, mask_head=True),
-        last_of_pi3=published.depth - 1 if family is Family.PI3 else None,
+        last_of_pi3=published.depth - 1 if found.family in (Family.PI3, Family.PI3X) else None,
+        notices=notices,
     )
 
 
@@ -108,18 +111,20 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
     exemptions = (_MASK_SCALARS if mask else _MASK_UNUSED,)
     if target is Target.OWN:
         config = replace(found.config, mask=_release_mask(found)) if mask else found.config
-        return Blueprint(config=config, stages=(_stage(Family.PAGE4D, FRAME_GLOBAL, exemptions),))
+        return Blueprint(config=config, stages=(_stage(found, config.schedule, exemptions),))
     start = _release_mask(found).layers[0] if mask and kind is MaskHeadKind.RELEASE else None
     config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, options, start)
     return Blueprint(
         config=config,
-        stages=(_stage(Family.PAGE4D, config.schedule, exemptions),),
+        stages=(_stage(found, config.schedule, exemptions),),
         new=NewTensors(values=options.scalars, mask_head=not mask),
     )
 
 
-def _three_stage(lower: NetworkConfig, found: PublishedNetwork, options: ViewTimeOptions, *, mask: bool) -> Blueprint:
-    upper, kind = found.config, found.mask_head
+def _three_stage(
+    pi3: PublishedNetwork, page4d: PublishedNetwork, options: ViewTimeOptions, *, mask: bool
+) -> Blueprint:
+    lower, upper, kind = pi3.config, page4d.config, page4d.mask_head
     assert kind is not None
     _check_joint(lower, upper)
     replaced = "|".join(str(layer) for layer in range(lower.depth))
@@ -143,8 +148,8 @@ def _three_stage(lower: NetworkConfig, found: PublishedNetwork, options: ViewTim
     if config.sparse is not None:  # its blocks are copies of Pi3 blocks, in layers of PAGE-4D
         config = replace(config, sparse=replace(config.sparse, norm_eps=lower.norm_eps_of(lower.depth - 1)))
     stages = (
-        _stage(Family.PI3, config.schedule, (_PI3_HEADS, registers)),
-        _stage(Family.PAGE4D, config.schedule, exemptions),
+        _stage(pi3, config.schedule, (_PI3_HEADS, registers)),
+        _stage(page4d, config.schedule, exemptions),
     )
     # PAGE-4D's mask head was not trained on the features of Pi3's layers.
     values = {"alpha": 0.0, **options.scalars} if mask else options.scalars
@@ -182,9 +187,8 @@ class _FirstRegisters:
         return tokens[:, :1, : self.count].expand(-1, self.slots, -1, -1)
 
 
-def _stage(family: Family, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()) -> SourceStage:
-    within, across = schedule
-    return source_stage(family, {"frame": within.value, "global": across.value}, exemptions)
+def _stage(found: PublishedNetwork, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()) -> SourceStage:
+    return network_stage(found.family, found.config, schedule, exemptions)
 
 
 def _release_mask(found: PublishedNetwork) -> MaskConfig:

@@ -18,6 +18,10 @@ class Family(StrEnum):
     VGGT = "vggt"
     PAGE4D = "page4d"
     PI3 = "pi3"
+    PI3X = "pi3x"
+    DA3 = "da3"
+    DA3_MONO = "da3-mono"
+    VGGT_OMEGA = "vggt-omega"
     VIT = "vit-timm"
     SWIN = "swin-timm"
     SWIN_MICROSOFT = "swin-microsoft"
@@ -57,8 +61,10 @@ class FamilyData:
     absent: tuple[str, ...] = ()
     """Prefixes that no tensor has."""
 
-    keys: KeyMap
-    exemptions: tuple[Exemption, ...] = ()
+    keys: KeyMap | Callable[[NetworkConfig], KeyMap]
+    """Where sizes change it, a function of the published network; its steps have the names of that schedule."""
+
+    exemptions: tuple[Exemption, ...] | Callable[[NetworkConfig], tuple[Exemption, ...]] = ()
     network: NetworkReader | None = None
     encoder: Callable[[Specs, str], EncoderConfig] | None = None
     """Reads the configuration of an encoder; the second argument is the file for messages."""

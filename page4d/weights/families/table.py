@@ -8,6 +8,7 @@ from torch import Tensor
 from page4d.encoders.build import EncoderConfig
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import MaskHeadKind, NetworkConfig
+from page4d.models.schedule import Schedule
 from page4d.weights.accounting import Exemption, SourceStage
 from page4d.weights.families.encoders import (
     SWIN_MICROSOFT,
@@ -148,13 +149,28 @@ def recognize(names: Iterable[str], where: str, metadata: Mapping[str, str] | No
     )
 
 
-def source_stage(
-    family: Family, steps: Mapping[str, str] | None = None, exemptions: tuple[Exemption, ...] = ()
-) -> SourceStage:
-    """Return the mapping of a family's tensors; `exemptions` precede those of the family."""
+def encoder_stage(family: Family) -> SourceStage:
+    """Return the mapping of the tensors of an encoder."""
     data = FAMILIES[family]
+    assert not callable(data.keys)
+    assert not callable(data.exemptions)
+    return SourceStage(origin=data.title, exemptions=data.exemptions, keys=data.keys)
+
+
+def network_stage(
+    family: Family, published: NetworkConfig, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()
+) -> SourceStage:
+    """Return the mapping of a published network's tensors to a network with another schedule.
+
+    `exemptions` precede those of the family.
+    """
+    data = FAMILIES[family]
+    own = data.exemptions(published) if callable(data.exemptions) else data.exemptions
     return SourceStage(
-        origin=data.title, exemptions=(*exemptions, *data.exemptions), keys=data.keys, steps=dict(steps or {})
+        origin=data.title,
+        exemptions=(*exemptions, *own),
+        keys=data.keys(published) if callable(data.keys) else data.keys,
+        steps={theirs.value: ours.value for theirs, ours in zip(published.schedule, schedule, strict=True)},
     )
 
 
