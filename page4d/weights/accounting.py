@@ -35,6 +35,8 @@ class Row:
     target: str | None
     shape: tuple[int, ...]
     """Shape in the network; of a dropped tensor, in the source."""
+    companion: str | None = None
+    """A second source tensor that this one is combined with; it has no row of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,9 @@ class Exemption:
     rule: str
     pattern: str
     target: str | None = None
-    adapt: Callable[[Tensor], Tensor] | None = None
+    adapt: Callable[..., Tensor] | None = None
+    companion: str | None = None
+    """A second tensor of the source, of the same shape, which is the second argument of `adapt`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +76,8 @@ class Account:
     """All rows of a conversion: every network tensor and every source tensor has one."""
 
     rows: tuple[Row, ...]
-    adaptations: Mapping[str, Callable[[Tensor], Tensor]]
-    """Adaptations of derived tensors, by target; copies have none."""
+    adaptations: Mapping[str, Callable[..., Tensor]]
+    """Adaptations of derived tensors, by target; a copy has that of the tensor that is copied."""
 
     def targets(self) -> dict[str, Row]:
         """Return the rows of the network tensors by name."""
@@ -85,7 +89,8 @@ class Account:
 
     def num_used(self) -> int:
         """Count the distinct source tensors that the network uses."""
-        return len({(row.origin, row.source) for row in self.rows if row.source and row.target})
+        used = [row for row in self.rows if row.target]
+        return len({(row.origin, name) for row in used for name in (row.source, row.companion) if name})
 
     def by_rule(self) -> list[tuple[str, str, Tag, int]]:
         """Return (origin, rule, tag, number of tensors) in the order of appearance."""
@@ -109,19 +114,22 @@ def build_account(
             or that two source tensors would fill.
     """
     rows: list[Row] = []
-    adaptations: dict[str, Callable[[Tensor], Tensor]] = {}
+    adaptations: dict[str, Callable[..., Tensor]] = {}
     filled: dict[str, str] = {}
     problems: list[str] = []
     for stage, specs in stages:
-        for name, spec in specs.items():
-            row, adapt = _apply_rules(stage, name, spec)
+        found = {name: _apply_rules(stage, name, spec) for name, spec in specs.items()}
+        companions = {row.companion for row, _ in found.values() if row is not None}
+        for name, (row, adapt) in found.items():
+            if row is None and name in companions:
+                continue
             if row is None:
-                problems.append(f"no rule matches '{name}' {list(spec.shape)} of {stage.origin}")
+                problems.append(f"no rule matches '{name}' {list(specs[name].shape)} of {stage.origin}")
                 continue
             rows.append(row)
             if row.target is None:
                 continue
-            problems += _mismatches(row, spec, network, filled)
+            problems += _mismatches(row, specs, network, filled)
             filled[row.target] = name
             if adapt is not None:
                 adaptations[row.target] = adapt
@@ -134,6 +142,8 @@ def build_account(
         elif name in copies and copies[name].target in by_target:
             copied = by_target[copies[name].target]
             rows.append(replace(copied, tag=Tag.DERIVED, rule=copies[name].rule, target=name))
+            if copied.target in adaptations:
+                adaptations[name] = adaptations[copied.target]
         else:
             problems.append(f"no source tensor becomes '{name}' {list(shape)}")
     if problems:
@@ -146,9 +156,7 @@ def build_account(
     return Account(rows=tuple(rows), adaptations=adaptations)
 
 
-def _apply_rules(
-    stage: SourceStage, name: str, spec: TensorSpec
-) -> tuple[Row | None, Callable[[Tensor], Tensor] | None]:
+def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> tuple[Row | None, Callable[..., Tensor] | None]:
     """Apply the first exemption that matches, else the key map; no row if neither matches."""
     for exemption in stage.exemptions:
         match = re.fullmatch(exemption.pattern, name)
@@ -159,8 +167,10 @@ def _apply_rules(
         target = match.expand(exemption.target)
         if exemption.adapt is None:
             return _row(stage, Tag.COPIED, exemption.rule, name, target, spec.shape), None
-        shape = tuple(exemption.adapt(torch.empty(spec.shape, device="meta")).shape)
-        return _row(stage, Tag.DERIVED, exemption.rule, name, target, shape), exemption.adapt
+        companion = None if exemption.companion is None else match.expand(exemption.companion)
+        arguments = [torch.empty(spec.shape, device="meta")] * (1 if companion is None else 2)
+        row = _row(stage, Tag.DERIVED, exemption.rule, name, target, tuple(exemption.adapt(*arguments).shape))
+        return replace(row, companion=companion), exemption.adapt
     try:
         mapped = target_name(name, stage.keys)
     except WeightsError:
@@ -177,10 +187,18 @@ def _row(stage: SourceStage, tag: Tag, rule: str, source: str, target: str | Non
 
 
 def _mismatches(
-    row: Row, spec: TensorSpec, network: Mapping[str, tuple[int, ...]], filled: Mapping[str, str]
+    row: Row,
+    specs: Mapping[str, TensorSpec],
+    network: Mapping[str, tuple[int, ...]],
+    filled: Mapping[str, str],
 ) -> list[str]:
     """Return why a tensor cannot fill its target."""
+    assert row.source is not None
     assert row.target is not None
+    spec, companion = specs[row.source], row.companion
+    if companion is not None and (companion not in specs or specs[companion].shape != spec.shape):
+        found = "there is none" if companion not in specs else f"it is {list(specs[companion].shape)}"
+        return [f"'{row.source}' {list(spec.shape)} of {row.origin} needs '{companion}' of its shape, and {found}"]
     if row.target not in network:
         return [f"'{row.source}' {list(row.shape)} of {row.origin} would become '{row.target}', which does not exist"]
     if row.target in filled:

@@ -231,7 +231,9 @@ def write_conversion(
             tensor = new[name]
         else:
             tensor = by_title[row.origin].read(row.source)
-            if name in adaptations:
+            if row.companion is not None:
+                tensor = adaptations[name](tensor, _finite(by_title[row.origin].read(row.companion), row.companion))
+            elif name in adaptations:
                 tensor = adaptations[name](tensor)
         return _cast(tensor, conversion.specs[name].dtype, row.source or name)
 
@@ -260,6 +262,7 @@ def report_document(conversion: PlannedConversion, metadata: Mapping[str, str] |
                 "rule": row.rule,
                 "from": row.origin,
                 "source": row.source,
+                **({} if row.companion is None else {"companion": row.companion}),
                 "target": row.target,
                 "shape": list(row.shape),
             }
@@ -315,10 +318,19 @@ def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     cast = tensor.to(dtype)
     if is_finite(cast):
         return cast
-    if is_finite(tensor):
-        largest = float(tensor.abs().max())
-        raise WeightsError(f"tensor '{name}' reaches {largest:g}, which {dtype} cannot hold", "pass --dtype bf16")
-    raise WeightsError(f"tensor '{name}' holds values that are not finite", "get the weights again")
+    largest = float(_finite(tensor, name).abs().max())
+    raise WeightsError(f"tensor '{name}' reaches {largest:g}, which {dtype} cannot hold", "pass --dtype bf16")
+
+
+def _finite(tensor: Tensor, name: str) -> Tensor:
+    """Return a tensor whose values are finite.
+
+    Raises:
+        WeightsError: if one is not.
+    """
+    if not is_finite(tensor):
+        raise WeightsError(f"tensor '{name}' holds values that are not finite", "get the weights again")
+    return tensor
 
 
 def _check_constants(sources: Iterable[TensorSource]) -> None:

@@ -11,7 +11,7 @@ from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
 from page4d.models.schedule import TIME_VIEW
-from page4d.weights.accounting import Account, SourceStage, Tag, build_account, part_of
+from page4d.weights.accounting import Account, Copy, Exemption, SourceStage, Tag, build_account, part_of
 from page4d.weights.convert import account_for, tensor_shapes
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
@@ -255,3 +255,37 @@ def test_two_source_tensors_for_one_target_are_refused() -> None:
     stage = SourceStage(origin="x", exemptions=(), keys=(Rule(pattern="a|b", target="c"),))
     with pytest.raises(WeightsError, match="'a' and 'b' would both become 'c'"):
         build_account([(stage, {"a": spec, "b": spec})], {"c": (1,)}, {}, {})
+
+
+COMBINED = SourceStage(
+    origin="x",
+    exemptions=(Exemption(rule="sum", pattern=r"(\w)\.a", target=r"\1", adapt=torch.add, companion=r"\1.b"),),
+    keys=(Rule(pattern="never", target=None),),
+)
+
+
+def test_a_companion_is_combined_with_a_tensor_and_has_no_row() -> None:
+    spec = TensorSpec(shape=(3,), dtype=torch.float32)
+    copies = {"copy": Copy(rule="copied", target="n")}
+    filled = build_account([(COMBINED, {"n.b": spec, "n.a": spec})], {"n": (3,), "copy": (3,)}, new={}, copies=copies)
+    assert [(row.tag, row.source, row.companion, row.target) for row in filled.rows] == [
+        (Tag.DERIVED, "n.a", "n.b", "n"),
+        (Tag.DERIVED, "n.a", "n.b", "copy"),
+    ]
+    assert filled.num_used() == 2
+    assert filled.adaptations == {"n": torch.add, "copy": torch.add}
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        ({"n.a": (3,)}, r"'n.a' \[3\] of x needs 'n.b' of its shape, and there is none"),
+        ({"n.a": (3,), "n.b": (1,)}, r"'n.a' \[3\] of x needs 'n.b' of its shape, and it is \[1\]"),
+        ({"n.b": (3,)}, "no rule matches 'n.b'"),
+        ({"n.a": (3,), "n.b": (3,), "m.b": (3,)}, "no rule matches 'm.b'"),
+    ],
+)
+def test_companions_that_do_not_fit_are_named(specs: dict, message: str) -> None:
+    tensors = {name: TensorSpec(shape=shape, dtype=torch.float32) for name, shape in specs.items()}
+    with pytest.raises(WeightsError, match=message):
+        build_account([(COMBINED, tensors)], {"n": (3,)}, {}, {})
