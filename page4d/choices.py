@@ -53,6 +53,12 @@ class Preprocess(StrEnum):
     PI3 = "pi3"
     """At most 255,000 px with the aspect ratio of the first view; other aspect ratios are stretched."""
 
+    DA3 = "da3"
+    """Long side 504 px, the other side stretched to whole patches; cropped to the smallest view."""
+
+    VGGT_OMEGA = "vggt-omega"
+    """About 512 x 512 px in number of pixels, stretched to whole patches; cropped to an aspect ratio of at most 2."""
+
 
 class Poses(StrEnum):
     """Cameras of the result where a calibration is given."""

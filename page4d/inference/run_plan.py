@@ -106,7 +106,7 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
         transforms = fit_each_view(sizes, long_side, predictor.multiple)
     else:
         transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
-    pixels = sum(transform.content_size[0] * transform.content_size[1] for transform in transforms)
+    pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in transforms)
     points = min(settings.points.max_points or pixels, pixels)
     point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals
     map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh

@@ -7,12 +7,13 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.conventions import METRIC_DEPTH_SCALE, Scale
+from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER, Scale
 from page4d.errors import InputError, OutputError
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
@@ -33,11 +34,29 @@ _COMPRESSION = 3
 
 
 def crop_to_content(values: Tensor, transform: PixelTransform) -> Tensor:
-    """Cut the padding off a map [..., H, W]; where the view was cut away it becomes 0."""
+    """Cut the padding off a map [..., H, W]; where the view was cut away it becomes 0.
+
+    With a window, pixels of the map and of the network differ by fractions: the nearest one is taken.
+    """
+    if transform.window is not None:
+        return _nearest_of_window(values, transform)
     rows, columns = transform.content_rows, transform.content_columns
     height, width = transform.content_size
     around = (columns.start, width - columns.stop, rows.start, height - rows.stop)
     return functional.pad(values[..., transform.rows, transform.columns], around)
+
+
+def _nearest_of_window(values: Tensor, transform: PixelTransform) -> Tensor:
+    """Sample a map at the pixels of `transform.map_size`, 0 outside the window."""
+    (map_height, map_width), (height, width) = transform.map_size, transform.original_size
+    y = (torch.arange(map_height, dtype=torch.float64) + PIXEL_CENTER) * height / map_height
+    x = (torch.arange(map_width, dtype=torch.float64) + PIXEL_CENTER) * width / map_width
+    rows = transform.to_network(torch.stack([torch.zeros_like(y), y], dim=-1))[:, 1].floor().long()
+    columns = transform.to_network(torch.stack([x, torch.zeros_like(x)], dim=-1))[:, 0].floor().long()
+    inside_y = (rows >= transform.rows.start) & (rows < transform.rows.stop)
+    inside_x = (columns >= transform.columns.start) & (columns < transform.columns.stop)
+    sampled = values[..., rows.clamp(0, values.shape[-2] - 1), :][..., columns.clamp(0, values.shape[-1] - 1)]
+    return torch.where(inside_y[:, None] & inside_x, sampled, torch.zeros_like(sampled))
 
 
 def choose_depth_scale(

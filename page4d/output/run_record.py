@@ -33,13 +33,15 @@ class SceneRecord(FileModel):
 class PixelRecord(FileModel):
     """Placement of an original image on the network's canvas: resized to the content size, placed at (left, top).
 
-    Parts outside the canvas, as where `top` is negative, are cropped: maps are 0 there.
+    Parts outside the canvas, as where `top` is negative, are cropped: maps are 0 there. With a `window` (left, top,
+    width, height) in original pixels, the image was cropped to it before it was resized.
     """
 
     content_size: Size
     canvas_size: Size
     left: int = 0
     top: int = 0
+    window: tuple[int, int, int, int] | None = None
 
 
 Row = Annotated[list[float], Field(min_length=3, max_length=3)]
@@ -189,18 +191,19 @@ def view_record(
     source: SourceRecord | None = None,
 ) -> ViewRecord:
     """Return the record of a view of the scene; the distortion of `camera` was removed on load."""
-    content = transform.content_size[::-1]
+    window = transform.window
     return ViewRecord(
         name=name,
         safe_name=layout.file_name(name),
         file=file,
         original_size=transform.original_size[::-1],
-        map_size=content,
+        map_size=transform.map_size[::-1],
         pixel_transform=PixelRecord(
-            content_size=content,
+            content_size=transform.content_size[::-1],
             canvas_size=transform.canvas_size[::-1],
             left=transform.left,
             top=transform.top,
+            window=None if window is None else (window.left, window.top, window.width, window.height),
         ),
         clock=ClockRecord(offset_s=clock.offset_s, rate=clock.rate),
         undistorted=_distortion_record(camera),

@@ -231,7 +231,7 @@ class _OpenView:
         valid = self._valid.expand(count, height, width).clone()
         for place, pixels in enumerate(self._reader.read(self._view.indices[start:stop])):
             ideal = pixels if self._undistortion is None else self._undistortion.remap(pixels)
-            scaled = self._cropped(resample(ideal, self._transform.content_size, self._preprocess))
+            scaled = self._cropped(resample(self._windowed(ideal), self._transform.content_size, self._preprocess))
             values = torch.from_numpy(scaled.astype(np.float32) / np.iinfo(scaled.dtype).max)
             images[place, :, self._transform.rows, self._transform.columns] = values.permute(2, 0, 1)
         depth = self._read_maps(self._depths, self._view.depth, self._to_depth, start, stop)
@@ -262,14 +262,20 @@ class _OpenView:
         """Crop the content to the canvas."""
         return content[self._transform.content_rows, self._transform.content_columns]
 
+    def _windowed(self, pixels: Image) -> Image:
+        """Crop an image of any resolution to the window that is resized."""
+        if self._transform.window is None:
+            return pixels
+        return resize(pixels, self._view.source.size, nearest=True)[self._transform.window.slices]
+
     def _to_mask(self, pixels: Image) -> Image:
         marked = marked_pixels(pixels).astype(np.uint8) * 255
-        return resize(self._undistorted_map(marked), self._transform.content_size) / np.float32(255)
+        return resize(self._windowed(self._undistorted_map(marked)), self._transform.content_size) / np.float32(255)
 
     def _to_depth(self, pixels: Image) -> Image:
         """Sample the nearest measurement: interpolation across a depth edge would create flying pixels."""
         flat = depth_levels(pixels).astype(np.float32) / self._scene.depth_levels
-        return resize(self._undistorted_map(flat), self._transform.content_size, nearest=True)
+        return resize(self._windowed(self._undistorted_map(flat)), self._transform.content_size, nearest=True)
 
     def _undistorted_map(self, flat: Image) -> Image:
         """Resize a mask or depth map to the frame's size and undistort it, if the view has distortion."""
@@ -280,15 +286,16 @@ class _OpenView:
     def _valid_pixels(self) -> Tensor:
         mask = self._transform.content_mask()
         if self._undistortion is not None:
-            visible = resize(self._undistortion.visible.astype(np.uint8) * 255, self._transform.content_size)
+            visible = self._windowed(self._undistortion.visible.astype(np.uint8) * 255)
+            visible = resize(visible, self._transform.content_size)
             mask[self._transform.rows, self._transform.columns] = torch.from_numpy(self._cropped(visible == 255))
         return mask
 
 
 def with_background(source: FrameSource, preprocess: Preprocess) -> FrameSource:
-    """Blend transparent images with white for VGGT.
+    """Blend transparent images with white for VGGT and VGGT-Omega.
 
-    Source: the public VGGT loader (reference facts); that of Pi3 ignores alpha, as page4d does.
+    Source: their public loaders (reference facts); those of Pi3 and Depth Anything 3 ignore alpha, as page4d does.
     """
-    on_white = preprocess in (Preprocess.VGGT_CROP, Preprocess.VGGT_PAD)
+    on_white = preprocess in (Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.VGGT_OMEGA)
     return replace(source, background=_WHITE_RGB) if on_white and isinstance(source, ImageFolderSource) else source

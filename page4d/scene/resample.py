@@ -12,11 +12,13 @@ from torch import Tensor
 from page4d.choices import Preprocess
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_grid
 from page4d.geometry.distortion import Distortion
+from page4d.geometry.pixels import DA3_SIDE, da3_sizes
 from page4d.scene.records import Image, ViewCamera
 
 _PILLOW_FILTERS = {
     Preprocess.VGGT_CROP: PillowImage.Resampling.BICUBIC,
     Preprocess.VGGT_PAD: PillowImage.Resampling.BICUBIC,
+    Preprocess.VGGT_OMEGA: PillowImage.Resampling.BICUBIC,
     Preprocess.PI3: PillowImage.Resampling.LANCZOS,
 }
 
@@ -36,14 +38,33 @@ def resize(pixels: Image, size: tuple[int, int], *, nearest: bool = False) -> Im
 def resample(pixels: Image, size: tuple[int, int], preprocess: Preprocess) -> Image:
     """Resize RGB to (height, width) as `preprocess` requires.
 
-    The public loaders use Pillow, which keeps the upper 8 bits of 16-bit pixels.
+    The public loaders work on 8 bits: of 16-bit pixels the upper 8 bits are kept.
 
-    Source: the public VGGT and Pi3 loaders (reference facts).
+    Source: the public VGGT, VGGT-Omega, Pi3 and Depth Anything 3 loaders (reference facts).
     """
     if preprocess is Preprocess.NATIVE:
         return resize(pixels, size)
     shallow = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+    if preprocess is Preprocess.DA3:
+        return resize_twice(shallow)
     return np.asarray(PillowImage.fromarray(shallow).resize(size[::-1], _PILLOW_FILTERS[preprocess]))
+
+
+def resize_twice(pixels: Image, long_side: int = DA3_SIDE) -> Image:
+    """Resize 8-bit RGB to both sizes of `da3_sizes` in turn.
+
+    Area averaging if the long side shrinks, then if no side grows; otherwise bicubic.
+
+    Source: the public Depth Anything 3 loader (reference facts).
+    """
+    bounded, size = da3_sizes((pixels.shape[0], pixels.shape[1]), long_side)
+    enlarges = long_side > max(pixels.shape[:2])
+    for wanted in (bounded, size):
+        if pixels.shape[:2] != wanted:
+            method = cv2.INTER_CUBIC if enlarges else cv2.INTER_AREA
+            pixels = np.asarray(cv2.resize(pixels, wanted[::-1], interpolation=method), dtype=pixels.dtype)
+        enlarges = size[0] > bounded[0] or size[1] > bounded[1]
+    return pixels
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,20 @@ from hypothesis import strategies as st
 from page4d.choices import Preprocess
 from page4d.errors import UsageError
 from page4d.geometry.camera import project
-from page4d.geometry.pixels import VGGT_SIDE, PixelTransform, budget_size, fit_views, place_views
+from page4d.geometry.pixels import (
+    VGGT_SIDE,
+    PixelTransform,
+    Window,
+    budget_size,
+    da3_sizes,
+    fit_views,
+    omega_size,
+    place_views,
+)
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "preprocess_sizes.json"
-SIZES = json.loads(GOLDEN.read_text())["table"]
+GOLDEN = Path(__file__).parents[1] / "golden"
+SIZES = json.loads((GOLDEN / "preprocess_sizes.json").read_text())["table"]
+DA3_OMEGA = json.loads((GOLDEN / "preprocess_da3_omega.json").read_text())
 PUBLISHED = (Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.PI3)
 COLUMNS = dict(zip(PUBLISHED, ("vggt_crop_hw", "vggt_pad_hw", "pi3_hw"), strict=True))
 MAX_PIXELS = dict(zip(PUBLISHED, (VGGT_SIDE**2, VGGT_SIDE**2, 255_000), strict=True))
@@ -28,6 +38,46 @@ def test_sizes_equal_the_reference(row: dict) -> None:
         (placed,) = place_views(preprocess, [original], 0, 14)
         assert list(placed.canvas_size) == row[column]
     assert list(budget_size(original, 100_000)) == row["pi3_hw_limit100000"]
+
+
+@pytest.mark.parametrize("row", DA3_OMEGA["da3"], ids=lambda row: "x".join(map(str, row["input_wh"])))
+def test_sizes_and_intrinsics_of_da3_equal_the_reference(row: dict) -> None:
+    width, height = row["input_wh"]
+    (placed,) = place_views(Preprocess.DA3, [(height, width)], 0, 14)
+    assert list(placed.canvas_size) == row["hw"]
+    assert list(da3_sizes((height, width), 280)[1]) == row["hw_280"]
+    rows = [[0.9 * width, 0, 0.52 * width], [0, 0.95 * width, 0.47 * height], [0, 0, 1]]
+    lens = placed.intrinsics_to_network(torch.tensor(rows, dtype=torch.float64))
+    assert [lens[0, 0], lens[1, 1], lens[0, 2], lens[1, 2]] == pytest.approx(row["K"], abs=2e-4)
+
+
+@pytest.mark.parametrize("row", DA3_OMEGA["vggt-omega"], ids=lambda row: "x".join(map(str, row["input_wh"])))
+def test_sizes_of_vggt_omega_equal_the_reference(row: dict) -> None:
+    original = tuple(reversed(row["input_wh"]))
+    (placed,) = place_views(Preprocess.VGGT_OMEGA, [original], 0, 16)
+    assert list(placed.canvas_size) == row["hw"]
+    assert list(omega_size(original, 256)[1]) == row["hw_256"]
+
+
+def test_da3_crops_mixed_views_and_vggt_omega_pads_them() -> None:
+    rig = [(150, 200), (200, 120)]
+    wide, tall = place_views(Preprocess.DA3, rig, 0, 14)
+    assert (wide.content_size, tall.content_size) == ((378, 504), (504, 308))
+    assert wide.canvas_size == tall.canvas_size == (378, 308)
+    assert (wide.left, wide.top, tall.left, tall.top) == (-98, 0, 0, -63)
+    wide, tall = place_views(Preprocess.VGGT_OMEGA, [(120, 160), (160, 120)], 0, 16)
+    assert wide.canvas_size == tall.canvas_size == (592, 592)
+    assert (wide.left, wide.top, tall.left, tall.top) == (0, 72, 72, 0)
+
+
+def test_vggt_omega_crops_long_images_before_it_resizes_them() -> None:
+    (view,) = place_views(Preprocess.VGGT_OMEGA, [(90, 301)], 0, 16)
+    assert view.window == Window(top=0, left=60, height=90, width=180)
+    assert view.content_size == view.canvas_size == (368, 720)
+    assert view.share_cut == pytest.approx(1 - 180 / 301)
+    assert view.map_size == (368, 1204)
+    corners = torch.tensor([[60.0, 0.0], [240.0, 90.0]], dtype=torch.float64)
+    close(view.to_network(corners), torch.tensor([[0.0, 0.0], [720.0, 368.0]], dtype=torch.float64))
 
 
 def test_native_preprocessing_uses_the_requested_size() -> None:
@@ -93,9 +143,10 @@ def test_the_first_view_determines_the_pi3_size() -> None:
     assert second.scale == (574 / 480, 434 / 640)
 
 
-@pytest.mark.parametrize("preprocess", PUBLISHED)
+@pytest.mark.parametrize("preprocess", [*PUBLISHED, Preprocess.DA3, Preprocess.VGGT_OMEGA])
 def test_intrinsics_are_converted_consistently_with_pixels(preprocess: Preprocess) -> None:
-    for view in place_views(preprocess, [(1920, 1080), (720, 1280), (480, 641)], 0, 14):
+    patch = 16 if preprocess is Preprocess.VGGT_OMEGA else 14
+    for view in place_views(preprocess, [(1920, 1080), (720, 1280), (480, 641), (500, 1301)], 0, patch):
         lens = intrinsics(2, seed=1) * 30
         lens[..., 2, 2] = 1
         points = normal(2, 20, 3, seed=2)
@@ -109,6 +160,13 @@ def test_intrinsics_are_converted_consistently_with_pixels(preprocess: Preproces
 def test_images_without_remaining_pixels_are_refused(preprocess: Preprocess) -> None:
     with pytest.raises(UsageError, match="5000x50 px has no pixels left at 518 px"):
         place_views(preprocess, [(50, 5000)], 0, 14)
+
+
+def test_da3_refuses_images_without_a_whole_patch() -> None:
+    assert da3_sizes((7, 504)) == ((7, 504), (14, 504))
+    for size in ((6, 504), (20, 2000), (1, 5000)):
+        with pytest.raises(UsageError, match=f"{size[1]}x{size[0]} px has no patch left at 504 px"):
+            place_views(Preprocess.DA3, [size], 0, 14)
 
 
 def test_sizes_that_are_not_whole_patches_are_refused() -> None:

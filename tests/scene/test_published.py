@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.choices import Preprocess
-from page4d.geometry.pixels import place_views
+from page4d.geometry.pixels import PixelTransform, crop_views, da3_sizes, pad_windows, place_views
+from page4d.output.maps import crop_to_content
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.resample import resize_twice
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"
@@ -29,8 +31,10 @@ WAYS = {
 }
 
 
-def read(scene: Scene, preprocess: Preprocess) -> FrameBatch:
-    transforms = place_views(preprocess, [view.source.size for view in scene.views], 0, 14)
+def read(scene: Scene, preprocess: Preprocess, transforms: tuple[PixelTransform, ...] | None = None) -> FrameBatch:
+    if transforms is None:
+        multiple = 16 if preprocess is Preprocess.VGGT_OMEGA else 14
+        transforms = place_views(preprocess, [view.source.size for view in scene.views], 0, multiple)
     with open_placed_batches(scene, transforms, preprocess) as reader:
         return reader.read(0, scene.num_times)
 
@@ -57,6 +61,71 @@ def test_pixel_hashes_equal_the_reference(name: str, tmp_path: Path) -> None:
     names = [picture] if picture else ["land", "rgba"]
     ours = levels(read(scene_of({part: inputs[f"input/{part}"] for part in names}, tmp_path), WAYS[way]))
     assert hashlib.sha256((ours[0] if picture else ours).numpy().tobytes()).hexdigest() == HASHES[name]
+
+
+DA3_OMEGA = json.loads((GOLDEN / "preprocess_da3_omega.json").read_text())["sha256"]
+MIXED = ("mixed_0", "mixed_1", "mixed_2")
+
+
+def sha256(pixels: Tensor) -> str:
+    return hashlib.sha256(pixels.contiguous().numpy().tobytes()).hexdigest()
+
+
+def da3(inputs: dict[str, Tensor], names: tuple[str, ...], long_side: int) -> list[Tensor]:
+    """Return the images [3, H, W] that the network sees, at another size than that of the option."""
+    sizes = [(inputs[name].shape[0], inputs[name].shape[1]) for name in names]
+    placed = crop_views(sizes, [da3_sizes(size, long_side)[1] for size in sizes])
+    resized = [torch.from_numpy(resize_twice(inputs[name].numpy(), long_side)) for name in names]
+    return [
+        pixels[view.content_rows, view.content_columns].permute(2, 0, 1)
+        for pixels, view in zip(resized, placed, strict=True)
+    ]
+
+
+def omega(inputs: dict[str, Tensor], names: tuple[str, ...], side: int, folder: Path) -> Tensor:
+    scene = scene_of({name: inputs[name] for name in names}, folder)
+    transforms = pad_windows([view.source.size for view in scene.views], side)
+    return levels(read(scene, Preprocess.VGGT_OMEGA, transforms))
+
+
+def test_pixel_hashes_of_da3_and_vggt_omega_equal_the_reference(tmp_path: Path) -> None:
+    tensors = load_file(GOLDEN / "preprocess_da3_omega.safetensors")
+    first = {name.removeprefix("da3/"): pixels for name, pixels in tensors.items()}
+    names = ("image_1", *MIXED)
+    for name, pixels in zip(names, [*da3(first, names[:1], 140), *da3(first, MIXED, 140)], strict=True):
+        assert sha256(pixels) == DA3_OMEGA[f"da3/{name}"], name
+    for number in (2, 4):
+        name = f"vggt-omega/image_{number}"
+        (tmp_path / str(number)).mkdir()
+        (pixels,) = omega({"a": tensors[name]}, ("a",), 128, tmp_path / str(number))
+        assert sha256(pixels) == DA3_OMEGA[name], name
+
+
+@pytest.mark.parametrize("way", ["da3", "vggt_omega"])
+def test_all_pixels_of_da3_and_vggt_omega_equal_the_reference(way: str, tmp_path: Path) -> None:
+    path = SHARED / f"preprocess_{way}.safetensors"
+    if not path.exists():
+        pytest.skip(f"{path} is missing")
+    tensors, record = load_file(path), json.loads(path.with_suffix(".json").read_text())
+    inputs = {name.removeprefix("input/"): pixels for name, pixels in tensors.items() if name.startswith("input/")}
+    rows = [((f"image_{row['index']}",), row) for row in record["images"]]
+    for number, (names, row) in enumerate([*rows, (MIXED, record["mixed"])]):
+        if row.get("method", row.get("mode")) not in ("upper_bound_resize", "balanced"):
+            continue  # not a default
+        (tmp_path / str(number)).mkdir()
+        if way == "da3":
+            ours = da3(inputs, names, row["process_res"])
+        else:
+            ours = list(omega(inputs, names, row["image_resolution"], tmp_path / str(number)))
+        for name, pixels in zip(names, ours, strict=True):
+            assert torch.equal(pixels, tensors[f"output/{name}"]), name
+
+
+def test_da3_images_are_resized_twice(tmp_path: Path) -> None:
+    pixels = torch.randint(0, 256, (90, 601, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    batch = read(scene_of({"a": pixels}, tmp_path), Preprocess.DA3)
+    assert batch.pixel_transforms[0].canvas_size == (70, 504)
+    assert torch.equal(levels(batch)[0], torch.from_numpy(resize_twice(pixels.numpy())).permute(2, 0, 1))
 
 
 @pytest.mark.parametrize("way", ["vggt_crop", "vggt_pad", "vggt_mixed", "pi3"])
@@ -108,11 +177,41 @@ def test_image_mask_and_depth_are_cropped_equally(tmp_path: Path) -> None:
     assert bool(batch.valid.all())
 
 
+def test_image_mask_and_depth_are_read_from_one_window(tmp_path: Path) -> None:
+    """A band of columns is bright, masked and near, in a view that is cropped before it is resized."""
+    rig, band = tmp_path / "rig", slice(130, 140)
+    for folder, kind in ((rig, np.uint8), (tmp_path / "m", np.uint8), (tmp_path / "d", np.uint16)):
+        pixels = np.zeros((64, 301), kind)
+        pixels[:, band] = 2000 if kind is np.uint16 else 255
+        (folder / "a").mkdir(parents=True)
+        Image.fromarray(pixels).save(folder / "a" / "0.png")
+    batch = read(open_scene(rig, masks=tmp_path / "m", depth=tmp_path / "d"), Preprocess.VGGT_OMEGA)
+    (view,) = batch.pixel_transforms
+    edges = view.to_network(torch.tensor([[float(band.start), 0.0], [float(band.stop), 0.0]]))[:, 0]
+    columns = torch.arange(view.canvas_size[1]) + 0.5
+    inside = (columns > edges[0]) & (columns < edges[1])
+    clear = (columns[:, None] - edges).abs().amin(dim=1) > 10
+    assert inside[clear].sum() > 20
+    assert torch.equal(batch.depth[0, 0, 0, 9, clear] == 2, inside[clear])
+    assert torch.equal(batch.dynamic[0, 0, 0, 9, clear] > 0.5, inside[clear])
+    assert torch.equal(batch.images[0, 0, 0, 0, 9, clear] > 0.5, inside[clear])
+    depth = crop_to_content(batch.depth[0, 0, 0], view)
+    assert depth.shape == view.map_size
+    positions = (torch.arange(view.map_size[1]) + 0.5) * 301 / view.map_size[1]
+    near = (positions[:, None] - torch.tensor([float(band.start), float(band.stop)])).abs().amin(dim=1) < 3
+    assert torch.equal((depth[9] == 2)[~near], ((positions > band.start) & (positions < band.stop))[~near])
+
+
 def test_only_vggt_preprocessing_blends_alpha_with_white(tmp_path: Path) -> None:
     picture = np.zeros((56, 56, 4), np.uint8)
     picture[:28, :, 3] = 255  # the upper half is black, the lower one transparent
     scene = scene_of({"a": torch.from_numpy(picture)}, tmp_path)
-    for preprocess, expected in ((Preprocess.VGGT_CROP, 1.0), (Preprocess.PI3, 0.0)):
+    for preprocess, expected in (
+        (Preprocess.VGGT_CROP, 1.0),
+        (Preprocess.VGGT_OMEGA, 1.0),
+        (Preprocess.PI3, 0.0),
+        (Preprocess.DA3, 0.0),
+    ):
         image = read(scene, preprocess).images[0, 0, 0, 0]
         assert float(image[100, 100]) == 0
         assert float(image[-100, 100]) == expected
