@@ -11,7 +11,7 @@ from page4d.encoders.base import DropPathRate, PatchTokens, check_multiple
 from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, Block, BlockConfig, FeedForwardKind, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
-from page4d.layers.positions import resample_positions
+from page4d.layers.positions import TableResampling, resample_positions
 from page4d.layers.ranges import Epsilon, OptionalCount, OptionalDepth, Ratio, Side, Width
 
 
@@ -31,6 +31,8 @@ class DinoV2Config:
     norm_eps: Epsilon = 1e-6
     layer_scale: float | None = 1.0
     drop_path: DropPathRate = 0.0
+    table_resampling: TableResampling = TableResampling.ANTIALIASED
+    final_norm: bool = True
 
     def __post_init__(self) -> None:
         check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
@@ -38,7 +40,9 @@ class DinoV2Config:
 
 
 class DinoV2(nn.Module):
-    """A pre-norm vision transformer with a class token and registers; only patch tokens are returned.
+    """A pre-norm vision transformer with a class token and registers.
+
+    Returned are the patch tokens, and the class tokens that enter the last block.
 
     Source: Oquab et al. (2023), Darcet et al. (2023); sizes and eps from the public VGGT code (reference facts).
     """
@@ -51,7 +55,8 @@ class DinoV2(nn.Module):
         self.patch_embed = PatchEmbed(dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.table_side**2, dim))
-        self.register_tokens = nn.Parameter(torch.zeros(1, config.num_registers, dim))
+        registers = torch.zeros(1, config.num_registers, dim)
+        self.register_tokens = nn.Parameter(registers) if config.num_registers else None
         block = BlockConfig(
             dim=dim,
             num_heads=config.num_heads,
@@ -62,14 +67,15 @@ class DinoV2(nn.Module):
         )
         rates = drop_path_rates(config.depth, config.drop_path)
         self.blocks = nn.ModuleList(Block(replace(block, drop_path=rate)) for rate in rates)
-        self.norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if config.final_norm else nn.Identity()
         initialise_linears(self)
-        for table in (self.cls_token, self.pos_embed, self.register_tokens):
+        for table in self.parameters(recurse=False):
             nn.init.trunc_normal_(table, std=INIT_STD)
 
     def position_table(self, grid: tuple[int, int]) -> Float[Tensor, "one P1 C"]:
         """Resample the position table to a grid of (rows, columns); the first entry is the class token's."""
-        return resample_positions(self.pos_embed, (self.table_side, self.table_side), grid, num_special=1)
+        learned, rule = (self.table_side, self.table_side), self.config.table_resampling
+        return resample_positions(self.pos_embed, learned, grid, num_special=1, rule=rule)
 
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F N C"]:
         """Return the tokens that enter the first block: class, registers (without position), patches."""
@@ -77,6 +83,8 @@ class DinoV2(nn.Module):
         frames = images.shape[0]
         placed = torch.cat([self.cls_token.expand(frames, -1, -1), self.patch_embed(images)], dim=1)
         placed = placed + self.position_table(grid)
+        if self.register_tokens is None:
+            return placed
         return torch.cat([placed[:, :1], self.register_tokens.expand(frames, -1, -1), placed[:, 1:]], dim=1)
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
@@ -86,8 +94,10 @@ class DinoV2(nn.Module):
             ShapeError: if they are not.
         """
         tokens = self.embed(images)
+        class_tokens = tokens[:, 0]
         for block in self.blocks:
+            class_tokens = tokens[:, 0].clone()
             tokens = block(tokens)
         patches = self.norm(tokens)[:, 1 + self.config.num_registers :]
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
-        return PatchTokens(tokens=patches, grid=grid)
+        return PatchTokens(tokens=patches, grid=grid, class_tokens=class_tokens)

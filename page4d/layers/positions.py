@@ -1,6 +1,7 @@
 """Positions of patches: grids, learned tables, and two-dimensional rotary positions (RoPE)."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +11,7 @@ from torch.nn import functional
 from page4d.errors import ShapeError
 
 DEFAULT_BASE = 100.0
+_TABLE_OFFSET = 0.1
 
 
 def grid_positions(grid: tuple[int, int], device: torch.device | str = "cpu") -> Int[Tensor, "P 2"]:
@@ -18,21 +20,39 @@ def grid_positions(grid: tuple[int, int], device: torch.device | str = "cpu") ->
     return torch.cartesian_prod(rows, columns).reshape(-1, 2)
 
 
+class TableResampling(StrEnum):
+    """Bicubic resampling of a position table to another grid."""
+
+    ANTIALIASED = "antialiased"
+    """With antialiasing, whose kernel differs from the plain one also for upsampling."""
+
+    OFFSET = "offset"
+    """Without antialiasing, at coordinates scaled by (side + 0.1) / learned side: the first DINOv2 release."""
+
+
 def resample_positions(
-    table: Float[Tensor, "one P C"], learned: tuple[int, int], grid: tuple[int, int], num_special: int = 0
+    table: Float[Tensor, "one P C"],
+    learned: tuple[int, int],
+    grid: tuple[int, int],
+    num_special: int = 0,
+    rule: TableResampling = TableResampling.ANTIALIASED,
 ) -> Float[Tensor, "one P1 C"]:
     """Resample a position table from the grid `learned` to another one; the leading special entries are kept.
 
-    Bicubic with antialiasing, whose kernel differs from the plain one also for upsampling, in at least float32.
+    In at least float32.
 
-    Source: Dosovitskiy et al. (2021), ViT, section 3.2; the kernel of the public DINOv2 and timm code (reference
+    Source: Dosovitskiy et al. (2021), ViT, section 3.2; the kernels of the public DINOv2 and timm code (reference
     facts).
     """
     if grid == learned:
         return table
     exact = table.to(torch.promote_types(table.dtype, torch.float32))
     maps = torch.unflatten(exact[:, num_special:], 1, learned).permute(0, 3, 1, 2)
-    resampled = functional.interpolate(maps, size=grid, mode="bicubic", align_corners=False, antialias=True)
+    if rule is TableResampling.ANTIALIASED:
+        resampled = functional.interpolate(maps, size=grid, mode="bicubic", align_corners=False, antialias=True)
+    else:
+        scales = tuple((side + _TABLE_OFFSET) / old for side, old in zip(grid, learned, strict=True))
+        resampled = functional.interpolate(maps, scale_factor=scales, mode="bicubic", align_corners=False)
     return torch.cat([exact[:, :num_special], resampled.flatten(2).transpose(1, 2)], dim=1)
 
 

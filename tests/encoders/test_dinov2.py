@@ -8,6 +8,7 @@ import torch
 from page4d.encoders import DinoV2, DinoV2Config
 from page4d.errors import ShapeError, UsageError
 from page4d.layers.block import FeedForwardKind
+from page4d.layers.positions import TableResampling
 
 CONFIG = DinoV2Config(image_size=56, embed_dim=16, depth=2, num_heads=2, num_registers=3)
 
@@ -100,3 +101,30 @@ def test_stochastic_depth_rates_grow_with_depth_and_act_in_training_only(encoder
 def test_sizes_that_do_not_divide_into_patches_are_refused(encoder: DinoV2) -> None:
     with pytest.raises(ShapeError, match="patches of 14 px"):
         encoder(torch.randn(1, 3, 28, 40, dtype=torch.float64))
+
+
+def test_class_tokens_are_those_that_enter_the_last_block(encoder: DinoV2) -> None:
+    images = torch.randn(2, 3, 28, 42, dtype=torch.float64)
+    expected = encoder.blocks[0](encoder.embed(images))[:, 0]
+    torch.testing.assert_close(encoder(images).class_tokens, expected, rtol=0, atol=0)
+
+
+def test_registers_and_the_last_norm_can_be_left_out() -> None:
+    torch.manual_seed(0)
+    bare = DinoV2(replace(CONFIG, num_registers=0, final_norm=False)).double().eval()
+    assert not [name for name, _ in bare.named_parameters() if name.startswith(("register", "norm."))]
+    images = torch.randn(1, 3, 28, 42, dtype=torch.float64)
+    tokens = bare.embed(images)
+    assert tokens.shape == (1, 7, 16)
+    torch.testing.assert_close(bare(images).tokens, bare.blocks[1](bare.blocks[0](tokens))[:, 1:], rtol=0, atol=0)
+
+
+def test_the_first_resampling_scales_coordinates_by_slightly_more_than_the_sides() -> None:
+    """A ramp of a long table has the coordinates (i + 0.5) * old / (new + 0.1), up to 0.04 by the cubic kernel."""
+    config = replace(CONFIG, image_size=560, table_resampling=TableResampling.OFFSET)
+    ramp = DinoV2(config).double()
+    with torch.no_grad():
+        ramp.pos_embed[0, 1:] = torch.arange(40.0, dtype=torch.float64).repeat(40)[:, None]
+    table = ramp.position_table((40, 20))[0, 1:, 0].reshape(40, 20)
+    expected = (torch.arange(20, dtype=torch.float64) + 0.5) * 40 / 20.1 - 0.5
+    torch.testing.assert_close(table[7, 2:-2], expected[2:-2], rtol=0, atol=0.05)
