@@ -72,7 +72,8 @@ def config_from_json(
         raise UsageError(f"{name} configuration: {_TOO_LARGE}", hint) from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise UsageError(f"{name} configuration: {_place(first, content) or 'text'}: {first['msg']}", hint) from error
+        place = _place(first, content) or "text"
+        raise UsageError(f"{name} configuration: {place}: {shortened(first['msg'], 240)}", hint) from error
 
 
 def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> UsageError:
