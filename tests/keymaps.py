@@ -5,8 +5,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from page4d.models.config import NetworkConfig
+from page4d.weights.accounting import build_account
+from page4d.weights.convert import tensor_shapes
+from page4d.weights.families.settings import NetworkSettings
+from page4d.weights.families.table import network_stage, read_network, recognize
 from page4d.weights.families.vggt import VGGT
 from page4d.weights.keymap import KeyMap, Rule, target_name
+from page4d.weights.store import TensorSpec
 
 
 def _in_time_and_view(rule: Rule) -> Rule:
@@ -31,3 +37,16 @@ def rename(tensors: Mapping[str, Tensor], rules: KeyMap) -> dict[str, Tensor]:
         if target is not None:
             renamed[target] = tensor
     return renamed
+
+
+def converted(
+    tensors: Mapping[str, Tensor], settings: NetworkSettings | None = None
+) -> tuple[NetworkConfig, dict[str, Tensor]]:
+    """Return the configuration and the tensors of a published network as its conversion does, in memory."""
+    specs = {name: TensorSpec(shape=tuple(tensor.shape), dtype=tensor.dtype) for name, tensor in tensors.items()}
+    family = recognize(specs, "tensors")
+    config = read_network(family, specs, "tensors", {} if settings is None else {family.value: settings}).config
+    stage = network_stage(family, config, config.schedule)
+    account = build_account([(stage, specs)], tensor_shapes(config), {}, {})
+    state = {name: tensors[row.source] for name, row in account.targets().items() if row.source is not None}
+    return config, state | {name: adapt(state[name]) for name, adapt in account.adaptations.items()}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,26 +16,32 @@ from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.layers.embed import normalize_images, patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits, full_precision
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
-from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig
+from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig, ReferenceView
 from page4d.models.heads.build import build_camera_head
-from page4d.models.heads.dpt import DenseActivation, DPTHead
+from page4d.models.heads.dpt import DenseActivation, DenseMaps, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
 from page4d.models.heads.motion import MotionHead
+from page4d.models.inputs.camera_encoder import CameraEncoder
 from page4d.models.inputs.matching import Matches, PatchMatching
 from page4d.models.inputs.rays import RayEmbedding, relative_cameras
 from page4d.models.inputs.triangulation import Triangulation
 from page4d.models.output import NetworkOutput, RigOutput
+from page4d.models.reference_view import select_reference
 from page4d.models.size_groups import Grid, SizeGroups, check_mixed
 from page4d.models.trunk import Aggregator, TrunkOutput
 
 
 class ViewTimeNetwork(nn.Module):
-    """An encoder, a trunk with an attention schedule, and prediction heads, as configured."""
+    """An encoder, a trunk with an attention schedule, and prediction heads, as configured.
+
+    `predicts_ray_map` can be set to False where a ray map is not used, to save its computation.
+    """
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
         self.config = config
+        self.predicts_ray_map = True
         width = 2 * config.encoder.embed_dim
         dim = config.encoder.embed_dim
         self.encoder: Encoder = build_encoder(config.encoder)
@@ -44,6 +50,9 @@ class ViewTimeNetwork(nn.Module):
         self.triangulation: Triangulation | None = None
         if config.matches is not None and config.known_cameras:
             self.triangulation = Triangulation(config.matches, dim)
+        self.camera_encoder: CameraEncoder | None = None
+        if config.camera_encoder is not None:
+            self.camera_encoder = CameraEncoder(config.camera_encoder, dim)
         self.aggregator = Aggregator(config)
         self.camera_head = None if config.camera_head is None else build_camera_head(config.camera_head, width)
         self.depth_head = self._dense_head(config.depth_head, 1, DenseActivation.EXPONENTIAL)
@@ -134,7 +143,11 @@ class ViewTimeNetwork(nn.Module):
         if masks is not None and self.config.mask is not None:
             settings = (self.config.patch_size, self.config.mask.external_floor)
             external = [external_log_odds(mask.to(images[0].dtype), *settings) for mask in masks]
-        trunks: list[TrunkOutput] = self.aggregator(patches, sizes, external, limits, conditioning)
+        camera_tokens = self._camera_tokens(sizes, conditioning)
+        reference = self._reference(encoded, sizes, patches[0].shape[0]) if camera_tokens is None else None
+        trunks: list[TrunkOutput] = self.aggregator(
+            patches, sizes, external, limits, conditioning, reference, camera_tokens
+        )
         del patches
         with full_precision(images[0].device):
             if self.frame_head is None:
@@ -157,6 +170,23 @@ class ViewTimeNetwork(nn.Module):
             )
             for output, trunk, finer, found in zip(predicted, trunks, motion, matches, strict=True)
         ]
+
+    def _camera_tokens(self, sizes: SizeGroups, conditioning: Conditioning) -> Float[Tensor, "B T V C"] | None:
+        """Encode known cameras, if there are poses with intrinsics."""
+        poses, intrinsics = conditioning.world_to_camera, conditioning.intrinsics
+        if self.camera_encoder is None or poses is None or intrinsics is None:
+            return None
+        tokens: Tensor = self.camera_encoder(poses, intrinsics, sizes, self.config.patch_size)
+        return tokens
+
+    def _reference(self, encoded: Sequence[PatchTokens], sizes: SizeGroups, batch: int) -> Int[Tensor, " B"] | None:
+        """Select the image that gets the first slot of the special tokens; None for the first image."""
+        if self.config.reference_view is ReferenceView.FIRST:
+            return None
+        tokens = [own.class_tokens for own in encoded if own.class_tokens is not None]
+        shapes = [(batch, -1, len(views)) for views in sizes.members]
+        together = sizes.stacked([torch.unflatten(own, 0, shape) for own, shape in zip(tokens, shapes, strict=True)])
+        return select_reference(self.config.reference_view, together.flatten(1, 2))
 
     def _motion(
         self,
@@ -207,8 +237,8 @@ class ViewTimeNetwork(nn.Module):
     ) -> NetworkOutput:
         """Assemble the output of views of one size from pose encodings and dense heads."""
         grid = encoded.grid
-        depth, depth_confidence = self._dense(self.depth_head, self.config.depth_head, trunk, encoded, limits)
-        points, points_confidence = self._dense(self.point_head, self.config.point_head, trunk, encoded, limits)
+        depth = self._dense(self.depth_head, self.config.depth_head, trunk, encoded, limits)
+        points = self._dense(self.point_head, self.config.point_head, trunk, encoded, limits)
         cameras: Cameras | None = None
         if self.camera_head is not None:
             size = (grid[0] * self.config.patch_size, grid[1] * self.config.patch_size)
@@ -218,11 +248,13 @@ class ViewTimeNetwork(nn.Module):
             intrinsics=None if cameras is None else cameras.intrinsics,
             pose_encoding=iterations[-1] if iterations else None,
             pose_encoding_iterations=iterations,
-            depth=None if depth is None else depth[..., 0],
-            depth_confidence=depth_confidence,
-            points=points,
-            points_confidence=points_confidence,
+            depth=None if "values" not in depth else depth["values"][..., 0],
+            depth_confidence=depth.get("confidence"),
+            points=points.get("values"),
+            points_confidence=points.get("confidence"),
             rays=self._rays(trunk, grid),
+            ray_map=depth.get("rays"),
+            ray_confidence=depth.get("ray_confidence"),
         )
 
     def _rays(self, trunk: TrunkOutput, grid: tuple[int, int]) -> Float[Tensor, "B T V rows columns 3"] | None:
@@ -304,20 +336,24 @@ class ViewTimeNetwork(nn.Module):
         trunk: TrunkOutput,
         encoded: PatchTokens,
         limits: ForwardLimits,
-    ) -> tuple[Tensor | None, Tensor | None]:
+    ) -> dict[str, Tensor]:
+        """Return the maps of a dense head that exist, by name."""
         if head is None or config is None:
-            return None, None
+            return {}
         levels = [trunk.levels[layer].flatten(0, 2) for layer in config.layers]
         frames = levels[0].shape[0]
-        values, confidences = [], []
+        parts: list[DenseMaps] = []
         for start in range(0, frames, limits.max_images or frames):
             chosen = slice(start, start + (limits.max_images or frames))
             fine = None if encoded.fine is None else encoded.fine[chosen]
-            value, confidence = head(self._patches(levels, chosen, _dtype(head)), encoded.grid, fine)
-            values.append(value)
-            confidences.append(confidence)
+            patches = self._patches(levels, chosen, _dtype(head))
+            parts.append(head(patches, encoded.grid, fine, rays=self.predicts_ray_map))
         leading = trunk.special_tokens.shape[:3]
-        return torch.unflatten(torch.cat(values), 0, leading), torch.unflatten(torch.cat(confidences), 0, leading)
+        return {
+            name: torch.unflatten(torch.cat([getattr(part, name) for part in parts]), 0, leading)
+            for name, first in vars(parts[0]).items()
+            if first is not None
+        }
 
     def _patches(self, levels: Sequence[Tensor], frames: slice, dtype: torch.dtype) -> list[Tensor]:
         return [level[frames, self.aggregator.special.count :].to(dtype) for level in levels]

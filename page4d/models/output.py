@@ -44,6 +44,10 @@ class NetworkOutput:
     motion_logit: Float[Tensor, "B T V H W"] | None = None
     rays: Float[Tensor, "B T V rows columns 3"] | None = None
     """Unit ray directions of patches in the camera frame, of a ray head."""
+    ray_map: Float[Tensor, "B T V h w 6"] | None = None
+    """[Direction | origin] of rays in the world on a grid 8 times finer than the patches, of a dense head with a ray
+    map. Directions are not normalized; their z in the camera frame is 1, up to the scale of the scene."""
+    ray_confidence: Float[Tensor, "B T V h w"] | None = None
     matches: Matches | None = None
     memory: Memory | None = None
     """Conditioning input of the next chunk of instants."""

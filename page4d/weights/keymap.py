@@ -18,25 +18,36 @@ KeyMap = tuple[Rule, ...]
 """Rules in order of priority: the first match applies."""
 
 
-def dpt_rules(head: str) -> KeyMap:
-    """Return the rules of a dense head in the names of the public VGGT code."""
+def dpt_rules(head: str, source: str | None = None) -> KeyMap:
+    """Return the rules of a dense head in the names of the public VGGT code.
+
+    `source` is a pattern of the head's name in the checkpoint, where it differs.
+    """
+    name = head if source is None else source
     levels = [
-        Rule(pattern=rf"{head}\.scratch\.layer{k}_rn\.(.*)", target=rf"{head}.adapters.{k - 1}.\1")
+        Rule(pattern=rf"{name}\.scratch\.layer{k}_rn\.(.*)", target=rf"{head}.adapters.{k - 1}.\1")
         for k in range(1, 5)
-    ]
-    units = [
-        Rule(pattern=rf"{head}\.scratch\.refinenet{k}\.{theirs}(.*)", target=rf"{head}.fusions.{k - 1}.{ours}\1")
-        for k in range(1, 5)
-        for theirs, ours in (("resConfUnit1", "skip_unit"), ("resConfUnit2", "unit"), ("out_conv", "out_conv"))
     ]
     return (
-        Rule(pattern=rf"{head}\.resize_layers\.(.*)", target=rf"{head}.resizes.\1"),
+        Rule(pattern=rf"{name}\.resize_layers\.(.*)", target=rf"{head}.resizes.\1"),
         *levels,
-        *units,
-        Rule(pattern=rf"{head}\.scratch\.output_conv1\.(.*)", target=rf"{head}.fused_conv.\1"),
-        Rule(pattern=rf"{head}\.scratch\.output_conv2\.0\.(.*)", target=rf"{head}.out_conv1.\1"),
-        Rule(pattern=rf"{head}\.scratch\.output_conv2\.2\.(.*)", target=rf"{head}.out_conv2.\1"),
-        Rule(pattern=rf"({head}\.(?:norm|projects)\..*)", target=r"\1"),
+        *fusion_rules(name, head),
+        Rule(pattern=rf"{name}\.scratch\.output_conv1\.(.*)", target=rf"{head}.fused_conv.\1"),
+        Rule(pattern=rf"{name}\.scratch\.output_conv2\.0\.(.*)", target=rf"{head}.out_conv1.\1"),
+        Rule(pattern=rf"{name}\.scratch\.output_conv2\.2\.(.*)", target=rf"{head}.out_conv2.\1"),
+        Rule(pattern=rf"{name}\.((?:norm|projects)\..*)", target=rf"{head}.\1"),
+    )
+
+
+def fusion_rules(source: str, target: str, suffix: str = "") -> KeyMap:
+    """Return the rules of a chain of fusions; `suffix` ends the names of the chain's units."""
+    return tuple(
+        Rule(
+            pattern=rf"{source}\.scratch\.refinenet{k}{suffix}\.{theirs}(.*)",
+            target=rf"{target}.fusions.{k - 1}.{ours}\1",
+        )
+        for k in range(1, 5)
+        for theirs, ours in (("resConfUnit1", "skip_unit"), ("resConfUnit2", "unit"), ("out_conv", "out_conv"))
     )
 
 

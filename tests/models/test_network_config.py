@@ -152,7 +152,10 @@ def test_invalid_configurations_are_refused(build) -> None:
     assert caught.value.hint
 
 
-UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "matches", "memory", "motion_logit"}
+UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "matches", "memory", "motion_logit"} | {
+    "ray_map",
+    "ray_confidence",
+}
 
 
 def test_heads_can_be_left_out() -> None:

@@ -20,11 +20,11 @@ from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
 class Recorder:
     """Records the inputs and outputs of all modules in one forward pass, by name."""
 
-    def __init__(self, network: ViewTimeNetwork, images: Tensor) -> None:
+    def __init__(self, network: ViewTimeNetwork, images: Tensor, **options: object) -> None:
         self.inputs: dict[str, tuple] = {}
         self.outputs: dict[str, object] = {}
         handles = [module.register_forward_hook(self._keeper(name)) for name, module in network.named_modules()]
-        self.output: NetworkOutput = network(images.unsqueeze(1))
+        self.output: NetworkOutput = network(images.unsqueeze(1), **options)
         for handle in handles:
             handle.remove()
 

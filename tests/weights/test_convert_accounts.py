@@ -194,8 +194,8 @@ def test_the_manifests_equal_the_recorded_ones(name: str) -> None:
 
 
 def test_published_settings_equal_the_reference_configurations() -> None:
-    for name, settings in PUBLISHED.items():
-        assert read_settings(INSIDE / f"config_full_{name}.json") == settings
+    for name in ("vggt", "page4d", "pi3"):
+        assert read_settings(INSIDE / f"config_full_{name}.json") == PUBLISHED[name]
 
 
 @pytest.mark.parametrize(

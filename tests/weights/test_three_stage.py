@@ -106,8 +106,8 @@ def test_the_heads_compute_as_in_page4d(networks: tuple) -> None:
     tokens = torch.randn(1, 3, 1, 2 * WIDTH)
     assert torch.equal(three.camera_head(tokens)[-1], page4d.camera_head(tokens)[-1])
     levels = [torch.randn(2, 6, 2 * WIDTH) for _ in range(4)]
-    assert torch.equal(three.depth_head(levels, GRID)[0], page4d.depth_head(levels, GRID)[0])
-    assert torch.equal(three.point_head(levels, GRID)[0], page4d.point_head(levels, GRID)[0])
+    assert torch.equal(three.depth_head(levels, GRID).values, page4d.depth_head(levels, GRID).values)
+    assert torch.equal(three.point_head(levels, GRID).values, page4d.point_head(levels, GRID).values)
 
 
 def test_unsupported_targets_and_missing_sources_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from page4d.models.config.network import NetworkConfig
 from page4d.models.config.parts import (
     AnyCameraHeadConfig,
     BiasRows,
+    CameraEncoderConfig,
     CameraHeadConfig,
     CameraMLPConfig,
     CameraTransformerConfig,
@@ -31,6 +32,7 @@ __all__ = [
     "PRESETS",
     "AnyCameraHeadConfig",
     "BiasRows",
+    "CameraEncoderConfig",
     "CameraHeadConfig",
     "CameraMLPConfig",
     "CameraTransformerConfig",

@@ -6,6 +6,7 @@ from pydantic import Field, TypeAdapter
 
 from page4d.choices import FullAttention, TimeEncoding
 from page4d.encoders.build import ClassifierConfig, EncoderConfig
+from page4d.encoders.dinov2 import DinoV2Config
 from page4d.encoders.stem import StemConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
@@ -15,6 +16,7 @@ from page4d.layers.positions import DEFAULT_BASE
 from page4d.layers.ranges import Depth, Epsilon, Layer, OptionalCount, Ratio, RotaryBase, Width
 from page4d.models.config.parts import (
     AnyCameraHeadConfig,
+    CameraEncoderConfig,
     CameraMLPConfig,
     DPTHeadConfig,
     EpipolarConfig,
@@ -68,6 +70,8 @@ class NetworkConfig:
     matches: MatchConfig | None = None
     known_cameras: bool = False
     """Whether known cameras may be given as input, as an embedding of the patches' rays."""
+    camera_encoder: CameraEncoderConfig | None = None
+    """Known cameras may be given as input, in place of the camera token; intrinsics without poses are not used."""
     ray_head: bool = False
     """Whether the patches of the dense stream predict their rays: a training target for fields of view."""
     mask: MaskConfig | None = None
@@ -128,7 +132,12 @@ class NetworkConfig:
                 f"network: width {width} with {self.num_heads} heads",
                 "choose num_heads so that the width is a multiple of 4 per head",
             )
-        camera_head = self.camera_head
+        camera_head, camera_encoder = self.camera_head, self.camera_encoder
+        if camera_encoder is not None and width % camera_encoder.num_heads:
+            raise UsageError(
+                f"network: camera encoder of width {width} with {camera_encoder.num_heads} heads",
+                "change the camera encoder's num_heads",
+            )
         if camera_head is None or isinstance(camera_head, CameraMLPConfig):
             return
         if 2 * width % camera_head.num_heads:
@@ -146,6 +155,8 @@ class NetworkConfig:
         named = [layer for part in parts for layer in part.layers]
         if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *self.register_layers, *named)):
             raise UsageError(f"network: a layer outside 0..{self.depth - 1} is named", "name layers that exist")
+        if self.starts_across and 0 in self.dense_layers:
+            raise UsageError("network: a head reads layer 0, which has no step within views", "name later layers")
         if self.mask is not None and self.sparse is not None and self.sparse.layers[0] < self.mask.layers[0]:
             raise UsageError(
                 f"network: sparse attention in layer {self.sparse.layers[0]}, mask from {self.mask.layers[0]}",
@@ -167,6 +178,13 @@ class NetworkConfig:
 
     def _check_inputs(self) -> None:
         encoder = self.encoder
+        if self.camera_encoder is not None and not self.camera_token:
+            raise UsageError("network: a camera encoder without a camera token", "set camera_token to true")
+        if self.reference_view is not ReferenceView.FIRST and not isinstance(encoder, DinoV2Config):
+            raise UsageError(
+                f"network: reference view {self.reference_view} with encoder {encoder.kind}, without class tokens",
+                "set reference_view to first",
+            )
         if isinstance(encoder, ClassifierConfig) and encoder.num_classes is not None:
             raise UsageError(f"network: an encoder with {encoder.num_classes} classes", "set num_classes to null")
         if isinstance(encoder, ViTConfig) and encoder.patch[0] != encoder.patch[1]:

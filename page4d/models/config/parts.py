@@ -245,6 +245,18 @@ AnyCameraHeadConfig = Annotated[
 ]
 """The configuration of any camera head; in JSON, `kind` selects the class."""
 
+
+@config_record("camera encoder")
+class CameraEncoderConfig:
+    """Blocks across the known cameras of all images; their output replaces the learned camera token."""
+
+    depth: Depth = 4
+    num_heads: Width = 16
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon = 1e-5
+    layer_scale: float | None = 0.01
+
+
 _Channels = Annotated[Width, Field(multiple_of=4)]
 
 
@@ -276,9 +288,13 @@ class DPTHeadConfig:
     residual: ResidualKind = ResidualKind.RECTIFIED
     positions: bool = True
     """Whether encodings of image coordinates are added to the maps."""
+    ray_map: bool = False
+    """Whether a second chain of fusions predicts the rays of a grid 8 times finer than that of the patches."""
 
     def __post_init__(self) -> None:
         check_increasing("dense head", self.layers)
+        if self.ray_map and self.fine_dim:
+            raise UsageError("dense head: a ray map with a fine map", "set fine_dim to 0, or ray_map to false")
 
 
 @config_record("motion head")

@@ -2,13 +2,18 @@
 
 from dataclasses import replace
 
+from page4d.choices import FullAttention
 from page4d.encoders.build import ENCODER_PRESETS, without_head
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.encoders.stem import StemConfig
+from page4d.layers.block import FeedForwardKind
+from page4d.layers.positions import TableResampling
 from page4d.models.config.network import NetworkConfig
 from page4d.models.config.parts import (
     BiasRows,
+    CameraEncoderConfig,
     CameraHeadConfig,
+    CameraMLPConfig,
     DPTHeadConfig,
     FrameHeadConfig,
     MaskConfig,
@@ -16,6 +21,9 @@ from page4d.models.config.parts import (
     MaskRule,
     MatchConfig,
     MotionHeadConfig,
+    PatchPositions,
+    ReferenceView,
+    ResidualKind,
     Streams,
 )
 from page4d.models.schedule import FRAME_GLOBAL
@@ -101,6 +109,46 @@ def _pi3() -> NetworkConfig:
     )
 
 
+def _da3(
+    embed_dim: int,
+    depth: int,
+    start: int,
+    layers: tuple[int, int, int, int],
+    features: int,
+    out_channels: tuple[int, int, int, int],
+    feed_forward: FeedForwardKind = FeedForwardKind.MLP,
+) -> NetworkConfig:
+    """Return an any-view network of Depth Anything 3: `depth` blocks that alternate steps from `start` on."""
+    return NetworkConfig(
+        encoder=DinoV2Config(
+            embed_dim=embed_dim,
+            depth=start,
+            num_heads=embed_dim // 64,
+            feed_forward=feed_forward,
+            num_registers=0,
+            table_resampling=TableResampling.OFFSET,
+            final_norm=False,
+        ),
+        depth=(depth - start + 1) // 2,
+        num_heads=embed_dim // 64,
+        schedule=FRAME_GLOBAL,
+        full_attention=FullAttention.ALWAYS,
+        starts_across=start % 2 == 1,
+        feed_forward=feed_forward,
+        norm_eps=1e-6,
+        layer_scale=1.0,
+        across_positions=PatchPositions.SHARED,
+        num_registers=0,
+        reference_view=ReferenceView.SADDLE_BALANCED,
+        readout_norm_eps=1e-5,
+        camera_encoder=CameraEncoderConfig(),
+        camera_head=CameraMLPConfig(),
+        depth_head=DPTHeadConfig(
+            layers=layers, features=features, out_channels=out_channels, residual=ResidualKind.PLAIN, ray_map=True
+        ),
+    )
+
+
 _PAGE4D_MASK = MaskConfig(
     layers=tuple(range(10, 20)),
     head=MaskHeadKind.RELEASE,
@@ -122,6 +170,10 @@ PRESETS: dict[str, NetworkConfig] = {
     "page4d": replace(_large(), schedule=FRAME_GLOBAL, mask=None),
     "page4d-mask": replace(_large(), schedule=FRAME_GLOBAL, mask=_PAGE4D_MASK),
     "pi3": _pi3(),
+    "da3-small": _da3(384, 12, 4, (0, 1, 2, 3), 64, (48, 96, 192, 384)),
+    "da3-base": _da3(768, 12, 4, (0, 1, 2, 3), 128, (96, 192, 384, 768)),
+    "da3-large": _da3(1024, 24, 8, (1, 3, 5, 7), 256, (256, 512, 1024, 1024)),
+    "da3-giant": _da3(1536, 40, 13, (3, 7, 10, 13), 256, (256, 512, 1024, 1024), FeedForwardKind.SWIGLU),
 }
 """Networks by name: for tests, for CPUs, on other encoders, as specified, and the public networks.
 

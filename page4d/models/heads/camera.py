@@ -6,11 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pose_encoding import decode_pose
+from page4d.geometry.pose_encoding import POSE_DIM, decode_pose
 from page4d.layers.block import Block, BlockConfig, FeedForward, initialise_linears
 from page4d.models.config import CameraHeadConfig
 
-POSE_DIM = 9
 _MODULATION_EPS = 1e-6
 _INITIAL_ENCODING = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 """Output of an untrained head after the last iteration: identity pose and fields of view of 1 rad."""

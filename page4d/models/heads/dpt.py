@@ -1,6 +1,7 @@
 """Dense prediction head (DPT): patch tokens of four layers, fused from coarse to fine into maps of image size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
@@ -12,6 +13,7 @@ from page4d.models.config import DPTHeadConfig, ResidualKind
 
 _POSITION_WEIGHT = 0.1
 _POSITION_BASE = 100.0
+_RAY_DIM = 6
 
 
 class DenseActivation(StrEnum):
@@ -90,6 +92,59 @@ class Fusion(nn.Module):
         return fused
 
 
+def fuse_levels(
+    fusions: Iterable[nn.Module], levels: Sequence[Float[Tensor, "F D _ _"]], enlarge: int
+) -> Float[Tensor, "F D rows columns"]:
+    """Fuse maps from coarse to fine into one that is `enlarge` times finer than the first of them."""
+    rows, columns = levels[0].shape[-2:]
+    sizes = [(enlarge * rows, enlarge * columns), *(tuple(level.shape[-2:]) for level in levels[:-1])]
+    fused: Tensor | None = None
+    for fusion, level, size in reversed(list(zip(fusions, levels, sizes, strict=True))):
+        fused = fusion(level, fused, size)
+    assert fused is not None
+    return fused
+
+
+class RayBranch(nn.Module):
+    """Predict directions and origins of rays in the world, and a confidence, from the levels of a DPT head.
+
+    The map is 8 times finer than the patch grid. Directions are not normalized; in the camera frame their z is 1, up
+    to the scale of the scene. Origins are camera centers.
+
+    Source: the ray branch of the public Depth Anything 3 code (reference facts).
+    """
+
+    def __init__(self, config: DPTHeadConfig) -> None:
+        super().__init__()
+        wide, narrow = config.features, config.features // 2
+        self.fusions = nn.ModuleList(Fusion(wide, config.residual, has_coarser=index < 3) for index in range(4))
+        pairs = ((wide, narrow), (narrow, wide), (wide, narrow), (narrow, wide), (wide, narrow))
+        self.fused_convs = nn.Sequential(*(nn.Conv2d(*pair, kernel_size=3, padding=1) for pair in pairs))
+        self.out_conv1 = nn.Conv2d(narrow, config.hidden, kernel_size=3, padding=1)
+        self.norm = nn.LayerNorm(config.hidden)
+        self.out_conv2 = nn.Conv2d(config.hidden, _RAY_DIM + 1, kernel_size=1)
+
+    def forward(
+        self, levels: Sequence[Float[Tensor, "F D _ _"]], aspect: float
+    ) -> tuple[Float[Tensor, "F rows columns 6"], Float[Tensor, "F rows columns"]]:
+        """Return [direction | origin] and confidences 1 + exp(x)."""
+        merged = self.fused_convs(fuse_levels(self.fusions, levels, 2))
+        features = self.out_conv1(add_positions(merged, aspect))
+        normed = self.norm(features.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        raw = self.out_conv2(functional.relu(normed)).permute(0, 2, 3, 1)
+        return raw[..., :_RAY_DIM], 1 + raw[..., _RAY_DIM].exp()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseMaps:
+    """Output of a dense head."""
+
+    values: Float[Tensor, "F H W D"]
+    confidence: Float[Tensor, "F H W"]
+    rays: Float[Tensor, "F rows columns 6"] | None = None
+    ray_confidence: Float[Tensor, "F rows columns"] | None = None
+
+
 class DPTHead(nn.Module):
     """Predict a value of `value_dim` channels and a confidence per pixel from the patch tokens of four layers.
 
@@ -123,23 +178,22 @@ class DPTHead(nn.Module):
         self.out_conv1 = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
         per_feature = 1 if self.fine is None else 4
         self.out_conv2 = nn.Conv2d(config.hidden, per_feature * (value_dim + 1), kernel_size=1)
+        self.ray_branch = RayBranch(config) if config.ray_map else None
 
-    def fuse(
+    def adapt(
         self, levels: Sequence[Float[Tensor, "F P C"]], grid: tuple[int, int]
-    ) -> Float[Tensor, "F D rows columns"]:
-        """Fuse the levels into one map, 8 times finer than the patch grid, or 4 times if a fine map follows."""
+    ) -> list[Float[Tensor, "F D _ _"]]:
+        """Return the maps of the levels: 4, 2, 1 and 1/2 times as fine as the patch grid."""
         aspect = grid[1] / grid[0]
         maps = []
         for tokens, project, scale, adapter in zip(levels, self.projects, self.resizes, self.adapters, strict=True):
             features = project(torch.unflatten(self.norm(tokens).transpose(1, 2), 2, grid))
             maps.append(adapter(scale(self._positioned(features, aspect))))
-        fused: Tensor | None = None
-        finest = maps[0].shape[-2:]
-        enlarge = 2 if self.fine is None else 1
-        sizes = [(enlarge * finest[0], enlarge * finest[1]), *(tuple(level.shape[-2:]) for level in maps[:-1])]
-        for fusion, level, size in reversed(list(zip(self.fusions, maps, sizes, strict=True))):
-            fused = fusion(level, fused, size)
-        merged: Tensor = self.fused_conv(fused)
+        return maps
+
+    def fuse(self, maps: Sequence[Float[Tensor, "F D _ _"]]) -> Float[Tensor, "F D rows columns"]:
+        """Fuse maps of `adapt` into one, 8 times finer than the patch grid, or 4 times if a fine map follows."""
+        merged: Tensor = self.fused_conv(fuse_levels(self.fusions, maps, 2 if self.fine is None else 1))
         return merged
 
     def forward(
@@ -147,9 +201,12 @@ class DPTHead(nn.Module):
         levels: Sequence[Float[Tensor, "F P C"]],
         grid: tuple[int, int],
         fine: Float[Tensor, "F D H/2 W/2"] | None = None,
-    ) -> tuple[Float[Tensor, "F H W D"], Float[Tensor, "F H W"]]:
-        """Return values and confidences 1 + exp(x) at image size."""
-        merged, aspect = self.fuse(levels, grid), grid[1] / grid[0]
+        *,
+        rays: bool = True,
+    ) -> DenseMaps:
+        """Return values and confidences 1 + exp(x) at image size, and rays unless they are not wanted."""
+        maps, aspect = self.adapt(levels, grid), grid[1] / grid[0]
+        merged = self.fuse(maps)
         if self.fine is not None and fine is not None:
             merged = resize(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))
             features = self.out_conv1(self._positioned(merged, aspect))
@@ -158,7 +215,9 @@ class DPTHead(nn.Module):
             size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
             features = self.out_conv1(self._positioned(resize(merged, size), aspect))
             raw = self.out_conv2(functional.relu(features))
-        return ACTIVATIONS[self.activation](raw[:, :-1].permute(0, 2, 3, 1)), 1 + raw[:, -1].exp()
+        values = ACTIVATIONS[self.activation](raw[:, :-1].permute(0, 2, 3, 1))
+        found = (None, None) if self.ray_branch is None or not rays else self.ray_branch(maps, aspect)
+        return DenseMaps(values=values, confidence=1 + raw[:, -1].exp(), rays=found[0], ray_confidence=found[1])
 
     def _positioned(self, features: Tensor, aspect: float) -> Tensor:
         return add_positions(features, aspect) if self.adds_positions else features

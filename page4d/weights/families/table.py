@@ -10,6 +10,8 @@ from page4d.errors import UsageError, WeightsError
 from page4d.models.config import MaskHeadKind, NetworkConfig
 from page4d.models.schedule import Schedule
 from page4d.weights.accounting import Exemption, SourceStage
+from page4d.weights.families.da3 import READER as DA3_READER
+from page4d.weights.families.da3 import da3_exemptions, da3_keys
 from page4d.weights.families.encoders import (
     SWIN_MICROSOFT,
     SWIN_TIMM,
@@ -76,6 +78,14 @@ FAMILIES: dict[Family, FamilyData] = {
         keys=PI3,
         network=PI3_READER,
         exemptions=_UNUSED,
+    ),
+    Family.DA3: FamilyData(
+        title="Depth Anything 3",
+        licence="Apache-2.0 (DA3-SMALL and DA3-BASE); CC BY-NC 4.0 (DA3-LARGE and DA3-GIANT)",
+        present=("model.backbone.pretrained.camera_token", "model.cam_dec.", "model.cam_enc."),
+        keys=da3_keys,
+        network=DA3_READER,
+        exemptions=da3_exemptions(),
     ),
     Family.VIT: FamilyData(
         title="ViT (timm)",

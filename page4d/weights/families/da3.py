@@ -1,0 +1,236 @@
+"""Checkpoints of the any-view networks of Depth Anything 3: settings, key map and configuration."""
+
+import re
+from typing import Literal
+
+from torch import Tensor
+
+from page4d.choices import FullAttention
+from page4d.encoders.dinov2 import DinoV2Config
+from page4d.errors import UsageError, WeightsError
+from page4d.layers.block import FeedForwardKind
+from page4d.layers.positions import TableResampling
+from page4d.models.config import (
+    CameraEncoderConfig,
+    CameraMLPConfig,
+    DPTHeadConfig,
+    NetworkConfig,
+    PatchPositions,
+    ReferenceView,
+    ResidualKind,
+)
+from page4d.models.schedule import FRAME_GLOBAL
+from page4d.weights.accounting import Exemption
+from page4d.weights.families.family import NetworkReader
+from page4d.weights.families.settings import NetworkSettings
+from page4d.weights.families.specs import Specs, count, shape_of, table_side
+from page4d.weights.keymap import KeyMap, Rule, dpt_rules, fusion_rules
+
+PREFIX = "model."
+"""Of all tensor names; in the nested checkpoint it is `model.da3.`."""
+
+_BACKBONE = "backbone.pretrained."
+_BLOCK_EPS = 1e-6
+_REFERENCES = {
+    "first": ReferenceView.FIRST,
+    "middle": ReferenceView.MIDDLE,
+    "saddle_balanced": ReferenceView.SADDLE_BALANCED,
+    "saddle_sim_range": ReferenceView.SADDLE_SIMILARITY,
+}
+
+
+class BackboneSettings(NetworkSettings):
+    """The vision transformer whose blocks from `alt_start` on alternate within and across views."""
+
+    embed_dim: int
+    depth: int
+    num_heads: int
+    alt_start: int
+    out_layers: tuple[int, int, int, int]
+    cat_token: Literal[True] = True
+
+
+class CameraEncoderSettings(NetworkSettings):
+    """The encoder of known cameras."""
+
+    num_heads: int = 16
+    trunk_depth: int = 4
+
+
+class DA3Settings(NetworkSettings):
+    """An any-view network of Depth Anything 3."""
+
+    model: Literal["da3"]
+    encoder: BackboneSettings
+    cam_enc: CameraEncoderSettings = CameraEncoderSettings()
+    ref_view_strategy: Literal["first", "middle", "saddle_balanced", "saddle_sim_range"] = "saddle_balanced"
+
+
+def da3_keys(config: NetworkConfig, prefix: str = PREFIX) -> KeyMap:
+    """Return the key map of a network for the schedule frame, global; its blocks depend on the size."""
+    names, backbone = re.escape(prefix), re.escape(prefix + _BACKBONE)
+    aux = rf"{names}head\.scratch\.output_conv"
+    return (
+        Rule(pattern=rf"{backbone}((?:cls_token|pos_embed|patch_embed\..*))", target=r"encoder.\1"),
+        Rule(pattern=rf"{backbone}norm\.(.*)", target=r"aggregator.readout_norm.\1"),
+        *_block_rules(config, rf"{backbone}blocks\."),
+        Rule(pattern=rf"{names}cam_enc\.trunk\.(.*)", target=r"camera_encoder.blocks.\1"),
+        Rule(pattern=rf"{names}cam_enc\.(.*)", target=r"camera_encoder.\1"),
+        Rule(pattern=rf"{names}cam_dec\.backbone\.0\.(.*)", target=r"camera_head.hidden1.\1"),
+        Rule(pattern=rf"{names}cam_dec\.backbone\.2\.(.*)", target=r"camera_head.hidden2.\1"),
+        Rule(pattern=rf"{names}cam_dec\.fc_t\.(.*)", target=r"camera_head.translation.\1"),
+        Rule(pattern=rf"{names}cam_dec\.fc_qvec\.(.*)", target=r"camera_head.quaternion.\1"),
+        Rule(pattern=rf"{names}cam_dec\.fc_fov\.0\.(.*)", target=r"camera_head.field_of_view.\1"),
+        *dpt_rules("depth_head", rf"{names}head"),
+        *fusion_rules(rf"{names}head", "depth_head.ray_branch", "_aux"),
+        Rule(pattern=rf"{aux}1_aux\.3\.(\d)\.(.*)", target=r"depth_head.ray_branch.fused_convs.\1.\2"),
+        Rule(pattern=rf"{aux}2_aux\.3\.0\.(.*)", target=r"depth_head.ray_branch.out_conv1.\1"),
+        Rule(pattern=rf"{aux}2_aux\.3\.5\.(.*)", target=r"depth_head.ray_branch.out_conv2.\1"),
+        # One norm for all levels of the ray branch, published as that of the first.
+        Rule(pattern=rf"{aux}2_aux\.0\.2\.(.*)", target=r"depth_head.ray_branch.norm.\1"),
+    )
+
+
+def da3_exemptions(prefix: str = PREFIX) -> tuple[Exemption, ...]:
+    """Return the rules of tensors that are reshaped or that the network does not need."""
+    names = re.escape(prefix)
+    conv = rf"{names}head\.scratch\.output_conv"
+    return (
+        Exemption(
+            rule="camera token",
+            pattern=re.escape(prefix + _BACKBONE) + "camera_token",
+            target="aggregator.special.camera_token",
+            adapt=_with_token_axis,
+        ),
+        Exemption(rule="ray branches of levels 0 to 2: never read", pattern=rf"{conv}1_aux\.[012]\..*"),
+        Exemption(rule="ray branches of levels 0 to 2: never read", pattern=rf"{conv}2_aux\.[012]\.[05]\..*"),
+        Exemption(
+            rule="further names of the norm that all ray branches share", pattern=rf"{conv}2_aux\.[123]\.2\..*"
+        ),
+        Exemption(rule="Gaussian head: not used", pattern=rf"{names}gs_head\..*"),
+    )
+
+
+def _with_token_axis(token: Tensor) -> Tensor:
+    return token[:, :, None]
+
+
+def _block_rules(config: NetworkConfig, blocks: str) -> KeyMap:
+    """Return the rules of the blocks: the encoder's, then the steps of the trunk in turn.
+
+    The first step of the trunk is missing where it starts across views.
+    """
+    start = config.encoder.depth if isinstance(config.encoder, DinoV2Config) else 0
+    steps = [(step, layer) for layer in range(config.depth) for step in config.schedule][config.starts_across :]
+    return (
+        *(Rule(pattern=rf"{blocks}({index}\..*)", target=r"encoder.blocks.\1") for index in range(start)),
+        *(
+            Rule(pattern=rf"{blocks}{start + place}\.(.*)", target=rf"aggregator.blocks.{step}.{layer}.\1")
+            for place, (step, layer) in enumerate(steps)
+        ),
+    )
+
+
+def _sizes(specs: Specs) -> dict[str, int]:
+    blocks = f"{PREFIX}{_BACKBONE}blocks."
+    with_norms = [
+        int(name.split(".")[4]) for name in specs if re.fullmatch(rf"{blocks}\d+\.attn\.q_norm\.weight", name)
+    ]
+    if not with_norms:
+        raise WeightsError(f"no tensor is '{blocks}N.attn.q_norm.weight'", "these weights are of another network")
+    width = shape_of(specs, f"{PREFIX}{_BACKBONE}cls_token", 3)[-1]
+    return {
+        "encoder.embed_dim": width,
+        "encoder.depth": count(specs, blocks),
+        "encoder.num_heads": width // shape_of(specs, f"{blocks}{min(with_norms)}.attn.q_norm.weight", 1)[0],
+        "encoder.alt_start": min(with_norms),
+        "cam_enc.trunk_depth": count(specs, f"{PREFIX}cam_enc.trunk."),
+    }
+
+
+def _expected(settings: DA3Settings) -> dict[str, int]:
+    own = settings.encoder
+    return {
+        "encoder.embed_dim": own.embed_dim,
+        "encoder.depth": own.depth,
+        "encoder.num_heads": own.num_heads,
+        "encoder.alt_start": own.alt_start,
+        "cam_enc.trunk_depth": settings.cam_enc.trunk_depth,
+    }
+
+
+def read_da3(specs: Specs, settings: DA3Settings, prefix: str = PREFIX) -> NetworkConfig:
+    """Return the network of tensors whose names begin with `prefix`."""
+    own, start = settings.encoder, settings.encoder.alt_start
+    if own.depth % 2 or any(index % 2 == 0 or index < start for index in own.out_layers):
+        raise UsageError(
+            f"--config: {own.depth} blocks that are read after {own.out_layers}",
+            "the number of blocks is even, and heads read odd blocks from alt_start on",
+        )
+    encoder = _encoder(specs, settings, prefix)
+    return NetworkConfig(
+        encoder=encoder,
+        depth=(own.depth - start + 1) // 2,
+        num_heads=own.num_heads,
+        schedule=FRAME_GLOBAL,
+        full_attention=FullAttention.ALWAYS,
+        starts_across=start % 2 == 1,
+        mlp_ratio=encoder.mlp_ratio,
+        feed_forward=encoder.feed_forward,
+        norm_eps=_BLOCK_EPS,
+        layer_scale=encoder.layer_scale,
+        across_positions=PatchPositions.SHARED,
+        num_registers=0,
+        reference_view=_REFERENCES[settings.ref_view_strategy],
+        readout_norm_eps=1e-5,
+        camera_encoder=CameraEncoderConfig(depth=settings.cam_enc.trunk_depth, num_heads=settings.cam_enc.num_heads),
+        camera_head=CameraMLPConfig(),
+        depth_head=DPTHeadConfig(
+            layers=tuple((index - start) // 2 for index in own.out_layers),  # type: ignore[arg-type]
+            features=shape_of(specs, f"{prefix}head.scratch.layer1_rn.weight", 4)[0],
+            out_channels=tuple(shape_of(specs, f"{prefix}head.projects.{i}.weight", 4)[0] for i in range(4)),  # type: ignore[arg-type]
+            hidden=shape_of(specs, f"{prefix}head.scratch.output_conv2.0.weight", 4)[0],
+            residual=ResidualKind.PLAIN,
+            ray_map=True,
+        ),
+    )
+
+
+def _encoder(specs: Specs, settings: DA3Settings, prefix: str) -> DinoV2Config:
+    """Return the encoder: the blocks before `alt_start`, without a norm after them."""
+    name, own = prefix + _BACKBONE, settings.encoder
+    dim, _, patch, _ = shape_of(specs, f"{name}patch_embed.proj.weight", 4)
+    swiglu = f"{name}blocks.0.mlp.w12.weight" in specs
+    return DinoV2Config(
+        image_size=table_side(specs, f"{name}pos_embed") * patch,
+        patch_size=patch,
+        embed_dim=dim,
+        depth=own.alt_start,
+        num_heads=own.num_heads,
+        mlp_ratio=4.0 if swiglu else shape_of(specs, f"{name}blocks.0.mlp.fc1.weight", 2)[0] / dim,
+        feed_forward=FeedForwardKind.SWIGLU if swiglu else FeedForwardKind.MLP,
+        num_registers=0,
+        norm_eps=_BLOCK_EPS,
+        table_resampling=TableResampling.OFFSET,
+        final_norm=False,
+    )
+
+
+def _published(
+    embed_dim: int, depth: int, num_heads: int, alt_start: int, out_layers: tuple[int, int, int, int]
+) -> DA3Settings:
+    backbone = BackboneSettings(
+        embed_dim=embed_dim, depth=depth, num_heads=num_heads, alt_start=alt_start, out_layers=out_layers
+    )
+    return DA3Settings(model="da3", encoder=backbone)
+
+
+PUBLISHED: dict[str, DA3Settings] = {
+    "da3-small": _published(384, 12, 6, 4, (5, 7, 9, 11)),
+    "da3-base": _published(768, 12, 12, 4, (5, 7, 9, 11)),
+    "da3-large": _published(1024, 24, 16, 8, (11, 15, 19, 23)),
+    "da3-giant": _published(1536, 40, 24, 13, (19, 27, 33, 39)),
+}
+"""Settings of the published checkpoints by name."""
+
+READER = NetworkReader(published=tuple(PUBLISHED.values()), sizes=_sizes, expected=_expected, build=read_da3)
