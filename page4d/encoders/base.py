@@ -19,7 +19,8 @@ class PatchTokens:
 
     `fine` is a half-resolution feature map for dense heads, if the encoder has one. `pyramid` holds all levels of a
     hierarchical encoder, finest first, each with its own width and grid. `class_tokens` are those that enter the last
-    block, for the selection of a reference view.
+    block, for the selection of a reference view. `levels` are the normalized outputs of some blocks, for dense heads
+    that read the encoder.
     """
 
     tokens: Float[Tensor, "F P C"]
@@ -27,6 +28,7 @@ class PatchTokens:
     fine: Float[Tensor, "F D H/2 W/2"] | None = None
     pyramid: tuple["PatchTokens", ...] = ()
     class_tokens: Float[Tensor, "F C"] | None = None
+    levels: tuple[Float[Tensor, "F P C"], ...] = ()
 
 
 class Encoder(Protocol):
@@ -80,3 +82,13 @@ def check_level(level: int | None, num_stages: int) -> None:
     """
     if level is not None and level >= num_stages:
         raise UsageError(f"encoder: level {level} of {num_stages} stages", f"use 0 to {num_stages - 1}, or null")
+
+
+def check_levels(levels: tuple[int, ...], depth: int) -> None:
+    """Refuse blocks that do not exist, or are not different and in increasing order.
+
+    Raises:
+        UsageError: naming them.
+    """
+    if list(levels) != sorted(set(levels)) or any(not 0 <= level < depth for level in levels):
+        raise UsageError(f"encoder: levels {levels} of {depth} blocks", "name blocks that exist, in increasing order")

@@ -7,12 +7,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from page4d.encoders.base import DropPathRate, PatchTokens, check_multiple
+from page4d.encoders.base import DropPathRate, PatchTokens, check_levels, check_multiple
 from page4d.io.config import config_record
 from page4d.layers.block import INIT_STD, Block, BlockConfig, FeedForwardKind, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.positions import TableResampling, resample_positions
-from page4d.layers.ranges import Epsilon, OptionalCount, OptionalDepth, Ratio, Side, Width
+from page4d.layers.ranges import Epsilon, Layer, OptionalCount, OptionalDepth, Ratio, Side, Width
 
 
 @config_record("encoder")
@@ -33,8 +33,13 @@ class DinoV2Config:
     drop_path: DropPathRate = 0.0
     table_resampling: TableResampling = TableResampling.ANTIALIASED
     final_norm: bool = True
+    final_norm_eps: Epsilon | None = None
+    """That of the blocks unless given."""
+    levels: tuple[Layer, ...] = ()
+    """Blocks whose outputs, after the final norm, dense heads read."""
 
     def __post_init__(self) -> None:
+        check_levels(self.levels, self.depth)
         check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
         check_multiple("embed_dim", self.embed_dim, "num_heads", self.num_heads)
 
@@ -67,7 +72,8 @@ class DinoV2(nn.Module):
         )
         rates = drop_path_rates(config.depth, config.drop_path)
         self.blocks = nn.ModuleList(Block(replace(block, drop_path=rate)) for rate in rates)
-        self.norm = nn.LayerNorm(dim, eps=config.norm_eps) if config.final_norm else nn.Identity()
+        final_eps = config.norm_eps if config.final_norm_eps is None else config.final_norm_eps
+        self.norm = nn.LayerNorm(dim, eps=final_eps) if config.final_norm else nn.Identity()
         initialise_linears(self)
         for table in self.parameters(recurse=False):
             nn.init.trunc_normal_(table, std=INIT_STD)
@@ -95,9 +101,12 @@ class DinoV2(nn.Module):
         """
         tokens = self.embed(images)
         class_tokens = tokens[:, 0]
-        for block in self.blocks:
+        levels: list[Tensor] = []
+        for index, block in enumerate(self.blocks):
             class_tokens = tokens[:, 0].clone()
             tokens = block(tokens)
+            if index in self.config.levels:
+                levels.append(self.norm(tokens)[:, 1 + self.config.num_registers :])
         patches = self.norm(tokens)[:, 1 + self.config.num_registers :]
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
-        return PatchTokens(tokens=patches, grid=grid, class_tokens=class_tokens)
+        return PatchTokens(tokens=patches, grid=grid, class_tokens=class_tokens, levels=tuple(levels))

@@ -134,8 +134,9 @@ class NetworkPredictor:
 
     @property
     def default_long_side(self) -> int | None:
-        """Image size of the encoder's position table."""
-        return self.network.config.encoder.image_size
+        """That of the configuration, by default the image size of the encoder's position table."""
+        config = self.network.config
+        return config.default_long_side or config.encoder.image_size
 
     @property
     def takes_mixed_sizes(self) -> bool:

@@ -26,6 +26,7 @@ from page4d.models.inputs.camera_encoder import CameraEncoder
 from page4d.models.inputs.matching import Matches, PatchMatching
 from page4d.models.inputs.rays import RayEmbedding, relative_cameras
 from page4d.models.inputs.triangulation import Triangulation
+from page4d.models.metric import metric_depth
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.reference_view import select_reference
 from page4d.models.size_groups import Grid, SizeGroups, check_mixed
@@ -42,7 +43,7 @@ class ViewTimeNetwork(nn.Module):
         super().__init__()
         self.config = config
         self.predicts_ray_map = True
-        width = 2 * config.encoder.embed_dim
+        width = config.head_width
         dim = config.encoder.embed_dim
         self.encoder: Encoder = build_encoder(config.encoder)
         self.matching = None if config.matches is None else PatchMatching(config.matches, dim, config.patch_size)
@@ -145,8 +146,10 @@ class ViewTimeNetwork(nn.Module):
             external = [external_log_odds(mask.to(images[0].dtype), *settings) for mask in masks]
         camera_tokens = self._camera_tokens(sizes, conditioning)
         reference = self._reference(encoded, sizes, patches[0].shape[0]) if camera_tokens is None else None
-        trunks: list[TrunkOutput] = self.aggregator(
-            patches, sizes, external, limits, conditioning, reference, camera_tokens
+        trunks: list[TrunkOutput] = (
+            self.aggregator(patches, sizes, external, limits, conditioning, reference, camera_tokens)
+            if self.config.depth
+            else [self._levels(own, part) for own, part in zip(encoded, images, strict=True)]
         )
         del patches
         with full_precision(images[0].device):
@@ -159,6 +162,7 @@ class ViewTimeNetwork(nn.Module):
             if external is None:  # an external mask replaces the motion head
                 groups = zip(images, fine, trunks, strict=True)
                 motion = [self._motion(*group, limits) for group in groups]
+        predicted = self._in_metres(predicted, sizes, conditioning)
         return [
             replace(
                 output,
@@ -170,6 +174,29 @@ class ViewTimeNetwork(nn.Module):
             )
             for output, trunk, finer, found in zip(predicted, trunks, motion, matches, strict=True)
         ]
+
+    def _in_metres(
+        self, predicted: list[NetworkOutput], sizes: SizeGroups, conditioning: Conditioning
+    ) -> list[NetworkOutput]:
+        """Convert depth to metres if the network predicts them and intrinsics are known."""
+        focal, intrinsics = self.config.metric_focal, conditioning.intrinsics
+        if focal is None or intrinsics is None:
+            return predicted
+        return [
+            output if output.depth is None else replace(output, depth=metric_depth(output.depth, own, focal))
+            for output, own in zip(predicted, sizes.chosen(intrinsics), strict=True)
+        ]
+
+    def _levels(self, encoded: PatchTokens, images: Float[Tensor, "B T V 3 H W"]) -> TrunkOutput:
+        """Return the levels of the encoder as the output of a trunk without special tokens."""
+        assert self.config.depth_head is not None
+        levels = [torch.unflatten(level, 0, images.shape[:3]) for level in encoded.levels]
+        return TrunkOutput(
+            special_tokens=levels[-1][..., :0, :],
+            levels=dict(zip(self.config.depth_head.layers, levels, strict=True)),
+            dynamic_logit=None,
+            memory=None,
+        )
 
     def _camera_tokens(self, sizes: SizeGroups, conditioning: Conditioning) -> Float[Tensor, "B T V C"] | None:
         """Encode known cameras, if there are poses with intrinsics."""
@@ -252,6 +279,7 @@ class ViewTimeNetwork(nn.Module):
             depth_confidence=depth.get("confidence"),
             points=points.get("values"),
             points_confidence=points.get("confidence"),
+            sky=depth.get("sky"),
             rays=self._rays(trunk, grid),
             ray_map=depth.get("rays"),
             ray_confidence=depth.get("ray_confidence"),
@@ -273,7 +301,7 @@ class ViewTimeNetwork(nn.Module):
         if config is None:
             return None
         encoder = self.config.encoder
-        return DPTHead(config, 2 * encoder.embed_dim, encoder.patch_size, value_dim, activation)
+        return DPTHead(config, self.config.head_width, encoder.patch_size, value_dim, activation)
 
     def _check(self, images: Tensor, mask_ext: object, conditioning: Conditioning) -> Grid:
         if images.ndim != 6 or images.shape[3] != 3:
@@ -321,6 +349,7 @@ class ViewTimeNetwork(nn.Module):
             grid=parts[0].grid,
             fine=torch.cat(fine) if fine else None,
             class_tokens=torch.cat(class_tokens) if class_tokens else None,
+            levels=tuple(map(torch.cat, zip(*(part.levels for part in parts), strict=True))),
         )
 
     def _cameras(self, special_tokens: Float[Tensor, "B T V N C"]) -> tuple[Float[Tensor, "B T V 9"], ...]:

@@ -12,7 +12,7 @@ from page4d.models.conditioning import Memory
 from page4d.models.inputs.matching import Matches
 from page4d.models.size_groups import ViewGroups
 
-_FILL = {"depth": 0.0, "depth_confidence": 1.0, "points": 0.0, "points_confidence": 1.0, "dynamic": 0.0}
+_FILL = {"depth": 0.0, "depth_confidence": 1.0, "points": 0.0, "points_confidence": 1.0, "dynamic": 0.0, "sky": 0.0}
 """Values outside a view's image on a larger canvas."""
 
 
@@ -42,6 +42,8 @@ class NetworkOutput:
     dynamic: Float[Tensor, "B T V H W"] | None = None
     dynamic_logit: Float[Tensor, "B T V rows columns"] | None = None
     motion_logit: Float[Tensor, "B T V H W"] | None = None
+    sky: Float[Tensor, "B T V H W"] | None = None
+    """0 or more, `models.sky.SKY_THRESHOLD` or more in the sky."""
     rays: Float[Tensor, "B T V rows columns 3"] | None = None
     """Unit ray directions of patches in the camera frame, of a ray head."""
     ray_map: Float[Tensor, "B T V h w 6"] | None = None

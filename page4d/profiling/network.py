@@ -162,6 +162,8 @@ def _encoding(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage(part, f"3 patch tokens ({name})", "B*T*V P C", "encoder")
     if tokens.register_token is not None:
         yield builder.stage(part, "4 register tokens", "B*T*V R C", parameters=tokens.register_token.numel())
+    if tokens.count == 0:
+        return
     yield builder.stage(part, "5 concatenated tokens", "B*T*V R+P C")
     yield builder.stage(part, "6 tokens per image", "B T V R+P C")
     if tokens.camera_token is not None:
@@ -202,6 +204,10 @@ def _mask(builder: _NetworkProfile) -> Iterator[ProfileStage]:
 
 def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     config, aggregator, part = builder.network.config, builder.network.aggregator, "trunk"
+    if config.depth == 0:
+        name = f"levels for the depth head, {_listed(config.dense_layers)}"
+        yield builder.stage("encoding", name, "B T V P C")
+        return
     hidden = (
         f"{config.mlp_ratio:g}*C" if config.mlp_ratio % 1 == 0 else f"{int(config.mlp_ratio * builder.symbols['C'])}"
     )
@@ -251,6 +257,9 @@ def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     for name, symbolic, head in rows:
         if getattr(builder.network, head) is not None:
             yield builder.stage("heads", name, symbolic, head)
+    depth_head = builder.network.config.depth_head
+    if depth_head is not None and depth_head.sky:
+        yield builder.stage("heads", "sky", "B T V H W")
     if builder.network.frame_head is not None:
         point, confidence, camera = (f"frame_head.{name}_decoder" for name in ("point", "confidence", "camera"))
         yield builder.stage("heads", "camera-frame points", "B T V H W 3", point, "frame_head.point_out")

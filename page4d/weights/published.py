@@ -8,13 +8,14 @@ from pydantic import Field, TypeAdapter
 from page4d.errors import UsageError
 from page4d.io.config import config_from_json
 from page4d.weights.families.da3 import DA3Settings
+from page4d.weights.families.da3_mono import DA3MonoSettings
 from page4d.weights.families.pi3 import Pi3Settings
 from page4d.weights.families.table import FAMILIES
 from page4d.weights.families.vggt import VGGTSettings
 
 _MAX_BYTES = 2**20
 
-Settings = VGGTSettings | Pi3Settings | DA3Settings
+Settings = VGGTSettings | Pi3Settings | DA3Settings | DA3MonoSettings
 """Settings of any published network."""
 
 _ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="model")])

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, PositiveFloat, TypeAdapter
 
 from page4d.choices import FullAttention, TimeEncoding
 from page4d.encoders.build import ClassifierConfig, EncoderConfig
@@ -13,7 +13,7 @@ from page4d.errors import UsageError
 from page4d.io.config import config_from_json, config_record, config_to_json
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import DEFAULT_BASE
-from page4d.layers.ranges import Depth, Epsilon, Layer, OptionalCount, Ratio, RotaryBase, Width
+from page4d.layers.ranges import Epsilon, Layer, OptionalCount, OptionalDepth, Ratio, RotaryBase, Side, Width
 from page4d.models.config.parts import (
     AnyCameraHeadConfig,
     CameraEncoderConfig,
@@ -37,12 +37,13 @@ from page4d.models.schedule import TIME_VIEW, Schedule, Step
 class NetworkConfig:
     """Everything needed to build a network; a head that is None is left out.
 
-    `schedule` names the two steps of each of `depth` layers. The trunk has the width of the encoder. The frame head
-    predicts cameras, depth and points by itself and excludes the other heads.
+    `schedule` names the two steps of each of `depth` layers. The trunk has the width of the encoder. With depth 0
+    there is no trunk: the depth head reads the levels of the encoder, and every image is predicted alone. The frame
+    head predicts cameras, depth and points by itself and excludes the other heads.
     """
 
     encoder: EncoderConfig
-    depth: Depth
+    depth: OptionalDepth
     num_heads: Width
     schedule: Schedule = TIME_VIEW
     full_attention: FullAttention = FullAttention.NEVER
@@ -82,6 +83,10 @@ class NetworkConfig:
     point_head: DPTHeadConfig | None = None
     motion_head: MotionHeadConfig | None = None
     frame_head: FrameHeadConfig | None = None
+    metric_focal: PositiveFloat | None = None
+    """Depth is in metres for a camera of this focal length in pixels, and proportional to the focal length."""
+    default_long_side: Side | None = None
+    """Long side of images in pixels unless the user gives one; None for the size of the position table."""
 
     def __post_init__(self) -> None:
         self._check_schedule()
@@ -89,6 +94,8 @@ class NetworkConfig:
         self._check_layers()
         self._check_heads()
         self._check_inputs()
+        if self.depth == 0:
+            self._check_without_trunk()
 
     def _check_schedule(self) -> None:
         schedule = "/".join(self.schedule)
@@ -151,6 +158,8 @@ class NetworkConfig:
             raise UsageError(
                 f"network: {len(self.norm_eps)} values of norm_eps for {self.depth} layers", "give one per layer"
             )
+        if self.depth == 0:
+            return
         parts = [part for part in (self.mask, self.sparse, self.epipolar) if part is not None]
         named = [layer for part in parts for layer in part.layers]
         if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *self.register_layers, *named)):
@@ -161,6 +170,23 @@ class NetworkConfig:
             raise UsageError(
                 f"network: sparse attention in layer {self.sparse.layers[0]}, mask from {self.mask.layers[0]}",
                 "put it after the first masked layer",
+            )
+
+    def _check_without_trunk(self) -> None:
+        """Refuse everything but a depth head on levels of the encoder."""
+        head, levels = self.depth_head, getattr(self.encoder, "levels", ())
+        if head is None or head.layers != levels:
+            raise UsageError(
+                f"network: depth 0, with levels {levels} of the encoder",
+                "add a depth head whose layers are the levels of the encoder",
+            )
+        parts = (self.matches, self.mask, self.sparse, self.epipolar, self.camera_encoder, self.camera_head)
+        others = (self.point_head, self.motion_head, self.frame_head)
+        special = self.camera_token or self.num_registers or self.readout_norm_eps is not None
+        if special or self.known_cameras or self.ray_head or any(part is not None for part in (*parts, *others)):
+            raise UsageError(
+                "network: depth 0 with special tokens, or with parts other than a depth head",
+                "leave them out: set camera_token to false and num_registers to 0",
             )
 
     def _check_heads(self) -> None:
@@ -211,6 +237,11 @@ class NetworkConfig:
     def norm_eps_of(self, layer: int) -> float:
         """Return the epsilon of the norms of a layer's blocks."""
         return self.norm_eps[layer] if isinstance(self.norm_eps, tuple) else self.norm_eps
+
+    @property
+    def head_width(self) -> int:
+        """Channels of the tokens that heads read: the outputs of both steps of a layer, or a level of the encoder."""
+        return (2 if self.depth else 1) * self.encoder.embed_dim
 
     @property
     def patch_size(self) -> int:

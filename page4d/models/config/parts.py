@@ -288,11 +288,17 @@ class DPTHeadConfig:
     residual: ResidualKind = ResidualKind.RECTIFIED
     positions: bool = True
     """Whether encodings of image coordinates are added to the maps."""
+    confidence: bool = True
+    """Whether a confidence is predicted."""
+    sky: bool = False
+    """Whether a second output on the fused map predicts the sky: 0 or more, 0.3 or more in the sky."""
     ray_map: bool = False
     """Whether a second chain of fusions predicts the rays of a grid 8 times finer than that of the patches."""
 
     def __post_init__(self) -> None:
         check_increasing("dense head", self.layers)
+        if self.sky and self.fine_dim:
+            raise UsageError("dense head: sky with a fine map", "set fine_dim to 0, or sky to false")
         if self.ray_map and self.fine_dim:
             raise UsageError("dense head: a ray map with a fine map", "set fine_dim to 0, or ray_map to false")
 

@@ -149,6 +149,28 @@ def _da3(
     )
 
 
+def _da3_mono() -> NetworkConfig:
+    layers = (4, 11, 17, 23)
+    return NetworkConfig(
+        encoder=DinoV2Config(
+            num_registers=0, table_resampling=TableResampling.OFFSET, final_norm_eps=1e-5, levels=layers
+        ),
+        depth=0,
+        num_heads=16,
+        num_registers=0,
+        camera_token=False,
+        depth_head=DPTHeadConfig(
+            layers=layers,
+            norm_eps=None,
+            residual=ResidualKind.PLAIN,
+            positions=False,
+            confidence=False,
+            sky=True,
+        ),
+        default_long_side=504,
+    )
+
+
 _PAGE4D_MASK = MaskConfig(
     layers=tuple(range(10, 20)),
     head=MaskHeadKind.RELEASE,
@@ -173,6 +195,8 @@ PRESETS: dict[str, NetworkConfig] = {
     "da3-small": _da3(384, 12, 4, (0, 1, 2, 3), 64, (48, 96, 192, 384)),
     "da3-base": _da3(768, 12, 4, (0, 1, 2, 3), 128, (96, 192, 384, 768)),
     "da3-large": _da3(1024, 24, 8, (1, 3, 5, 7), 256, (256, 512, 1024, 1024)),
+    "da3-mono": _da3_mono(),
+    "da3-metric": replace(_da3_mono(), metric_focal=300.0),
     "da3-giant": _da3(1536, 40, 13, (3, 7, 10, 13), 256, (256, 512, 1024, 1024), FeedForwardKind.SWIGLU),
 }
 """Networks by name: for tests, for CPUs, on other encoders, as specified, and the public networks.

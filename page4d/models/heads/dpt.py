@@ -140,13 +140,14 @@ class DenseMaps:
     """Output of a dense head."""
 
     values: Float[Tensor, "F H W D"]
-    confidence: Float[Tensor, "F H W"]
+    confidence: Float[Tensor, "F H W"] | None = None
+    sky: Float[Tensor, "F H W"] | None = None
     rays: Float[Tensor, "F rows columns 6"] | None = None
     ray_confidence: Float[Tensor, "F rows columns"] | None = None
 
 
 class DPTHead(nn.Module):
-    """Predict a value of `value_dim` channels and a confidence per pixel from the patch tokens of four layers.
+    """Predict a value of `value_dim` channels, and a confidence if configured, from the patch tokens of four layers.
 
     Source: Ranftl et al. (2021), DPT; changes of the public VGGT code (reference facts).
     """
@@ -177,7 +178,12 @@ class DPTHead(nn.Module):
         self.fine = nn.Conv2d(config.fine_dim, features // 2, kernel_size=1) if config.fine_dim else None
         self.out_conv1 = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
         per_feature = 1 if self.fine is None else 4
-        self.out_conv2 = nn.Conv2d(config.hidden, per_feature * (value_dim + 1), kernel_size=1)
+        self.value_dim = value_dim
+        self.out_conv2 = nn.Conv2d(config.hidden, per_feature * (value_dim + config.confidence), kernel_size=1)
+        self.sky: nn.Module | None = None
+        if config.sky:
+            convolution = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
+            self.sky = nn.Sequential(convolution, nn.ReLU(), nn.Conv2d(config.hidden, 1, kernel_size=1), nn.ReLU())
         self.ray_branch = RayBranch(config) if config.ray_map else None
 
     def adapt(
@@ -204,20 +210,26 @@ class DPTHead(nn.Module):
         *,
         rays: bool = True,
     ) -> DenseMaps:
-        """Return values and confidences 1 + exp(x) at image size, and rays unless they are not wanted."""
+        """Return values, confidences 1 + exp(x) and sky at image size, and rays unless they are not wanted."""
         maps, aspect = self.adapt(levels, grid), grid[1] / grid[0]
-        merged = self.fuse(maps)
+        merged, sky = self.fuse(maps), None
         if self.fine is not None and fine is not None:
             merged = resize(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))
             features = self.out_conv1(self._positioned(merged, aspect))
             raw = functional.pixel_shuffle(self.out_conv2(functional.relu(features)), 2)
         else:
             size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
-            features = self.out_conv1(self._positioned(resize(merged, size), aspect))
-            raw = self.out_conv2(functional.relu(features))
-        values = ACTIVATIONS[self.activation](raw[:, :-1].permute(0, 2, 3, 1))
+            merged = self._positioned(resize(merged, size), aspect)
+            raw = self.out_conv2(functional.relu(self.out_conv1(merged)))
+            sky = None if self.sky is None else self.sky(merged)[:, 0]
         found = (None, None) if self.ray_branch is None or not rays else self.ray_branch(maps, aspect)
-        return DenseMaps(values=values, confidence=1 + raw[:, -1].exp(), rays=found[0], ray_confidence=found[1])
+        return DenseMaps(
+            values=ACTIVATIONS[self.activation](raw[:, : self.value_dim].permute(0, 2, 3, 1)),
+            confidence=1 + raw[:, self.value_dim].exp() if raw.shape[1] > self.value_dim else None,
+            sky=sky,
+            rays=found[0],
+            ray_confidence=found[1],
+        )
 
     def _positioned(self, features: Tensor, aspect: float) -> Tensor:
         return add_positions(features, aspect) if self.adds_positions else features

@@ -12,6 +12,8 @@ from page4d.models.schedule import Schedule
 from page4d.weights.accounting import Exemption, SourceStage
 from page4d.weights.families.da3 import READER as DA3_READER
 from page4d.weights.families.da3 import da3_exemptions, da3_keys
+from page4d.weights.families.da3_mono import READER as DA3_MONO_READER
+from page4d.weights.families.da3_mono import da3_mono_keys
 from page4d.weights.families.encoders import (
     SWIN_MICROSOFT,
     SWIN_TIMM,
@@ -86,6 +88,14 @@ FAMILIES: dict[Family, FamilyData] = {
         keys=da3_keys,
         network=DA3_READER,
         exemptions=da3_exemptions(),
+    ),
+    Family.DA3_MONO: FamilyData(
+        title="Depth Anything 3 (single image)",
+        licence="Apache-2.0 (DA3MONO-LARGE and DA3METRIC-LARGE)",
+        present=("model.backbone.pretrained.cls_token", "model.head.scratch.sky_output_conv2."),
+        absent=("model.backbone.pretrained.camera_token", "model.head.norm."),
+        keys=da3_mono_keys(),
+        network=DA3_MONO_READER,
     ),
     Family.VIT: FamilyData(
         title="ViT (timm)",
