@@ -12,6 +12,8 @@ from page4d.output.diagnostics import AgreementRecord, ChunkRecord, DistanceReco
 from page4d.predictions import Predictions
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import PointOptions
+from page4d.weights.catalogue import CatalogueEntry
+from page4d.weights.choose import licence_and_size
 
 MAX_SHIFT = 0.01
 """Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""
@@ -21,6 +23,9 @@ MAX_SHARE = 0.05
 
 OOD_WARNING = "this footage is unlike the network's training set"
 """Beginning of the warning of out-of-distribution indicators."""
+
+ADVICE = "; use a network for real footage: "
+"""What separates that warning from the checkpoint that it suggests."""
 
 
 def seam_fits(seam: SeamRecord, long_side: int) -> bool:
@@ -144,7 +149,8 @@ def no_points_notice(num_points: int, points: PointOptions) -> Notice | None:
     return Notice(f"all point clouds are empty: no pixel has depth and passes {filters}")
 
 
-def ood_notice(indicators: Sequence[str]) -> Notice:
-    """Warn of footage unlike the training set."""
+def ood_notice(indicators: Sequence[str], suggestion: CatalogueEntry | None = None) -> Notice:
+    """Warn of footage unlike the training set, with a checkpoint for it."""
     reasons = ", ".join(OOD_MESSAGES[name] for name in indicators)
-    return Notice(f"{OOD_WARNING} ({reasons}): do not trust the result")
+    advice = "" if suggestion is None else f"{ADVICE}--weights {suggestion.name} ({licence_and_size(suggestion)})"
+    return Notice(f"{OOD_WARNING} ({reasons}): do not trust the result{advice}")

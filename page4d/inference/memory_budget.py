@@ -5,6 +5,7 @@ import re
 import resource
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,14 @@ import torch
 
 from page4d.inference.network_cost import Extent, NetworkCost, process_bytes
 from page4d.io.limits import is_memory_error
+from page4d.weights.catalogue import CatalogueEntry
+from page4d.weights.choose import choose_checkpoint
 
 _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Share of the free memory that a run may use by default: allocators cannot fill all of it."""
+
+_CONTAINER = Path("/sys/fs/cgroup")
+"""Control group of a container."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -57,6 +63,22 @@ def usable_bytes(device: torch.device) -> int:
     return used_bytes(device) + int(free * _AVAILABLE_SHARE[device.type])
 
 
+def total_bytes(device: torch.device) -> int:
+    """Return the memory of a machine or GPU whose other programs are idle, with a reserve."""
+    if device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+    else:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        with suppress(OSError, ValueError):  # no container, or its limit is the word max
+            total = min(total, int((_CONTAINER / "memory.max").read_text()))
+    return int(total * _AVAILABLE_SHARE[device.type])
+
+
+def fitting_checkpoint(device: torch.device, *, commercial: bool) -> CatalogueEntry | None:
+    """Return the preferred public checkpoint that fits a device, or None; see `choose_checkpoint`."""
+    return choose_checkpoint(total_bytes(device), commercial=commercial, half=device.type == "cuda")
+
+
 def _free_in_machine() -> int:
     table = Path("/proc/meminfo")
     if table.is_file():
@@ -68,10 +90,9 @@ def _free_in_machine() -> int:
 
 def _free_in_container() -> int:
     """Return the free memory of a container's control group."""
-    group = Path("/sys/fs/cgroup")
     try:
-        limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = re.search(r"^inactive_file (\d+)$", (group / "memory.stat").read_text(), re.MULTILINE)
+        limit, used = (int((_CONTAINER / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
     except (OSError, ValueError):  # no such group, or its limit is the word max
         return sys.maxsize
     return max(limit - used + int(cached[1] if cached else 0), 0)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.inference.diagnostics import OOD_WARNING
+from page4d.inference.diagnostics import ADVICE, OOD_WARNING
 from page4d.inference.run_state import PREVIEW_NAMES
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.output.maps import write_png
@@ -39,7 +39,7 @@ def banner(run: RunRecord) -> str:
     """Return why the result is not to be trusted: an untrained network, or footage unlike its training set."""
     if not run.network.trained:
         return run.network.notice
-    return next((text for text in run.warnings if text.startswith(OOD_WARNING)), "")
+    return next((text.split(ADVICE)[0] for text in run.warnings if text.startswith(OOD_WARNING)), "")
 
 
 def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:

@@ -29,7 +29,7 @@ from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
 from page4d.inference.diagnostics import check_seams, count_empty_frames, distance_notice, ood_notice, rig_notice
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
-from page4d.inference.memory_budget import is_out_of_memory
+from page4d.inference.memory_budget import fitting_checkpoint, is_out_of_memory
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
@@ -251,7 +251,8 @@ class Run:
         check_finite(predictions, WeightsError)
         self.memories[index] = predicted.memory
         if index == 0 and not self.finished and predicted.ood:
-            self.journal.notice(ood_notice(predicted.ood))
+            suggestion = fitting_checkpoint(self.plan.predictor.device, commercial=True)
+            self.journal.notice(ood_notice(predicted.ood, suggestion))
         if rig is not None and not self.plan.predictor.uses_rig_cameras:
             self.residuals[index] = compare_rigs(predictions.cameras[0], rig[0], predictions.view_names)
         return predicted._replace(predictions=predictions, memory=None)

@@ -27,7 +27,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
-BUNDLED_NOTICE = "a demonstration network, trained on synthetic scenes alone: for real footage pass --weights"
+BUNDLED_NOTICE = "a demonstration, trained on synthetic scenes alone: for real footage pass --weights da3-base"
 """Notice shown whenever the bundled network is used."""
 
 BUNDLED_NAME = "mv-demo 1.0"

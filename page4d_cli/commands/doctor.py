@@ -1,4 +1,4 @@
-"""`page4d doctor`: check the Python version, libraries, video decoders and GPU of this machine."""
+"""`page4d doctor`: check Python, libraries, video decoders and GPU of this machine; suggest a checkpoint for it."""
 
 import importlib
 import importlib.metadata
@@ -13,7 +13,7 @@ from page4d_cli.tables import Cell, Column, print_table
 
 @dataclass(frozen=True)
 class Capability:
-    """A library, decoder or device that page4d uses; `fix` is the command that installs it."""
+    """A library, decoder, device or checkpoint that page4d uses; `fix` is the command that installs or uses it."""
 
     name: str
     ok: bool
@@ -23,14 +23,19 @@ class Capability:
 
 
 def doctor(as_json: options.Json = False) -> None:
-    """Check Python, libraries, video decoders and GPU; exit with 6 if a library that every run needs is missing."""
+    """Check Python, libraries, video decoders and GPU, and suggest a checkpoint that fits this machine.
+
+    The exit code is 6 if a library that every run needs is missing.
+    """
     import typer
 
     capabilities = [check() for check in _CHECKS]
+    checkpoints = _checkpoints()
     if as_json:
-        console.print_json([asdict(capability) for capability in capabilities])
+        console.print_json([asdict(capability) for capability in (*capabilities, *checkpoints)])
     else:
         _print(capabilities)
+        _print_checkpoints(checkpoints)
     if any(capability.needed and not capability.ok for capability in capabilities):
         raise typer.Exit(6)
 
@@ -52,6 +57,20 @@ def _print(capabilities: list[Capability]) -> None:
         for capability in capabilities
     ]
     print_table(columns, rows)
+
+
+def _print_checkpoints(checkpoints: list[Capability]) -> None:
+    columns = (
+        Column("checkpoint for"),
+        Column("the strongest that fits"),
+        Column("command", wraps=True),
+    )
+    rows = [
+        (checkpoint.name.removeprefix("checkpoint for "), checkpoint.found, checkpoint.fix)
+        for checkpoint in checkpoints
+    ]
+    if rows:
+        print_table(columns, rows)
 
 
 def _python() -> Capability:
@@ -107,6 +126,24 @@ def _extra(name: str, package: str, extra: str, purpose: str) -> Callable[[], Ca
             return Capability(name, False, f"not installed; only {purpose} needs it", install_command(extra))
 
     return check
+
+
+def _checkpoints() -> list[Capability]:
+    """Return the public checkpoint that suits this machine for each use; none without PyTorch."""
+    try:
+        from page4d.inference.memory_budget import fitting_checkpoint
+        from page4d.weights.choose import command_with, licence_and_size
+        from page4d.weights.loading import choose_device
+    except (ImportError, OSError):
+        return []
+    rows = []
+    for use, commercial in (("checkpoint for any use", True), ("checkpoint for non-commercial use", False)):
+        entry = fitting_checkpoint(choose_device(), commercial=commercial)
+        if entry is None:
+            rows.append(Capability(use, False, "none: too little memory", "page4d weights list"))
+        else:
+            rows.append(Capability(use, True, f"{entry.name}: {licence_and_size(entry)}", command_with(entry)))
+    return rows
 
 
 _CHECKS: tuple[Callable[[], Capability], ...] = (

@@ -24,6 +24,7 @@ from page4d.benchmark import Measurement
 from page4d.evaluation.comparison import compare
 from page4d.evaluation.evaluate import measure
 from page4d.evaluation.settings import EvaluationSettings
+from page4d.inference import memory_budget
 from page4d.inference.network_cost import Cost, Extent
 from page4d.models.config import PRESETS
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
@@ -273,7 +274,7 @@ class TestGoldenScreens:
         text = capsys.readouterr().out.replace(evaluation.out, "OUT").replace(evaluation.truth, "TRUTH")
         self.check("evaluate", width, re.sub(r"\d", "9", text))
 
-    def test_golden_doctor(self, width, screen, capsys) -> None:
+    def test_golden_doctor(self, width, screen, capsys, monkeypatch) -> None:
         screen(width)
         found = [
             Capability("Python 3.11+", True, "3.11.7", needed=True),
@@ -288,6 +289,8 @@ class TestGoldenScreens:
         ]
         doctor._print(found)
         doctor._print(found[:1])
+        monkeypatch.setattr(memory_budget, "total_bytes", lambda _: 64 * 10**9)
+        doctor._print_checkpoints(doctor._checkpoints())
         self.check("doctor", width, capsys.readouterr().out)
 
     def test_golden_export_list(self, width, screen, cli, monkeypatch) -> None:

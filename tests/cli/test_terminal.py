@@ -13,6 +13,7 @@ import pytest
 from clips import write_image_folder, write_scene, write_video
 
 import page4d
+from page4d.inference import memory_budget
 from page4d.output import open3d_runtime
 from page4d.scene.open import open_scene
 from page4d_cli import console
@@ -266,6 +267,23 @@ class TestDoctor:
         assert {"Python 3.11+", "PyTorch", "video (PyAV)", "images (OpenCV)", "GPU", "Open3D"} <= set(found)
         assert all(row["ok"] for row in found.values() if row["needed"])
         assert all(row["fix"] for row in found.values() if not row["ok"])
+
+    def test_a_checkpoint_that_fits_is_suggested_with_its_command(self, cli, monkeypatch):
+        monkeypatch.setattr(doctor, "_CHECKS", ())
+        monkeypatch.setattr(memory_budget, "total_bytes", lambda _: 64 * 10**9)
+        rows = {row["name"]: row for row in json.loads(cli("doctor", "--json").out)}
+        assert rows["checkpoint for any use"]["fix"] == "page4d reconstruct SCENE --out OUT --weights da3-base"
+        assert rows["checkpoint for non-commercial use"]["found"].startswith("da3-giant: CC-BY-NC-4.0, 5.4 GB")
+
+    def test_no_checkpoint_is_suggested_where_none_fits(self, cli, monkeypatch):
+        monkeypatch.setattr(doctor, "_CHECKS", ())
+        monkeypatch.setattr(memory_budget, "total_bytes", lambda _: 10**9)
+        ended = cli("doctor")
+        assert (ended.code, ended.out.count("none: too little memory")) == (0, 2)
+
+    def test_no_checkpoint_is_suggested_without_pytorch(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "page4d.inference.memory_budget", None)
+        assert doctor._checkpoints() == []
 
     def test_a_missing_system_library_of_open3d_is_reported_with_its_package(self, cli, monkeypatch):
         def fail(_: str):

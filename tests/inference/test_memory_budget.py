@@ -11,9 +11,16 @@ import torch
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
-from page4d.inference import network_cost
+from page4d.inference import memory_budget, network_cost
 from page4d.inference.chunk_plan import MAX_DEFAULT_LENGTH, choose_length
-from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
+from page4d.inference.memory_budget import (
+    Forecast,
+    MemoryLimit,
+    fitting_checkpoint,
+    total_bytes,
+    usable_bytes,
+    used_bytes,
+)
 from page4d.inference.network_cost import Coefficients, Extent, NetworkCost, features, fit, process_bytes
 from page4d.inference.predictor import CPU, NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
@@ -108,6 +115,17 @@ def test_amounts_of_memory_are_parsed_with_their_units():
 
 def test_usable_memory_exceeds_used_memory():
     assert 0 < used_bytes(CPU) < usable_bytes(CPU)
+    assert total_bytes(CPU) > 10**8
+
+
+def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(memory_budget, "_CONTAINER", tmp_path)
+    (tmp_path / "memory.max").write_text("10000000000\n")
+    assert total_bytes(CPU) <= 8 * 10**9
+    (tmp_path / "memory.max").write_text("1000000000\n")
+    assert fitting_checkpoint(CPU, commercial=False) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert total_bytes(CPU) > 10**9
 
 
 def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

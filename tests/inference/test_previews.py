@@ -7,10 +7,12 @@ import pytest
 from page4d.inference.diagnostics import ood_notice
 from page4d.inference.previews import banner
 from page4d.output.run_record import UNTRAINED_NOTICE, NetworkRecord
+from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.loading import BUNDLED_NOTICE
 
 BUNDLED = NetworkRecord(name="mv-demo", trained=True, notice=BUNDLED_NOTICE)
 UNLIKE = ood_notice(["doubt"]).text
+SUGGESTS = ood_notice(["doubt"], CATALOGUE["da3-small"]).text
 
 
 @pytest.mark.parametrize(
@@ -18,10 +20,21 @@ UNLIKE = ood_notice(["doubt"]).text
     [
         (BUNDLED, [BUNDLED_NOTICE, "common span 0.00-0.08 s"], ""),
         (BUNDLED, [BUNDLED_NOTICE, UNLIKE], UNLIKE),
+        (BUNDLED, [SUGGESTS], UNLIKE),
         (NetworkRecord(name="own", trained=True), [UNLIKE], UNLIKE),
         (NetworkRecord(name="x", trained=False), [], UNTRAINED_NOTICE),
     ],
-    ids=["the synthetic sample", "footage unlike the training set", "an own network", "an untrained network"],
+    ids=[
+        "the sample",
+        "footage unlike the training set",
+        "a suggestion",
+        "an own network",
+        "an untrained network",
+    ],
 )
 def test_the_banner_warns_of_results_that_are_not_to_be_trusted(network, warnings, text) -> None:
     assert banner(SimpleNamespace(network=network, warnings=warnings)) == text
+
+
+def test_the_warning_names_the_option_of_a_checkpoint_its_licence_and_its_size() -> None:
+    assert SUGGESTS.endswith("--weights da3-small (Apache-2.0, 0.1 GB)")

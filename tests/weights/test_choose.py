@@ -1,0 +1,48 @@
+"""The checkpoint that is suggested for a machine and a use."""
+
+import pytest
+
+from page4d.models.config import PRESETS
+from page4d.profiling.network import profile_network
+from page4d.weights.catalogue import CATALOGUE
+from page4d.weights.choose import PREFERENCE, choose_checkpoint, command_with, needed_bytes
+
+GB = 1_000_000_000
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", PREFERENCE)
+def test_the_preferred_one_that_fits(name: str, half: bool) -> None:
+    needed = needed_bytes(CATALOGUE[name], half=half)
+    stronger = PREFERENCE[: PREFERENCE.index(name)]
+    fitting = [other for other in stronger if needed_bytes(CATALOGUE[other], half=half) <= needed]
+    assert choose_checkpoint(needed, commercial=False, half=half) is CATALOGUE[[*fitting, name][0]]
+
+
+def test_only_licences_that_permit_it_are_suggested_for_commercial_use() -> None:
+    assert choose_checkpoint(64 * GB, commercial=False) is CATALOGUE["da3-giant"]
+    assert choose_checkpoint(64 * GB, commercial=True) is CATALOGUE["da3-base"]
+
+
+def test_little_memory_gets_the_small_one_and_less_gets_none() -> None:
+    needed = needed_bytes(CATALOGUE["da3-small"])
+    small = choose_checkpoint(needed, commercial=True)
+    assert small is CATALOGUE["da3-small"]
+    assert choose_checkpoint(needed - 1, commercial=False) is None
+    assert needed_bytes(small, half=True) < needed
+
+
+def test_what_is_suggested_needs_no_application_and_predicts_cameras() -> None:
+    chosen = [CATALOGUE[name] for name in PREFERENCE]
+    assert not [
+        entry for entry in chosen if entry.gated or not entry.predicts_cameras or "no licence" in entry.licence
+    ]
+    assert any(entry.commercial for entry in chosen)
+    assert command_with(chosen[-1]).split()[-2:] == ["--weights", "da3-small"]
+
+
+@pytest.mark.parametrize(("preset", "name"), [("vggt", "vggt"), ("pi3", "pi3")])
+def test_the_memory_per_image_is_that_of_a_profile(preset: str, name: str) -> None:
+    profiles = [profile_network(PRESETS[preset], times=times, views=4, size=(392, 518)) for times in (1, 4)]
+    per_image = (profiles[1].computed_bytes - profiles[0].computed_bytes) / 12
+    assert per_image <= CATALOGUE[name].image_bytes <= 1.1 * per_image
