@@ -20,6 +20,7 @@ from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
 from page4d.weights.accounting import Account, Tag, build_account
 from page4d.weights.families.family import Family
+from page4d.weights.families.identity import read_identity
 from page4d.weights.families.specs import Specs
 from page4d.weights.families.table import FAMILIES, read_encoder, read_network, recognize, titles
 from page4d.weights.published import Settings
@@ -44,6 +45,8 @@ class ConvertSettings:
     licence: str | None = None
     configs: Mapping[str, Settings] = field(default_factory=dict)
     """Constructor arguments by network, where they are not the published ones."""
+    published_as: str | None = None
+    """The authors' name of the network, or its beginning; required where neither tensors nor names determine it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,13 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
     if unused:
         raise UsageError(f"--config describes {unused[0]}, but no source is of this network", "leave it out")
     found = {
-        family: read_network(family, source.specs, str(source.path), settings.configs)
+        family: read_network(
+            family,
+            source.specs,
+            str(source.path),
+            settings.configs,
+            read_identity(source.path, settings.published_as),
+        )
         for family, source in sources.items()
     }
     recipe = settings.recipe or _matching_recipe(tuple(sources))

@@ -82,7 +82,7 @@ def network_blueprint(
 
 
 def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -> Blueprint:
-    published, notices = found.config, FAMILIES[found.family].notices
+    published, notices = found.config, (*found.notices, *FAMILIES[found.family].notices)
     if target is Target.OWN:
         return Blueprint(config=published, stages=(_stage(found, published.schedule),), notices=notices)
     config = view_time_network(published, MaskHeadKind.CONV, options)

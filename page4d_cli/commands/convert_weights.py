@@ -69,6 +69,16 @@ def convert_weights(
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
+    published_as: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="Which published network it is, where its tensors leave it open: da3mono-large or da3metric-large. "
+            "Default: from the config.json in its folder, or the name of its file or folder.",
+            rich_help_panel=options.NETWORK,
+        ),
+    ] = None,
     config: Annotated[
         list[Path] | None,
         typer.Option(
@@ -147,6 +157,7 @@ def convert_weights(
         dtype=DTYPES[Precision(dtype)],
         licence=licence,
         configs=_read_configs(config or []),
+        published_as=published_as,
     )
     with stops_cleanly():
         conversion = plan_conversion(sources, settings)

@@ -1,6 +1,6 @@
 """What describes a family of published checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -30,12 +30,19 @@ class Family(StrEnum):
     """An encoder file that page4d wrote."""
 
 
+def _none(_: object) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class NetworkReader:
     """How the configuration of a network follows from its tensors and its settings."""
 
     published: tuple[Any, ...]
-    """Settings of the published checkpoints, one per size."""
+    """Settings of the published networks."""
+
+    names: tuple[str, ...] = ()
+    """Their names, as the authors call them, in the same order; required if there are several."""
 
     sizes: Callable[[Specs], dict[str, int]]
     """Sizes that the tensors determine, by the name of the setting."""
@@ -45,6 +52,12 @@ class NetworkReader:
 
     build: Callable[[Specs, Any], NetworkConfig]
     """The network of tensors and settings, without any mask."""
+
+    stated: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _none
+    """Settings that the content of a `config.json` states, by name; without those that it lacks."""
+
+    assumed: Callable[[Any], Mapping[str, Any]] = _none
+    """The same settings, by the same names, as the conversion assumes them."""
 
 
 @dataclass(frozen=True, kw_only=True)

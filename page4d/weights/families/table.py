@@ -24,6 +24,7 @@ from page4d.weights.families.encoders import (
     read_vit,
 )
 from page4d.weights.families.family import Family, FamilyData
+from page4d.weights.families.identity import Identity, candidates_of, check_record, name_of
 from page4d.weights.families.pi3 import PI3
 from page4d.weights.families.pi3 import READER as PI3_READER
 from page4d.weights.families.settings import NetworkSettings
@@ -32,6 +33,7 @@ from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READE
 from page4d.weights.keymap import UNCHANGED
 from page4d.weights.store import ENCODER_ENTRY
 
+_UNIDENTIFIED = Identity()
 _MASK_HEAD = "aggregator.spatial_mask_head."
 _VGGT_BLOCKS = ("aggregator.frame_blocks.", "aggregator.global_blocks.")
 _UNUSED = (
@@ -206,41 +208,59 @@ class PublishedNetwork:
     mask_head: MaskHeadKind | None
     """Structure of the mask head; PAGE-4D only."""
 
+    name: str | None = None
+    """Its name, if the family has several published networks and it is one of them."""
+
+    notices: tuple[str, ...] = ()
+
 
 def read_network(
-    family: Family, specs: Specs, where: str, configs: Mapping[str, NetworkSettings]
+    family: Family,
+    specs: Specs,
+    where: str,
+    configs: Mapping[str, NetworkSettings],
+    identity: Identity = _UNIDENTIFIED,
 ) -> PublishedNetwork:
     """Read sizes from tensor shapes, and other settings from `configs` by family or from the published ones.
 
     Raises:
-        WeightsError: if the tensors are incomplete or contradict the configuration.
-        UsageError: if the sizes are not the published ones and no configuration is given.
+        WeightsError: if the tensors are incomplete or contradict the configuration, or its `config.json` does.
+        UsageError: if the sizes are not the published ones and no configuration is given, or if several published
+            networks have these tensors and nothing identifies the one.
     """
-    reader = FAMILIES[family].network
+    title, reader = FAMILIES[family].title, FAMILIES[family].network
     assert reader is not None
     given = configs.get(family.value)
-    candidates = reader.published if given is None else (given,)
+    published = dict(zip(reader.names or (title,), reader.published, strict=True))
+    left = candidates_of(reader.names, identity, title) or [title]
+    candidates = {name: published[name] for name in left} if given is None else {title: given}
     found = reader.sizes(specs)
-    differences = [
-        [(name, number) for name, number in reader.expected(settings).items() if found[name] != number]
-        for settings in candidates
-    ]
-    best = min(range(len(candidates)), key=lambda place: len(differences[place]))
-    for name, number in differences[best]:
+    differences = {
+        name: [(key, number) for key, number in reader.expected(settings).items() if found[key] != number]
+        for name, settings in candidates.items()
+    }
+    best = min(differences, key=lambda name: len(differences[name]))
+    for key, number in differences[best]:
         if given is None:
             raise UsageError(
-                f"'{where}' has {name} {found[name]} where the published {FAMILIES[family].title} has {number}",
+                f"'{where}' has {key} {found[key]} where the published {best} has {number}",
                 "describe it with --config FILE.json: tensor shapes do not determine its heads and layers",
             )
         raise WeightsError(
-            f"'{where}' has {name} {found[name]} where its --config has {number}", "give the matching configuration"
+            f"'{where}' has {key} {found[key]} where its --config has {number}", "give the matching configuration"
         )
-    settings = candidates[best]
+    fitting = [name for name, different in differences.items() if not different]
+    name = name_of(fitting, identity, where) if len(fitting) > 1 else best
+    settings = candidates[name]
+    stated, assumed = reader.stated(identity.record), reader.assumed(settings)
+    check_record(identity, name, reader.names, stated, assumed, where)
     return PublishedNetwork(
         family=family,
         settings=settings,
         config=reader.build(specs, settings),
         mask_head=read_mask_head(specs) if family is Family.PAGE4D else None,
+        name=name if name in reader.names else None,
+        notices=identity.notices if reader.names else (),
     )
 
 

@@ -1,0 +1,121 @@
+"""Published networks with the same tensors are told apart, and a contradicting `config.json` is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checkpoints import checkpoint
+
+from page4d.errors import UsageError, WeightsError
+from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion
+from page4d.weights.families import table
+from page4d.weights.families.da3_record import stated_settings
+from page4d.weights.families.family import Family
+
+NAMES = ("vggt-one", "vggt-two")
+
+
+@pytest.fixture
+def twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the family of VGGT two published networks of one size, which differ in a setting that tensors lack."""
+    settings = checkpoint("vggt_c").settings
+    data = table.FAMILIES[Family.VGGT]
+    network = replace(
+        data.network,
+        published=(settings, settings.model_copy(update={"rope_freq": 200.0})),
+        names=NAMES,
+        stated=stated_settings,
+        assumed=lambda settings: {"net.out_layers": settings.dpt_head.intermediate_layer_idx},
+    )
+    monkeypatch.setitem(table.FAMILIES, Family.VGGT, replace(data, network=network))
+
+
+def planned(folder: Path, record: str | None = None, **settings: object) -> PlannedConversion:
+    folder.mkdir(parents=True)
+    path = checkpoint("vggt_c").save(folder)
+    if record is not None:
+        (folder / "config.json").write_text(record)
+    return plan_conversion([path], ConvertSettings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("folder", "record", "given", "base"),
+    [
+        ("VGGT-ONE", None, None, 100),
+        ("models--org--VGGT_Two/snapshots/0a1b", None, None, 200),
+        ("VGGT-ONE", '{"model_name": "org/vggt-two-1.1"}', None, 200),
+        ("VGGT-ONE", '{"model_name": "something"}', None, 100),
+        ("VGGT-ONE", None, "VGGT-two", 200),
+        ("plain", None, "vggt-t", 200),
+    ],
+)
+@pytest.mark.usefixtures("twins")
+def test_the_network_follows_from_the_option_the_record_or_the_path(
+    folder: str, record: str | None, given: str | None, base: float, tmp_path: Path
+) -> None:
+    conversion = planned(tmp_path / folder, record, published_as=given)
+    assert conversion.blueprint.config.rope_base == base
+
+
+@pytest.mark.parametrize(
+    ("folder", "given", "message"),
+    [
+        ("plain", None, "is vggt-one or vggt-two: their tensors have the same names"),
+        ("vggt-one-or-vggt-two", None, "is vggt-one or vggt-two"),
+        ("a/b/c/d/vggt-one/e/f/g/h", "vggt-", "is vggt-one or vggt-two"),
+        ("plain", "two", "--as two: no published VGGT has this name"),
+        ("plain", "", "--as : no published VGGT has this name"),
+    ],
+)
+@pytest.mark.usefixtures("twins")
+def test_a_network_that_nothing_identifies_is_refused(
+    folder: str, given: str | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        planned(tmp_path / folder, published_as=given)
+    assert "vggt-two" in caught.value.hint
+
+
+def test_a_name_for_a_family_with_one_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no published VGGT has this name") as caught:
+        planned(tmp_path / "x", published_as="vggt", configs=checkpoint("vggt_c").configs)
+    assert caught.value.hint == "leave it out"
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"model_name": "vggt-one"}, r"states model_name vggt-one, vggt-two has vggt-two"),
+        ({"net": {"out_layers": [0, 1, 2, 9]}}, r"states net.out_layers \[0, 1, 2, 9\], vggt-two has \(0, 1, 2, 3\)"),
+        ({"config": {"net": {"out_layers": 4}}}, "states net.out_layers 4"),
+    ],
+)
+@pytest.mark.usefixtures("twins")
+def test_a_record_that_contradicts_the_network_is_refused(record: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=message) as caught:
+        planned(tmp_path / "x", json.dumps(record), published_as="vggt-two")
+    assert "folder of their own" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("record", "notices"),
+    [
+        ('{"config": {"net": {"out_layers": [0, 1, 2, 3], "name": "unchecked"}, "head": 3}}', 0),
+        ('{"model_name": 7, "net": null}', 0),
+        ("{", 1),
+        ("[]", 1),
+        ('{"a": NaN}', 1),
+    ],
+)
+@pytest.mark.usefixtures("twins")
+def test_a_record_that_cannot_be_read_is_ignored_with_a_notice(record: str, notices: int, tmp_path: Path) -> None:
+    conversion = planned(tmp_path / "x", record, published_as="vggt-two")
+    assert len(conversion.blueprint.notices) == notices
+    assert all("config.json' was ignored" in notice for notice in conversion.blueprint.notices)
+
+
+def test_the_settings_of_a_part_are_read_where_the_record_has_two() -> None:
+    content = {"config": {"anyview": {"net": {"alt_start": 13}}, "metric": {"net": {"alt_start": -1}}}}
+    assert stated_settings(content, "anyview") == {"net.alt_start": 13}
+    assert stated_settings(content) == {}
