@@ -46,6 +46,17 @@ class Scale(StrEnum):
         return "metre" if self is Scale.METRIC else "arbitrary"
 
 
+class ScaleSource(StrEnum):
+    """Origin of the metre of a metric result."""
+
+    CALIBRATION = "calibration"
+    DISTANCE = "distance"
+    """A known distance between two cameras."""
+
+    NETWORK = "network"
+    """An estimate by a network that predicts metres."""
+
+
 DESCRIPTION = {
     "axes": "OpenCV: x right, y down, z forward",
     "transforms": "world_to_camera, 4x4, row-major, acting on column vectors",

@@ -55,6 +55,12 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
 
 
+def _lengths(record: "RunRecord") -> str:
+    if record.unit != "metre":
+        return "in an arbitrary unit"
+    return "metres, estimated by the network" if record.scale_source == "network" else "metres"
+
+
 def report_run(record: "RunRecord", out: Path) -> None:
     """Print a summary of a result."""
     seconds, metric = record.timings["total"], record.unit == "metre"
@@ -67,7 +73,7 @@ def report_run(record: "RunRecord", out: Path) -> None:
     if record.rig is not None:
         fields.append(("cameras", "static, one per view" if record.rig.cameras == "static" else "moving"))
     fields += [
-        ("lengths", "metres" if metric else "in an arbitrary unit"),
+        ("lengths", _lengths(record)),
         ("points", f"{record.counts.points:,}"),
     ]
     if record.chunks[1:]:

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from types import ModuleType
 
+from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, counted
 from page4d.inference.metric_scale import TOLERANCE
 from page4d.inference.stitch import has_depth
+from page4d.inference.world import World
 from page4d.models.ood import OOD_MESSAGES
 from page4d.output.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
 from page4d.predictions import Predictions
@@ -20,6 +22,9 @@ MAX_SHIFT = 0.01
 
 MAX_SHARE = 0.05
 """Largest acceptable residual at a seam, as a share of the depth."""
+
+MAX_METRE_ERROR = 0.1
+"""Largest acceptable relative difference between the metres that a network estimates in two chunks."""
 
 OOD_WARNING = "this footage is unlike the network's training set"
 """Beginning of the warning of out-of-distribution indicators."""
@@ -98,6 +103,30 @@ def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], lon
     motion, view, start = max(fits)
     count = f"chunks do not fit static cameras ({len(misfits)} of {len(chunks)})"
     return Notice(f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; try --cameras moving")
+
+
+def scale_notice(world: World) -> Notice | None:
+    """Report a unit of length that is not that of a calibration or of a known distance."""
+    if world.scale_source is ScaleSource.NETWORK:
+        return Notice("lengths are in metres as the network estimates them; verify a known length", Level.INFO)
+    if world.lacks_baseline:
+        text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
+        return Notice(text)
+    if world.scale is Scale.ARBITRARY:
+        return Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO)
+    return None
+
+
+def metres_notice(chunks: Sequence[ChunkRecord], source: ScaleSource | None) -> Notice | None:
+    """Warn of chunks whose metres, as estimated by the network, differ from those of the first chunk."""
+    factors = [chunk.transform.scale for chunk in chunks if chunk.transform is not None]
+    ratio = max((max(factor, 1 / factor) for factor in factors), default=1.0)
+    if source is not ScaleSource.NETWORK or ratio <= 1 + MAX_METRE_ERROR:
+        return None
+    return Notice(
+        f"the metres estimated by the network differ by up to a factor of {ratio:.3g} between chunks; those of the "
+        "first chunk are kept"
+    )
 
 
 def distance_notice(distance: DistanceRecord) -> Notice:

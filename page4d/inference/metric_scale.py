@@ -60,7 +60,7 @@ def known_distance(scene: Scene, text: str | None) -> KnownDistance | None:
             f"give a distance of {_MIN_METRES:g} m to {_MAX_METRES:,.0f} m",
         )
     known = KnownDistance(first=first, second=second, metres=metres)
-    if scene.scale is Scale.METRIC and _is_calibrated(scene):
+    if scene.scale is Scale.METRIC and is_calibrated(scene):
         _check_calibration(scene, known)
     return known
 
@@ -76,7 +76,8 @@ def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
     return pairs[0]
 
 
-def _is_calibrated(scene: Scene) -> bool:
+def is_calibrated(scene: Scene) -> bool:
+    """Return whether all views have calibrated cameras."""
     return all(view.camera is not None for view in scene.views)
 
 
@@ -106,7 +107,7 @@ def metric_scene(scene: Scene, known: KnownDistance | None) -> Scene:
     Raises:
         UsageError: if the two calibrated cameras coincide.
     """
-    if known is None or scene.scale is Scale.METRIC or not _is_calibrated(scene):
+    if known is None or scene.scale is Scale.METRIC or not is_calibrated(scene):
         return scene
     found = _calibrated_distance(scene, known)
     if found == 0:

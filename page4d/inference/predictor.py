@@ -1,7 +1,6 @@
 """Predictors: a network, or measured depth, as the source of a run's predictions."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +14,12 @@ from page4d.choices import Poses
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed
 from page4d.geometry.camera import Cameras
+from page4d.inference.network_io import predictions_of, times_in_frames, views_of
 from page4d.models.conditioning import Conditioning, Memory
 from page4d.models.config import PRESETS
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.ood import OODLimits, measure_ood
-from page4d.models.output import NetworkOutput, RigOutput
+from page4d.models.output import RigOutput
 from page4d.models.size_groups import parts_for_one_size
 from page4d.output.run_record import NetworkRecord
 from page4d.predictions import Predictions
@@ -88,6 +88,11 @@ class Predictor(Protocol):
         ...
 
     @property
+    def scale(self) -> Scale | None:
+        """Unit of length of predictions; None for that of the calibration."""
+        ...
+
+    @property
     def predicts_points(self) -> bool:
         """Whether predictions have point maps besides depth."""
         ...
@@ -124,7 +129,6 @@ class NetworkPredictor:
     precision: torch.dtype = torch.float32
     settings: ReconstructSettings = field(default_factory=ReconstructSettings)
     record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="page4d-mv", trained=False))
-    uses_rig_cameras: bool = False
     ood_limits: OODLimits | None = None
 
     @property
@@ -142,6 +146,16 @@ class NetworkPredictor:
     def takes_mixed_sizes(self) -> bool:
         """True unless a part of the network needs images of one size."""
         return not parts_for_one_size(self.network.config)
+
+    @property
+    def uses_rig_cameras(self) -> bool:
+        """True if the network predicts no cameras."""
+        return not self.network.config.predicts_cameras
+
+    @property
+    def scale(self) -> Scale:
+        """Metric if the network predicts metres."""
+        return Scale.METRIC if self.network.config.predicts_metres else Scale.ARBITRARY
 
     @property
     def predicts_points(self) -> bool:
@@ -165,7 +179,7 @@ class NetworkPredictor:
             output = refine(self.network, output, self._images(batch), self._conditioning(batch, None))
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         on_canvas = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1]))
-        return PredictedChunk(_predictions(batch, on_canvas), batch.cameras, kept, ood)
+        return PredictedChunk(predictions_of(batch, on_canvas, self.scale), batch.cameras, kept, ood)
 
     def run(self, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
         """Return the network's output without refinement, on its device.
@@ -175,7 +189,7 @@ class NetworkPredictor:
         takes_masks = self.network.config.mask is not None
         masks = None
         if batch.dynamic is not None and takes_masks:
-            masks = _views(batch.dynamic.to(self.device), batch)
+            masks = views_of(batch.dynamic.to(self.device), batch)
         images, conditioning = self._images(batch), self._conditioning(batch, memory)
         reduced = self.precision is not torch.float32
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
@@ -184,7 +198,7 @@ class NetworkPredictor:
 
     def _images(self, batch: FrameBatch) -> list[Float[Tensor, "B T 3 _ _"]]:
         """Return the images of every view at its own size, on the device."""
-        return _views(batch.images.to(self.device), batch)
+        return views_of(batch.images.to(self.device), batch)
 
     def _conditioning(self, batch: FrameBatch, memory: Memory | None) -> Conditioning:
         cameras = batch.cameras if self.is_conditioned_on_cameras else None
@@ -194,60 +208,6 @@ class NetworkPredictor:
             world_to_camera=None if cameras is None else cameras.world_to_camera.to(self.device),
             intrinsics=None if cameras is None else cameras.intrinsics.to(self.device),
         )
-
-
-def _views(maps: Float[Tensor, "B T V *C H W"], batch: FrameBatch) -> list[Tensor]:
-    """Cut every view's canvas out of the common one."""
-    sizes: Sequence[tuple[int, int]] = [transform.canvas_size for transform in batch.pixel_transforms]
-    return [maps[:, :, view, ..., :height, :width] for view, (height, width) in enumerate(sizes)]
-
-
-def times_in_frames(times: Float[Tensor, " T"]) -> Float[Tensor, " T"]:
-    """Convert times in seconds to frames since the first, in units of the median frame interval."""
-    if len(times) < 2:
-        return torch.zeros_like(times)
-    return (times - times[0]) / times.diff().median()
-
-
-def _predictions(batch: FrameBatch, output: NetworkOutput) -> Predictions:
-    """Convert a network's output to predictions in page4d's conventions, in float32 on the CPU."""
-    if output.world_to_camera is None or output.intrinsics is None:
-        raise UsageError("this network predicts no cameras", "use weights of a network with a camera head")
-    if output.depth is None or output.depth_confidence is None:
-        raise UsageError("this network predicts no depth", "use weights of a network with a depth head")
-    height, width = batch.images.shape[-2:]
-    points_confidence = output.points_confidence
-    motion = None if output.dynamic is None else _to_host(output.dynamic)
-    if motion is not None and len(batch.times) == 1:
-        # One instant shows no motion: only external masks are a result.
-        motion = torch.zeros_like(motion) if batch.dynamic is None else batch.dynamic
-    return Predictions(
-        times=batch.times,
-        view_names=batch.view_names,
-        scale=Scale.ARBITRARY,
-        pixel_transforms=batch.pixel_transforms,
-        cameras=Cameras(
-            world_to_camera=output.world_to_camera.detach().to("cpu", torch.float64),
-            intrinsics=output.intrinsics.detach().to("cpu", torch.float64),
-            image_size=(height, width),
-        ),
-        images=batch.images,
-        valid=batch.valid,
-        depth=_to_host(output.depth),
-        depth_confidence=_unit_confidence(_to_host(output.depth_confidence)),
-        points=None if output.points is None else _to_host(output.points),
-        points_confidence=None if points_confidence is None else _unit_confidence(_to_host(points_confidence)),
-        dynamic=batch.dynamic if motion is None else motion,
-    )
-
-
-def _to_host(values: Tensor) -> Tensor:
-    return values.detach().to("cpu", torch.float32).clone()
-
-
-def _unit_confidence(raw: Tensor) -> Tensor:
-    """Map 1 + exp(x) to sigmoid(x) in [0, 1), so that thresholds are comparable between networks."""
-    return 1 - 1 / raw
 
 
 @dataclass(frozen=True)
@@ -261,6 +221,7 @@ class MeasuredDepth:
     default_long_side: int | None = None
     takes_mixed_sizes: bool = False
     uses_rig_cameras: bool = True
+    scale: Scale | None = None
     predicts_points: bool = False
     device: torch.device = CPU
     precision: torch.dtype = torch.float32

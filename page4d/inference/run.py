@@ -21,13 +21,19 @@ from page4d.errors import (
     WeightsError,
     counted,
 )
-from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
-from page4d.inference.diagnostics import check_seams, count_empty_frames, distance_notice, ood_notice, rig_notice
+from page4d.inference.diagnostics import (
+    check_seams,
+    count_empty_frames,
+    distance_notice,
+    ood_notice,
+    rig_notice,
+    scale_notice,
+)
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
 from page4d.inference.memory_budget import fitting_checkpoint, is_out_of_memory
 from page4d.inference.predictor import PredictedChunk
@@ -50,7 +56,7 @@ from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
 from page4d.predictions import Predictions
 from page4d.scene.batches import scene_cameras
-from page4d.scene.records import Level, Notice
+from page4d.scene.records import Notice
 
 MAX_HALVINGS = 3
 """Number of times that a chunk that does not fit in memory is halved."""
@@ -149,7 +155,7 @@ class Run:
         self._check_seams([chunk.record for chunk in self.finished])
         self.journal.continue_from(earlier.warnings, earlier.seconds)
         if self.finished and earlier.scale is not None:
-            self.world.continue_from(earlier.scale, transform_of(self.finished[-1].record))
+            self.world.continue_from(earlier.scale_source, transform_of(self.finished[-1].record))
             if earlier.rig is not None:
                 self.aligner.continue_from(earlier.rig.cameras(), self.finished[-1].record.rig)
         return earlier
@@ -315,10 +321,8 @@ class Run:
             del registered
 
     def _place_first(self, first: Predictions) -> Sim3:
-        return self.world.place_first(first, self._calibrated(first))
-
-    def _calibrated(self, predictions: Predictions) -> Cameras | None:
-        return scene_cameras(self.scene, predictions.pixel_transforms, 0, predictions.num_times)
+        calibrated = scene_cameras(self.scene, first.pixel_transforms, 0, first.num_times)
+        return self.world.place_first(first, calibrated)
 
     def _write_chunk(self, stitched: StitchedChunk) -> None:
         """Write the instants that a chunk completes, then its record."""
@@ -328,9 +332,13 @@ class Run:
         if self.state.depth_scale is None:
             depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
             self._update(
-                depth_scale=depth_scale, scale=predictions.scale, mesh_voxel_size=self.plan.mesh_voxel(predictions)
+                depth_scale=depth_scale,
+                scale=predictions.scale,
+                scale_source=self.world.scale_source,
+                mesh_voxel_size=self.plan.mesh_voxel(predictions),
             )
-            self._notice_scale()
+            if (unit := scale_notice(self.world)) is not None:
+                self.journal.notice(unit)
         if not self.finished:
             self._record_rig(predictions)
         written, first = InstantFiles(), stitched.chunk.start
@@ -390,10 +398,3 @@ class Run:
     def _check_seams(self, chunks: list[ChunkRecord]) -> None:
         if self.settings.strict_seams:
             check_seams(chunks, self.plan.max_side)
-
-    def _notice_scale(self) -> None:
-        if self.world.lacks_baseline:
-            text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
-            self.journal.notice(Notice(text))
-        elif self.world.scale is Scale.ARBITRARY:
-            self.journal.notice(Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO))

@@ -6,13 +6,15 @@ from functools import cached_property
 
 import torch
 
-from page4d.choices import MaskMeaning, PointSource, Preprocess
+from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess
+from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
 from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
 from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
-from page4d.inference.metric_scale import known_distance, metric_scene
+from page4d.inference.metric_scale import is_calibrated, known_distance, metric_scene
 from page4d.inference.network_cost import network_cost
+from page4d.inference.network_io import CAMERAS_HINT
 from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.inference.world import World
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
@@ -98,6 +100,8 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
     """
     settings = predictor.settings
     distance = known_distance(scene, settings.scale_from)
+    if scene.scale is Scale.METRIC and is_calibrated(scene):
+        distance = None  # it was compared with the calibration
     scene = metric_scene(scene, distance)
     _check(scene, settings, predictor)
     sizes = [view.source.size for view in scene.views]
@@ -117,7 +121,13 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
     min_length = max(1, 2 * settings.overlap)
     length, warnings = choose_length(forecast, limit, settings.chunk, min_length, scene.num_times)
     chunks = plan_chunks(scene.num_times, length, settings.overlap)
-    world = World(scene, settings.poses, predictor_uses_rig=predictor.uses_rig_cameras, distance=distance)
+    world = World(
+        scene,
+        settings.poses,
+        predictor_uses_rig=predictor.uses_rig_cameras,
+        predicted_scale=predictor.scale,
+        distance=distance,
+    )
     if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed:
         raise UsageError(
             f"--overlap 0 leaves {len(chunks)} chunks without shared instants to align them by",
@@ -205,10 +215,33 @@ def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) ->
             require_open3d(option)
     if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
         raise UsageError("--points-from points, but only depth is predicted here", "use --points-from depth")
+    if isinstance(predictor, NetworkPredictor) and predictor.uses_rig_cameras:
+        _check_rig(scene, settings, predictor)
     if scene.num_views > MAX_VIEWS:
         raise UsageError(
             f"{scene.num_views} views; a point cloud has at most {MAX_VIEWS}",
             "select some with --views, or split the rig",
+        )
+
+
+def _check_rig(scene: Scene, settings: ReconstructSettings, predictor: NetworkPredictor) -> None:
+    """Refuse a rig that does not give the cameras, or not their unit, to a network that predicts depth alone."""
+    if not is_calibrated(scene):
+        raise UsageError("this network predicts depth and no cameras", CAMERAS_HINT)
+    if settings.poses is Poses.PREDICTED:
+        raise UsageError("--poses predicted with a network that predicts no cameras", "leave it out")
+    is_alone = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views[:1])
+    if scene.num_views == 1 and is_alone:
+        return
+    if predictor.scale is not Scale.METRIC:
+        raise UsageError(
+            "this network predicts the depth of every image in a unit of its own, which does not fit several cameras",
+            "use it with one static camera, or use weights of a network that predicts metres or cameras",
+        )
+    if scene.scale is not Scale.METRIC:
+        raise UsageError(
+            "this network predicts depth in metres, the unit of the calibration is unknown",
+            "pass --calibration-unit, or a distance with --scale-from",
         )
 
 

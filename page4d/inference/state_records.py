@@ -10,7 +10,7 @@ import torch
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 from torch import Tensor
 
-from page4d.conventions import Scale
+from page4d.conventions import Scale, ScaleSource
 from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunk_plan import Chunk
@@ -151,6 +151,7 @@ class RunState(FileModel):
     depth_scale: Positive | None = None
     mesh_voxel_size: Positive | None = None
     scale: Scale | None = None
+    scale_source: ScaleSource | None = None
     rig: RigState | None = None
     scale_from: DistanceRecord | None = None
     other_files: list[FileRecord] = Field(default_factory=list)

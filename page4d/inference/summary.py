@@ -8,6 +8,7 @@ from page4d.inference.calibration_check import summarize_residuals
 from page4d.inference.diagnostics import (
     calibration_notice,
     empty_frames_notice,
+    metres_notice,
     no_points_notice,
     open3d_notice,
     rig_fit_notice,
@@ -41,6 +42,7 @@ def summarize_run(
         status=status,
         settings=describe_settings(scene.options, plan.settings),
         scale=scale,
+        scale_source=state.scale_source,
         unit=scale.unit,
         depth_scale=state.depth_scale or 1.0,
         mesh_voxel_size=state.mesh_voxel_size,
@@ -87,6 +89,7 @@ def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChu
     notices = (
         Notice(text) if clipped else None,
         seams_notice(chunks, plan.max_side),
+        metres_notice(chunks, state.scale_source),
         rig_fit_notice(chunks, plan.scene.view_names, plan.max_side),
         empty_frames_notice(chunks, plan.scene.view_names, plan.scene.num_times),
         no_points_notice(sum(chunk.num_points for chunk in finished), plan.settings.points),

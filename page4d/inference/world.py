@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.choices import Poses
-from page4d.conventions import Scale
+from page4d.conventions import Scale, ScaleSource
 from page4d.geometry.camera import Cameras
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
@@ -25,33 +25,55 @@ class World:
     It is fixed if every chunk is registered to it independently, because its cameras are the rig's. Otherwise the
     first chunk is placed and the others are stitched to it. The first chunk determines whether the scale is the
     rig's; a chunk without a baseline takes the scale of the previous one.
+
+    Predictions in metres (`predicted_scale`) give the unit where rig and known distance do not. `predicted_scale` is
+    None for predictions in the unit of the rig.
     """
 
     def __init__(
-        self, scene: Scene, poses: Poses, *, predictor_uses_rig: bool, distance: KnownDistance | None = None
+        self,
+        scene: Scene,
+        poses: Poses,
+        *,
+        predictor_uses_rig: bool,
+        predicted_scale: Scale | None = Scale.ARBITRARY,
+        distance: KnownDistance | None = None,
     ) -> None:
         self._has_rig = all(view.camera is not None for view in scene.views)
         self._distance = None if self._has_rig else distance
-        self._scale = scene.scale if self._distance is None else Scale.METRIC
+        self._scale_of_cameras: ScaleSource | None = None
+        if distance is not None:
+            self._scale_of_cameras = ScaleSource.DISTANCE
+        elif self._has_rig and scene.scale is Scale.METRIC:
+            self._scale_of_cameras = ScaleSource.CALIBRATION
+        self._predicts_metres = predicted_scale is Scale.METRIC
         self.measured: DistanceRecord | None = None
         self._replaces_cameras = self._has_rig and poses is Poses.INPUT and not predictor_uses_rig
         self.is_fixed = self._has_rig and (poses is Poses.INPUT or predictor_uses_rig)
-        self.scale_is_known = self._has_rig or self._distance is not None
+        depth_fits = not predictor_uses_rig or predicted_scale in (None, scene.scale)
+        self.scale_is_known = (self._has_rig and depth_fits) or self._distance is not None
         self._last_scale: Tensor | None = None
+
+    @property
+    def scale_source(self) -> ScaleSource | None:
+        """Origin of the metre, None if the unit of length is arbitrary; known after the first chunk."""
+        if self.scale_is_known:
+            return self._scale_of_cameras
+        return ScaleSource.NETWORK if self._predicts_metres else None
 
     @property
     def scale(self) -> Scale:
         """Unit of length of the result; known after the first chunk."""
-        return self._scale if self.scale_is_known else Scale.ARBITRARY
+        return Scale.ARBITRARY if self.scale_source is None else Scale.METRIC
 
     @property
     def lacks_baseline(self) -> bool:
         """True if the rig's cameras coincide, so that they do not determine the scale."""
         return self._has_rig and not self.scale_is_known
 
-    def continue_from(self, scale: Scale, last: Sim3) -> None:
-        """Restore the state of an interrupted run: the unit of length, and the transform of its last chunk."""
-        self.scale_is_known = scale is self._scale
+    def continue_from(self, source: ScaleSource | None, last: Sim3) -> None:
+        """Restore the state of an interrupted run: the origin of the metre, and the transform of its last chunk."""
+        self.scale_is_known = self.scale_is_known and source is self._scale_of_cameras
         if self.is_fixed:
             self._last_scale = last.scale
 
@@ -59,8 +81,11 @@ class World:
         """Replace a chunk's cameras by the rig's and transform depth and points; also return the transform.
 
         The scale is the ratio of the distances between the calibrated and between the predicted cameras of the chunk.
-        Predictions that keep their own cameras are returned unchanged.
+        Predictions that keep their own cameras are returned unchanged, except that metres of a network become a unit:
+        they differ between chunks, so that later chunks are scaled to the first one.
         """
+        if self._predicts_metres:
+            predictions = replace(predictions, scale=Scale.ARBITRARY)
         if not self._replaces_cameras:
             return predictions, Sim3.identity()
         assert rig is not None

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, field_validator, model_validator
 
 import page4d
-from page4d.conventions import DESCRIPTION, Scale
+from page4d.conventions import DESCRIPTION, Scale, ScaleSource
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_model import FileModel, format_json, read_model
@@ -137,6 +137,7 @@ class RunRecord(FileModel):
     settings: dict[str, JsonValue]
     conventions: dict[str, str] = Field(default_factory=DESCRIPTION.copy)
     scale: Scale
+    scale_source: ScaleSource | None = None
     unit: Literal["metre", "arbitrary"]
     depth_scale: float = Field(ge=1e-12, le=1e15)
     mesh_voxel_size: float | None = Field(default=None, gt=0.0)

@@ -59,6 +59,7 @@ class TruthPredictor:
     default_long_side: int | None = None
     takes_mixed_sizes: bool = False
     uses_rig_cameras: bool = False
+    scale: Scale | None = Scale.ARBITRARY
     predicts_points: bool = False
     device: torch.device = CPU
     precision: torch.dtype = torch.float32

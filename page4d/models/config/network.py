@@ -255,6 +255,21 @@ class NetworkConfig:
         last = () if self.frame_head is None else (self.depth - 1,)
         return tuple(sorted({*last, *(layer for head in heads for layer in head.layers)}))
 
+    @property
+    def takes_cameras(self) -> bool:
+        """Whether calibrated cameras are an input: of the ray embedding or of the epipolar prior."""
+        return self.known_cameras or self.epipolar is not None
+
+    @property
+    def predicts_cameras(self) -> bool:
+        """Whether a head predicts cameras; depth of other networks needs calibrated ones."""
+        return self.camera_head is not None or self.frame_head is not None
+
+    @property
+    def predicts_metres(self) -> bool:
+        """Whether lengths of the predictions are approximately metres."""
+        return False
+
     def to_json(self) -> str:
         """Write the record as one line of JSON with sorted keys."""
         return config_to_json(self)
