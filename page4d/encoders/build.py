@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from page4d.encoders.dinov2 import DinoV2, DinoV2Config
+from page4d.encoders.dinov3 import DinoV3, DinoV3Config
 from page4d.encoders.navit import NaViT, NaViTConfig
 from page4d.encoders.stem import Stem, StemConfig
 from page4d.encoders.swin import Swin, SwinConfig
@@ -14,7 +15,8 @@ from page4d.encoders.vit import ViT, ViTConfig
 from page4d.io.config import config_from_json
 
 EncoderConfig = Annotated[
-    DinoV2Config | StemConfig | ViTConfig | SwinConfig | TwinsConfig | NaViTConfig, Field(discriminator="kind")
+    DinoV2Config | DinoV3Config | StemConfig | ViTConfig | SwinConfig | TwinsConfig | NaViTConfig,
+    Field(discriminator="kind"),
 ]
 """The configuration of any encoder; in JSON, `kind` selects the class."""
 
@@ -55,11 +57,13 @@ def encoder_from_json(text: str) -> EncoderConfig:
     return config_from_json(_ADAPTER, text, "encoder", "it was made by another version of page4d", strict=True)
 
 
-def build_encoder(config: EncoderConfig) -> DinoV2 | Stem | ViT | Swin | Twins | NaViT:
+def build_encoder(config: EncoderConfig) -> DinoV2 | DinoV3 | Stem | ViT | Swin | Twins | NaViT:
     """Build an encoder with initial weights, drawn from torch's global generator."""
     match config:
         case DinoV2Config():
             return DinoV2(config)
+        case DinoV3Config():
+            return DinoV3(config)
         case StemConfig():
             return Stem(config)
         case ViTConfig():

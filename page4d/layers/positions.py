@@ -1,10 +1,11 @@
 """Positions of patches: grids, learned tables, and two-dimensional rotary positions (RoPE)."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional
 
@@ -28,6 +29,22 @@ class TableResampling(StrEnum):
 
     OFFSET = "offset"
     """Without antialiasing, at coordinates scaled by (side + 0.1) / learned side: the first DINOv2 release."""
+
+
+def centered_positions(grid: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "P 2"]:
+    """Return 2 pi times (y, x) of the patch centers: from -1 at the top left, to 1 along the longer side.
+
+    Source: Simeoni et al. (2025), DINOv3; division of both axes by the longer side as in the public VGGT-Omega code
+    (reference facts).
+    """
+    centers = [torch.arange(count, dtype=torch.float64, device=device) + 0.5 for count in grid]
+    y, x = (2 * center / max(grid) - 1 for center in centers)
+    return 2 * math.pi * torch.cartesian_prod(y, x).reshape(-1, 2)
+
+
+def after_special(positions: Shaped[Tensor, "P 2"], num_special: int) -> Shaped[Tensor, "N 2"]:
+    """Prepend special tokens, which are at (0, 0)."""
+    return torch.cat([positions.new_zeros(num_special, 2), positions])
 
 
 def resample_positions(

@@ -1,13 +1,11 @@
 """Special tokens (camera and registers) and the positions of all tokens of an image."""
 
-import math
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from page4d.layers.block import INIT_STD
-from page4d.layers.positions import RotaryTables, rotary_tables
+from page4d.layers.positions import RotaryTables, after_special, centered_positions, rotary_tables
 from page4d.models.config import PatchPositions
 
 
@@ -62,17 +60,7 @@ def token_positions(
     rows = torch.arange(1, grid[0] + 1, device=device)
     columns = torch.arange(1, grid[1] + 1, device=device)
     patches = torch.cartesian_prod(rows, columns).reshape(-1, 2)
-    return torch.cat([patches.new_zeros(num_special, 2), patches])
-
-
-def centered_positions(grid: tuple[int, int], device: torch.device | str = "cpu") -> Float[Tensor, "P 2"]:
-    """Return 2 pi times (y, x) of the patch centers: from -1 at the top left, to 1 along the longer side.
-
-    Source: Simeoni et al. (2025), DINOv3; division of both axes by the longer side as in the public VGGT-Omega code
-    (reference facts).
-    """
-    y, x = ((torch.arange(count, device=device) + 0.5) / max(grid) * 2 - 1 for count in grid)
-    return 2 * math.pi * torch.cartesian_prod(y, x).reshape(-1, 2)
+    return after_special(patches, num_special)
 
 
 def patch_rotary_tables(
@@ -91,6 +79,5 @@ def patch_rotary_tables(
     if rule is PatchPositions.SHARED:
         positions = positions.clamp(max=1)
     elif rule is PatchPositions.CENTERED:
-        patches = centered_positions(grid, device)
-        positions = torch.cat([patches.new_zeros(num_special, 2), patches])
+        positions = after_special(centered_positions(grid, device), num_special)
     return rotary_tables(positions, head_dim, base, dtype)

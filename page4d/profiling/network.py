@@ -17,7 +17,14 @@ from page4d.models.sparse import cell_counts, dilated_neighbours
 from page4d.profiling.meta_run import meta_run, on_meta_device
 from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage, num_parameters
 
-_ENCODERS = {"dinov2": "DINOv2", "vit": "ViT", "swin": "Swin", "twins": "Twins-SVT", "navit": "NaViT"}
+_ENCODERS = {
+    "dinov2": "DINOv2",
+    "dinov3": "DINOv3",
+    "vit": "ViT",
+    "swin": "Swin",
+    "twins": "Twins-SVT",
+    "navit": "NaViT",
+}
 """Names of the encoders in their papers, by kind of configuration."""
 
 _MERGED = {
