@@ -299,7 +299,8 @@ class Aggregator(nn.Module):
         """Run the block of a register layer on the special tokens; they are at position (0, 0)."""
         state, count = run.states[stream], self.special.count
         special = run.sizes.stacked([part[..., :count, :] for part in state])
-        done = split(self._block(stream, step, layer)(merge(special, step)), step, special.shape[:4])  # type: ignore[arg-type]
+        done = self._block(stream, step, layer)(merge(special, step), max_queries=run.limits.max_queries)
+        done = split(done, step, (special.shape[0], special.shape[1], special.shape[2], count))
         return [
             torch.cat([own, part[..., count:, :]], dim=-2)
             for own, part in zip(run.sizes.chosen(done), state, strict=True)

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import torch
 
+from page4d.encoders.dinov3 import DinoV3Config
 from page4d.encoders.stem import StemConfig
 from page4d.models.config import (
     PRESETS,
     CameraHeadConfig,
+    CameraTransformerConfig,
     DPTHeadConfig,
     MaskConfig,
     MatchConfig,
@@ -40,6 +42,19 @@ EXPLICIT_INPUTS = NetworkConfig(
     point_head=DEMO_LIKE.depth_head,
 )
 """Matches, rays and known cameras as inputs, with two streams and all VGGT heads."""
+
+
+OMEGA_LIKE = replace(
+    PRESETS["vggt-omega"],
+    encoder=DinoV3Config(image_size=32, patch_size=8, embed_dim=16, depth=1, num_heads=2),
+    depth=4,
+    num_heads=2,
+    register_layers=(1, 2),
+    num_registers=2,
+    camera_head=CameraTransformerConfig(depth=1, num_heads=4),
+    depth_head=replace(PRESETS["vggt-omega"].depth_head, layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8)),
+)
+"""VGGT-Omega at minimum width, with dense heads that read a register layer."""
 
 
 def demo_like() -> ViewTimeNetwork:

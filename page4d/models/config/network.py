@@ -18,6 +18,7 @@ from page4d.models.config.parts import (
     AnyCameraHeadConfig,
     CameraEncoderConfig,
     CameraMLPConfig,
+    DenseOutput,
     DPTHeadConfig,
     EpipolarConfig,
     FrameHeadConfig,
@@ -96,6 +97,7 @@ class NetworkConfig:
         self._check_inputs()
         if self.depth == 0:
             self._check_without_trunk()
+        self._check_pixel_shuffle()
 
     def _check_schedule(self) -> None:
         schedule = "/".join(self.schedule)
@@ -232,6 +234,14 @@ class NetworkConfig:
             raise UsageError(
                 f"network: {self.matches.finer} cells per side of a {self.patch_size} px patch, with a fine map",
                 "choose matches.finer so that the side of a cell is a multiple of 2 px",
+            )
+
+    def _check_pixel_shuffle(self) -> None:
+        heads = [head for head in (self.depth_head, self.point_head) if head is not None]
+        if self.patch_size % 4 and any(head.output is DenseOutput.PIXEL_SHUFFLE for head in heads):
+            raise UsageError(
+                f"network: a dense head with output pixel-shuffle on patches of {self.patch_size} px",
+                "use patches whose side is a multiple of 4 px",
             )
 
     def norm_eps_of(self, layer: int) -> float:

@@ -270,6 +270,16 @@ class ResidualKind(StrEnum):
     """x."""
 
 
+class DenseOutput(StrEnum):
+    """How a dense head makes pixels from its fused map."""
+
+    CONVOLUTIONS = "convolutions"
+    """Convolutions, the last ones at image size, as in VGGT."""
+
+    PIXEL_SHUFFLE = "pixel-shuffle"
+    """One linear layer each for values and confidence, whose channels are pixels, as in VGGT-Omega."""
+
+
 @config_record("dense head")
 class DPTHeadConfig:
     """A DPT head that reads four layers of the trunk, coarsest last.
@@ -294,6 +304,8 @@ class DPTHeadConfig:
     """Whether a second output on the fused map predicts the sky: 0 or more, 0.3 or more in the sky."""
     ray_map: bool = False
     """Whether a second chain of fusions predicts the rays of a grid 8 times finer than that of the patches."""
+    output: DenseOutput = DenseOutput.CONVOLUTIONS
+    """With pixel-shuffle, `hidden` is not used."""
 
     def __post_init__(self) -> None:
         check_increasing("dense head", self.layers)
@@ -301,6 +313,11 @@ class DPTHeadConfig:
             raise UsageError("dense head: sky with a fine map", "set fine_dim to 0, or sky to false")
         if self.ray_map and self.fine_dim:
             raise UsageError("dense head: a ray map with a fine map", "set fine_dim to 0, or ray_map to false")
+        if self.output is DenseOutput.PIXEL_SHUFFLE and (self.fine_dim or self.sky or not self.confidence):
+            raise UsageError(
+                "dense head: output pixel-shuffle with a fine map, with a sky or without confidence",
+                "set fine_dim to 0, sky to false and confidence to true",
+            )
 
 
 @config_record("motion head")

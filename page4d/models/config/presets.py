@@ -5,6 +5,7 @@ from dataclasses import replace
 from page4d.choices import FullAttention
 from page4d.encoders.build import ENCODER_PRESETS, without_head
 from page4d.encoders.dinov2 import DinoV2Config
+from page4d.encoders.dinov3 import DinoV3Config
 from page4d.encoders.stem import StemConfig
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import TableResampling
@@ -14,6 +15,8 @@ from page4d.models.config.parts import (
     CameraEncoderConfig,
     CameraHeadConfig,
     CameraMLPConfig,
+    CameraTransformerConfig,
+    DenseOutput,
     DPTHeadConfig,
     FrameHeadConfig,
     MaskConfig,
@@ -171,6 +174,21 @@ def _da3_mono() -> NetworkConfig:
     )
 
 
+def _vggt_omega() -> NetworkConfig:
+    return NetworkConfig(
+        encoder=DinoV3Config(),
+        depth=24,
+        num_heads=16,
+        schedule=FRAME_GLOBAL,
+        register_layers=(2, 6, 9, 14, 20),
+        within_positions=PatchPositions.CENTERED,
+        across_positions=PatchPositions.NONE,
+        num_registers=16,
+        camera_head=CameraTransformerConfig(),
+        depth_head=DPTHeadConfig(residual=ResidualKind.PLAIN, output=DenseOutput.PIXEL_SHUFFLE),
+    )
+
+
 _PAGE4D_MASK = MaskConfig(
     layers=tuple(range(10, 20)),
     head=MaskHeadKind.RELEASE,
@@ -198,6 +216,7 @@ PRESETS: dict[str, NetworkConfig] = {
     "da3-mono": _da3_mono(),
     "da3-metric": replace(_da3_mono(), metric_focal=300.0),
     "da3-giant": _da3(1536, 40, 13, (3, 7, 10, 13), 256, (256, 512, 1024, 1024), FeedForwardKind.SWIGLU),
+    "vggt-omega": _vggt_omega(),
 }
 """Networks by name: for tests, for CPUs, on other encoders, as specified, and the public networks.
 

@@ -11,7 +11,7 @@ from page4d.layers.block import Block, BlockConfig, FeedForward, initialise_line
 from page4d.models.config import CameraHeadConfig
 
 _MODULATION_EPS = 1e-6
-_INITIAL_ENCODING = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+INITIAL_ENCODING = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
 """Output of an untrained head after the last iteration: identity pose and fields of view of 1 rad."""
 
 
@@ -41,7 +41,7 @@ class CameraHead(nn.Module):
         self.pose_branch = FeedForward(dim, dim // 2, POSE_DIM)
         initialise_linears(self)
         with torch.no_grad():
-            self.pose_branch.fc2.bias.copy_(torch.tensor(_INITIAL_ENCODING) / self.num_iterations)
+            self.pose_branch.fc2.bias.copy_(torch.tensor(INITIAL_ENCODING) / self.num_iterations)
 
     def forward(self, special_tokens: Float[Tensor, "B S N C"]) -> tuple[Float[Tensor, "B S 9"], ...]:
         """Return the encoding after every iteration, from the first token of every image; the last is the result.

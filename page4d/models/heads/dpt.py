@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.models.config import DPTHeadConfig, ResidualKind
+from page4d.models.config import DenseOutput, DPTHeadConfig, ResidualKind
 
 _POSITION_WEIGHT = 0.1
 _POSITION_BASE = 100.0
@@ -146,6 +146,24 @@ class DenseMaps:
     ray_confidence: Float[Tensor, "F rows columns"] | None = None
 
 
+class ShuffledOutput(nn.Module):
+    """One linear layer each for values and confidence; its channels are the pixels of a cell of the map, row by row.
+
+    Source: the dense head of the public VGGT-Omega code (reference facts).
+    """
+
+    def __init__(self, features: int, value_dim: int, cell: int) -> None:
+        super().__init__()
+        self.cell = cell
+        self.value = nn.Conv2d(features, value_dim * cell**2, kernel_size=1)
+        self.confidence = nn.Conv2d(features, cell**2, kernel_size=1)
+
+    def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F D H W"]:
+        """Return the value channels and the confidence at image size, without activations."""
+        parts = [functional.pixel_shuffle(part(features), self.cell) for part in (self.value, self.confidence)]
+        return torch.cat(parts, dim=1)
+
+
 class DPTHead(nn.Module):
     """Predict a value of `value_dim` channels, and a confidence if configured, from the patch tokens of four layers.
 
@@ -174,17 +192,22 @@ class DPTHead(nn.Module):
             nn.Conv2d(width, features, kernel_size=3, padding=1, bias=False) for width in widths
         )
         self.fusions = nn.ModuleList(Fusion(features, config.residual, has_coarser=index < 3) for index in range(4))
-        self.fused_conv = nn.Conv2d(features, features // 2, kernel_size=3, padding=1)
         self.fine = nn.Conv2d(config.fine_dim, features // 2, kernel_size=1) if config.fine_dim else None
+        self.value_dim = value_dim
+        self.sky: nn.Module | None = None
+        self.ray_branch = RayBranch(config) if config.ray_map else None
+        self.shuffled: ShuffledOutput | None = None
+        if config.output is DenseOutput.PIXEL_SHUFFLE:
+            self.fused_conv: nn.Module = nn.Identity()
+            self.shuffled = ShuffledOutput(features, value_dim, patch_size // 4)
+            return
+        self.fused_conv = nn.Conv2d(features, features // 2, kernel_size=3, padding=1)
         self.out_conv1 = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
         per_feature = 1 if self.fine is None else 4
-        self.value_dim = value_dim
         self.out_conv2 = nn.Conv2d(config.hidden, per_feature * (value_dim + config.confidence), kernel_size=1)
-        self.sky: nn.Module | None = None
         if config.sky:
             convolution = nn.Conv2d(features // 2, config.hidden, kernel_size=3, padding=1)
             self.sky = nn.Sequential(convolution, nn.ReLU(), nn.Conv2d(config.hidden, 1, kernel_size=1), nn.ReLU())
-        self.ray_branch = RayBranch(config) if config.ray_map else None
 
     def adapt(
         self, levels: Sequence[Float[Tensor, "F P C"]], grid: tuple[int, int]
@@ -198,8 +221,12 @@ class DPTHead(nn.Module):
         return maps
 
     def fuse(self, maps: Sequence[Float[Tensor, "F D _ _"]]) -> Float[Tensor, "F D rows columns"]:
-        """Fuse maps of `adapt` into one, 8 times finer than the patch grid, or 4 times if a fine map follows."""
-        merged: Tensor = self.fused_conv(fuse_levels(self.fusions, maps, 2 if self.fine is None else 1))
+        """Fuse maps of `adapt` into one, 8 times finer than the patch grid.
+
+        It is 4 times finer if a fine map or the pixel shuffle follows.
+        """
+        enlarge = 2 if self.fine is None and self.shuffled is None else 1
+        merged: Tensor = self.fused_conv(fuse_levels(self.fusions, maps, enlarge))
         return merged
 
     def forward(
@@ -213,7 +240,9 @@ class DPTHead(nn.Module):
         """Return values, confidences 1 + exp(x) and sky at image size, and rays unless they are not wanted."""
         maps, aspect = self.adapt(levels, grid), grid[1] / grid[0]
         merged, sky = self.fuse(maps), None
-        if self.fine is not None and fine is not None:
+        if self.shuffled is not None:
+            raw = self.shuffled(self._positioned(merged, aspect))
+        elif self.fine is not None and fine is not None:
             merged = resize(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))
             features = self.out_conv1(self._positioned(merged, aspect))
             raw = functional.pixel_shuffle(self.out_conv2(functional.relu(features)), 2)
