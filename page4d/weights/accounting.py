@@ -49,6 +49,8 @@ class Exemption:
     adapt: Callable[..., Tensor] | None = None
     companion: str | None = None
     """A second tensor of the source, of the same shape, which is the second argument of `adapt`."""
+    constant: tuple[float, ...] | None = None
+    """Values that a dropped tensor must have, because they are built in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +80,8 @@ class Account:
     rows: tuple[Row, ...]
     adaptations: Mapping[str, Callable[..., Tensor]]
     """Adaptations of derived tensors, by target; a copy has that of the tensor that is copied."""
+    constants: Mapping[tuple[str, str], tuple[float, ...]]
+    """Built-in values of dropped tensors, by the origin and name of the tensor."""
 
     def targets(self) -> dict[str, Row]:
         """Return the rows of the network tensors by name."""
@@ -121,7 +125,7 @@ def build_account(
         found = {name: _apply_rules(stage, name, spec) for name, spec in specs.items()}
         companions = {row.companion for row, _ in found.values() if row is not None}
         for name, (row, adapt) in found.items():
-            if row is None and name in companions:
+            if name in companions:
                 continue
             if row is None:
                 problems.append(f"no rule matches '{name}' {list(specs[name].shape)} of {stage.origin}")
@@ -153,7 +157,15 @@ def build_account(
             f"the weights do not fit the network: {problems[0]}{second}{more}",
             "these weights are incomplete, modified or of another network; nothing was written",
         )
-    return Account(rows=tuple(rows), adaptations=adaptations)
+    constants = {
+        (stage.origin, name): exemption.constant
+        for stage, specs in stages
+        for exemption in stage.exemptions
+        if exemption.constant is not None
+        for name in specs
+        if re.fullmatch(exemption.pattern, name)
+    }
+    return Account(rows=tuple(rows), adaptations=adaptations, constants=constants)
 
 
 def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> tuple[Row | None, Callable[..., Tensor] | None]:
@@ -164,7 +176,7 @@ def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> tuple[Row |
             continue
         if exemption.target is None:
             return _row(stage, Tag.DROPPED, exemption.rule, name, None, spec.shape), None
-        target = match.expand(exemption.target)
+        target = _in_steps(match.expand(exemption.target), stage)
         if exemption.adapt is None:
             return _row(stage, Tag.COPIED, exemption.rule, name, target, spec.shape), None
         companion = None if exemption.companion is None else match.expand(exemption.companion)
@@ -177,9 +189,15 @@ def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> tuple[Row |
         return None, None
     if mapped is None:
         return _row(stage, Tag.DROPPED, f"{part_of(name)}: not part of the network", name, None, spec.shape), None
-    for theirs, ours in stage.steps.items():
-        mapped = mapped.replace(f"aggregator.blocks.{theirs}.", f"aggregator.blocks.{ours}.")
+    mapped = _in_steps(mapped, stage)
     return _row(stage, Tag.COPIED, part_of(mapped), name, mapped, spec.shape), None
+
+
+def _in_steps(target: str, stage: SourceStage) -> str:
+    """Rename the blocks of a step to those of the network's schedule."""
+    for theirs, ours in stage.steps.items():
+        target = target.replace(f"aggregator.blocks.{theirs}.", f"aggregator.blocks.{ours}.")
+    return target
 
 
 def _row(stage: SourceStage, tag: Tag, rule: str, source: str, target: str | None, shape: tuple[int, ...]) -> Row:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from torch import Tensor
 
 import page4d
 from page4d.choices import Recipe, Target
-from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.atomic import check_file
@@ -28,8 +27,6 @@ from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint,
 from page4d.weights.sources import TensorSource, open_source
 from page4d.weights.store import TensorSpec, describe_encoder, is_finite, save_tensors
 from page4d.weights.view_time import ViewTimeOptions, copied_tensors
-
-_CONSTANTS = {"image_mean": IMAGE_MEAN, "image_std": IMAGE_DEVIATION}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,9 +226,9 @@ def write_conversion(
         WeightsError: if a tensor is not finite or exceeds the range of the element type.
         OutputError: if the file cannot be written.
     """
-    _check_constants(conversion.sources.values())
     rows, adaptations = conversion.account.targets(), conversion.account.adaptations
     by_title = {FAMILIES[family].title: source for family, source in conversion.sources.items()}
+    _check_constants(conversion.account, by_title)
     new = _new_tensors(conversion)
 
     def read(name: str) -> Tensor:
@@ -342,20 +339,19 @@ def _finite(tensor: Tensor, name: str) -> Tensor:
     return tensor
 
 
-def _check_constants(sources: Iterable[TensorSource]) -> None:
-    """Refuse sources whose normalization constants differ from the built-in ones."""
-    for source in sources:
-        for name, built_in in _CONSTANTS.items():
-            if name not in source.specs:
-                continue
-            values = source.read(name).flatten()
-            if values.shape != (3,) or not torch.allclose(
-                values.double(), torch.tensor(built_in).double(), atol=1e-6
-            ):
-                raise WeightsError(
-                    f"'{source.path}': {name} is {values.tolist()[:3]}, page4d uses {list(built_in)}",
-                    "these weights need another image normalization, which page4d does not support",
-                )
+def _check_constants(account: Account, sources: Mapping[str, TensorSource]) -> None:
+    """Refuse sources whose constants, such as those of the image normalization, differ from the built-in ones."""
+    for (origin, name), built_in in account.constants.items():
+        values, expected = sources[origin].read(name).flatten().double(), torch.tensor(built_in).double()
+        if values.shape != expected.shape or not torch.allclose(values, expected, atol=1e-6):
+            raise WeightsError(
+                f"'{sources[origin].path}': {name} is {_listed(values)}, page4d uses {_listed(expected)}",
+                "these weights need other constants, which page4d does not support",
+            )
+
+
+def _listed(values: Tensor) -> str:
+    return f"[{', '.join(f'{value:.6g}' for value in values.tolist()[:3])}{', ...' if len(values) > 3 else ''}]"
 
 
 def _metadata(conversion: PlannedConversion) -> dict[str, str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.encoders.build import EncoderConfig
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import MaskHeadKind, NetworkConfig
@@ -39,7 +40,8 @@ _VGGT_BLOCKS = ("aggregator.frame_blocks.", "aggregator.global_blocks.")
 _UNUSED = (
     Exemption(rule="track head: not used", pattern=r"track_head\..*"),
     Exemption(rule="mask token: used in pretraining only", pattern=r"aggregator\.patch_embed\.mask_token"),
-    Exemption(rule="normalization constants: built in", pattern=r"image_(?:mean|std)"),
+    Exemption(rule="normalization constants: built in", pattern="image_mean", constant=IMAGE_MEAN),
+    Exemption(rule="normalization constants: built in", pattern="image_std", constant=IMAGE_DEVIATION),
 )
 
 
