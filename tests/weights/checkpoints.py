@@ -82,16 +82,8 @@ def page4d_and_pi3() -> tuple[Checkpoint, Checkpoint]:
     return replace(given, name="page4d_c", settings=settings, weights=given.weights | head), checkpoint("pi3_c")
 
 
-@cache
-def manifest(name: str) -> dict[str, TensorSpec]:
-    """Names and shapes of a published checkpoint: vggt, page4d, page4d_notrack or pi3.
-
-    In the file, `blocks.0-23.bias` stands for 24 names.
-    """
-    short = json.loads((INSIDE / "manifests.json").read_text())
-    shapes = short["pi3"] if name == "pi3" else dict(short["vggt"])
-    if name.startswith("page4d"):
-        shapes |= short["page4d beyond vggt"]
+def expanded(shapes: dict[str, list[int]]) -> dict[str, TensorSpec]:
+    """Expand rows in which `blocks.0-23.bias` stands for 24 names."""
     specs = {}
     for row, shape in shapes.items():
         span = re.search(r"\.(\d+)-(\d+)\.", row)
@@ -100,6 +92,17 @@ def manifest(name: str) -> dict[str, TensorSpec]:
             numbers = range(int(span[1]), int(span[2]) + 1)
             names = [f"{row[: span.start()]}.{number}.{row[span.end() :]}" for number in numbers]
         specs |= dict.fromkeys(names, TensorSpec(shape=tuple(shape), dtype=torch.float32))
+    return specs
+
+
+@cache
+def manifest(name: str) -> dict[str, TensorSpec]:
+    """Names and shapes of a published checkpoint: vggt, page4d, page4d_notrack or pi3."""
+    short = json.loads((INSIDE / "manifests.json").read_text())
+    shapes = short["pi3"] if name == "pi3" else dict(short["vggt"])
+    if name.startswith("page4d"):
+        shapes |= short["page4d beyond vggt"]
+    specs = expanded(shapes)
     if name == "page4d_notrack":
         specs = {name: spec for name, spec in specs.items() if not name.startswith("track_head.")}
     return specs

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pose_encoding import decode_pose
+from page4d.geometry.pose_encoding import POSE_DIM, decode_pose
 from page4d.layers.block import Block, BlockConfig, FeedForward, initialise_linears
 from page4d.models.config import CameraTransformerConfig
-from page4d.models.heads.camera import INITIAL_ENCODING, POSE_DIM
+from page4d.models.heads.camera import INITIAL_ENCODING
 
 _MIN_FIELD_OF_VIEW = 0.01
 """Added to the fields of view, in radians."""

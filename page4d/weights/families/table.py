@@ -31,6 +31,9 @@ from page4d.weights.families.pi3 import READER as PI3_READER
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs
 from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, read_mask_head
+from page4d.weights.families.vggt_omega import READER as VGGT_OMEGA_READER
+from page4d.weights.families.vggt_omega import VGGT_OMEGA
+from page4d.weights.families.vggt_omega import exemptions as vggt_omega_exemptions
 from page4d.weights.keymap import UNCHANGED
 from page4d.weights.store import ENCODER_ENTRY
 
@@ -100,6 +103,15 @@ FAMILIES: dict[Family, FamilyData] = {
         absent=("model.backbone.pretrained.camera_token", "model.head.norm."),
         keys=da3_mono_keys(),
         network=DA3_MONO_READER,
+    ),
+    Family.VGGT_OMEGA: FamilyData(
+        title="VGGT-Omega",
+        licence="FAIR Noncommercial Research License v1 (Meta), for code, weights and outputs: "
+        "no commercial use of the weights or of any result",
+        present=("aggregator.inter_frame_blocks.",),
+        keys=VGGT_OMEGA,
+        network=VGGT_OMEGA_READER,
+        exemptions=vggt_omega_exemptions,
     ),
     Family.VIT: FamilyData(
         title="ViT (timm)",

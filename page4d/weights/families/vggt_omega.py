@@ -1,0 +1,286 @@
+"""Checkpoints of VGGT-Omega: settings, key map, adaptation of attention weights, and configuration."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from page4d.encoders.dinov3 import DinoV3Config
+from page4d.models.config import (
+    CameraTransformerConfig,
+    DenseOutput,
+    DPTHeadConfig,
+    NetworkConfig,
+    PatchPositions,
+    ResidualKind,
+)
+from page4d.models.schedule import FRAME_GLOBAL
+from page4d.weights.accounting import Exemption
+from page4d.weights.families.family import NetworkReader
+from page4d.weights.families.settings import NetworkSettings
+from page4d.weights.families.specs import Specs, count, shape_of
+from page4d.weights.keymap import KeyMap, Rule, dpt_rules
+
+_ENCODER = "aggregator.patch_embed."
+_TEXT_HEAD = "text_alignment_head."
+_IMAGE_SIZE, _TEXT_IMAGE_SIZE = 512, 256
+"""Long sides of the images that the two published checkpoints were trained on."""
+
+
+class OmegaEncoderSettings(NetworkSettings):
+    """The DINOv3 encoder; options with a single supported value are checked."""
+
+    kind: Literal["dinov3"] = "dinov3"
+    depth: int
+    num_heads: int
+    norm_eps: float = 1e-5
+    qk_norm: Literal[False] = False
+
+
+class RotarySettings(NetworkSettings):
+    """Rotary positions of encoder and steps within images."""
+
+    base: float = 100.0
+    normalize: Literal["max"] = "max"
+
+
+class CameraTransformerSettings(NetworkSettings):
+    """The camera head."""
+
+    num_heads: int
+    trunk_depth: int
+    norm_eps: float = 1e-5
+    fov_offset: float = Field(default=0.01, ge=0.01, le=0.01)
+
+
+class OmegaDenseSettings(NetworkSettings):
+    """The dense head."""
+
+    intermediate_layer_idx: tuple[int, int, int, int]
+    norm_eps: float = 1e-5
+
+
+class OmegaSettings(NetworkSettings):
+    """VGGT-Omega; `text_head` is true for the checkpoint with a text head, which page4d leaves out."""
+
+    model: Literal["vggt-omega", "vggt_omega"]
+    embed_dim: int
+    depth: int
+    num_heads: int
+    register_attention_blocks: tuple[int, ...]
+    block_norm_eps: float = 1e-5
+    qk_norm_eps: float = 1e-5
+    rope: RotarySettings = RotarySettings()
+    encoder: OmegaEncoderSettings
+    camera_head: CameraTransformerSettings
+    dense_head: OmegaDenseSettings
+    text_head: bool = False
+
+    @field_validator("model")
+    @classmethod
+    def _as_family(cls, model: str) -> str:
+        return model.replace("_", "-")
+
+
+def _dense_rules() -> KeyMap:
+    """Return the rules of the dense head, whose fusions have the names of VGGT."""
+    return (
+        Rule(pattern=r"dense_head\.((?:norm|projects)\..*)", target=r"depth_head.\1"),
+        Rule(pattern=r"dense_head\.proj\.(.*)", target=r"depth_head.shuffled.value.\1"),
+        Rule(pattern=r"dense_head\.proj_conf\.(.*)", target=r"depth_head.shuffled.confidence.\1"),
+        *(
+            replace(rule, target=rule.target.replace("dense_head", "depth_head"))
+            for rule in dpt_rules("dense_head")
+            if rule.target is not None and "output_conv" not in rule.pattern
+        ),
+    )
+
+
+VGGT_OMEGA: KeyMap = (
+    Rule(pattern=r"aggregator\.patch_embed\.storage_tokens", target="encoder.register_tokens"),
+    Rule(pattern=r"aggregator\.patch_embed\.(.*)", target=r"encoder.\1"),
+    Rule(pattern=r"aggregator\.((?:camera|register)_token)", target=r"aggregator.special.\1"),
+    Rule(pattern=r"aggregator\.frame_blocks\.(.*)", target=r"aggregator.blocks.frame.\1"),
+    Rule(pattern=r"aggregator\.inter_frame_blocks\.(.*)", target=r"aggregator.blocks.global.\1"),
+    Rule(pattern=r"camera_head\.camera_branch\.0\.(.*)", target=r"camera_head.pose_branch.fc1.\1"),
+    Rule(pattern=r"camera_head\.camera_branch\.2\.(.*)", target=r"camera_head.pose_branch.fc2.\1"),
+    Rule(pattern=r"(camera_head\.(?:token_norm|trunk|trunk_norm)\..*)", target=r"\1"),
+    *_dense_rules(),
+)
+"""Names of the public VGGT-Omega checkpoints, after `exemptions`."""
+
+
+def by_axis(rows: Tensor, head_dim: int) -> Tensor:
+    """Reorder the channels of each head from [half, axis, frequency] to [axis, half, frequency].
+
+    Rotary positions rotate pairs of channels of the two halves. In DINOv3 the halves are those of the whole head, in
+    page4d those of each axis.
+    """
+    return torch.unflatten(rows, 0, (-1, 2, 2, head_dim // 4)).transpose(1, 2).flatten(0, 3)
+
+
+def queries_and_keys_by_axis(rows: Tensor, mask: Tensor | None = None, *, head_dim: int) -> Tensor:
+    """Apply `by_axis` to the queries and keys of a fused projection, after multiplication by the mask if given."""
+    rows = rows if mask is None else rows * mask
+    queries, keys, values = rows.chunk(3)
+    return torch.cat([by_axis(queries, head_dim), by_axis(keys, head_dim), values])
+
+
+def exemptions(config: NetworkConfig) -> tuple[Exemption, ...]:
+    """Return the rules of tensors that are dropped, or changed for the order of rotary channels and the bias masks.
+
+    Published files hold a mask of every bias of a fused projection, with which the public code multiplies it.
+    """
+    encoder = config.encoder
+    assert isinstance(encoder, DinoV3Config)
+    encoder_dim, trunk_dim = encoder.embed_dim // encoder.num_heads, encoder.embed_dim // config.num_heads
+    rotary = (
+        (r"aggregator\.patch_embed\.(blocks)", r"encoder.\1", encoder_dim),
+        (r"aggregator\.(frame)_blocks", r"aggregator.blocks.\1", trunk_dim),
+    )
+    unordered = (
+        (r"aggregator\.inter_(frame)_blocks", "aggregator.blocks.global"),
+        (r"(camera_head)\.trunk", r"\1.trunk"),
+    )
+    return (
+        Exemption(rule="mask token: used in pretraining only", pattern=r"aggregator\.patch_embed\.mask_token"),
+        Exemption(rule="text head: not used", pattern=r"text_alignment_head\..*"),
+        _wavelengths(r"aggregator\.patch_embed\.rope_embed\.periods", encoder.rope_base, encoder_dim),
+        _wavelengths(r"aggregator\.rope_embed\.periods", config.rope_base, trunk_dim),
+        *(rule for theirs, ours, head_dim in rotary for rule in _reordered(theirs, ours, head_dim)),
+        *(
+            Exemption(
+                rule="biases of queries, keys and values: multiplied by their masks",
+                pattern=rf"{theirs}\.(\d+\.attn\.qkv\.bias)",
+                target=rf"{ours}.\2",
+                adapt=torch.mul,
+                companion=r"\g<0>_mask",
+            )
+            for theirs, ours in unordered
+        ),
+    )
+
+
+def _wavelengths(pattern: str, base: float, head_dim: int) -> Exemption:
+    quarter = head_dim // 4
+    periods = tuple(base ** (place / quarter) for place in range(quarter))
+    return Exemption(rule="wavelengths of rotary positions: built in", pattern=pattern, constant=periods)
+
+
+def _reordered(theirs: str, ours: str, head_dim: int) -> tuple[Exemption, ...]:
+    """Return the rules of blocks with rotary positions."""
+    return (
+        Exemption(
+            rule="weights of queries and keys: channels in the order of axes",
+            pattern=rf"{theirs}\.(\d+\.attn\.qkv\.weight)",
+            target=rf"{ours}.\2",
+            adapt=partial(queries_and_keys_by_axis, head_dim=head_dim),
+        ),
+        Exemption(
+            rule="biases of queries, keys and values: multiplied by their masks, channels in the order of axes",
+            pattern=rf"{theirs}\.(\d+\.attn\.qkv\.bias)",
+            target=rf"{ours}.\2",
+            adapt=partial(queries_and_keys_by_axis, head_dim=head_dim),
+            companion=r"\g<0>_mask",
+        ),
+        Exemption(
+            rule="norms of queries and keys: channels in the order of axes",
+            pattern=rf"{theirs}\.(\d+\.attn\.[qk]_norm\.(?:weight|bias))",
+            target=rf"{ours}.\2",
+            adapt=partial(by_axis, head_dim=head_dim),
+        ),
+    )
+
+
+def _sizes(specs: Specs) -> dict[str, int]:
+    width = shape_of(specs, "aggregator.camera_token", 4)[-1]
+    return {
+        "embed_dim": width,
+        "depth": count(specs, "aggregator.frame_blocks."),
+        "num_heads": width // shape_of(specs, "aggregator.frame_blocks.0.attn.q_norm.weight", 1)[0],
+        "camera_head.trunk_depth": count(specs, "camera_head.trunk."),
+        "encoder.depth": count(specs, f"{_ENCODER}blocks."),
+        "text_head": int(any(name.startswith(_TEXT_HEAD) for name in specs)),
+    }
+
+
+def _expected(settings: OmegaSettings) -> dict[str, int]:
+    return {
+        "embed_dim": settings.embed_dim,
+        "depth": settings.depth,
+        "num_heads": settings.num_heads,
+        "camera_head.trunk_depth": settings.camera_head.trunk_depth,
+        "encoder.depth": settings.encoder.depth,
+        "text_head": int(settings.text_head),
+    }
+
+
+def _encoder(specs: Specs, settings: OmegaSettings) -> DinoV3Config:
+    dim, _, patch, _ = shape_of(specs, f"{_ENCODER}patch_embed.proj.weight", 4)
+    return DinoV3Config(
+        image_size=_TEXT_IMAGE_SIZE if settings.text_head else _IMAGE_SIZE,
+        patch_size=patch,
+        embed_dim=dim,
+        depth=settings.encoder.depth,
+        num_heads=settings.encoder.num_heads,
+        mlp_ratio=shape_of(specs, f"{_ENCODER}blocks.0.mlp.fc1.weight", 2)[0] / dim,
+        num_registers=shape_of(specs, f"{_ENCODER}storage_tokens", 3)[1],
+        norm_eps=settings.encoder.norm_eps,
+        rope_base=settings.rope.base,
+    )
+
+
+def _network(specs: Specs, settings: OmegaSettings) -> NetworkConfig:
+    camera, dense = settings.camera_head, settings.dense_head
+    camera_width = shape_of(specs, "camera_head.token_norm.weight", 1)[0]
+    return NetworkConfig(
+        encoder=_encoder(specs, settings),
+        depth=settings.depth,
+        num_heads=settings.num_heads,
+        schedule=FRAME_GLOBAL,
+        register_layers=settings.register_attention_blocks,
+        mlp_ratio=shape_of(specs, "aggregator.frame_blocks.0.mlp.fc1.weight", 2)[0] / settings.embed_dim,
+        norm_eps=settings.block_norm_eps,
+        qk_norm_eps=settings.qk_norm_eps,
+        rope_base=settings.rope.base,
+        within_positions=PatchPositions.CENTERED,
+        across_positions=PatchPositions.NONE,
+        num_registers=shape_of(specs, "aggregator.register_token", 4)[2],
+        token_slots=shape_of(specs, "aggregator.camera_token", 4)[1],
+        camera_head=CameraTransformerConfig(
+            depth=camera.trunk_depth,
+            num_heads=camera.num_heads,
+            mlp_ratio=shape_of(specs, "camera_head.trunk.0.mlp.fc1.weight", 2)[0] / camera_width,
+            norm_eps=camera.norm_eps,
+        ),
+        depth_head=DPTHeadConfig(
+            layers=dense.intermediate_layer_idx,
+            features=shape_of(specs, "dense_head.scratch.layer1_rn.weight", 4)[0],
+            out_channels=tuple(shape_of(specs, f"dense_head.projects.{level}.weight", 4)[0] for level in range(4)),  # type: ignore[arg-type]
+            norm_eps=dense.norm_eps,
+            residual=ResidualKind.PLAIN,
+            output=DenseOutput.PIXEL_SHUFFLE,
+        ),
+    )
+
+
+_PUBLISHED = OmegaSettings(
+    model="vggt-omega",
+    embed_dim=1024,
+    depth=24,
+    num_heads=16,
+    register_attention_blocks=(2, 6, 9, 14, 20),
+    encoder=OmegaEncoderSettings(depth=24, num_heads=16),
+    camera_head=CameraTransformerSettings(num_heads=16, trunk_depth=4),
+    dense_head=OmegaDenseSettings(intermediate_layer_idx=(4, 11, 17, 23)),
+)
+
+READER = NetworkReader(
+    published=(_PUBLISHED, _PUBLISHED.model_copy(update={"text_head": True})),
+    sizes=_sizes,
+    expected=_expected,
+    build=_network,
+)
