@@ -22,6 +22,7 @@ class DinoV2Config:
     kind: Literal["dinov2"] = "dinov2"
     image_size: Side = 518
     patch_size: Side = 14
+    in_channels: Width = 3
     embed_dim: Width = 1024
     depth: OptionalDepth = 24
     num_heads: Width = 16
@@ -57,7 +58,7 @@ class DinoV2(nn.Module):
         self.config = config
         dim = config.embed_dim
         self.table_side = config.image_size // config.patch_size
-        self.patch_embed = PatchEmbed(dim, config.patch_size)
+        self.patch_embed = PatchEmbed(dim, config.patch_size, config.in_channels)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.table_side**2, dim))
         registers = torch.zeros(1, config.num_registers, dim)
@@ -83,7 +84,7 @@ class DinoV2(nn.Module):
         learned, rule = (self.table_side, self.table_side), self.config.table_resampling
         return resample_positions(self.pos_embed, learned, grid, num_special=1, rule=rule)
 
-    def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F N C"]:
+    def embed(self, images: Float[Tensor, "F channels H W"]) -> Float[Tensor, "F N C"]:
         """Return the tokens that enter the first block: class, registers (without position), patches."""
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         frames = images.shape[0]
@@ -93,7 +94,7 @@ class DinoV2(nn.Module):
             return placed
         return torch.cat([placed[:, :1], self.register_tokens.expand(frames, -1, -1), placed[:, 1:]], dim=1)
 
-    def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
+    def forward(self, images: Float[Tensor, "F channels H W"]) -> PatchTokens:
         """Encode images whose sides are multiples of the patch size.
 
         Raises:

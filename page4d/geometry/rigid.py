@@ -22,6 +22,13 @@ def invert_rigid(transform: Float[Tensor, "*batch 4 4"]) -> Float[Tensor, "*batc
     return rigid(rotation, -(rotation @ transform[..., :3, 3:])[..., 0])
 
 
+def scale_translations(
+    transform: Float[Tensor, "*batch 4 4"], factor: Float[Tensor, "*batch"]
+) -> Float[Tensor, "*batch 4 4"]:
+    """Multiply the translation of each transform: the change of a pose with the unit of length."""
+    return rigid(transform[..., :3, :3], transform[..., :3, 3] * factor[..., None].to(transform.dtype))
+
+
 def transform_points(
     transform: Float[Tensor, "*batch 4 4"], points: Float[Tensor, "*grid 3"]
 ) -> Float[Tensor, "*grid 3"]:

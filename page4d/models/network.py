@@ -12,7 +12,7 @@ from page4d.encoders.base import Encoder, PatchTokens
 from page4d.encoders.build import build_encoder
 from page4d.errors import ShapeError, UsageError
 from page4d.geometry.camera import Cameras, fit_intrinsics
-from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.geometry.rigid import invert_rigid, scale_translations, transform_points
 from page4d.layers.embed import normalize_images, patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits, full_precision
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
@@ -21,6 +21,7 @@ from page4d.models.heads.build import build_camera_head
 from page4d.models.heads.dpt import DenseActivation, DenseMaps, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
+from page4d.models.heads.metric import MetricHead
 from page4d.models.heads.motion import MotionHead
 from page4d.models.inputs.camera_encoder import CameraEncoder
 from page4d.models.inputs.matching import Matches, PatchMatching
@@ -63,9 +64,12 @@ class ViewTimeNetwork(nn.Module):
         if config.motion_head is not None and config.mask is not None:
             self.motion_head = MotionHead(config.motion_head, width, teaches_trunk=config.mask.teaches_trunk)
         self.frame_head: FrameHead | None = None
+        self.metric_head: MetricHead | None = None
         if config.frame_head is not None:
             special = self.aggregator.special.count
             self.frame_head = FrameHead(config.frame_head, width, config.patch_size, special, config.rope_base)
+            if config.frame_head.metric is not None:
+                self.metric_head = MetricHead(config.frame_head.metric, width, special, config.rope_base)
 
     def forward(
         self,
@@ -156,8 +160,9 @@ class ViewTimeNetwork(nn.Module):
             if self.frame_head is None:
                 predicted = self._run_heads(trunks, encoded, sizes, limits)
             else:
+                scale = self._metric_scale(trunks, sizes, limits)
                 pairs = zip(trunks, sizes.grids, strict=True)
-                predicted = [_run_frame_head(self.frame_head, trunk, grid, limits) for trunk, grid in pairs]
+                predicted = [_run_frame_head(self.frame_head, *pair, limits, scale) for pair in pairs]
             motion: list[Tensor | None] = [None] * len(trunks)
             if external is None:  # an external mask replaces the motion head
                 groups = zip(images, fine, trunks, strict=True)
@@ -258,6 +263,15 @@ class ViewTimeNetwork(nn.Module):
             self._group_output(trunk, own, tuple(pose[place] for pose in of_groups), limits)
             for place, (trunk, own) in enumerate(zip(trunks, encoded, strict=True))
         ]
+
+    def _metric_scale(
+        self, trunks: Sequence[TrunkOutput], sizes: SizeGroups, limits: ForwardLimits
+    ) -> Float[Tensor, " B"] | None:
+        if self.metric_head is None:
+            return None
+        levels = [level for trunk in trunks for level in trunk.levels.values()]
+        scale: Tensor = self.metric_head(levels, sizes.grids, limits.max_queries)
+        return scale
 
     def _group_output(
         self, trunk: TrunkOutput, encoded: PatchTokens, iterations: tuple[Tensor, ...], limits: ForwardLimits
@@ -419,8 +433,13 @@ def _as_images(
     return None if values is None else torch.unflatten(values, 0, images.shape[:3])
 
 
-def _run_frame_head(head: FrameHead, trunk: TrunkOutput, grid: Grid, limits: ForwardLimits) -> NetworkOutput:
-    """Return the output of the frame head: depth is the z of local points, points are these in the world."""
+def _run_frame_head(
+    head: FrameHead, trunk: TrunkOutput, grid: Grid, limits: ForwardLimits, scale: Float[Tensor, " B"] | None
+) -> NetworkOutput:
+    """Return the output of the frame head: depth is the z of local points, points are these in the world.
+
+    `scale` multiplies all lengths.
+    """
     (level,) = trunk.levels.values()
     leading = level.shape[:3]
     tokens = level.flatten(0, 2).to(_dtype(head))
@@ -428,6 +447,9 @@ def _run_frame_head(head: FrameHead, trunk: TrunkOutput, grid: Grid, limits: For
     local_points = torch.unflatten(torch.cat([part.local_points for part in parts]), 0, leading)
     logit = torch.unflatten(torch.cat([part.confidence_logit for part in parts]), 0, leading)
     camera_to_world = torch.unflatten(torch.cat([part.camera_to_world for part in parts]), 0, leading)
+    if scale is not None:
+        local_points = local_points * scale[:, None, None, None, None, None]
+        camera_to_world = scale_translations(camera_to_world, scale[:, None, None])
     confidence = 1 + logit.exp()
     return NetworkOutput(
         world_to_camera=invert_rigid(camera_to_world),
@@ -439,6 +461,7 @@ def _run_frame_head(head: FrameHead, trunk: TrunkOutput, grid: Grid, limits: For
         local_points=local_points,
         confidence_logits=logit,
         camera_to_world=camera_to_world,
+        metric_scale=scale,
     )
 
 

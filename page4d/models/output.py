@@ -50,6 +50,8 @@ class NetworkOutput:
     """[Direction | origin] of rays in the world on a grid 8 times finer than the patches, of a dense head with a ray
     map. Directions are not normalized; their z in the camera frame is 1, up to the scale of the scene."""
     ray_confidence: Float[Tensor, "B T V h w"] | None = None
+    metric_scale: Float[Tensor, " B"] | None = None
+    """Factor that a metric head applied to all lengths: they are approximately metres."""
     matches: Matches | None = None
     memory: Memory | None = None
     """Conditioning input of the next chunk of instants."""
@@ -66,7 +68,9 @@ class NetworkOutput:
     def _mapped(self, function: Callable[[Tensor], Tensor], **others: Any) -> "NetworkOutput":
         """Apply a function to all tensors, and replace `others`."""
         parts: dict[str, Any] = {
-            name: function(value) for name, value in vars(self).items() if isinstance(value, Tensor)
+            name: function(value)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor) and name != "metric_scale"  # one per sequence
         }
         iterations = tuple(map(function, self.pose_encoding_iterations))
         return replace(self, **parts, pose_encoding_iterations=iterations, **others)
@@ -107,6 +111,11 @@ class RigOutput:
         return self._stacked("pose_encoding")
 
     @property
+    def metric_scale(self) -> Float[Tensor, " B"] | None:
+        """Factor that a metric head applied to all lengths."""
+        return self.outputs[0].metric_scale
+
+    @property
     def memory(self) -> Memory | None:
         """Conditioning input of the next chunk of instants."""
         return self.outputs[0].memory
@@ -121,7 +130,7 @@ class RigOutput:
             maps = [getattr(output, name) for output in self.outputs]
             if maps[0] is not None:
                 parts[name] = self.groups.stacked([_at_top_left(part, size, fill) for part in maps])
-        return NetworkOutput(**parts)
+        return NetworkOutput(**parts, metric_scale=self.metric_scale)
 
     def _stacked(self, name: str) -> Tensor | None:
         parts = [getattr(output, name) for output in self.outputs]

@@ -272,6 +272,8 @@ def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage("heads", "camera-frame points", "B T V H W 3", point, "frame_head.point_out")
         yield builder.stage("heads", "confidence", "B T V H W", confidence, "frame_head.confidence_out")
         yield builder.stage("heads", "camera-to-world poses", "B T V 4 4", camera, "frame_head.pose")
+    if builder.network.metric_head is not None:
+        yield builder.stage("heads", "metric scale, from the tokens of all images", "B", "metric_head")
 
 
 def _listed(layers: tuple[int, ...]) -> str:

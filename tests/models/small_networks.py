@@ -10,9 +10,12 @@ from page4d.models.config import (
     PRESETS,
     CameraHeadConfig,
     CameraTransformerConfig,
+    ConvHeadConfig,
     DPTHeadConfig,
+    FrameHeadConfig,
     MaskConfig,
     MatchConfig,
+    MetricHeadConfig,
     MotionHeadConfig,
     NetworkConfig,
 )
@@ -42,6 +45,23 @@ EXPLICIT_INPUTS = NetworkConfig(
     point_head=DEMO_LIKE.depth_head,
 )
 """Matches, rays and known cameras as inputs, with two streams and all VGGT heads."""
+
+SMALL_PI3X = replace(
+    PRESETS["pi3x"],
+    encoder=PRESETS["mv-tiny"].encoder,
+    depth=4,
+    num_heads=2,
+    frame_head=FrameHeadConfig(
+        dim=16,
+        depth=1,
+        num_heads=2,
+        point_dim=16,
+        camera_dim=8,
+        conv=ConvHeadConfig(widths=(32, 16, 16), hidden=8),
+        metric=MetricHeadConfig(dim=16, depth=2, num_heads=2, out_dim=8),
+    ),
+)
+"""All parts of Pi3X."""
 
 
 OMEGA_LIKE = replace(

@@ -31,7 +31,7 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Step
 from page4d.weights.loading import HalfPrecisionNetwork
-from tests.models.small_networks import demo_like, without_gradient
+from tests.models.small_networks import SMALL_PI3X, demo_like, without_gradient
 
 TINY = PRESETS["mv-tiny"]
 MASK = TINY.mask
@@ -60,6 +60,11 @@ OPTIONS = {
     "frame-head": {
         **dict.fromkeys(("camera_head", "depth_head", "point_head", "mask")),
         "frame_head": FRAME_HEAD,
+        "camera_token": False,
+    },
+    "pi3x-heads": {
+        **dict.fromkeys(("camera_head", "depth_head", "point_head", "mask")),
+        "frame_head": SMALL_PI3X.frame_head,
         "camera_token": False,
     },
 }

@@ -26,7 +26,7 @@ from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.models.size_groups import SizeGroups
 from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
-from tests.models.small_networks import fill_zeros, without_gradient
+from tests.models.small_networks import SMALL_PI3X, fill_zeros, without_gradient
 
 PLAIN = replace(CONFIG, matches=None, known_cameras=False)
 CONFIGS = {
@@ -46,6 +46,7 @@ CONFIGS = {
         point_head=None,
         frame_head=FrameHeadConfig(dim=16, depth=1, num_heads=2, point_dim=16, camera_dim=8),
     ),
+    "pi3x": replace(SMALL_PI3X, encoder=CONFIG.encoder),
 }
 TIMES = 2
 RIG = ((24, 16), (16, 24), (16, 24), (8, 16))

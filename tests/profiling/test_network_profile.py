@@ -35,6 +35,7 @@ from page4d.profiling.memory import LiveBytes
 from page4d.profiling.network import profile_network
 from page4d.profiling.table import Profile
 from tests.fuzzing import bounded
+from tests.models.small_networks import SMALL_PI3X
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
@@ -60,6 +61,7 @@ NETWORKS = {
         frame_head=FrameHeadConfig(dim=16, depth=1, num_heads=2, point_dim=16, camera_dim=8),
         **NO_HEADS,
     ),
+    "pi3x": SMALL_PI3X,
     "criss-cross": replace(TINY, schedule=FRAME_CROSS, mask=None),
     "landmarks": replace(TINY, sparse=SparseConfig(layers=(2, 3), landmarks=4)),
     "dilated": replace(TINY, sparse=SparseConfig(layers=(3,), strategy=SparseStrategy.DILATED, dilations=(1,))),
@@ -114,7 +116,7 @@ def profile(config: NetworkConfig, limits: ForwardLimits = NO_LIMITS) -> Profile
 def test_peak_memory_equals_that_of_a_run(name: str) -> None:
     """Within 1%; as measured it was equal to the byte."""
     network = with_open_gates(NETWORKS[name])
-    for limits in (NO_LIMITS, LIMITS) if name in ("two streams", "vggt", "pi3") else (NO_LIMITS,):
+    for limits in (NO_LIMITS, LIMITS) if name in ("two streams", "vggt", "pi3", "pi3x") else (NO_LIMITS,):
         with LiveBytes() as counted:
             run(network, limits)
         assert profile(network.config, limits).computed_bytes == pytest.approx(counted.peak, rel=0.01)

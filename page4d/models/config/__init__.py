@@ -1,6 +1,7 @@
 """Network configurations."""
 
 from page4d.choices import FullAttention, TimeEncoding
+from page4d.models.config.frame_head import ConvHeadConfig, FrameHeadConfig, MetricHeadConfig
 from page4d.models.config.network import NetworkConfig
 from page4d.models.config.parts import (
     AnyCameraHeadConfig,
@@ -12,7 +13,6 @@ from page4d.models.config.parts import (
     DenseOutput,
     DPTHeadConfig,
     EpipolarConfig,
-    FrameHeadConfig,
     MaskConfig,
     MaskFusion,
     MaskHeadKind,
@@ -37,6 +37,7 @@ __all__ = [
     "CameraHeadConfig",
     "CameraMLPConfig",
     "CameraTransformerConfig",
+    "ConvHeadConfig",
     "DPTHeadConfig",
     "DenseOutput",
     "EpipolarConfig",
@@ -48,6 +49,7 @@ __all__ = [
     "MaskRule",
     "MatchConfig",
     "MatchTarget",
+    "MetricHeadConfig",
     "MotionHeadConfig",
     "NetworkConfig",
     "PatchPositions",

@@ -14,6 +14,7 @@ from page4d.io.config import config_from_json, config_record, config_to_json
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import DEFAULT_BASE
 from page4d.layers.ranges import Epsilon, Layer, OptionalCount, OptionalDepth, Ratio, RotaryBase, Side, Width
+from page4d.models.config.frame_head import FrameHeadConfig
 from page4d.models.config.parts import (
     AnyCameraHeadConfig,
     CameraEncoderConfig,
@@ -21,7 +22,6 @@ from page4d.models.config.parts import (
     DenseOutput,
     DPTHeadConfig,
     EpipolarConfig,
-    FrameHeadConfig,
     MaskConfig,
     MaskRule,
     MatchConfig,
@@ -267,8 +267,8 @@ class NetworkConfig:
 
     @property
     def takes_cameras(self) -> bool:
-        """Whether calibrated cameras are an input: of the ray embedding or of the epipolar prior."""
-        return self.known_cameras or self.epipolar is not None
+        """Whether calibrated cameras are an input: of the ray embedding, of a camera encoder or of the epipolar prior."""
+        return self.known_cameras or self.camera_encoder is not None or self.epipolar is not None
 
     @property
     def predicts_cameras(self) -> bool:
@@ -278,7 +278,7 @@ class NetworkConfig:
     @property
     def predicts_metres(self) -> bool:
         """Whether lengths of the predictions are approximately metres."""
-        return False
+        return self.metric_focal is not None or (self.frame_head is not None and self.frame_head.metric is not None)
 
     def to_json(self) -> str:
         """Write the record as one line of JSON with sorted keys."""

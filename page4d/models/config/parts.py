@@ -334,29 +334,6 @@ class MotionHeadConfig:
     fine_dim: Width = 32
 
 
-@config_record("frame head")
-class FrameHeadConfig:
-    """Three per-image decoders on the last layer of the trunk, as in Pi3.
-
-    `point_dim` is the output width of the point and confidence decoders, `camera_dim` that of the camera decoder.
-    """
-
-    dim: Width = 1024
-    depth: Depth = 5
-    num_heads: Width = 16
-    point_dim: Width = 1024
-    camera_dim: Width = 512
-    mlp_ratio: Ratio = 4.0
-    norm_eps: Epsilon = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.dim % (4 * self.num_heads):
-            raise UsageError(
-                f"frame head: width {self.dim} with {self.num_heads} heads",
-                "choose a width that is a multiple of 4 per head",
-            )
-
-
 class SparseStrategy(StrEnum):
     """Keys of sparse global attention."""
 

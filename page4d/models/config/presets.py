@@ -9,6 +9,7 @@ from page4d.encoders.dinov3 import DinoV3Config
 from page4d.encoders.stem import StemConfig
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import TableResampling
+from page4d.models.config.frame_head import ConvHeadConfig, FrameHeadConfig, MetricHeadConfig
 from page4d.models.config.network import NetworkConfig
 from page4d.models.config.parts import (
     BiasRows,
@@ -18,7 +19,6 @@ from page4d.models.config.parts import (
     CameraTransformerConfig,
     DenseOutput,
     DPTHeadConfig,
-    FrameHeadConfig,
     MaskConfig,
     MaskHeadKind,
     MaskRule,
@@ -189,6 +189,10 @@ def _vggt_omega() -> NetworkConfig:
     )
 
 
+def _pi3x() -> NetworkConfig:
+    return replace(_pi3(), frame_head=FrameHeadConfig(conv=ConvHeadConfig(), metric=MetricHeadConfig()))
+
+
 _PAGE4D_MASK = MaskConfig(
     layers=tuple(range(10, 20)),
     head=MaskHeadKind.RELEASE,
@@ -217,6 +221,7 @@ PRESETS: dict[str, NetworkConfig] = {
     "da3-metric": replace(_da3_mono(), metric_focal=300.0),
     "da3-giant": _da3(1536, 40, 13, (3, 7, 10, 13), 256, (256, 512, 1024, 1024), FeedForwardKind.SWIGLU),
     "vggt-omega": _vggt_omega(),
+    "pi3x": _pi3x(),
 }
 """Networks by name: for tests, for CPUs, on other encoders, as specified, and the public networks.
 

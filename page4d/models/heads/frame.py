@@ -12,6 +12,7 @@ from page4d.geometry.rotation import nearest_rotation
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.positions import RotaryTables, rotary_tables
 from page4d.models.config import FrameHeadConfig
+from page4d.models.heads.conv import ConvHead
 from page4d.models.tokens import token_positions
 
 _NUM_RESIDUALS = 2
@@ -83,10 +84,23 @@ class PoseRegression(nn.Module):
         return rigid(nearest_rotation(rows), self.translation(pooled).to(torch.float64))
 
 
+class PixelHead(nn.Linear):
+    """A linear layer from the features of a patch to the channels of its pixels."""
+
+    def __init__(self, dim: int, channels: int, patch_size: int) -> None:
+        super().__init__(dim, channels * patch_size**2)
+        self.patch_size = patch_size
+
+    def forward(self, features: Float[Tensor, "F P C"], grid: tuple[int, int]) -> Float[Tensor, "F channels H W"]:  # type: ignore[override]
+        """Return maps of image size."""
+        maps = torch.unflatten(super().forward(features).transpose(1, 2), 2, grid)
+        return functional.pixel_shuffle(maps, self.patch_size)
+
+
 class FrameHead(nn.Module):
     """Decode points, confidence and pose by separate decoders; images do not attend to each other.
 
-    Source: the heads of Wang et al. (2025), Pi3, as in its public code (reference facts).
+    Source: the heads of Wang et al. (2025), Pi3, and of Pi3X, as in their public code (reference facts).
     """
 
     def __init__(
@@ -94,14 +108,13 @@ class FrameHead(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.patch_size = patch_size
         self.num_special = num_special
         self.rope_base = rope_base
         self.point_decoder = FrameDecoder(config, dim, config.point_dim)
         self.confidence_decoder = FrameDecoder(config, dim, config.point_dim)
         self.camera_decoder = FrameDecoder(config, dim, config.camera_dim)
-        self.point_out = nn.Linear(config.point_dim, 3 * patch_size**2)
-        self.confidence_out = nn.Linear(config.point_dim, patch_size**2)
+        self.point_out = _pixel_head(config, patch_size, (2, 1))
+        self.confidence_out = _pixel_head(config, patch_size, (1,))
         self.pose = PoseRegression(config.camera_dim)
         initialise_linears(self)
         with torch.no_grad():
@@ -119,15 +132,18 @@ class FrameHead(nn.Module):
             decoder(tokens, rope)[:, self.num_special :]
             for decoder in (self.point_decoder, self.confidence_decoder, self.camera_decoder)
         )
-        raw = self._to_pixels(self.point_out(point_features), grid)
-        plane, depth = raw[:, :2], raw[:, 2:].exp()
+        raw = self.point_out(point_features, grid)
+        limit = None if self.config.conv is None else self.config.conv.max_log_depth
+        plane, depth = raw[:, :2], (raw[:, 2:] if limit is None else raw[:, 2:].clamp(max=limit)).exp()
         return FramePredictions(
             local_points=torch.cat([plane * depth, depth], dim=1).permute(0, 2, 3, 1),
-            confidence_logit=self._to_pixels(self.confidence_out(confidence_features), grid)[:, 0],
+            confidence_logit=self.confidence_out(confidence_features, grid)[:, 0],
             camera_to_world=self.pose(camera_features),
         )
 
-    def _to_pixels(self, values: Float[Tensor, "F P D"], grid: tuple[int, int]) -> Float[Tensor, "F channels H W"]:
-        """Rearrange the channels of every patch to its pixels."""
-        maps = torch.unflatten(values.transpose(1, 2), 2, grid)
-        return functional.pixel_shuffle(maps, self.patch_size)
+
+def _pixel_head(config: FrameHeadConfig, patch_size: int, groups: tuple[int, ...]) -> nn.Module:
+    """Build the last part of a decoder of maps."""
+    if config.conv is not None:
+        return ConvHead(config.conv, config.point_dim, patch_size, groups)
+    return PixelHead(config.point_dim, sum(groups), patch_size)

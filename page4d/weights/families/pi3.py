@@ -14,31 +14,42 @@ _ENCODER = "encoder."
 
 
 class DecoderSettings(NetworkSettings):
-    """Pi3's trunk."""
+    """The trunk of Pi3 or Pi3X; its width is that of the encoder."""
 
-    embed_dim: int
     depth: int
     num_heads: int
     block_norm_eps: float
     qk_norm_eps: float
 
 
+class Pi3DecoderSettings(DecoderSettings):
+    """Pi3's trunk."""
+
+    embed_dim: int
+
+
 class FrameHeadSettings(NetworkSettings):
-    """Pi3's heads."""
+    """The decoders of Pi3 or Pi3X within images."""
 
     dec_num_heads: int
     block_norm_eps: float
     qk_norm: Literal[False] = False
 
 
-class Pi3Settings(NetworkSettings):
-    """Pi3."""
+class Pi3BaseSettings(NetworkSettings):
+    """What Pi3 and Pi3X have in common."""
 
-    model: Literal["pi3"]
     encoder: EncoderSettings
     decoder: DecoderSettings
     heads: FrameHeadSettings
     rope_freq: float
+
+
+class Pi3Settings(Pi3BaseSettings):
+    """Pi3."""
+
+    model: Literal["pi3"]
+    decoder: Pi3DecoderSettings
 
 
 _PI3_DECODERS = {
@@ -100,8 +111,9 @@ def _expected(settings: Pi3Settings) -> dict[str, int]:
     }
 
 
-def _network(specs: Specs, settings: Pi3Settings) -> NetworkConfig:
-    width = settings.decoder.embed_dim
+def pi3_network(specs: Specs, settings: Pi3BaseSettings) -> NetworkConfig:
+    """Return the network of Pi3: the encoder, the trunk and the decoders of Pi3X as well."""
+    width = shape_of(specs, "register_token", 4)[-1]
     head_width = shape_of(specs, "point_decoder.projects.weight", 2)[0]
     return NetworkConfig(
         encoder=read_dinov2(specs, _ENCODER, settings.encoder),
@@ -130,9 +142,9 @@ def _network(specs: Specs, settings: Pi3Settings) -> NetworkConfig:
 _PUBLISHED = Pi3Settings(
     model="pi3",
     encoder=LARGE_ENCODER,
-    decoder=DecoderSettings(embed_dim=1024, depth=36, num_heads=16, block_norm_eps=1e-6, qk_norm_eps=1e-5),
+    decoder=Pi3DecoderSettings(embed_dim=1024, depth=36, num_heads=16, block_norm_eps=1e-6, qk_norm_eps=1e-5),
     heads=FrameHeadSettings(dec_num_heads=16, block_norm_eps=1e-6),
     rope_freq=100,
 )
 
-READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, expected=_expected, build=_network)
+READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, expected=_expected, build=pi3_network)

@@ -28,6 +28,8 @@ from page4d.weights.families.family import Family, FamilyData
 from page4d.weights.families.identity import Identity, candidates_of, check_record, name_of
 from page4d.weights.families.pi3 import PI3
 from page4d.weights.families.pi3 import READER as PI3_READER
+from page4d.weights.families.pi3x import PI3X
+from page4d.weights.families.pi3x import READER as PI3X_READER
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs
 from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, read_mask_head
@@ -40,6 +42,8 @@ from page4d.weights.store import ENCODER_ENTRY
 _UNIDENTIFIED = Identity()
 _MASK_HEAD = "aggregator.spatial_mask_head."
 _VGGT_BLOCKS = ("aggregator.frame_blocks.", "aggregator.global_blocks.")
+_PI3_PARTS = ("decoder.", "encoder.blocks.", "register_token")
+_PI3X_PARTS = ("metric_token",)
 _UNUSED = (
     Exemption(rule="track head: not used", pattern=r"track_head\..*"),
     Exemption(rule="mask token: used in pretraining only", pattern=r"aggregator\.patch_embed\.mask_token"),
@@ -83,7 +87,8 @@ FAMILIES: dict[Family, FamilyData] = {
     Family.PI3: FamilyData(
         title="Pi3",
         licence="CC BY-NC 4.0 (weights of Pi3; its code is BSD-3-Clause)",
-        present=("decoder.", "encoder.blocks.", "register_token"),
+        present=_PI3_PARTS,
+        absent=_PI3X_PARTS,
         keys=PI3,
         network=PI3_READER,
         exemptions=_UNUSED,
@@ -112,6 +117,14 @@ FAMILIES: dict[Family, FamilyData] = {
         keys=VGGT_OMEGA,
         network=VGGT_OMEGA_READER,
         exemptions=vggt_omega_exemptions,
+    ),
+    Family.PI3X: FamilyData(
+        title="Pi3X",
+        licence="CC BY-NC 4.0, strictly non-commercial (weights of Pi3X; its code is BSD-3-Clause)",
+        present=(*_PI3_PARTS, *_PI3X_PARTS),
+        keys=PI3X,
+        network=PI3X_READER,
+        exemptions=_UNUSED,
     ),
     Family.VIT: FamilyData(
         title="ViT (timm)",
