@@ -267,7 +267,7 @@ class NetworkConfig:
 
     @property
     def takes_cameras(self) -> bool:
-        """Whether calibrated cameras are an input: of the ray embedding, of a camera encoder or of the epipolar prior."""
+        """Whether calibrated cameras are an input: of ray embedding, camera encoder or epipolar prior."""
         return self.known_cameras or self.camera_encoder is not None or self.epipolar is not None
 
     @property
