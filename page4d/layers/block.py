@@ -57,7 +57,7 @@ class SwiGLU(nn.Module):
 
     def __init__(self, dim: int, hidden_dim: int) -> None:
         super().__init__()
-        inner_dim = -(-(hidden_dim * 2 // 3) // _SWIGLU_MULTIPLE) * _SWIGLU_MULTIPLE
+        inner_dim = swiglu_width(hidden_dim)
         self.w12 = nn.Linear(dim, 2 * inner_dim)
         self.w3 = nn.Linear(inner_dim, dim)
 
@@ -66,6 +66,11 @@ class SwiGLU(nn.Module):
         gate, value = self.w12(tokens).chunk(2, dim=-1)
         transformed: Tensor = self.w3(functional.silu(gate) * value)
         return transformed
+
+
+def swiglu_width(hidden_dim: int) -> int:
+    """Return the width of a SwiGLU with as many parameters as an MLP of width `hidden_dim`."""
+    return -(-(hidden_dim * 2 // 3) // _SWIGLU_MULTIPLE) * _SWIGLU_MULTIPLE
 
 
 FEED_FORWARDS: dict[FeedForwardKind, type[FeedForward | SwiGLU]] = {

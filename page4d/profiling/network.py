@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from page4d.encoders.stem import StemConfig
-from page4d.errors import UsageError
+from page4d.errors import UsageError, counted
+from page4d.layers.block import FeedForwardKind, swiglu_width
 from page4d.layers.embed import patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import Conditioning
@@ -116,7 +117,7 @@ def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:
 def _conditioning(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) -> Conditioning:
     """Return all conditioning inputs of the network."""
     leading = images.shape[:3]
-    cameras = config.known_cameras or config.epipolar is not None
+    cameras = config.known_cameras or config.camera_encoder is not None or config.epipolar is not None
     return Conditioning(
         keypoints=None if config.sparse is None else images.new_empty(*leading, *grid),
         intrinsics=images.new_empty(*leading, 3, 3) if cameras else None,
@@ -183,6 +184,8 @@ def _inputs(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage(part, "match scores with the cells of G images", "B T V P Q", "matching")
     if network.ray_embedding is not None:
         yield builder.stage(part, "ray embedding of known cameras", "B T V P C", "ray_embedding")
+    if network.camera_encoder is not None:
+        yield builder.stage(part, "tokens of known cameras", "B T V C", "camera_encoder")
     if network.triangulation is not None:
         yield builder.stage(part, "triangulated matches", "B T V P C", "triangulation")
 
@@ -215,12 +218,11 @@ def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         name = f"levels for the depth head, {_listed(config.dense_layers)}"
         yield builder.stage("encoding", name, "B T V P C")
         return
-    hidden = (
-        f"{config.mlp_ratio:g}*C" if config.mlp_ratio % 1 == 0 else f"{int(config.mlp_ratio * builder.symbols['C'])}"
-    )
+    hidden = _hidden_width(config, builder.symbols["C"])
     for step in config.schedule:
         groups, length = _MERGED[step].split()
-        name = f"{step}-attention ({_RANGE[step]}), {config.depth} layers"
+        num_layers = config.depth - (config.starts_across and not step.across_views)
+        name = f"{step}-attention ({_RANGE[step]}), {counted(num_layers, 'layer')}"
         yield builder.stage(part, name, f"{groups} {length} C", f"aggregator.blocks.{step}")
         yield builder.stage(part, f"{step}-attention: q, k, v", f"3 {groups} h {length} d")
         yield builder.stage(part, f"{step}-attention: hidden layer of the MLP", f"{groups} {length} {hidden}")
@@ -236,7 +238,7 @@ def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage(part, name, f"{config.depth}", "aggregator.time")
     if config.dense_layers:
         name = f"outputs of both steps for the heads, {_listed(config.dense_layers)}"
-        yield builder.stage(part, name, "B T V N 2*C")
+        yield builder.stage(part, name, "B T V N 2*C", "aggregator.readout_norm")
 
 
 def _sparse(builder: _NetworkProfile) -> Iterator[ProfileStage]:
@@ -265,6 +267,8 @@ def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         if getattr(builder.network, head) is not None:
             yield builder.stage("heads", name, symbolic, head)
     depth_head = builder.network.config.depth_head
+    if depth_head is not None and depth_head.ray_map:
+        yield builder.stage("heads", "ray map (directions, origins), by the depth head", "B T V 8*gh 8*gw 6")
     if depth_head is not None and depth_head.sky:
         yield builder.stage("heads", "sky", "B T V H W")
     if builder.network.frame_head is not None:
@@ -274,6 +278,14 @@ def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage("heads", "camera-to-world poses", "B T V 4 4", camera, "frame_head.pose")
     if builder.network.metric_head is not None:
         yield builder.stage("heads", "metric scale, from the tokens of all images", "B", "metric_head")
+
+
+def _hidden_width(config: NetworkConfig, width: int) -> str:
+    """Return the width of the first layer of the feed-forward networks of the trunk; of SwiGLU, for both factors."""
+    hidden = int(config.mlp_ratio * width)
+    if config.feed_forward is FeedForwardKind.SWIGLU:
+        return f"{2 * swiglu_width(hidden)}"
+    return f"{config.mlp_ratio:g}*C" if config.mlp_ratio % 1 == 0 else f"{hidden}"
 
 
 def _listed(layers: tuple[int, ...]) -> str:

@@ -8,6 +8,7 @@ from page4d.encoders.dinov3 import DinoV3Config
 from page4d.encoders.stem import StemConfig
 from page4d.models.config import (
     PRESETS,
+    CameraEncoderConfig,
     CameraHeadConfig,
     CameraTransformerConfig,
     ConvHeadConfig,
@@ -75,6 +76,22 @@ OMEGA_LIKE = replace(
     depth_head=replace(PRESETS["vggt-omega"].depth_head, layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8)),
 )
 """VGGT-Omega at minimum width, with dense heads that read a register layer."""
+
+
+SMALL_DA3 = replace(
+    PRESETS["da3-giant"],
+    encoder=replace(
+        PRESETS["da3-giant"].encoder, image_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, norm_eps=1e-5
+    ),
+    depth=5,
+    num_heads=2,
+    norm_eps=1e-5,
+    camera_encoder=CameraEncoderConfig(depth=1, num_heads=4),
+    depth_head=replace(
+        PRESETS["da3-giant"].depth_head, layers=(1, 2, 3, 4), features=8, out_channels=(4, 4, 8, 8), hidden=8
+    ),
+)
+"""All parts of Depth Anything 3: SwiGLU, a first layer without its step within views, rays, known cameras."""
 
 
 def demo_like() -> ViewTimeNetwork:

@@ -26,7 +26,7 @@ from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.models.size_groups import SizeGroups
 from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
-from tests.models.small_networks import SMALL_PI3X, fill_zeros, without_gradient
+from tests.models.small_networks import SMALL_DA3, SMALL_PI3X, fill_zeros, without_gradient
 
 PLAIN = replace(CONFIG, matches=None, known_cameras=False)
 CONFIGS = {
@@ -47,6 +47,8 @@ CONFIGS = {
         frame_head=FrameHeadConfig(dim=16, depth=1, num_heads=2, point_dim=16, camera_dim=8),
     ),
     "pi3x": replace(SMALL_PI3X, encoder=CONFIG.encoder),
+    "Depth Anything 3, cameras known": SMALL_DA3,
+    "Depth Anything 3": replace(SMALL_DA3, camera_encoder=None),
 }
 TIMES = 2
 RIG = ((24, 16), (16, 24), (16, 24), (8, 16))
@@ -68,7 +70,7 @@ def conditioning_for(config: NetworkConfig, sizes: Sequence[tuple[int, int]]) ->
     """Return times, and known cameras in pixels of each view if the network accepts them."""
     torch.manual_seed(2)
     times = torch.tensor([[0.0, 1.5]], dtype=torch.float64)
-    if not config.known_cameras:
+    if not config.known_cameras and config.camera_encoder is None:
         return Conditioning(times=times)
     poses = torch.eye(4, dtype=torch.float64).repeat(1, TIMES, len(sizes), 1, 1)
     poses[..., :3, 3] = torch.randn(1, TIMES, len(sizes), 3, dtype=torch.float64)
@@ -135,7 +137,8 @@ def test_every_view_is_predicted_at_its_own_size(name: str) -> None:
     for view, (height, width) in enumerate(RIG):
         own = out.views[view]
         assert own.depth.shape == own.depth_confidence.shape == (1, TIMES, 1, height, width)
-        assert own.points.shape == (1, TIMES, 1, height, width, 3)
+        assert own.points is None or own.points.shape == (1, TIMES, 1, height, width, 3)
+        assert own.ray_map is None or own.ray_map.shape == (1, TIMES, 1, height, width, 6)
         assert own.dynamic is None or own.dynamic.shape == own.depth.shape
         middle = torch.tensor([width / 2, height / 2], dtype=torch.float64)
         torch.testing.assert_close(own.intrinsics[..., :2, 2], middle.expand(1, TIMES, 1, 2))

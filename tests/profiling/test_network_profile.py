@@ -35,7 +35,7 @@ from page4d.profiling.memory import LiveBytes
 from page4d.profiling.network import profile_network
 from page4d.profiling.table import Profile
 from tests.fuzzing import bounded
-from tests.models.small_networks import SMALL_PI3X
+from tests.models.small_networks import SMALL_DA3, SMALL_PI3X
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
@@ -69,6 +69,8 @@ NETWORKS = {
     "alibi": replace(TINY, time_encoding=TimeEncoding.ALIBI),
     "epipolar prior": replace(TINY, depth_head=None, point_head=None, epipolar=EpipolarConfig(layers=(1,))),
     "all images as one instant": replace(TINY, mask=None, full_attention=FullAttention.ALWAYS),
+    "da3, known cameras": SMALL_DA3,
+    "da3": replace(SMALL_DA3, camera_encoder=None),
     "matches, cameras, fine maps": PRESETS["mv-demo"],
 }
 BATCH, TIMES, VIEWS = 2, 3, 2
@@ -99,7 +101,7 @@ def run(network: ViewTimeNetwork, limits: ForwardLimits = NO_LIMITS) -> None:
     conditioning: dict[str, torch.Tensor] = {}
     if config.sparse is not None:
         conditioning["keypoints"] = torch.rand(*leading, 2, 3)
-    if config.known_cameras or config.epipolar is not None:
+    if config.known_cameras or config.camera_encoder is not None or config.epipolar is not None:
         conditioning["world_to_camera"] = torch.eye(4).repeat(*leading, 1, 1)
         conditioning["world_to_camera"][..., 0, 3] = torch.rand(leading)
         conditioning["intrinsics"] = torch.tensor([[40.0, 0, 20], [0, 40, 20], [0, 0, 1]]).repeat(*leading, 1, 1)
