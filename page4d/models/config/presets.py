@@ -149,6 +149,7 @@ def _da3(
         depth_head=DPTHeadConfig(
             layers=layers, features=features, out_channels=out_channels, residual=ResidualKind.PLAIN, ray_map=True
         ),
+        default_long_side=504,
     )
 
 

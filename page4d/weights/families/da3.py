@@ -29,6 +29,9 @@ from page4d.weights.keymap import KeyMap, Rule, dpt_rules, fusion_rules
 PREFIX = "model."
 """Of all tensor names; in the nested checkpoint it is `model.da3.`."""
 
+DEFAULT_LONG_SIDE = 504
+"""Long side of the images in pixels in the public code."""
+
 _BACKBONE = "backbone.pretrained."
 _BLOCK_EPS = 1e-6
 _REFERENCES = {
@@ -133,9 +136,8 @@ def _block_rules(config: NetworkConfig, blocks: str) -> KeyMap:
 
 def _sizes(specs: Specs) -> dict[str, int]:
     blocks = f"{PREFIX}{_BACKBONE}blocks."
-    with_norms = [
-        int(name.split(".")[4]) for name in specs if re.fullmatch(rf"{blocks}\d+\.attn\.q_norm\.weight", name)
-    ]
+    pattern = re.compile(re.escape(blocks) + r"(\d+)\.attn\.q_norm\.weight")
+    with_norms = [int(match[1]) for name in specs if (match := pattern.fullmatch(name)) is not None]
     if not with_norms:
         raise WeightsError(f"no tensor is '{blocks}N.attn.q_norm.weight'", "these weights are of another network")
     width = shape_of(specs, f"{PREFIX}{_BACKBONE}cls_token", 3)[-1]
@@ -193,6 +195,7 @@ def read_da3(specs: Specs, settings: DA3Settings, prefix: str = PREFIX) -> Netwo
             residual=ResidualKind.PLAIN,
             ray_map=True,
         ),
+        default_long_side=DEFAULT_LONG_SIDE,
     )
 
 
@@ -233,4 +236,6 @@ PUBLISHED: dict[str, DA3Settings] = {
 }
 """Settings of the published checkpoints by name."""
 
-READER = NetworkReader(published=tuple(PUBLISHED.values()), sizes=_sizes, expected=_expected, build=read_da3)
+READER = NetworkReader(
+    published=tuple(PUBLISHED.values()), names=tuple(PUBLISHED), sizes=_sizes, expected=_expected, build=read_da3
+)

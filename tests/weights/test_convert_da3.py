@@ -1,0 +1,84 @@
+"""Conversion of Depth Anything 3: the norm that its ray branches share, unused parts, and other networks."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from checkpoints import checkpoint
+from torch import Tensor
+
+from page4d.errors import UsageError, WeightsError
+from page4d.weights.accounting import SourceStage, build_account
+from page4d.weights.convert import tensor_shapes
+from page4d.weights.families.da3 import DA3Settings, da3_exemptions, da3_keys, read_da3
+from page4d.weights.store import TensorSpec
+from tests.keymaps import converted
+
+SHARED_NORM = "model.head.scratch.output_conv2_aux.0.2.weight"
+
+
+@pytest.fixture(scope="module")
+def weights() -> dict[str, Tensor]:
+    return checkpoint("da3_b").weights
+
+
+@pytest.fixture(scope="module")
+def settings() -> DA3Settings:
+    return checkpoint("da3_b").settings
+
+
+def test_the_shared_norm_is_read_by_its_published_name(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
+    """Other names of the same tensor are dropped, if a file has them."""
+    others = {SHARED_NORM.replace(".0.2.", f".{level}.2."): weights[SHARED_NORM] for level in (1, 2, 3)}
+    for given in (weights, weights | others):
+        _, state = converted(given, settings)
+        assert torch.equal(state["depth_head.ray_branch.norm.weight"], weights[SHARED_NORM])
+
+
+def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
+    config, state = converted(weights, settings)
+    found, tensors = converted(weights | {"model.gs_head.projects.0.weight": torch.zeros(2)}, settings)
+    assert (found, tensors.keys()) == (config, state.keys())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("model.head.scratch.output_conv1_aux.3.5.weight", "does not exist"),
+        ("model.backbone.pretrained.register_tokens", "no rule matches"),
+        ("model.cam_dec.fc_rot.weight", "no rule matches"),
+    ],
+)
+def test_a_further_tensor_is_refused(
+    weights: Mapping[str, Tensor], settings: DA3Settings, name: str, message: str
+) -> None:
+    with pytest.raises(WeightsError, match=message):
+        converted(weights | {name: torch.zeros(2)}, settings)
+
+
+def test_a_missing_tensor_is_refused(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
+    with pytest.raises(WeightsError, match=r"no source tensor becomes 'depth_head\.ray_branch\.norm\.weight'"):
+        converted({name: value for name, value in weights.items() if name != SHARED_NORM}, settings)
+
+
+def test_settings_that_no_public_network_has_are_refused(
+    weights: Mapping[str, Tensor], settings: DA3Settings
+) -> None:
+    for layers in ((4, 7, 9, 11), (1, 7, 9, 11)):
+        encoder = settings.encoder.model_copy(update={"out_layers": layers})
+        with pytest.raises(UsageError, match="heads read odd blocks from alt_start on"):
+            converted(weights, settings.model_copy(update={"encoder": encoder}))
+
+
+def test_the_nested_checkpoint_has_the_same_names_after_another_prefix(
+    weights: Mapping[str, Tensor], settings: DA3Settings
+) -> None:
+    config, state = converted(weights, settings)
+    prefix = "model.da3."
+    nested = {
+        name.replace("model.", prefix, 1): TensorSpec(shape=tuple(value.shape), dtype=value.dtype)
+        for name, value in weights.items()
+    }
+    assert read_da3(nested, settings, prefix) == config
+    stage = SourceStage(origin="nested", exemptions=da3_exemptions(prefix), keys=da3_keys(config, prefix))
+    assert build_account([(stage, nested)], tensor_shapes(config), {}, {}).targets().keys() == state.keys()
