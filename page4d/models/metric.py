@@ -1,7 +1,16 @@
 """Metric depth of single images, and its transfer to predictions of arbitrary scale."""
 
+from typing import NamedTuple
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from page4d.models.sky import farthest_depth, is_sky, quantile
+
+_MIN_METRIC = 1e-2
+_MIN_DEPTH = 1e-3
+_MAX_SKY = 200.0
 
 
 def metric_depth(
@@ -14,3 +23,46 @@ def metric_depth(
     """
     focal = (intrinsics[..., 0, 0] + intrinsics[..., 1, 1]) / 2
     return depth * (focal / metric_focal).to(depth)[..., None, None]
+
+
+class MetricAlignment(NamedTuple):
+    """Predictions in metres, and the factor to them of each scene."""
+
+    depth: Float[Tensor, "B T V H W"]
+    confidence: Float[Tensor, "B T V H W"]
+    scale: Float[Tensor, " B"]
+
+
+def align_to_metric(
+    depth: Float[Tensor, "B T V H W"],
+    confidence: Float[Tensor, "B T V H W"],
+    metric: Float[Tensor, "B T V H W"],
+    sky: Float[Tensor, "B T V H W"],
+) -> MetricAlignment:
+    """Scale depth of arbitrary unit to metric depth of the same images by least squares over all of a scene.
+
+    Used are pixels outside the sky whose confidence is at least the median there, with a metric depth above 0.01 m
+    and a depth above 0.001. The sky gets the 0.99 quantile of the depth outside it, at most 200 m, and confidence 1.
+    A scene without such pixels keeps its unit.
+
+    Source: the nested network of the public Depth Anything 3 code (reference facts).
+    """
+    groups = [_align_scene(*scene) for scene in zip(depth, confidence, metric, is_sky(sky), strict=True)]
+    return MetricAlignment(*(torch.stack(parts) for parts in zip(*groups, strict=True)))
+
+
+def _align_scene(depth: Tensor, confidence: Tensor, metric: Tensor, in_sky: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    solid = ~in_sky
+    used = solid & (metric > _MIN_METRIC) & (depth > _MIN_DEPTH)
+    if solid.any():
+        used &= confidence >= quantile(confidence[solid], 0.5)
+    known = depth[used].double()
+    scale = (
+        (metric[used].double() @ known) / (known @ known) if len(known) else depth.new_ones((), dtype=torch.float64)
+    )
+    scaled = depth * scale.to(depth)
+    farthest = farthest_depth(scaled, in_sky)
+    if farthest is not None:
+        scaled = torch.where(in_sky, farthest.clamp(max=_MAX_SKY), scaled)
+        confidence = torch.where(in_sky, 1.0, confidence)
+    return scaled, confidence, scale.to(depth)

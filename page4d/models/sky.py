@@ -23,16 +23,19 @@ def farthest_depth(
 ) -> Float[Tensor, ""] | None:
     """Return the 0.99 quantile of the depth outside the sky.
 
-    None unless more than 10 pixels are in the sky and more than 10 are not. Above 16.8 million pixels every n-th is
-    used; the public code draws 100,000 at random.
+    None unless more than 10 pixels are in the sky and more than 10 are not.
 
     Source: the public Depth Anything 3 code (reference facts).
     """
     solid = depth[~in_sky]
     if min(len(solid), in_sky.numel() - len(solid)) <= _MIN_PIXELS:
         return None
-    step = -(-len(solid) // _MAX_PIXELS)
-    return torch.quantile(solid[::step].float(), share).to(depth)
+    return quantile(solid, share)
+
+
+def quantile(values: Float[Tensor, " N"], share: float) -> Float[Tensor, ""]:
+    """Return a quantile; of every n-th value above 16.8 million, where the public code draws 100,000 at random."""
+    return torch.quantile(values[:: -(-len(values) // _MAX_PIXELS)].float(), share).to(values)
 
 
 def fill_sky(depth: Float[Tensor, "B T V H W"], sky: Float[Tensor, "B T V H W"]) -> Float[Tensor, "B T V H W"]:
