@@ -11,19 +11,20 @@ from torch.nn import functional
 from page4d.encoders.base import Encoder, PatchTokens
 from page4d.encoders.build import build_encoder
 from page4d.errors import ShapeError, UsageError
-from page4d.geometry.camera import Cameras, fit_intrinsics
-from page4d.geometry.rigid import invert_rigid, scale_translations, transform_points
+from page4d.geometry.camera import Cameras
 from page4d.layers.embed import normalize_images, patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits, full_precision
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning, check_known
 from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig, ReferenceView
 from page4d.models.heads.build import build_camera_head
 from page4d.models.heads.dpt import DenseActivation, DenseMaps, DPTHead
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
+from page4d.models.heads.frame_output import run_frame_head
 from page4d.models.heads.metric import MetricHead
 from page4d.models.heads.motion import MotionHead
 from page4d.models.inputs.camera_encoder import CameraEncoder
+from page4d.models.inputs.known_geometry import KnownGeometry, KnownPoses, length_unit
 from page4d.models.inputs.matching import Matches, PatchMatching
 from page4d.models.inputs.rays import RayEmbedding, relative_cameras
 from page4d.models.inputs.triangulation import Triangulation
@@ -49,6 +50,7 @@ class ViewTimeNetwork(nn.Module):
         self.encoder: Encoder = build_encoder(config.encoder)
         self.matching = None if config.matches is None else PatchMatching(config.matches, dim, config.patch_size)
         self.ray_embedding = RayEmbedding(dim) if config.known_cameras else None
+        self.known_geometry = None if config.known_geometry is None else KnownGeometry(config.known_geometry)
         self.triangulation: Triangulation | None = None
         if config.matches is not None and config.known_cameras:
             self.triangulation = Triangulation(config.matches, dim)
@@ -93,9 +95,11 @@ class ViewTimeNetwork(nn.Module):
         if isinstance(images, Tensor):
             sizes = SizeGroups.of([self._check(images, mask_ext, conditioning)] * images.shape[2])
             masks = [mask_ext] if isinstance(mask_ext, Tensor) else None
+            conditioning = conditioning.by_group(sizes)
             return self._predict([images], masks, sizes, conditioning, limits)[0]
         sizes = self._check_views(images, mask_ext, conditioning)
         masks = None if mask_ext is None else sizes.by_group(list(mask_ext))
+        conditioning = conditioning.by_group(sizes)
         outputs = self._predict(sizes.by_group(images), masks, sizes, conditioning, limits)
         return RigOutput(outputs=tuple(outputs), groups=sizes)
 
@@ -144,6 +148,7 @@ class ViewTimeNetwork(nn.Module):
         fine = [_as_images(own.fine, part) for own, part in zip(encoded, images, strict=True)]
         patches = [torch.unflatten(own.tokens, 0, part.shape[:3]) for own, part in zip(encoded, images, strict=True)]
         patches, matches = self._add_inputs(patches, fine, sizes, conditioning)
+        patches, poses = self._add_known_geometry(patches, sizes, conditioning, limits)
         external = None
         if masks is not None and self.config.mask is not None:
             settings = (self.config.patch_size, self.config.mask.external_floor)
@@ -151,7 +156,7 @@ class ViewTimeNetwork(nn.Module):
         camera_tokens = self._camera_tokens(sizes, conditioning)
         reference = self._reference(encoded, sizes, patches[0].shape[0]) if camera_tokens is None else None
         trunks: list[TrunkOutput] = (
-            self.aggregator(patches, sizes, external, limits, conditioning, reference, camera_tokens)
+            self.aggregator(patches, sizes, external, limits, conditioning, reference, camera_tokens, poses)
             if self.config.depth
             else [self._levels(own, part) for own, part in zip(encoded, images, strict=True)]
         )
@@ -161,8 +166,9 @@ class ViewTimeNetwork(nn.Module):
                 predicted = self._run_heads(trunks, encoded, sizes, limits)
             else:
                 scale = self._metric_scale(trunks, sizes, limits)
-                pairs = zip(trunks, sizes.grids, strict=True)
-                predicted = [_run_frame_head(self.frame_head, *pair, limits, scale) for pair in pairs]
+                last = [self._last_level(trunk) for trunk in trunks]
+                pairs = zip(last, sizes.grids, strict=True)
+                predicted = [run_frame_head(self.frame_head, *pair, limits, scale) for pair in pairs]
             motion: list[Tensor | None] = [None] * len(trunks)
             if external is None:  # an external mask replaces the motion head
                 groups = zip(images, fine, trunks, strict=True)
@@ -253,6 +259,17 @@ class ViewTimeNetwork(nn.Module):
         found = [None] * len(patches) if matches is None else matches
         return [one.to(part.dtype) for one, part in zip(added, patches, strict=True)], found
 
+    def _add_known_geometry(
+        self, patches: list[Tensor], sizes: SizeGroups, conditioning: Conditioning, limits: ForwardLimits
+    ) -> tuple[list[Tensor], KnownPoses | None]:
+        """Add known intrinsics and depth to the patch tokens; return them and the known poses."""
+        if self.known_geometry is None:
+            return patches, None
+        with full_precision(patches[0].device):
+            length = length_unit(conditioning)
+        added = self.known_geometry(patches, conditioning, length.unit, sizes, limits.max_images)
+        return [one.to(part.dtype) for one, part in zip(added, patches, strict=True)], length.poses
+
     def _run_heads(
         self, trunks: Sequence[TrunkOutput], encoded: Sequence[PatchTokens], sizes: SizeGroups, limits: ForwardLimits
     ) -> list[NetworkOutput]:
@@ -269,7 +286,7 @@ class ViewTimeNetwork(nn.Module):
     ) -> Float[Tensor, " B"] | None:
         if self.metric_head is None:
             return None
-        levels = [level for trunk in trunks for level in trunk.levels.values()]
+        levels = [self._last_level(trunk) for trunk in trunks]
         scale: Tensor = self.metric_head(levels, sizes.grids, limits.max_queries)
         return scale
 
@@ -307,7 +324,10 @@ class ViewTimeNetwork(nn.Module):
 
     def _last_patches(self, trunk: TrunkOutput) -> Float[Tensor, "B T V P C2"]:
         """Return the patch tokens of the last layer that dense heads read."""
-        return trunk.levels[self.config.dense_layers[-1]][..., self.aggregator.special.count :, :]
+        return self._last_level(trunk)[..., self.aggregator.special.count :, :]
+
+    def _last_level(self, trunk: TrunkOutput) -> Float[Tensor, "B T V N C2"]:
+        return trunk.levels[self.config.dense_layers[-1]]
 
     def _dense_head(
         self, config: DPTHeadConfig | None, value_dim: int, activation: DenseActivation
@@ -325,6 +345,7 @@ class ViewTimeNetwork(nn.Module):
             self._check_mask(mask_ext, images, (*images.shape[:3], *images.shape[4:]))
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         check_conditioning(conditioning, tuple(images.shape[:3]), grid)
+        check_known(conditioning, images, accepted=self.config.known_geometry is not None)
         return grid
 
     def _check_views(
@@ -344,6 +365,7 @@ class ViewTimeNetwork(nn.Module):
             check_mixed(self.config, conditioning)
         leading = (images[0].shape[0], images[0].shape[1], len(images))
         check_conditioning(conditioning, leading, sizes.grids[0] if sizes.are_one else None)
+        check_known(conditioning, images, accepted=self.config.known_geometry is not None)
         return sizes
 
     def _check_mask(self, mask: object, images: Tensor, expected: tuple[int, ...]) -> None:
@@ -431,38 +453,6 @@ def _as_images(
     values: Float[Tensor, "F ..."] | None, images: Float[Tensor, "B T V 3 H W"]
 ) -> Float[Tensor, "B T V ..."] | None:
     return None if values is None else torch.unflatten(values, 0, images.shape[:3])
-
-
-def _run_frame_head(
-    head: FrameHead, trunk: TrunkOutput, grid: Grid, limits: ForwardLimits, scale: Float[Tensor, " B"] | None
-) -> NetworkOutput:
-    """Return the output of the frame head: depth is the z of local points, points are these in the world.
-
-    `scale` multiplies all lengths.
-    """
-    (level,) = trunk.levels.values()
-    leading = level.shape[:3]
-    tokens = level.flatten(0, 2).to(_dtype(head))
-    parts = [head(part, grid) for part in torch.split(tokens, limits.max_images or len(tokens))]
-    local_points = torch.unflatten(torch.cat([part.local_points for part in parts]), 0, leading)
-    logit = torch.unflatten(torch.cat([part.confidence_logit for part in parts]), 0, leading)
-    camera_to_world = torch.unflatten(torch.cat([part.camera_to_world for part in parts]), 0, leading)
-    if scale is not None:
-        local_points = local_points * scale[:, None, None, None, None, None]
-        camera_to_world = scale_translations(camera_to_world, scale[:, None, None])
-    confidence = 1 + logit.exp()
-    return NetworkOutput(
-        world_to_camera=invert_rigid(camera_to_world),
-        intrinsics=fit_intrinsics(local_points.to(torch.float64), logit.sigmoid().to(torch.float64)),
-        depth=local_points[..., 2],
-        depth_confidence=confidence,
-        points=transform_points(camera_to_world.to(local_points.dtype), local_points),
-        points_confidence=confidence,
-        local_points=local_points,
-        confidence_logits=logit,
-        camera_to_world=camera_to_world,
-        metric_scale=scale,
-    )
 
 
 def _dtype(module: nn.Module) -> torch.dtype:

@@ -16,6 +16,8 @@ from page4d.models.conditioning import NO_CONDITIONING, Conditioning, Memory
 from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, PatchPositions, Streams, TimeEncoding
 from page4d.models.heads.dynamic import DynamicMask
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
+from page4d.models.inputs.known_geometry import KnownPoses
+from page4d.models.inputs.pose_injection import PoseInjection, PoseInputs
 from page4d.models.relative_time import RelativeTime
 from page4d.models.schedule import Step, images_together, merge, neighbours, split
 from page4d.models.size_groups import Grid, SizeGroups, join
@@ -67,6 +69,7 @@ class _Run:
     limits: ForwardLimits
     conditioning: Conditioning
     band: EpipolarBand | None = None
+    poses: PoseInputs | None = None
     biases: Biases = field(default_factory=dict)
     levels: dict[int, State] = field(default_factory=dict)
     special_tokens: State | None = None
@@ -103,6 +106,9 @@ class Aggregator(nn.Module):
         if config.mask is not None:
             self._add_mask(config.mask, dim)
         self.time = None if config.time_encoding is TimeEncoding.NONE else RelativeTime(config)
+        self.pose_injection: PoseInjection | None = None
+        if config.known_geometry is not None:
+            self.pose_injection = PoseInjection(config.known_geometry, self.special.count)
         self.sparse: SparseLayers | None = None
         if config.sparse is not None:
             across = next(step for step in config.schedule if step.across_views)
@@ -118,15 +124,22 @@ class Aggregator(nn.Module):
         conditioning: Conditioning = NO_CONDITIONING,
         reference: Int[Tensor, " B"] | None = None,
         camera_tokens: Float[Tensor, "B T V C"] | None = None,
+        poses: KnownPoses | None = None,
     ) -> list[TrunkOutput]:
         """Prepend the special tokens and run all layers; `external` are log-odds that patches move.
 
         Tokens are given and returned per group of views of one size. Steps across views concatenate the tokens of all
-        groups; nothing is padded. `reference` and `camera_tokens` are as in `SpecialTokens`.
+        groups; nothing is padded. `reference` and `camera_tokens` are as in `SpecialTokens`, `poses` are for pose
+        injection.
         """
         special = sizes.chosen(self.special(*patches[0].shape[:2], sizes.num_views, reference, camera_tokens))
         tokens = [torch.cat(pair, dim=3) for pair in zip(special, patches, strict=True)]
-        return self._run(self._start(tokens, sizes, limits, conditioning), external)
+        run = self._start(tokens, sizes, limits, conditioning)
+        if poses is not None and self.pose_injection is not None:
+            dtype = torch.promote_types(tokens[0].dtype, torch.float32)
+            run.poses = self.pose_injection.inputs(poses, sizes, dtype)
+        del tokens
+        return self._run(run, external)
 
     def transform(
         self,
@@ -150,6 +163,8 @@ class Aggregator(nn.Module):
                     dynamic_logits = self._apply_mask(run, external)
                 for stream in run.states if self._has(step, layer) else ():
                     run.states[stream] = self._attend(run, stream, step, layer)
+                    if step.across_views:
+                        run.states[stream] = self._inject_poses(run, run.states[stream], layer)
                     halves[stream, step.across_views] = self._read(run.states[stream], stream, layer)
             if self.sparse is not None and layer in self.sparse.config.layers:
                 self._run_sparse(run, layer, halves)
@@ -294,6 +309,13 @@ class Aggregator(nn.Module):
             split(done, step, (part.shape[0], part.shape[1], part.shape[2], part.shape[3]))
             for done, part in zip(merged, state, strict=True)
         ]
+
+    def _inject_poses(self, run: _Run, state: State, layer: int) -> State:
+        injection = self.pose_injection
+        if injection is None or run.poses is None or layer not in injection.config.pose_layers:
+            return state
+        injected: State = injection(state, layer, run.poses, run.limits.max_queries)
+        return injected
 
     def _attend_special(self, run: _Run, stream: Stream, step: Step, layer: int) -> State:
         """Run the block of a register layer on the special tokens; they are at position (0, 0)."""

@@ -117,11 +117,12 @@ def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:
 def _conditioning(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) -> Conditioning:
     """Return all conditioning inputs of the network."""
     leading = images.shape[:3]
-    cameras = config.known_cameras or config.camera_encoder is not None or config.epipolar is not None
+    cameras = config.takes_cameras
     return Conditioning(
         keypoints=None if config.sparse is None else images.new_empty(*leading, *grid),
         intrinsics=images.new_empty(*leading, 3, 3) if cameras else None,
         world_to_camera=images.new_empty(*leading, 4, 4) if cameras else None,
+        depths=images.new_empty(*leading, *images.shape[4:]) if known else None,
     )
 
 
@@ -186,6 +187,12 @@ def _inputs(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage(part, "ray embedding of known cameras", "B T V P C", "ray_embedding")
     if network.camera_encoder is not None:
         yield builder.stage(part, "tokens of known cameras", "B T V C", "camera_encoder")
+    if network.known_geometry is not None:
+        yield builder.stage(part, "embedding of known rays", "B T V P C", "known_geometry.rays")
+        token = network.known_geometry.depth_token.numel()
+        yield builder.stage(
+            part, "tokens of known depth maps", "B T V P C", "known_geometry.depth_encoder", parameters=token
+        )
     if network.triangulation is not None:
         yield builder.stage(part, "triangulated matches", "B T V P C", "triangulation")
 
@@ -230,6 +237,9 @@ def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     if config.epipolar is not None:
         name = f"epipolar prior of view-attention, {_listed(config.epipolar.layers)}"
         yield builder.stage(part, name, "B*T V*N V*N")
+    if aggregator.pose_injection is not None:
+        name = f"injection of known poses, {_listed(aggregator.pose_injection.config.pose_layers)}"
+        yield builder.stage(part, name, "B T*V*P C", "aggregator.pose_injection")
     for stream in aggregator.stream_blocks:
         name = f"own blocks of the {stream} stream"
         yield builder.stage(part, name, "B T V N C", f"aggregator.stream_blocks.{stream}")

@@ -18,6 +18,7 @@ from page4d.layers.block import Block, MixerBlock
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import NetworkConfig
+from page4d.models.inputs.pose_injection import PoseBlock
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
@@ -266,9 +267,10 @@ def _converted(path: Path, name: str, tensor: Tensor, dtype: torch.dtype, *, cop
 
 def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:
     """Yield the layers of encoder and trunk that autocast always runs in half precision."""
-    for part in ("encoder", "aggregator"):
-        for block in network.get_submodule(part).modules():
-            if isinstance(block, Block | MixerBlock):
+    for name in ("encoder", "known_geometry", "aggregator"):
+        part: nn.Module | None = getattr(network, name)
+        for block in () if part is None else part.modules():
+            if isinstance(block, Block | MixerBlock | PoseBlock):
                 yield from (module for module in block.modules() if isinstance(module, nn.Linear))
 
 

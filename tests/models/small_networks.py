@@ -14,6 +14,7 @@ from page4d.models.config import (
     ConvHeadConfig,
     DPTHeadConfig,
     FrameHeadConfig,
+    KnownGeometryConfig,
     MaskConfig,
     MatchConfig,
     MetricHeadConfig,
@@ -52,6 +53,9 @@ SMALL_PI3X = replace(
     encoder=PRESETS["mv-tiny"].encoder,
     depth=4,
     num_heads=2,
+    known_geometry=KnownGeometryConfig(
+        depth_encoder=replace(PRESETS["mv-tiny"].encoder, in_channels=2), pose_layers=(0, 2), num_heads=2
+    ),
     frame_head=FrameHeadConfig(
         dim=16,
         depth=1,

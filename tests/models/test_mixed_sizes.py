@@ -46,7 +46,7 @@ CONFIGS = {
         point_head=None,
         frame_head=FrameHeadConfig(dim=16, depth=1, num_heads=2, point_dim=16, camera_dim=8),
     ),
-    "pi3x": replace(SMALL_PI3X, encoder=CONFIG.encoder),
+    "pi3x": replace(SMALL_PI3X, encoder=CONFIG.encoder, known_geometry=None),
     "Depth Anything 3, cameras known": SMALL_DA3,
     "Depth Anything 3": replace(SMALL_DA3, camera_encoder=None),
 }

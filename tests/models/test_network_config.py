@@ -155,6 +155,7 @@ def test_invalid_configurations_are_refused(build) -> None:
 UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "matches", "memory", "motion_logit"} | {
     "ray_map",
     "ray_confidence",
+    "metric_scale",
 }
 
 

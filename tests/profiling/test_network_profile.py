@@ -101,7 +101,9 @@ def run(network: ViewTimeNetwork, limits: ForwardLimits = NO_LIMITS) -> None:
     conditioning: dict[str, torch.Tensor] = {}
     if config.sparse is not None:
         conditioning["keypoints"] = torch.rand(*leading, 2, 3)
-    if config.known_cameras or config.camera_encoder is not None or config.epipolar is not None:
+    if config.known_geometry is not None:
+        conditioning["depths"] = 1 + torch.rand(*leading, height, width)
+    if config.takes_cameras:
         conditioning["world_to_camera"] = torch.eye(4).repeat(*leading, 1, 1)
         conditioning["world_to_camera"][..., 0, 3] = torch.rand(leading)
         conditioning["intrinsics"] = torch.tensor([[40.0, 0, 20], [0, 40, 20], [0, 0, 1]]).repeat(*leading, 1, 1)
@@ -133,7 +135,8 @@ def test_flops_and_parameters_equal_those_of_a_run(name: str) -> None:
     profiled = profile(network.config)
     parts = counted.get_flop_counts()
     inside = sum(sum(flops.values()) for part, flops in parts.items() if part.count(".") == 1)
-    geometry = 0 if network.config.epipolar is None else 1e-3 * inside  # the epipolar lines belong to no stage
+    relative = network.config.epipolar is not None or network.config.known_geometry is not None
+    geometry = 1e-3 * inside if relative else 0  # epipolar lines and relative poses belong to no stage
     assert 0 <= inside - profiled.flops <= geometry
     outside = counted.get_total_flops() - profiled.flops  # geometry, after the heads
     assert 0 <= outside < 0.02 * profiled.flops

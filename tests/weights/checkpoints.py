@@ -97,9 +97,9 @@ def expanded(shapes: dict[str, list[int]]) -> dict[str, TensorSpec]:
 
 @cache
 def manifest(name: str) -> dict[str, TensorSpec]:
-    """Names and shapes of a published checkpoint: vggt, page4d, page4d_notrack or pi3."""
+    """Names and shapes of a published checkpoint: vggt, page4d, page4d_notrack, pi3 or pi3x."""
     short = json.loads((INSIDE / "manifests.json").read_text())
-    shapes = short["pi3"] if name == "pi3" else dict(short["vggt"])
+    shapes = short[name] if name in ("pi3", "pi3x") else dict(short["vggt"])
     if name.startswith("page4d"):
         shapes |= short["page4d beyond vggt"]
     specs = expanded(shapes)

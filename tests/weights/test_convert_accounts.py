@@ -68,6 +68,8 @@ CASES = [
     (Recipe.PAGE4D, MV, False, "page4d", 12, 401),
     (Recipe.PI3, OWN, None, "pi3", 0, 2),
     (Recipe.PI3, MV, None, "pi3", 12, 2),
+    (Recipe.PI3X, OWN, None, "pi3x", 0, 2),
+    (Recipe.PI3X, MV, None, "pi3x", 12, 2),
 ]
 
 
@@ -184,7 +186,7 @@ def test_a_tensor_that_does_not_fit_is_named(change: dict, message: str) -> None
     assert caught.value.exit_code == 4
 
 
-@pytest.mark.parametrize("name", ["vggt", "page4d", "page4d_notrack", "pi3"])
+@pytest.mark.parametrize("name", ["vggt", "page4d", "page4d_notrack", "pi3", "pi3x"])
 def test_the_manifests_equal_the_recorded_ones(name: str) -> None:
     path = SHARED / f"manifest_{name}.json"
     if not path.exists():
@@ -242,6 +244,7 @@ def test_unknown_tensors_are_refused() -> None:
     with pytest.raises(WeightsError, match="is already a page4d network"):
         recognize({"aggregator.blocks.time.0.norm1.weight": spec}, "x")
     assert recognize(manifest("pi3"), "x") is Family.PI3
+    assert recognize(manifest("pi3x"), "x") is Family.PI3X
 
 
 def test_a_tensor_name_gives_its_part_of_the_network() -> None:

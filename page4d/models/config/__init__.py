@@ -2,6 +2,7 @@
 
 from page4d.choices import FullAttention, TimeEncoding
 from page4d.models.config.frame_head import ConvHeadConfig, FrameHeadConfig, MetricHeadConfig
+from page4d.models.config.known_geometry import KnownGeometryConfig
 from page4d.models.config.network import NetworkConfig
 from page4d.models.config.parts import (
     AnyCameraHeadConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "EpipolarConfig",
     "FrameHeadConfig",
     "FullAttention",
+    "KnownGeometryConfig",
     "MaskConfig",
     "MaskFusion",
     "MaskHeadKind",

@@ -15,6 +15,7 @@ from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import DEFAULT_BASE
 from page4d.layers.ranges import Epsilon, Layer, OptionalCount, OptionalDepth, Ratio, RotaryBase, Side, Width
 from page4d.models.config.frame_head import FrameHeadConfig
+from page4d.models.config.known_geometry import KnownGeometryConfig
 from page4d.models.config.parts import (
     AnyCameraHeadConfig,
     CameraEncoderConfig,
@@ -74,6 +75,8 @@ class NetworkConfig:
     """Whether known cameras may be given as input, as an embedding of the patches' rays."""
     camera_encoder: CameraEncoderConfig | None = None
     """Known cameras may be given as input, in place of the camera token; intrinsics without poses are not used."""
+    known_geometry: KnownGeometryConfig | None = None
+    """Whether intrinsics, depth maps and poses may be given per image."""
     ray_head: bool = False
     """Whether the patches of the dense stream predict their rays: a training target for fields of view."""
     mask: MaskConfig | None = None
@@ -98,6 +101,7 @@ class NetworkConfig:
         if self.depth == 0:
             self._check_without_trunk()
         self._check_pixel_shuffle()
+        self._check_known_geometry()
 
     def _check_schedule(self) -> None:
         schedule = "/".join(self.schedule)
@@ -164,6 +168,7 @@ class NetworkConfig:
             return
         parts = [part for part in (self.mask, self.sparse, self.epipolar) if part is not None]
         named = [layer for part in parts for layer in part.layers]
+        named += [] if self.known_geometry is None else self.known_geometry.pose_layers
         if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *self.register_layers, *named)):
             raise UsageError(f"network: a layer outside 0..{self.depth - 1} is named", "name layers that exist")
         if self.starts_across and 0 in self.dense_layers:
@@ -244,6 +249,21 @@ class NetworkConfig:
                 "use patches whose side is a multiple of 4 px",
             )
 
+    def _check_known_geometry(self) -> None:
+        if isinstance(self.encoder, DinoV2Config) and self.encoder.in_channels != 3:
+            raise UsageError(
+                f"network: an encoder of images of {self.encoder.in_channels} channels",
+                "set in_channels to 3",
+            )
+        if self.known_geometry is None:
+            return
+        own = self.known_geometry.depth_encoder
+        if (own.embed_dim, own.patch_size) != (self.encoder.embed_dim, self.patch_size):
+            raise UsageError(
+                f"network: a depth encoder of width {own.embed_dim} with patches of {own.patch_size} px",
+                "choose the width and patch size of the encoder of images",
+            )
+
     def norm_eps_of(self, layer: int) -> float:
         """Return the epsilon of the norms of a layer's blocks."""
         return self.norm_eps[layer] if isinstance(self.norm_eps, tuple) else self.norm_eps
@@ -267,8 +287,8 @@ class NetworkConfig:
 
     @property
     def takes_cameras(self) -> bool:
-        """Whether calibrated cameras are an input: of ray embedding, camera encoder or epipolar prior."""
-        return self.known_cameras or self.camera_encoder is not None or self.epipolar is not None
+        """Whether calibrated cameras are an input: of embeddings, of a camera encoder or of the epipolar prior."""
+        return self.known_cameras or any((self.camera_encoder, self.known_geometry, self.epipolar))
 
     @property
     def predicts_cameras(self) -> bool:

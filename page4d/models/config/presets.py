@@ -10,6 +10,7 @@ from page4d.encoders.stem import StemConfig
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import TableResampling
 from page4d.models.config.frame_head import ConvHeadConfig, FrameHeadConfig, MetricHeadConfig
+from page4d.models.config.known_geometry import KnownGeometryConfig
 from page4d.models.config.network import NetworkConfig
 from page4d.models.config.parts import (
     BiasRows,
@@ -191,7 +192,9 @@ def _vggt_omega() -> NetworkConfig:
 
 
 def _pi3x() -> NetworkConfig:
-    return replace(_pi3(), frame_head=FrameHeadConfig(conv=ConvHeadConfig(), metric=MetricHeadConfig()))
+    known = KnownGeometryConfig(depth_encoder=DinoV2Config(in_channels=2), pose_layers=(0, 4, 8, 12, 16))
+    head = FrameHeadConfig(conv=ConvHeadConfig(), metric=MetricHeadConfig())
+    return replace(_pi3(), known_geometry=known, frame_head=head)
 
 
 _PAGE4D_MASK = MaskConfig(

@@ -7,10 +7,11 @@ from page4d.weights.families.specs import Specs, shape_of, table_side
 
 def read_dinov2(specs: Specs, prefix: str, settings: EncoderSettings) -> DinoV2Config:
     """Return the configuration of the encoder whose tensor names begin with `prefix`."""
-    dim, _, patch, _ = shape_of(specs, f"{prefix}patch_embed.proj.weight", 4)
+    dim, channels, patch, _ = shape_of(specs, f"{prefix}patch_embed.proj.weight", 4)
     return DinoV2Config(
         image_size=table_side(specs, f"{prefix}pos_embed") * patch,
         patch_size=patch,
+        in_channels=channels,
         embed_dim=dim,
         depth=settings.depth,
         num_heads=settings.num_heads,

@@ -3,7 +3,9 @@
 from dataclasses import replace
 from typing import Literal
 
-from page4d.models.config import ConvHeadConfig, MetricHeadConfig, NetworkConfig
+from page4d.errors import UsageError
+from page4d.models.config import ConvHeadConfig, KnownGeometryConfig, MetricHeadConfig, NetworkConfig
+from page4d.weights.families.dinov2 import read_dinov2
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.pi3 import (
     PI3,
@@ -43,6 +45,15 @@ class MetricSettings(NetworkSettings):
     block_norm_eps: float = 1e-6
 
 
+class PoseInjectionSettings(NetworkSettings):
+    """Pi3X's blocks of known poses, after some blocks of the trunk; those attend across images."""
+
+    num_heads: int
+    after_blocks: tuple[int, ...]
+    block_norm_eps: float = 1e-6
+    qk_norm_eps: float = 1e-5
+
+
 class Pi3XSettings(Pi3BaseSettings):
     """Pi3X."""
 
@@ -51,7 +62,10 @@ class Pi3XSettings(Pi3BaseSettings):
     decoder: Pi3XDecoderSettings
     heads: Pi3XHeadSettings
     metric: MetricSettings
+    pose_inject: PoseInjectionSettings
 
+
+_DEPTH_ENCODER = "depth_encoder."
 
 _CONV_STAGES = (
     *((rf"0\.{place}\.", f"{place}.") for place in (0, 1)),
@@ -60,6 +74,10 @@ _CONV_STAGES = (
 """Parts of an upsampling stage: transposed convolution, convolution, two residual units."""
 
 PI3X: KeyMap = (
+    Rule(pattern=r"depth_encoder\.(.*)", target=r"known_geometry.depth_encoder.\1"),
+    Rule(pattern="depth_emb", target="known_geometry.depth_token"),
+    Rule(pattern=r"ray_embed\.(proj\..*)", target=r"known_geometry.rays.\1"),
+    Rule(pattern=r"pose_inject_blk\.(.*)", target=r"aggregator.pose_injection.blocks.\1"),
     *(
         rule
         for theirs, ours in (("point_head", "point_out"), ("conf_head", "confidence_out"))
@@ -133,7 +151,28 @@ def _network(specs: Specs, settings: Pi3XSettings) -> NetworkConfig:
         mlp_ratio=shape_of(specs, "metric_decoder.blocks.0.mlp.fc1.weight", 2)[0] / dim,
         norm_eps=settings.metric.block_norm_eps,
     )
-    return replace(config, frame_head=replace(config.frame_head, conv=conv, metric=metric))
+    head = replace(config.frame_head, conv=conv, metric=metric)
+    return replace(config, frame_head=head, known_geometry=_known_geometry(specs, settings))
+
+
+def _known_geometry(specs: Specs, settings: Pi3XSettings) -> KnownGeometryConfig | None:
+    """Return the configuration of the inputs of known geometry; files for images alone lack them."""
+    if not any(name.startswith(_DEPTH_ENCODER) for name in specs):
+        return None
+    encoder, injection = read_dinov2(specs, _DEPTH_ENCODER, settings.encoder), settings.pose_inject
+    if any(block % 2 == 0 for block in injection.after_blocks):
+        raise UsageError(
+            f"--config: pose_inject.after_blocks {list(injection.after_blocks)} are not all odd",
+            "page4d injects poses after blocks that attend across images, which have odd numbers",
+        )
+    return KnownGeometryConfig(
+        depth_encoder=encoder,
+        pose_layers=tuple(block // 2 for block in injection.after_blocks),
+        num_heads=injection.num_heads,
+        mlp_ratio=shape_of(specs, "pose_inject_blk.0.mlp.fc1.weight", 2)[0] / encoder.embed_dim,
+        norm_eps=injection.block_norm_eps,
+        qk_norm_eps=injection.qk_norm_eps,
+    )
 
 
 _PUBLISHED = Pi3XSettings(
@@ -143,6 +182,7 @@ _PUBLISHED = Pi3XSettings(
     heads=Pi3XHeadSettings(dec_num_heads=16),
     rope_freq=100,
     metric=MetricSettings(num_heads=8),
+    pose_inject=PoseInjectionSettings(num_heads=16, after_blocks=(1, 9, 17, 25, 33)),
 )
 
 READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, expected=_expected, build=_network)
