@@ -10,6 +10,7 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.models.output import NetworkOutput
+from page4d.models.sky import has_both, is_sky
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
 
@@ -33,12 +34,17 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
     """Convert a network's output to predictions in page4d's conventions, in float32 on the CPU.
 
     A network without a camera head has the calibrated cameras, one without a depth confidence has confidence 1.
+    The sky, where it is predicted, has no depth, unless almost everything is sky.
     """
     if output.depth is None:
         raise UsageError("this network predicts no depth", "use weights of a network with a depth head")
     depth_confidence = torch.ones_like(batch.valid, dtype=torch.float32)
     if output.depth_confidence is not None:
         depth_confidence = _unit_confidence(_to_host(output.depth_confidence))
+    valid = batch.valid
+    if output.sky is not None:
+        in_sky = is_sky(_to_host(output.sky))
+        valid = valid & ~in_sky if has_both(in_sky[valid]) else valid
     points_confidence = output.points_confidence
     motion = None if output.dynamic is None else _to_host(output.dynamic)
     if motion is not None and len(batch.times) == 1:
@@ -51,7 +57,7 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
         pixel_transforms=batch.pixel_transforms,
         cameras=_cameras(batch, output),
         images=batch.images,
-        valid=batch.valid,
+        valid=valid,
         depth=_to_host(output.depth),
         depth_confidence=depth_confidence,
         points=None if output.points is None else _to_host(output.points),

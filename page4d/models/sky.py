@@ -27,10 +27,13 @@ def farthest_depth(
 
     Source: the public Depth Anything 3 code (reference facts).
     """
-    solid = depth[~in_sky]
-    if min(len(solid), in_sky.numel() - len(solid)) <= _MIN_PIXELS:
-        return None
-    return quantile(solid, share)
+    return quantile(depth[~in_sky], share) if has_both(in_sky) else None
+
+
+def has_both(in_sky: Bool[Tensor, "*pixels"]) -> bool:
+    """Return whether more than 10 pixels are in the sky and more than 10 are not."""
+    inside = int(in_sky.sum())
+    return min(inside, in_sky.numel() - inside) > _MIN_PIXELS
 
 
 def quantile(values: Float[Tensor, " N"], share: float) -> Float[Tensor, ""]:

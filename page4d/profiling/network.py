@@ -122,7 +122,7 @@ def _conditioning(config: NetworkConfig, images: Tensor, grid: tuple[int, int]) 
         keypoints=None if config.sparse is None else images.new_empty(*leading, *grid),
         intrinsics=images.new_empty(*leading, 3, 3) if cameras else None,
         world_to_camera=images.new_empty(*leading, 4, 4) if cameras else None,
-        depths=images.new_empty(*leading, *images.shape[4:]) if known else None,
+        depths=images.new_empty(*leading, *images.shape[4:]) if config.known_geometry else None,
     )
 
 

@@ -1,6 +1,8 @@
 """Metres that a network estimates, and networks that predict depth and no cameras."""
 
+import math
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from page4d.output.reader import open_output
 from page4d.predictions import Predictions
+from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import Scene
 from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
@@ -109,6 +112,61 @@ def test_a_network_without_a_camera_head_has_the_calibrated_cameras(
     assert record.calibration_residuals is None
 
 
+@pytest.fixture(scope="module")
+def single_image() -> NetworkPredictor:
+    """Return a network like da3-metric whose depth is 2 m at a focal length of 300 px; it predicts no sky."""
+    levels = (0, 1, 2, 3)
+    config = replace(
+        PRESETS["da3-metric"],
+        encoder=replace(PRESETS["da3-metric"].encoder, embed_dim=32, num_heads=2, depth=4, levels=levels),
+        num_heads=2,
+        depth_head=replace(PRESETS["da3-metric"].depth_head, layers=levels, features=16, out_channels=(8, 8, 8, 8)),
+        default_long_side=42,
+    )
+    torch.manual_seed(0)
+    network = build_network(config).eval()
+    with torch.no_grad():
+        network.depth_head.out_conv2.weight.zero_()
+        network.depth_head.out_conv2.bias.fill_(math.log(2))
+        network.depth_head.sky[2].weight.abs_()
+        network.depth_head.sky[2].bias.fill_(-100)
+    return NetworkPredictor(network=network, device=CPU, settings=ReconstructSettings(preview=False))
+
+
+def test_a_metric_single_image_network_scales_with_the_focal_lengths(
+    single_image: NetworkPredictor, tmp_path: Path
+) -> None:
+    assert single_image.default_long_side == 42
+    record = reconstruct(CAPTURE.scene(), single_image, out=tmp_path / "out")
+    assert (record.scale, record.scale_source) == (Scale.METRIC, ScaleSource.CALIBRATION)
+    output = open_output(tmp_path / "out")
+    torch.testing.assert_close(output.cameras.world_to_camera, CAPTURE.cameras.world_to_camera.double())
+    for view, name in enumerate(output.view_names):
+        lens = output.intrinsics_at_maps(name)[0]
+        expected = 2 * float(lens[0, 0] + lens[1, 1]) / 2 / 300
+        depth = output.depth(0, name)
+        assert depth.max() == pytest.approx(expected, abs=0.001)
+        assert np.unique(depth[depth > 0]).size == 1, view
+
+
+def test_the_sky_has_no_depth(single_image: NetworkPredictor) -> None:
+    scene = CAPTURE.scene()
+    plan = plan_run(scene, single_image)
+    with open_placed_batches(scene, plan.transforms) as reader:
+        batch = reader.read(0, 2)
+    predictor, size = deepcopy(single_image), batch.images.shape[-2:]
+    bias = predictor.network.depth_head.sky[2].bias.data
+    bias.zero_()
+    bias.fill_(0.3 - float(predictor.run(batch).on_canvas(size).sky[batch.valid].median()))
+    in_sky = predictor.run(batch).on_canvas(size).sky >= 0.3
+    found = predictor.predict(batch).predictions
+    assert 0.4 < in_sky[batch.valid].float().mean() < 0.6
+    assert torch.equal(found.valid, batch.valid & ~in_sky)
+    assert bool((found.depth_confidence == 1).all())
+    bias.fill_(1)  # all is sky
+    assert torch.equal(predictor.predict(batch).predictions.valid, batch.valid)
+
+
 @pytest.mark.parametrize(
     ("scene", "poses", "message"),
     [
@@ -122,3 +180,8 @@ def test_cameras_that_do_not_fit_a_network_without_a_camera_head_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         plan_run(scene, depth_only.with_settings(ReconstructSettings(poses=poses)))
+
+
+def test_metres_need_a_calibration_with_a_unit(single_image: NetworkPredictor) -> None:
+    with pytest.raises(UsageError, match="the unit of the calibration is unknown"):
+        plan_run(replace(CAPTURE.scene(), scale=Scale.ARBITRARY), single_image)

@@ -287,8 +287,9 @@ class NetworkConfig:
 
     @property
     def takes_cameras(self) -> bool:
-        """Whether calibrated cameras are an input: of embeddings, of a camera encoder or of the epipolar prior."""
-        return self.known_cameras or any((self.camera_encoder, self.known_geometry, self.epipolar))
+        """Whether calibrated cameras are an input: of embeddings, of the epipolar prior, or of the unit of depth."""
+        parts = (self.camera_encoder, self.known_geometry, self.epipolar, self.metric_focal)
+        return self.known_cameras or any(part is not None for part in parts)
 
     @property
     def predicts_cameras(self) -> bool:
