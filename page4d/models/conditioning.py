@@ -32,7 +32,7 @@ class Conditioning:
     Networks with known geometry as input also take `depths`, z-depth in the unit of the poses and in the form of the
     images: one tensor, or one per view. Values that are not finite or not above 0 are invalid. `known_intrinsics`,
     `known_poses` and `known_depths` mark the images whose values are used; None for all that are given. Depths and
-    poses of the others must be finite too: they have a part in the unit of length.
+    poses of the other images have a part in the unit of length, so that poses must be finite.
     """
 
     keypoints: Float[Tensor, "B T V rows columns"] | None = None

@@ -62,9 +62,10 @@ OPTIONS = {
         "frame_head": FRAME_HEAD,
         "camera_token": False,
     },
-    "pi3x-heads": {
+    "pi3x": {
         **dict.fromkeys(("camera_head", "depth_head", "point_head", "mask")),
         "frame_head": SMALL_PI3X.frame_head,
+        "known_geometry": SMALL_PI3X.known_geometry,
         "camera_token": False,
     },
 }
@@ -95,6 +96,11 @@ def inputs(config: NetworkConfig, grid: tuple[int, int] = GRID, dtype: torch.dty
         "world_to_camera": rigid(matrix_from_rotation_vector(turn), move),
         "intrinsics": focal.expand(*leading, 3, 3),
     }
+    if config.known_geometry is not None:
+        given["depths"] = torch.rand(*leading, *size, generator=generator, dtype=dtype) - 0.2
+        masks = torch.rand(3, *leading, generator=generator) < 0.6
+        masks[1, 0] = torch.arange(TIMES * VIEWS).reshape(TIMES, VIEWS) == 3  # a single known pose is ignored
+        given |= dict(zip(("known_intrinsics", "known_poses", "known_depths"), masks, strict=True))
     if config.mask is not None:
         given["mask_ext"] = torch.rand(*leading, *size, generator=generator, dtype=dtype)
     return given

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from page4d.encoders.dinov2 import DinoV2Config
 from page4d.encoders.navit import NaViTConfig
 from page4d.errors import ShapeError, UsageError
 from page4d.layers.execution import ForwardLimits
@@ -46,7 +47,16 @@ CONFIGS = {
         point_head=None,
         frame_head=FrameHeadConfig(dim=16, depth=1, num_heads=2, point_dim=16, camera_dim=8),
     ),
-    "pi3x": replace(SMALL_PI3X, encoder=CONFIG.encoder, known_geometry=None),
+    "pi3x": replace(
+        SMALL_PI3X,
+        encoder=CONFIG.encoder,
+        known_geometry=replace(
+            SMALL_PI3X.known_geometry,
+            depth_encoder=DinoV2Config(
+                image_size=24, patch_size=8, embed_dim=16, depth=1, num_heads=2, in_channels=2
+            ),
+        ),
+    ),
     "Depth Anything 3, cameras known": SMALL_DA3,
     "Depth Anything 3": replace(SMALL_DA3, camera_encoder=None),
 }
@@ -70,13 +80,24 @@ def conditioning_for(config: NetworkConfig, sizes: Sequence[tuple[int, int]]) ->
     """Return times, and known cameras in pixels of each view if the network accepts them."""
     torch.manual_seed(2)
     times = torch.tensor([[0.0, 1.5]], dtype=torch.float64)
-    if not config.known_cameras and config.camera_encoder is None:
+    if not config.takes_cameras:
         return Conditioning(times=times)
     poses = torch.eye(4, dtype=torch.float64).repeat(1, TIMES, len(sizes), 1, 1)
     poses[..., :3, 3] = torch.randn(1, TIMES, len(sizes), 3, dtype=torch.float64)
     lenses = [[[20.0, 0, width / 2], [0, 21.0, height / 2], [0, 0, 1]] for height, width in sizes]
     intrinsics = torch.tensor(lenses, dtype=torch.float64).expand(1, TIMES, -1, 3, 3)
-    return Conditioning(times=times, world_to_camera=poses, intrinsics=intrinsics)
+    given = Conditioning(times=times, world_to_camera=poses, intrinsics=intrinsics)
+    if config.known_geometry is None:
+        return given
+    depths = [torch.rand(1, TIMES, *size, dtype=torch.float64) - 0.2 for size in sizes]
+    known = (torch.arange(TIMES * len(sizes)) % 3 != 1).reshape(1, TIMES, -1)
+    masks = {"known_intrinsics": known.flip(1), "known_poses": known, "known_depths": known.flip(2)}
+    return replace(given, depths=depths, **masks)
+
+
+def stacked(given: Conditioning) -> Conditioning:
+    """Return the conditioning of images in one tensor."""
+    return given if given.depths is None else replace(given, depths=torch.stack(given.depths, dim=2))
 
 
 def run(network: ViewTimeNetwork, sizes: Sequence[tuple[int, int]], **options: object) -> RigOutput:
@@ -96,7 +117,7 @@ def test_one_group_per_view_equals_one_group(name: str, monkeypatch: pytest.Monk
     network, sizes = randomized(CONFIGS[name]), [(16, 24)] * 3
     images = torch.stack(frames(sizes), dim=2)
     masks = None if network.config.mask is None else torch.stack(frames(sizes, ()), dim=2)
-    uniform = network(images, masks, conditioning=conditioning_for(network.config, sizes))
+    uniform = network(images, masks, conditioning=stacked(conditioning_for(network.config, sizes)))
     together = run(network, sizes)
     monkeypatch.setattr(
         SizeGroups,

@@ -156,6 +156,7 @@ UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "match
     "ray_map",
     "ray_confidence",
     "metric_scale",
+    "sky",
 }
 
 
