@@ -1,6 +1,5 @@
 """Checkpoints of VGGT-Omega: settings, key map, adaptation of attention weights, and configuration."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -85,20 +84,6 @@ class OmegaSettings(NetworkSettings):
         return model.replace("_", "-")
 
 
-def _dense_rules() -> KeyMap:
-    """Return the rules of the dense head, whose fusions have the names of VGGT."""
-    return (
-        Rule(pattern=r"dense_head\.((?:norm|projects)\..*)", target=r"depth_head.\1"),
-        Rule(pattern=r"dense_head\.proj\.(.*)", target=r"depth_head.shuffled.value.\1"),
-        Rule(pattern=r"dense_head\.proj_conf\.(.*)", target=r"depth_head.shuffled.confidence.\1"),
-        *(
-            replace(rule, target=rule.target.replace("dense_head", "depth_head"))
-            for rule in dpt_rules("dense_head")
-            if rule.target is not None and "output_conv" not in rule.pattern
-        ),
-    )
-
-
 VGGT_OMEGA: KeyMap = (
     Rule(pattern=r"aggregator\.patch_embed\.storage_tokens", target="encoder.register_tokens"),
     Rule(pattern=r"aggregator\.patch_embed\.(.*)", target=r"encoder.\1"),
@@ -108,7 +93,9 @@ VGGT_OMEGA: KeyMap = (
     Rule(pattern=r"camera_head\.camera_branch\.0\.(.*)", target=r"camera_head.pose_branch.fc1.\1"),
     Rule(pattern=r"camera_head\.camera_branch\.2\.(.*)", target=r"camera_head.pose_branch.fc2.\1"),
     Rule(pattern=r"(camera_head\.(?:token_norm|trunk|trunk_norm)\..*)", target=r"\1"),
-    *_dense_rules(),
+    Rule(pattern=r"dense_head\.proj\.(.*)", target=r"depth_head.shuffled.value.\1"),
+    Rule(pattern=r"dense_head\.proj_conf\.(.*)", target=r"depth_head.shuffled.confidence.\1"),
+    *dpt_rules("depth_head", "dense_head"),
 )
 """Names of the public VGGT-Omega checkpoints, after `exemptions`."""
 
@@ -280,6 +267,7 @@ _PUBLISHED = OmegaSettings(
 
 READER = NetworkReader(
     published=(_PUBLISHED, _PUBLISHED.model_copy(update={"text_head": True})),
+    names=("vggt_omega_1b_512", "vggt_omega_1b_256_text"),
     sizes=_sizes,
     expected=_expected,
     build=_network,
