@@ -234,6 +234,9 @@ def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage(part, f"{step}-attention: q, k, v", f"3 {groups} h {length} d")
         yield builder.stage(part, f"{step}-attention: hidden layer of the MLP", f"{groups} {length} {hidden}")
         yield builder.stage(part, f"{step}-attention: tokens per image", "B T V N C")
+    if config.register_layers:
+        name = f"attention of special tokens alone, {_listed(config.register_layers)}"
+        yield builder.stage(part, name, f"B T V {'1+' * config.camera_token}R C")
     if config.epipolar is not None:
         name = f"epipolar prior of view-attention, {_listed(config.epipolar.layers)}"
         yield builder.stage(part, name, "B*T V*N V*N")

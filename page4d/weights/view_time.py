@@ -12,6 +12,7 @@ from page4d.models.config import (
     MaskConfig,
     MaskHeadKind,
     NetworkConfig,
+    PatchPositions,
     SparseConfig,
     SparseStrategy,
     Streams,
@@ -51,6 +52,13 @@ def view_time_network(
     Raises:
         UsageError: if the options contradict each other or the network.
     """
+    grid = published.within_positions is published.across_positions is PatchPositions.GRID
+    if published.register_layers or published.starts_across or not grid:
+        raise UsageError(
+            "this network cannot become the view x time network: its mask needs steps of all tokens with positions "
+            "on the grid in every layer",
+            "leave --to page4d-mv out",
+        )
     mask = _mask(published, head, options, first_masked)
     schedule = FRAME_CROSS if options.time_weights is TimeWeights.GLOBAL else TIME_VIEW
     if schedule is FRAME_CROSS and options.time_encoding is not TimeEncoding.NONE:

@@ -154,6 +154,8 @@ def test_half_precision_is_close(network: ViewTimeNetwork) -> None:
 
 def test_the_network_is_profiled_without_memory() -> None:
     profile = profile_network(OMEGA_LIKE, times=1, views=2, batch=1, size=(16, 24))
+    (special,) = [stage for stage in profile.stages if "special tokens alone, layers 1, 2" in stage.name]
+    assert special.shape == (1, 1, 2, 3, 16)
     assert sum(stage.parameters for stage in profile.stages) == sum(
         parameter.numel() for parameter in ViewTimeNetwork(OMEGA_LIKE).parameters()
     )
@@ -172,3 +174,5 @@ def test_impossible_configurations_are_refused() -> None:
         DPTHeadConfig(output=DenseOutput.PIXEL_SHUFFLE, fine_dim=8)
     with pytest.raises(UsageError, match="a mask with register layers"):
         replace(OMEGA_LIKE, mask=MaskConfig(layers=(1,)))
+    with pytest.raises(UsageError, match="register layers without special tokens"):
+        replace(OMEGA_LIKE, camera_head=None, camera_token=False, num_registers=0)

@@ -139,5 +139,5 @@ def test_a_configuration_must_fit_the_text_head(tmp_path: Path) -> None:
 def test_the_view_time_network_is_refused(tmp_path: Path) -> None:
     given = checkpoint("vggt_omega_c")
     path = given.save(tmp_path)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="cannot become the view x time network"):
         plan_conversion([path], ConvertSettings(configs=given.configs, target=Target.PAGE4D_MV))

@@ -171,6 +171,8 @@ class NetworkConfig:
         named += [] if self.known_geometry is None else self.known_geometry.pose_layers
         if any(not 0 <= layer < self.depth for layer in (*self.dense_layers, *self.register_layers, *named)):
             raise UsageError(f"network: a layer outside 0..{self.depth - 1} is named", "name layers that exist")
+        if self.register_layers and not (self.camera_token or self.num_registers):
+            raise UsageError("network: register layers without special tokens", "set num_registers or camera_token")
         if self.starts_across and 0 in self.dense_layers:
             raise UsageError("network: a head reads layer 0, which has no step within views", "name later layers")
         if self.mask is not None and self.sparse is not None and self.sparse.layers[0] < self.mask.layers[0]:
