@@ -96,10 +96,9 @@ VGGT_LICENCE = "VGGT License v1"
 FAIR_NC = "FAIR Noncommercial Research License v1"
 
 _DA3_README = "ByteDance-Seed/Depth-Anything-3 README.md, table of models, line"
-_DA3_LARGE_LICENCE = (
-    "an unanswered report (issue 259) cites the hub's page of DA3-LARGE-1.1 with apache-2.0: unclear, so no"
-)
-_PAGE4D_LICENCE = "no licence stated; derived from VGGT, whose licence binds derivatives"
+_DA3_LARGE_LICENCE = "the hub's page of DA3-LARGE-1.1 is reported to state apache-2.0 (issue 259, unanswered)"
+_PAGE4D_LICENCE = "not stated"
+_PAGE4D_LICENCE_NOTE = "derived from VGGT, whose licence binds derivatives: not for commercial use until clarified"
 _PAGE4D_SOURCE = "kaichen-z/PAGE4D: neither a LICENSE file nor a statement in readme.md"
 _PAGE4D_NOTES = ("the file holds the state of the optimizer as well, so it is larger than its tensors",)
 _OMEGA_SOURCE = "facebookresearch/vggt-omega LICENSE lines 1, 30; README.md lines 125-127"
@@ -291,13 +290,14 @@ _ENTRIES = (
     CatalogueEntry(
         name="page4d",
         family="page4d",
-        title="PAGE-4D, trained with the mask in its early steps only",
+        title="PAGE-4D without mask",
         num_values=1_190_869_017,
         num_bytes=4_763_476_068,
         image_bytes=389_000_000,
         licence=_PAGE4D_LICENCE,
         commercial=False,
         licence_source=_PAGE4D_SOURCE,
+        licence_note=_PAGE4D_LICENCE_NOTE,
         repository="zhouk777/PAGE4D",
         repository_kind=RepositoryKind.DATASET,
         file="checkpoint_nomask.pt",
@@ -308,13 +308,14 @@ _ENTRIES = (
     CatalogueEntry(
         name="page4d-mask",
         family="page4d",
-        title="PAGE-4D, trained with the mask",
+        title="PAGE-4D with mask",
         num_values=1_190_869_017,
         num_bytes=4_763_476_068,
         image_bytes=389_000_000,
         licence=_PAGE4D_LICENCE,
         commercial=False,
         licence_source=_PAGE4D_SOURCE,
+        licence_note=_PAGE4D_LICENCE_NOTE,
         repository="zhouk777/PAGE4D",
         repository_kind=RepositoryKind.DATASET,
         file="checkpoint_mask.pt",
@@ -336,7 +337,7 @@ _ENTRIES = (
         gated=True,
         repository="facebook/VGGT-Omega",
         file="vggt_omega_1b_512.pt",
-        good_for="long captures and moving scenes, in less memory than VGGT",
+        good_for="the successor of VGGT, for research only",
     ),
     CatalogueEntry(
         name="vggt-omega-text",

@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,8 +20,10 @@ from page4d.weights.catalogue import (
     entry_of_file,
     find_entry,
 )
+from page4d.weights.choose import needed_bytes
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
+PAGE = Path(__file__).parents[2] / "docs" / "weights.md"
 MANIFESTS = {
     "da3-small": "da3_small",
     "da3-base": "da3_base",
@@ -99,3 +103,37 @@ def test_names_are_found_in_any_case_and_others_are_refused_with_the_closest() -
 def test_the_catalogue_is_read_without_pytorch() -> None:
     code = "import sys, page4d.weights.catalogue; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def catalogue_table() -> list[str]:
+    head = (
+        "| name | checkpoint | values | file | memory | licence | commercial | gated | repository: file | good for |"
+    )
+    rows = [
+        f"| `{entry.name}` | {entry.title} | {entry.num_values / 1e6:,.0f} M | {entry.num_bytes / 1e9:.2f} GB "
+        f"| {needed_bytes(entry) / 1e9:.0f} GB | {entry.licence} | {'yes' if entry.commercial else 'no'} "
+        f"| {'yes' if entry.gated else 'no'} | `{entry.repository}`: `{entry.file}` | {entry.good_for} |"
+        for entry in CATALOGUE.values()
+    ]
+    return [head, "|---" * (head.count("|") - 1) + "|", *rows]
+
+
+def licence_table() -> list[str]:
+    named: dict[tuple[str, ...], list[str]] = {}
+    for entry in CATALOGUE.values():
+        stated = (entry.licence, entry.licence_source, entry.licence_note)
+        named.setdefault(stated, []).append(f"`{entry.name}`")
+    rows = [f"| {', '.join(names)} | {' | '.join(stated)} |" for stated, names in named.items()]
+    return ["| name | licence | stated in | note |", "|---|---|---|---|", *rows]
+
+
+@pytest.mark.parametrize(("name", "table"), [("catalogue", catalogue_table), ("licences", licence_table)])
+def test_the_documentation_holds_the_catalogue(name: str, table: Callable[[], list[str]]) -> None:
+    text = PAGE.read_text()
+    block = re.compile(rf"(?<=<!-- {name}: ).*?(?=<!-- end -->)", re.DOTALL)
+    (found,) = block.findall(text)
+    comment, *rows = found.strip().splitlines()
+    if os.environ.get("PAGE4D_REGENERATE"):
+        rows = table()
+        PAGE.write_text(block.sub(lambda _: "\n".join([comment, "", *rows, "", ""]), text))
+    assert [row for row in rows if row] == table()
