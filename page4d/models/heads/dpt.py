@@ -240,6 +240,8 @@ class DPTHead(nn.Module):
         """Return values, confidences 1 + exp(x) and sky at image size, and rays unless they are not wanted."""
         maps, aspect = self.adapt(levels, grid), grid[1] / grid[0]
         merged, sky = self.fuse(maps), None
+        found = (None, None) if self.ray_branch is None or not rays else self.ray_branch(maps, aspect)
+        del maps  # before the maps of image size, where memory peaks
         if self.shuffled is not None:
             raw = self.shuffled(self._positioned(merged, aspect))
         elif self.fine is not None and fine is not None:
@@ -251,7 +253,6 @@ class DPTHead(nn.Module):
             merged = self._positioned(resize(merged, size), aspect)
             raw = self.out_conv2(functional.relu(self.out_conv1(merged)))
             sky = None if self.sky is None else self.sky(merged)[:, 0]
-        found = (None, None) if self.ray_branch is None or not rays else self.ray_branch(maps, aspect)
         return DenseMaps(
             values=ACTIVATIONS[self.activation](raw[:, : self.value_dim].permute(0, 2, 3, 1)),
             confidence=1 + raw[:, self.value_dim].exp() if raw.shape[1] > self.value_dim else None,
