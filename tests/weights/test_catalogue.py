@@ -21,6 +21,7 @@ from page4d.weights.catalogue import (
     find_entry,
 )
 from page4d.weights.choose import needed_bytes
+from page4d.weights.families.table import recognize
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 PAGE = Path(__file__).parents[2] / "docs" / "weights.md"
@@ -29,7 +30,6 @@ MANIFESTS = {
     "da3-base": "da3_base",
     "da3-large": "da3_large",
     "da3-giant": "da3_giant",
-    "da3-nested": "da3nested_giant_large",
     "da3-mono": "da3mono_large",
     "da3-metric": "da3metric_large",
     "pi3": "pi3",
@@ -45,15 +45,16 @@ MANIFESTS = {
 entries = pytest.mark.parametrize("entry", CATALOGUE.values(), ids=lambda entry: entry.name)
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_sizes_are_those_of_the_manifest(name: str) -> None:
-    path = GOLDEN / f"manifest_{MANIFESTS[name]}.json"
+@entries
+def test_the_manifest_has_its_size_and_its_family(entry: CatalogueEntry) -> None:
+    path = GOLDEN / f"manifest_{MANIFESTS[entry.name]}.json"
     if not path.is_file():
         pytest.skip("manifests of full size are kept outside the repository")
     manifest = json.loads(path.read_text())
     assert {dtype for _, dtype in manifest.values()} == {"float32"}
     num_values = sum(math.prod(shape) for shape, _ in manifest.values())
-    assert (CATALOGUE[name].num_values, CATALOGUE[name].num_bytes) == (num_values, 4 * num_values)
+    assert (entry.num_values, entry.num_bytes) == (num_values, 4 * num_values)
+    assert recognize(manifest, entry.name) == entry.family
 
 
 @entries
