@@ -108,4 +108,6 @@ PUBLISHED: dict[str, DA3MonoSettings] = {
 }
 """Settings of the published checkpoints by name; their tensors have the same names and shapes."""
 
-READER = NetworkReader(published=tuple(PUBLISHED.values()), sizes=_sizes, expected=_expected, build=read_da3_mono)
+READER = NetworkReader(
+    published=tuple(PUBLISHED.values()), names=tuple(PUBLISHED), sizes=_sizes, expected=_expected, build=read_da3_mono
+)
