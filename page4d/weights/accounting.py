@@ -181,7 +181,11 @@ def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> tuple[Row |
             return _row(stage, Tag.COPIED, exemption.rule, name, target, spec.shape), None
         companion = None if exemption.companion is None else match.expand(exemption.companion)
         arguments = [torch.empty(spec.shape, device="meta")] * (1 if companion is None else 2)
-        row = _row(stage, Tag.DERIVED, exemption.rule, name, target, tuple(exemption.adapt(*arguments).shape))
+        try:
+            shape = tuple(exemption.adapt(*arguments).shape)
+        except (RuntimeError, IndexError):  # not a shape that can be adapted
+            return None, None
+        row = _row(stage, Tag.DERIVED, exemption.rule, name, target, shape)
         return replace(row, companion=companion), exemption.adapt
     try:
         mapped = target_name(name, stage.keys)

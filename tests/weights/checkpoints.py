@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -82,30 +84,47 @@ def page4d_and_pi3() -> tuple[Checkpoint, Checkpoint]:
     return replace(given, name="page4d_c", settings=settings, weights=given.weights | head), checkpoint("pi3_c")
 
 
-def expanded(shapes: dict[str, list[int]]) -> dict[str, TensorSpec]:
-    """Expand rows in which `blocks.0-23.bias` stands for 24 names."""
-    specs = {}
-    for row, shape in shapes.items():
-        span = re.search(r"\.(\d+)-(\d+)\.", row)
-        names = [row]
-        if span is not None:
-            numbers = range(int(span[1]), int(span[2]) + 1)
-            names = [f"{row[: span.start()]}.{number}.{row[span.end() :]}" for number in numbers]
-        specs |= dict.fromkeys(names, TensorSpec(shape=tuple(shape), dtype=torch.float32))
-    return specs
-
-
 @cache
 def manifest(name: str) -> dict[str, TensorSpec]:
-    """Names and shapes of a published checkpoint: vggt, page4d, page4d_notrack, pi3 or pi3x."""
+    """Names and shapes of a published checkpoint: one of `MANIFESTS`, which names its recording.
+
+    In the file, `blocks.0-23.norm1-2.bias` stands for 48 names.
+    """
     short = json.loads((INSIDE / "manifests.json").read_text())
-    shapes = short[name] if name in ("pi3", "pi3x") else dict(short["vggt"])
-    if name.startswith("page4d"):
-        shapes |= short["page4d beyond vggt"]
-    specs = expanded(shapes)
-    if name == "page4d_notrack":
-        specs = {name: spec for name, spec in specs.items() if not name.startswith("track_head.")}
-    return specs
+    if name == "da3nested":
+        parts = {"model.da3.": manifest("da3_giant"), "model.da3_metric.": manifest("da3metric_large")}
+        return {f"{prefix}{row[6:]}": spec for prefix, specs in parts.items() for row, spec in specs.items()}
+    base, key = _BEYOND.get(name, ("", name))
+    rows = (short[base] if base else {}) | short[key]
+    specs = {
+        row: TensorSpec(shape=tuple(shape), dtype=torch.float32)
+        for short_row, shape in rows.items()
+        for row in _expanded(short_row)
+    }
+    unused = {"page4d_notrack": "track_head.", "pi3x": ("point_head.proj.", "conf_head.proj.")}.get(name)
+    return {row: spec for row, spec in specs.items() if unused is None or not row.startswith(unused)}
+
+
+_BEYOND = {
+    "page4d": ("vggt", "page4d beyond vggt"),
+    "page4d_notrack": ("vggt", "page4d beyond vggt"),
+    "pi3x": ("pi3", "pi3x beyond pi3"),
+    "vggt_omega_256_text": ("vggt_omega_512", "vggt_omega_256_text beyond vggt_omega_512"),
+}
+MANIFESTS = {
+    **{name: name for name in ("vggt", "page4d", "page4d_notrack", "pi3", "pi3x")},
+    **{name: name for name in ("da3_small", "da3_base", "da3_large", "da3_giant", "da3metric_large")},
+    "da3nested": "da3nested_giant_large",
+    "vggt_omega_512": "vggt_omega_1b_512",
+    "vggt_omega_256_text": "vggt_omega_1b_256_text",
+}
+"""Names of the manifests and of their recordings; DA3MONO-LARGE's equals that of DA3METRIC-LARGE."""
+
+
+def _expanded(row: str) -> Iterator[str]:
+    literals, spans = re.split(r"\d+-\d+", row), re.findall(r"(\d+)-(\d+)", row)
+    for numbers in product(*(range(int(first), int(last) + 1) for first, last in spans)):
+        yield "".join(f"{literal}{number}" for literal, number in zip(literals, (*numbers, ""), strict=True))
 
 
 def close(ours: Tensor, reference: Tensor) -> bool:

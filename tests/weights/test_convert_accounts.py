@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from checkpoints import INSIDE, SHARED, manifest
+from checkpoints import INSIDE, MANIFESTS, SHARED, manifest
 
 from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
@@ -186,9 +186,9 @@ def test_a_tensor_that_does_not_fit_is_named(change: dict, message: str) -> None
     assert caught.value.exit_code == 4
 
 
-@pytest.mark.parametrize("name", ["vggt", "page4d", "page4d_notrack", "pi3", "pi3x"])
-def test_the_manifests_equal_the_recorded_ones(name: str) -> None:
-    path = SHARED / f"manifest_{name}.json"
+@pytest.mark.parametrize(("name", "recording"), MANIFESTS.items())
+def test_the_manifests_equal_the_recorded_ones(name: str, recording: str) -> None:
+    path = SHARED / f"manifest_{recording}.json"
     if not path.exists():
         pytest.skip(f"{path} is not there")
     recorded = {key: (tuple(shape), dtype) for key, (shape, dtype) in json.loads(path.read_text()).items()}

@@ -120,7 +120,6 @@ def test_sizes_that_tensors_do_not_determine_must_be_published_ones(tmp_path: Pa
     "names",
     [
         ["cls_token", "pos_embed", "register_tokens", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight"],
-        ["aggregator.frame_blocks.0.norm1.weight"],
         [],
     ],
 )

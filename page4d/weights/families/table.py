@@ -190,6 +190,13 @@ def recognize(names: Iterable[str], where: str, metadata: Mapping[str, str] | No
     for family, data in FAMILIES.items():
         if data.present and all(map(found, data.present)) and not any(map(found, data.absent)):
             return family
+    for data in FAMILIES.values():
+        lacking = [prefix for prefix in data.present if not found(prefix)]
+        if len(data.present) > 1 and len(lacking) == 1 and not any(map(found, data.absent)):
+            raise WeightsError(
+                f"'{where}' has the tensors of {data.title}, but none is named '{lacking[0]}*'",
+                "these weights are incomplete, modified or of another network",
+            )
     first = ", ".join(sorted(names)[:3])
     raise WeightsError(
         f"'{where}' holds no known network or encoder ({len(names)} tensors: {first}, ...)",

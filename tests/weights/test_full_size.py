@@ -1,0 +1,124 @@
+"""Names and shapes of every published checkpoint fill its network exactly; changed ones are refused."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+from checkpoints import manifest
+
+from page4d.choices import Recipe, Target
+from page4d.errors import UsageError, WeightsError
+from page4d.models.config import PRESETS
+from page4d.weights.accounting import Account, Tag
+from page4d.weights.convert import account_for, tensor_shapes
+from page4d.weights.families.identity import Identity
+from page4d.weights.families.specs import Specs
+from page4d.weights.families.table import read_network, recognize
+from page4d.weights.recipes import network_blueprint
+from page4d.weights.store import TensorSpec
+
+SIZE = r"has [\w.]+ \d+ where the published"
+"""Message on a tensor that determines a size."""
+
+shapes_of = cache(tensor_shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A published checkpoint: its network, and the number of its tensors that are left out."""
+
+    preset: str
+    manifest: str
+    dropped: int
+    name: str | None = None
+    mask: bool | None = None
+
+    def __str__(self) -> str:
+        return self.preset
+
+
+PUBLISHED = [
+    Published(preset="vggt", manifest="vggt", dropped=395),
+    Published(preset="page4d", manifest="page4d", dropped=401, mask=False),
+    Published(preset="page4d-mask", manifest="page4d", dropped=395, mask=True),
+    Published(preset="pi3", manifest="pi3", dropped=2),
+    Published(preset="da3-small", manifest="da3_small", dropped=42),
+    Published(preset="da3-base", manifest="da3_base", dropped=42),
+    Published(preset="da3-large", manifest="da3_large", dropped=42),
+    Published(preset="da3-giant", manifest="da3_giant", dropped=42 + 66),
+    Published(preset="da3-mono", manifest="da3metric_large", dropped=0, name="da3mono-large"),
+    Published(preset="da3-metric", manifest="da3metric_large", dropped=0, name="da3metric"),
+    Published(preset="vggt-omega", manifest="vggt_omega_512", dropped=3),
+]
+
+
+def account(published: Published, specs: Specs) -> Account:
+    family = recognize(specs, "x")
+    found = read_network(family, specs, "x", {}, Identity(given=published.name))
+    blueprint = network_blueprint(Recipe(family), Target.OWN, {family: found}, published.mask)
+    assert blueprint.config == PRESETS[published.preset]
+    return account_for(blueprint, [specs], shapes_of(blueprint.config))
+
+
+@pytest.fixture(params=PUBLISHED, ids=str, scope="module")
+def published(request: pytest.FixtureRequest) -> tuple[Published, Account]:
+    return request.param, account(request.param, manifest(request.param.manifest))
+
+
+def used(filled: Account, number: int = 3) -> list[str]:
+    """Source tensors from all over the network."""
+    names = [row.source for row in filled.rows if row.source and row.target]
+    return names[:: len(names) // number]
+
+
+def test_it_fills_the_network_of_its_name_exactly(published: tuple[Published, Account]) -> None:
+    case, filled = published
+    specs = manifest(case.manifest)
+    assert filled.count(Tag.DROPPED) == case.dropped
+    assert filled.num_used() + case.dropped == len(specs)
+    assert set(filled.targets()) == set(shapes_of(PRESETS[case.preset]))
+
+
+def test_a_missing_tensor_is_refused(published: tuple[Published, Account]) -> None:
+    case, filled = published
+    specs = manifest(case.manifest)
+    for name in used(filled):
+        with pytest.raises((WeightsError, UsageError)) as caught:
+            account(case, {key: spec for key, spec in specs.items() if key != name})
+        assert caught.value.hint
+        assert re.search(f"no source tensor becomes '|'{name}|{SIZE}", caught.value.message)
+
+
+def test_a_surplus_tensor_is_refused(published: tuple[Published, Account]) -> None:
+    case, filled = published
+    specs = manifest(case.manifest)
+    for name in used(filled):
+        with pytest.raises(WeightsError) as caught:
+            account(case, {**specs, f"{name}_ema": specs[name]})
+        assert f"{name}_ema'" in caught.value.message
+
+
+def test_a_tensor_of_another_shape_is_refused(published: tuple[Published, Account]) -> None:
+    case, filled = published
+    specs = manifest(case.manifest)
+    for name in used(filled):
+        *others, last = specs[name].shape
+        with pytest.raises((WeightsError, UsageError)) as caught:
+            account(case, {**specs, name: replace(specs[name], shape=(*others, last + 1))})
+        assert re.search(f"'{name}'|{SIZE}", caught.value.message)
+
+
+def test_a_tensor_of_integers_is_refused(published: tuple[Published, Account]) -> None:
+    case, filled = published
+    specs = manifest(case.manifest)
+    name = used(filled)[1]
+    with pytest.raises(WeightsError, match=r"has type torch.int64, not a floating point one"):
+        account(case, {**specs, name: TensorSpec(shape=specs[name].shape, dtype=torch.int64)})
+
+
+def test_a_checkpoint_without_tensors_that_identify_it_is_named() -> None:
+    specs = {name: spec for name, spec in manifest("pi3").items() if name != "register_token"}
+    with pytest.raises(WeightsError, match=r"has the tensors of Pi3, but none is named 'register_token\*'"):
+        recognize(specs, "x")
