@@ -340,9 +340,13 @@ def _finite(tensor: Tensor, name: str) -> Tensor:
 
 
 def _check_constants(account: Account, sources: Mapping[str, TensorSource]) -> None:
-    """Refuse sources whose constants, such as those of the image normalization, differ from the built-in ones."""
+    """Refuse sources whose constants, such as those of the image normalization, differ from the built-in ones.
+
+    Those are compared as rounded to the type of the source, which may be a copy in half precision.
+    """
     for (origin, name), built_in in account.constants.items():
-        values, expected = sources[origin].read(name).flatten().double(), torch.tensor(built_in).double()
+        stored = sources[origin].read(name).flatten()
+        values, expected = stored.double(), torch.tensor(built_in, dtype=stored.dtype).double()
         if values.shape != expected.shape or not torch.allclose(values, expected, atol=1e-6):
             raise WeightsError(
                 f"'{sources[origin].path}': {name} is {_listed(values)}, page4d uses {_listed(expected)}",

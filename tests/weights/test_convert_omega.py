@@ -11,6 +11,7 @@ from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.layers.positions import rotary_tables
 from page4d.models.config import PRESETS
+from page4d.weights import load_network
 from page4d.weights.accounting import Tag
 from page4d.weights.convert import (
     ConvertSettings,
@@ -110,6 +111,14 @@ def test_other_wavelengths_are_refused(name: str, tmp_path: Path) -> None:
         conversion = planned(given, tmp_path, **{name: periods})
         with pytest.raises(WeightsError, match=rf"{name} is \[1.*page4d uses \[1, 3.16228, 10, ...\]"):
             write_conversion(conversion, tmp_path / "out.safetensors")
+
+
+def test_a_copy_in_half_precision_is_converted(tmp_path: Path) -> None:
+    given = checkpoint("vggt_omega_c")
+    halves = {name: value.bfloat16() for name, value in given.weights.items()}
+    write_conversion(planned(given, tmp_path, **halves), tmp_path / "out.safetensors")
+    gamma = load_network(tmp_path / "out.safetensors").network.encoder.norm.weight
+    assert torch.equal(gamma, halves["aggregator.patch_embed.norm.weight"].float())
 
 
 def test_a_configuration_must_fit_the_text_head(tmp_path: Path) -> None:
