@@ -17,7 +17,7 @@ from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.layers.positions import grid_positions, rotary_tables
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import PRESETS
-from page4d.models.inputs.known_geometry import depth_channels, length_unit, ray_channels
+from page4d.models.inputs.known_geometry import depth_channels, length_unit, ray_channels, resize_depth
 from page4d.models.inputs.pose_injection import CameraFrames
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput
@@ -210,6 +210,11 @@ def test_known_geometry(ops: dict[str, Tensor], agrees: Callable) -> None:
     agrees(depth_channels(depths.flatten(0, 2), length.unit.repeat_interleave(3)), expected)
     rays = ray_channels(ops["input/intrinsics"].flatten(0, 1), tuple(expected.shape[-2:]))
     agrees(rays, ops["output/ray_map"].flatten(0, 1))
+
+
+def test_depth_is_resized(ops: dict[str, Tensor]) -> None:
+    depth, expected = ops["input/depth_raw"], ops["output/depth_resized"]
+    assert torch.equal(resize_depth(depth.expand(1, 2, -1, -1), tuple(expected.shape)), expected.expand(1, 2, -1, -1))
 
 
 def test_attention_in_camera_frames(ops: dict[str, Tensor], agrees: Callable) -> None:

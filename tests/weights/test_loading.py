@@ -51,7 +51,7 @@ def test_golden_outputs_of_vggt(name: str, target: Target, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("target", list(Target))
-@pytest.mark.parametrize("name", ["pi3_c", "pi3_a", "pi3_b"])
+@pytest.mark.parametrize("name", ["pi3_c", "pi3_a", "pi3_b", "pi3x_c"])
 def test_golden_outputs_of_pi3(name: str, target: Target, tmp_path: Path) -> None:
     given = checkpoint(name)
     network = page4d.load(converted(given, tmp_path, target=target), device="cpu")
@@ -66,7 +66,7 @@ def test_golden_outputs_of_pi3(name: str, target: Target, tmp_path: Path) -> Non
         torch.testing.assert_close(product, torch.eye(4).double().expand_as(product))
 
 
-@pytest.mark.parametrize("name", ["vggt_c", "pi3_c"])
+@pytest.mark.parametrize("name", ["vggt_c", "pi3_c", "pi3x_c"])
 def test_a_set_of_images_may_be_instants_or_views(name: str, tmp_path: Path) -> None:
     images = torch.rand(2, 3, 3, 28, 42)
     networks = [page4d.load(converted(checkpoint(name), tmp_path, target=target), "cpu") for target in Target]
