@@ -5,13 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkpoints import checkpoint
+from checkpoints import SHARED, checkpoint, manifest
 
 from page4d.errors import UsageError, WeightsError
 from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion
 from page4d.weights.families import table
 from page4d.weights.families.da3_record import stated_settings
 from page4d.weights.families.family import Family
+from page4d.weights.families.identity import Identity
+from page4d.weights.families.table import PublishedNetwork, read_network, recognize
 
 NAMES = ("vggt-one", "vggt-two")
 
@@ -119,3 +121,68 @@ def test_the_settings_of_a_part_are_read_where_the_record_has_two() -> None:
     content = {"config": {"anyview": {"net": {"alt_start": 13}}, "metric": {"net": {"alt_start": -1}}}}
     assert stated_settings(content, "anyview") == {"net.alt_start": 13}
     assert stated_settings(content) == {}
+
+
+def read(name: str, record: dict, path: str = "x/model.safetensors", given: str | None = None) -> PublishedNetwork:
+    specs = manifest(name)
+    identity = Identity(given=given, record=record, parts=tuple(reversed(path.split("/"))))
+    return read_network(recognize(specs, "x"), specs, "x", {}, identity)
+
+
+@pytest.mark.parametrize(
+    ("manifest_name", "recording"),
+    [
+        *((f"da3_{size}", f"da3_{size}") for size in ("small", "base", "large", "giant")),
+        *(("da3metric_large", f"da3{kind}_large") for kind in ("mono", "metric")),
+    ],
+)
+def test_the_recorded_settings_of_depth_anything_3_are_those_of_the_conversion(
+    manifest_name: str, recording: str
+) -> None:
+    path = SHARED / f"config_full_{recording}.json"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    settings = json.loads(path.read_text())
+    assert len(stated_settings(settings)) == 8
+    for record in (settings, {"config": settings}, {"model_name": settings["model"], "config": settings}):
+        found = read(manifest_name, record, f"{recording}/model.safetensors")
+        assert found.name == recording.replace("da3_", "da3-").replace("_large", "-large")
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "message"),
+    [
+        ("da3_base", {"model_name": "depth-anything/DA3-SMALL"}, "model_name depth-anything/DA3-SMALL, da3-base has"),
+        ("da3_base", {"net": {"name": "vitl"}}, "net.name vitl, da3-base has vitb"),
+        ("da3_large", {"config": {"net": {"alt_start": 4}}}, "net.alt_start 4, da3-large has 8"),
+        ("da3_giant", {"net": {"out_layers": [9, 19, 29, 39]}}, "net.out_layers"),
+        ("da3metric_large", {"model_name": "da3mono-large", "net": {"cat_token": True}}, "cat_token True, da3mono-"),
+    ],
+)
+def test_records_of_depth_anything_3_that_contradict_the_tensors_are_refused(
+    name: str, record: dict, message: str
+) -> None:
+    with pytest.raises(WeightsError, match=message):
+        read(name, record)
+
+
+@pytest.mark.parametrize(
+    ("record", "path", "given", "focal"),
+    [
+        ({"model_name": "da3metric-large"}, "x", None, 300.0),
+        ({"model_name": "da3mono-large"}, "DA3METRIC-LARGE/model.safetensors", None, None),
+        ({}, "models--depth-anything--DA3METRIC-LARGE/snapshots/0a1b2c/model.safetensors", None, 300.0),
+        ({}, "da3mono_large.safetensors", None, None),
+        ({}, "x", "da3-metric", 300.0),
+    ],
+)
+def test_mono_and_metric_are_told_apart(record: dict, path: str, given: str | None, focal: float | None) -> None:
+    assert read("da3metric_large", record, path, given).config.metric_focal == focal
+
+
+def test_mono_or_metric_is_asked_for() -> None:
+    with pytest.raises(UsageError, match="'x' is da3mono-large or da3metric-large") as caught:
+        read("da3metric_large", {}, "da3/model.safetensors")
+    assert caught.value.hint == "pass --as da3mono-large or --as da3metric-large"
+    with pytest.raises(UsageError, match=r"has encoder\.\w+ \d+ where the published da3-base"):
+        read("da3_small", {}, given="da3-base")

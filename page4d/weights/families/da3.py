@@ -21,6 +21,7 @@ from page4d.models.config import (
 )
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.weights.accounting import Exemption
+from page4d.weights.families.da3_record import assumed_settings, stated_settings
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
@@ -236,6 +237,18 @@ PUBLISHED: dict[str, DA3Settings] = {
 }
 """Settings of the published checkpoints by name."""
 
+
+def _assumed(settings: DA3Settings) -> dict[str, object]:
+    own = settings.encoder
+    return assumed_settings(own.embed_dim, own.out_layers, own.alt_start)
+
+
 READER = NetworkReader(
-    published=tuple(PUBLISHED.values()), names=tuple(PUBLISHED), sizes=_sizes, expected=_expected, build=read_da3
+    published=tuple(PUBLISHED.values()),
+    names=tuple(PUBLISHED),
+    sizes=_sizes,
+    expected=_expected,
+    build=read_da3,
+    stated=stated_settings,
+    assumed=_assumed,
 )

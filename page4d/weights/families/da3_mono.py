@@ -6,6 +6,7 @@ from typing import Literal
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.layers.positions import TableResampling
 from page4d.models.config import DPTHeadConfig, NetworkConfig, ResidualKind
+from page4d.weights.families.da3_record import assumed_settings, stated_settings
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
@@ -108,6 +109,17 @@ PUBLISHED: dict[str, DA3MonoSettings] = {
 }
 """Settings of the published checkpoints by name; their tensors have the same names and shapes."""
 
+
+def _assumed(settings: DA3MonoSettings) -> dict[str, object]:
+    return assumed_settings(settings.encoder.embed_dim, settings.encoder.out_layers)
+
+
 READER = NetworkReader(
-    published=tuple(PUBLISHED.values()), names=tuple(PUBLISHED), sizes=_sizes, expected=_expected, build=read_da3_mono
+    published=tuple(PUBLISHED.values()),
+    names=tuple(PUBLISHED),
+    sizes=_sizes,
+    expected=_expected,
+    build=read_da3_mono,
+    stated=stated_settings,
+    assumed=_assumed,
 )

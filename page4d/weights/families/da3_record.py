@@ -8,8 +8,9 @@ from typing import Any
 
 _STATED = {
     "net": ("name", "out_layers", "alt_start", "qknorm_start", "rope_start", "cat_token"),
-    "head": ("dim_in", "output_dim", "features", "out_channels"),
+    "head": ("dim_in", "output_dim"),
 }
+_BACKBONES = {384: "vits", 768: "vitb", 1024: "vitl", 1536: "vitg"}
 
 
 def stated_settings(content: Mapping[str, Any], part: str | None = None) -> dict[str, Any]:
@@ -25,6 +26,19 @@ def stated_settings(content: Mapping[str, Any], part: str | None = None) -> dict
         for record in (_record(inner, module),)
         for name in names
         if name in record
+    }
+
+
+def assumed_settings(embed_dim: int, out_layers: tuple[int, ...], start: int = -1) -> dict[str, Any]:
+    """Return the same settings in the public code; `start` is -1 for a network without steps across views."""
+    any_view = start >= 0
+    return {
+        "net.name": _BACKBONES.get(embed_dim),
+        "net.out_layers": out_layers,
+        **dict.fromkeys(("net.alt_start", "net.qknorm_start", "net.rope_start"), start),
+        "net.cat_token": any_view,
+        "head.dim_in": 2 * embed_dim if any_view else embed_dim,
+        "head.output_dim": 2 if any_view else 1,
     }
 
 
