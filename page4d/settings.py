@@ -95,12 +95,13 @@ class SceneOptions:
 
 @config_record("network options")
 class NetworkOptions:
-    """Which network runs, and where: a weights file (None: the bundled one), or an untrained network of a preset.
+    """Which network runs, and where: its weights (None: the bundled ones), or an untrained network of a preset.
 
-    `sha256` is the hash that the weights file must have.
+    `weights` is a file, the name of a public checkpoint, or `hf:org/name[@revision][:file]`; the last two are fetched
+    once. `sha256` is the hash that the given file, or that of the hub, must have.
     """
 
-    weights: Path | None = None
+    weights: str | Path | None = None
     sha256: Annotated[str, AfterValidator(parse_sha256)] | None = None
     untrained: bool = False
     preset: str = "mv-small"

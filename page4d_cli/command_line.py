@@ -21,6 +21,7 @@ from page4d_cli.commands.reconstruct import reconstruct
 from page4d_cli.commands.synthesize import synthesize
 from page4d_cli.commands.train import train
 from page4d_cli.commands.view import view
+from page4d_cli.commands.weights import app as weights_app
 from page4d_cli.usage_errors import ParserError, described
 
 _BOXES_FROM = 80
@@ -73,6 +74,12 @@ for _command in (
     _text = _help(_command)
     app.command(_command.__name__.replace("_", "-"), help=_text, short_help=_text.partition("\n")[0])(_command)
 
+for _command_info in weights_app.registered_commands:
+    assert _command_info.callback is not None
+    _command_info.help = _help(_command_info.callback)
+    _command_info.short_help = _command_info.help.partition("\n")[0]
+app.add_typer(weights_app)
+
 
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; without arguments it is the help and 2.
@@ -86,7 +93,7 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         code = app(args=given, prog_name="page4d", standalone_mode=False, **layout)
     except ParserError as error:
-        names = [str(command.name) for command in app.registered_commands]
+        names = [str(command.name) for command in app.registered_commands] + [str(weights_app.info.name)]
         raise described(error, given, names) from error
     return int(code or 0) if arguments else 2
 

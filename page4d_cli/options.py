@@ -26,6 +26,13 @@ NETWORK_PRESETS = (
 """Names of the networks in help texts, which import no torch."""
 
 
+WEIGHTS_METAVAR = "NAME|hf:...|FILE"
+WEIGHTS_HELP = (
+    "A name of 'page4d weights list', hf:org/name@revision:file of the Hugging Face hub (revision and file may be "
+    "left out), or a file. Fetched and converted once."
+)
+
+
 def parse_views(text: str | None) -> int | tuple[str, ...] | None:
     """Parse `4` as the first four views and `a,b` as names."""
     if text is None:

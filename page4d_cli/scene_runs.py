@@ -50,6 +50,7 @@ class Show:
 
 def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | None) -> None:
     """Reconstruct a scene, with its chunks on a cluster if one is named, and print the result."""
+    _fetch_weights(request, [job], show)
     with observed_run(show.verbosity) as observer:
         if distributed is None:
             record = run_scene(request, job, observer)
@@ -92,7 +93,7 @@ def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
     """Print the plan of a run."""
     from page4d.output.open3d_runtime import preload_open3d
 
-    _check_target(request, job)
+    _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load
     from page4d.inference.run_plan import plan_run
     from page4d.scene.open import open_scene
@@ -123,6 +124,7 @@ def run_batch(
             plan_scene(request, job, show)
         return
     check_folder(root)
+    _fetch_weights(request, [], show)
     ended = {job.name: not_begun(job) for job in jobs}
     record, stopped = BatchRecord(scenes=list(ended.values())), None
     try:
@@ -192,6 +194,19 @@ def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "
     """Reconstruct a scene; a signal stops it between two files."""
     with stops_cleanly():
         return run_scene(request, job, observer)
+
+
+def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None:
+    """Fetch and convert the weights, if the run uses a network, after what would refuse the run at once."""
+    for job in jobs:
+        _check_target(request, job)
+        if not job.scene.is_dir():
+            return  # opening the scene reports it
+    network = request.network
+    if network.weights is not None and request.scene.depth is None:
+        from page4d_cli.fetching import fetched_weights
+
+        fetched_weights(network.weights, network.sha256, show.verbosity)
 
 
 def _check_target(request: Request, job: "SceneJob") -> None:

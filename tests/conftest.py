@@ -3,10 +3,15 @@
 import importlib
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+
+if TYPE_CHECKING:
+    from tests.weights.hub_server import HubServer
 
 torch.set_num_threads(1)
 
@@ -53,3 +58,24 @@ def without_open3d(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     load_open3d.cache_clear()
     yield
     load_open3d.cache_clear()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["HubServer"]:
+    """A hub on this machine, empty caches, and no other host that can be reached."""
+    from huggingface_hub import constants
+
+    from page4d.weights import transfer
+    from tests.weights.hub_server import refuse_other_hosts, running_hub
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(transfer, "_PAUSE_S", 0.01)
+    with running_hub() as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        refuse_other_hosts(monkeypatch, server.server_port)
+        yield server

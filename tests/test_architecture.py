@@ -36,6 +36,7 @@ FLOORS = {
     "page4d.conventions": 0,
     "page4d.errors": 0,
     "page4d.choices": 0,
+    "page4d.notices": 0,
     "page4d.signals": 0,
 }
 

@@ -1,7 +1,6 @@
 """Memory and time of a network's forward pass: a linear model, measured once per device and cached."""
 
 import hashlib
-import os
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
 from page4d.inference.predictor import PRECISION_NAMES, NetworkPredictor
 from page4d.io.atomic import write_bytes_atomic
+from page4d.io.cache import cache_folder
 from page4d.io.json_model import FileModel, format_json, read_model
 from page4d.layers.embed import patch_grid
 from page4d.models.config import FullAttention, NetworkConfig
@@ -204,11 +204,6 @@ def network_cost(
         found = measure(predictor, masks=masks, cameras=cameras)
         _write_cache(path, _CachedCost(measured=measured, coefficients=found))
     return NetworkCost(config=config, coefficients=found)
-
-
-def cache_folder() -> Path:
-    """Return the folder of page4d's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "page4d"
 
 
 def measure(predictor: NetworkPredictor, *, masks: bool = False, cameras: bool = False) -> Coefficients:

@@ -29,9 +29,9 @@ from page4d.settings import NetworkOptions, ReconstructSettings
 from page4d.weights.loading import (
     BUNDLED_NAME,
     BUNDLED_NOTICE,
-    bundled_weights,
     choose_device,
     choose_precision,
+    choose_weights,
     load_network,
 )
 
@@ -269,13 +269,13 @@ def build_predictor(
     """Build the predictor of a network under the settings of a run.
 
     Args:
-        weights: file that `convert-weights` or `save_network` wrote; None is the bundled network.
+        weights: file, name of a public checkpoint, or `hf:org/name[@revision][:file]`; None is the bundled network.
         device: auto, cpu, cuda or cuda:N.
         precision: of encoder and trunk: auto, fp32, bf16 or fp16.
         untrained: build a network of `preset` with random weights, of the settings' seed, instead.
         preset: name of a network configuration.
         settings: of the run; the defaults if None.
-        sha256: SHA-256 that the weights file must have.
+        sha256: SHA-256 that the file, or that of the hub, must have.
 
     Raises:
         UsageError: if the arguments contradict each other or name nothing that exists.
@@ -322,19 +322,22 @@ def _loaded(options: NetworkOptions, seed: int) -> NetworkPredictor:
 
 def _trained(options: NetworkOptions, device: torch.device, precision: torch.dtype) -> NetworkPredictor:
     is_bundled = options.weights is None
-    loaded = load_network(options.weights or bundled_weights(), device, precision, options.sha256)
+    found = choose_weights(options.weights, options.sha256)
+    loaded = load_network(found.path, device, precision, found.sha256)
     limits = loaded.info.metadata.get("domain")
     return NetworkPredictor(
         network=loaded.network,
         device=device,
         precision=precision,
         record=NetworkRecord(
-            name=BUNDLED_NAME if is_bundled else loaded.info.description,
+            name=BUNDLED_NAME if is_bundled else found.title or loaded.info.description,
             trained=True,
             config=json.loads(loaded.config.to_json()),
             weights=loaded.info.path.name,
             sha256=loaded.info.sha256,
             licence=loaded.info.licence,
+            commercial=found.commercial,
+            source=found.source,
             notice=BUNDLED_NOTICE if is_bundled else "",
         ),
         ood_limits=None if limits is None else OODLimits.from_json(limits),

@@ -22,15 +22,15 @@ def parse_sha256(text: str) -> str:
     return digits
 
 
-def parse_pin(path: Path | None, sha256: str | None) -> str | None:
-    """Return the SHA-256 that a file must have, if one is given.
+def parse_pin(weights: str | Path | None, sha256: str | None) -> str | None:
+    """Return the SHA-256 that weights must have, if one is given.
 
     Raises:
-        UsageError: if it is not a SHA-256, or no file is given.
+        UsageError: if it is not a SHA-256, or no weights are given.
     """
     if sha256 is None:
         return None
-    if path is None:
+    if weights is None:
         raise UsageError("--sha256 without weights", "give the weights file that it belongs to")
     return parse_sha256(sha256)
 

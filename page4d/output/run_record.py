@@ -98,8 +98,25 @@ class ViewRecord(FileModel):
     source: SourceRecord | None = None
 
 
+class WeightsSourceRecord(FileModel):
+    """The published checkpoint that weights were made from: `name` is what the user gave, `sha256` that of `file`.
+
+    `repository` and `revision` are None for a file of the machine.
+    """
+
+    name: Name
+    repository: str | None = None
+    revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    file: Name
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
 class NetworkRecord(FileModel):
-    """The network. An untrained one always carries the notice that its values are noise."""
+    """The network. An untrained one always carries the notice that its values are noise.
+
+    `commercial` is whether the licence permits commercial use, None if unknown. `source` is None where the weights
+    are a file that page4d wrote.
+    """
 
     name: str
     trained: bool
@@ -108,6 +125,8 @@ class NetworkRecord(FileModel):
     weights: Name | None = None
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
     licence: str | None = None
+    commercial: bool | None = None
+    source: WeightsSourceRecord | None = None
     notice: str = ""
 
     @model_validator(mode="before")

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,28 +17,12 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform
+from page4d.notices import Level as Level
+from page4d.notices import Notice as Notice
 from page4d.settings import SceneOptions
 
 Image = NDArray[Any]
 """RGB pixels [H, W, 3] (masks: [H, W]) as uint8, or uint16 where the source has more than 8 bits."""
-
-
-class Level(StrEnum):
-    """Severity of a notice."""
-
-    INFO = "info"
-    STEP = "step"
-    """Start of a step that takes a while."""
-
-    WARNING = "warning"
-
-
-@dataclass(frozen=True)
-class Notice:
-    """A message to the user that does not stop the run."""
-
-    text: str
-    level: Level = Level.WARNING
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,8 @@ from page4d.models.inputs.pose_injection import PoseBlock
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
+from page4d.weights.hub import FetchObserver
+from page4d.weights.resolve import FoundWeights, find_weights
 from page4d.weights.store import WeightsInfo, damaged, describe_encoder, describe_weights, is_finite
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -79,26 +81,27 @@ def load(
     precision: str = Precision.AUTO,
     sha256: str | None = None,
 ) -> ViewTimeNetwork:
-    """Load a network from a file that `convert-weights` or `save_network` wrote.
+    """Load a network by the name of a public checkpoint, from the hub, or from a file.
 
     `network(images)` takes images [B, T, V, 3, H, W] in [0, 1] on the same device and returns a `NetworkOutput`. A
     set of S single images is passed as S instants of one view. Parameters do not require gradients.
 
     Args:
-        path: the .safetensors file; by default the bundled network.
+        path: a file, the name of a public checkpoint, or `hf:org/name[@revision][:file]`, which are fetched once; by
+            default the bundled network.
         device: auto, cpu, cuda or cuda:N.
         precision: precision of encoder and trunk: auto, fp32, bf16 or fp16.
-        sha256: SHA-256 that the file must have.
+        sha256: SHA-256 that the file, or that of the hub, must have.
 
     Raises:
-        WeightsError: if the file is missing, damaged, of another kind or of another network, or has another hash.
-        UsageError: if the device or precision is unknown, or `sha256` is no hash or given without a file.
+        WeightsError: if the file is missing, damaged, of another kind or of another network, has another hash, or
+            cannot be fetched.
+        UsageError: if the name, device or precision is unknown, or `sha256` is no hash or given without a file.
         CapabilityError: if the device is not available.
     """
     place = choose_device(device)
-    file = None if path is None else Path(path)
-    pin = parse_pin(file, sha256)
-    loaded = load_network(file or bundled_weights(), place, choose_precision(precision, place), pin)
+    found = choose_weights(path, parse_pin(path, sha256))
+    loaded = load_network(found.path, place, choose_precision(precision, place), found.sha256)
     return loaded.network.requires_grad_(False)
 
 
@@ -213,6 +216,21 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
         return torch.bfloat16 if fast else torch.float32
     return DTYPES[Precision(name)]
+
+
+def choose_weights(
+    given: str | Path | None, sha256: str | None = None, observer: FetchObserver | None = None
+) -> FoundWeights:
+    """Return the file of given weights as `find_weights` does, or the bundled network for None.
+
+    Raises:
+        UsageError: if nothing is known by this name, or a conversion needs options.
+        WeightsError: if the weights cannot be fetched or used, or have another hash.
+        OutputError: if a cache cannot be written.
+    """
+    if given is None:
+        return FoundWeights(path=bundled_weights(), commercial=True)
+    return find_weights(given, sha256, observer)
 
 
 def bundled_weights() -> Path:

@@ -118,7 +118,7 @@ def _open_folder(path: Path) -> TensorSource:
         )
     if len(indices) > 1:
         raise WeightsError(f"folder '{path}' has {len(indices)} indices", "give the weights file itself")
-    places = _read_index(indices[0])
+    places = read_index(indices[0])
     shards = {}
     for name in sorted(set(places.values())):
         first_bytes(path / name)
@@ -139,7 +139,12 @@ def _open_folder(path: Path) -> TensorSource:
     )
 
 
-def _read_index(path: Path) -> dict[str, str]:
+def read_index(path: Path) -> dict[str, str]:
+    """Return the shard of every tensor that an index lists.
+
+    Raises:
+        WeightsError: if it cannot be read, or names a file outside of its folder.
+    """
     try:
         content = parse_json(read_text(path, _MAX_INDEX_BYTES))
     except DocumentError as error:

@@ -193,6 +193,23 @@ def _check_sha256(path: Path, expected: str, hint: str) -> None:
         raise WeightsError(f"{path.name} {describe_mismatch(found, expected)}", hint)
 
 
+def is_page4d(path: Path) -> bool:
+    """Return whether a readable file is one that page4d wrote, of a network or an encoder."""
+    try:
+        return not {_ENTRY, ENCODER_ENTRY}.isdisjoint(_entries(path))
+    except WeightsError:
+        return False
+
+
+def holds_encoder(path: Path) -> bool:
+    """Return whether a file that page4d wrote holds a single encoder.
+
+    Raises:
+        WeightsError: if the file is missing, damaged or of another kind.
+    """
+    return ENCODER_ENTRY in _entries(path)
+
+
 def is_finite(tensor: Tensor) -> bool:
     """Return whether all values are finite, without a copy of the tensor."""
     if not tensor.is_floating_point() or tensor.numel() == 0:

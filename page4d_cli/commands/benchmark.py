@@ -8,6 +8,7 @@ import typer
 from page4d.errors import UsageError, shortened
 from page4d.settings import NetworkOptions
 from page4d_cli import console, options
+from page4d_cli.fetching import fetched_weights
 from page4d_cli.progress_display import count, displayed_progress
 from page4d_cli.tables import Column, print_table
 
@@ -21,8 +22,8 @@ _MAX_IMAGES = 100_000
 
 def benchmark(
     weights: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Weights of the network; default: that of --preset, untrained."),
+        str | None,
+        typer.Option(metavar=options.WEIGHTS_METAVAR, help=f"{options.WEIGHTS_HELP} Default: --preset, untrained."),
     ] = None,
     sha256: options.Sha256 = None,
     preset: Annotated[
@@ -59,11 +60,15 @@ def benchmark(
     from page4d.inference.network_cost import Extent, network_cost
     from page4d.inference.predictor import build_predictor
     from page4d.io.atomic import check_file
+    from page4d.io.digest import parse_pin
     from page4d.output.maps import write_png
 
     if plot is not None:
         check_file(plot)
     grid = [(time, view) for view in _numbers(views, "--views") for time in _numbers(times, "--times")]
+    verbosity = console.Verbosity(quiet=quiet)
+    if weights is not None:
+        fetched_weights(weights, parse_pin(weights, sha256), verbosity)
     predictor = build_predictor(
         weights, device=device, precision=precision, untrained=weights is None, preset=preset, sha256=sha256
     )
@@ -73,7 +78,6 @@ def benchmark(
         for size in _sizes(size, predictor.default_long_side or 0, predictor.multiple)
         for time, view in grid
     ]
-    verbosity = console.Verbosity(quiet=quiet)
     cost = network_cost(predictor, network.sha256, notify=partial(console.print_notice, verbosity=verbosity))
     found: list[Measurement] = []
     with displayed_progress("benchmark", count("measurement"), quiet=quiet) as progress:
@@ -81,7 +85,7 @@ def benchmark(
         for measurement in measure_grid(predictor, cost, extents):
             found.append(measurement)
             progress.update(len(found), len(extents))
-    name = network.weights or network.preset or network.name
+    name = (network.source.name if network.source else network.weights) or network.preset or network.name
     if plot is not None:
         write_png(plot, draw_grid(found, f"{name} on {predictor.device}"))
     if as_json:

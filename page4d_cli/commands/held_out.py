@@ -1,6 +1,5 @@
 """`page4d held-out`: evaluate a network and baselines on held-out synthetic scenes."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,6 +7,7 @@ import typer
 from page4d.choices import Precision, SceneFamily
 from page4d.errors import counted
 from page4d_cli import console, options
+from page4d_cli.fetching import fetched_weights
 from page4d_cli.tables import Column, print_table
 
 if TYPE_CHECKING:
@@ -28,8 +28,11 @@ _COLUMNS = {
 
 def held_out(
     weights: Annotated[
-        Path | None,
-        typer.Argument(metavar="WEIGHTS", help="Weights of the network; default: the bundled network mv-demo."),
+        str | None,
+        typer.Argument(
+            metavar="WEIGHTS",
+            help=f"{options.WEIGHTS_HELP} Default: the bundled network mv-demo.",
+        ),
     ] = None,
     sha256: options.Sha256 = None,
     scenes: Annotated[int, typer.Option(min=1, max=10**6, help="Scenes per family.")] = 200,
@@ -52,7 +55,7 @@ def held_out(
     from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
     from page4d.training.validation.validation import evaluate_all, network_predictors
     from page4d.training.validation.validation_metrics import METRICS
-    from page4d.weights.loading import bundled_weights, choose_device, choose_precision, load_network
+    from page4d.weights.loading import choose_device, choose_precision, load_network
 
     names = [name.strip() for name in families.split(",")]
     unknown = [name for name in names if name not in list(SceneFamily)]
@@ -66,7 +69,8 @@ def held_out(
         families=tuple(SceneFamily(name) for name in names),
     )
     target, pin = choose_device(device), parse_pin(weights, sha256)
-    loaded = load_network(weights or bundled_weights(), target, sha256=pin)
+    chosen = fetched_weights(weights, pin, console.Verbosity(quiet=quiet))
+    loaded = load_network(chosen.path, target, sha256=chosen.sha256)
     predictors = network_predictors(loaded.network, choose_precision(precision, target))
     found: dict[str, dict[str, Metrics]] = {}
     for family in held_out_scenes.families:

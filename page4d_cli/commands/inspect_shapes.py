@@ -2,12 +2,12 @@
 
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from page4d_cli import console, options
+from page4d_cli.fetching import fetched_weights
 from page4d_cli.tables import Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
@@ -43,7 +43,10 @@ def inspect_shapes(
             "pretraining network mae or dino. Default: mv-large.",
         ),
     ] = None,
-    weights: Annotated[Path | None, typer.Option(metavar="FILE", help="Use the network of a weights file.")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(metavar=options.WEIGHTS_METAVAR, help=f"{options.WEIGHTS_HELP} Only its sizes are used."),
+    ] = None,
     sha256: options.Sha256 = None,
     times: Annotated[
         int | None,
@@ -118,7 +121,7 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
         )
 
 
-def _choose(model: str | None, weights: Path | None, sha256: str | None) -> "tuple[str, NetworkConfig]":
+def _choose(model: str | None, weights: str | None, sha256: str | None) -> "tuple[str, NetworkConfig]":
     from page4d.errors import UsageError
     from page4d.models.config import PRESETS
 
@@ -127,7 +130,8 @@ def _choose(model: str | None, weights: Path | None, sha256: str | None) -> "tup
 
         if model is not None:
             raise UsageError("--model and --weights both name a network", "give one of them")
-        return weights.name, describe_weights(weights, sha256)[0]
+        found = fetched_weights(weights, sha256, console.Verbosity())
+        return found.name, describe_weights(found.path, found.sha256)[0]
     name = model or "mv-large"
     if name not in PRESETS:
         names = ", ".join((*PRESETS, *_encoders()))

@@ -77,10 +77,10 @@ def reconstruct(
         ),
     ] = ReconstructSettings.refine,
     weights: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="FILE",
-            help="Weights (.safetensors); default: the bundled network mv-demo, for demonstrations.",
+            metavar=options.WEIGHTS_METAVAR,
+            help=f"{options.WEIGHTS_HELP} Default: the bundled network mv-demo, for demonstrations.",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,

@@ -8,6 +8,7 @@ import typer
 from page4d.errors import counted
 from page4d_cli import console, options
 from page4d_cli import training_options as training
+from page4d_cli.fetching import fetched_weights
 
 if TYPE_CHECKING:
     from page4d.models.config import NetworkConfig
@@ -40,9 +41,11 @@ def train(
         ),
     ] = None,
     weights: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="FILE", help="Initial weights; default: random ones.", rich_help_panel=training.TRAINING
+            metavar=options.WEIGHTS_METAVAR,
+            help=f"Initial weights; default: random ones. {options.WEIGHTS_HELP}",
+            rich_help_panel=training.TRAINING,
         ),
     ] = None,
     sha256: training.Sha256 = None,
@@ -114,6 +117,7 @@ def train(
     import json
 
     from page4d.io.atomic import check_folder
+    from page4d.io.digest import parse_pin
     from page4d.training.supervised.train import TrainRequest
     from page4d.training.supervised.train import train as run_training
 
@@ -124,6 +128,8 @@ def train(
         console.print_json(json.loads(chosen.to_json()))
         return
     check_folder(out)
+    if weights is not None and not continues:
+        fetched_weights(weights, parse_pin(weights, sha256), console.Verbosity(quiet=quiet))
     request = TrainRequest(
         out=out,
         config=chosen,

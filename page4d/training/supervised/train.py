@@ -52,7 +52,7 @@ class TrainRequest(RunRequest):
     """
 
     config: TrainConfig | None = None
-    weights: Path | None = None
+    weights: str | Path | None = None
     sha256: str | None = None
     encoder_weights: Path | None = None
     branch: Path | None = None

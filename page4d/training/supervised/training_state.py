@@ -22,6 +22,7 @@ from page4d.training.engine.optimizers import build_optimizers, restore_optimize
 from page4d.training.engine.step_plan import Budget, Position
 from page4d.training.supervised.config import TrainConfig, TrainedPart
 from page4d.weights.loading import fill_encoder, load_network
+from page4d.weights.resolve import find_weights
 
 FORMAT = 1
 
@@ -124,17 +125,20 @@ def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None
 
 
 def begin_from_weights(
-    config: TrainConfig, path: Path, device: torch.device, sha256: str | None = None
+    config: TrainConfig, weights: str | Path, device: torch.device, sha256: str | None = None
 ) -> TrainingState:
     """Start from trained weights, with the network that their file records; their hash must be `sha256`, if given.
+
+    `weights` are a file, the name of a public checkpoint or a file of the hub, as `find_weights` takes them.
 
     Residual parts, such as a motion head, are added if the configured network has them and is otherwise the same.
 
     Raises:
         WeightsError: if they cannot be loaded.
     """
-    loaded = load_network(path, device, sha256=parse_pin(path, sha256))
-    network, origin = loaded.network, f"{path.name}, sha256 {loaded.info.sha256}"
+    found = find_weights(weights, parse_pin(weights, sha256))
+    loaded = load_network(found.path, device, sha256=found.sha256)
+    network, origin = loaded.network, f"{found.name}, sha256 {loaded.info.sha256}"
     added = _missing_parts(network.config, config)
     if added:
         torch.manual_seed(config.seed)

@@ -1,0 +1,218 @@
+"""`page4d weights`: list, fetch and describe public checkpoints and weights files."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from page4d_cli import console, options
+from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
+
+if TYPE_CHECKING:
+    from page4d.weights.catalogue import CatalogueEntry
+    from page4d.weights.overview import FileSummary
+
+app = typer.Typer(
+    name="weights",
+    help="List, fetch and describe public checkpoints and weights files.",
+)
+
+_MILLION = 1e6
+
+
+@app.command("list")
+def list_weights(as_json: options.Json = False) -> None:
+    """List the public checkpoints that --weights takes by name; nothing is fetched."""
+    from page4d.weights.catalogue import CATALOGUE
+    from page4d.weights.names import reference_of
+    from page4d.weights.overview import presence
+
+    rows = [(entry, *presence(reference_of(entry))) for entry in CATALOGUE.values()]
+    if as_json:
+        console.print_json([_document(entry, state, path) for entry, state, path in rows])
+        return
+    columns = (
+        Column("name"),
+        Column("family"),
+        Column("parameters", right=True),
+        Column("file size", right=True),
+        Column("licence", wraps=True),
+        Column("commercial"),
+        Column("status"),
+        Column("good for", wraps=True),
+    )
+    cells: list[Row] = [
+        (
+            entry.name,
+            Cell(entry.family, informs=False),
+            Cell(f"{entry.num_values / _MILLION:,.0f} M", informs=False),
+            console.human_size(entry.num_bytes),
+            entry.licence,
+            Cell("yes", "green") if entry.commercial else Cell("no", "yellow"),
+            Cell(state, "green") if state != "absent" else "gated" if entry.gated else "",
+            entry.good_for,
+        )
+        for entry, state, _ in rows
+    ]
+    print_table(columns, cells)
+    print_fields(
+        [
+            ("use", "page4d reconstruct SCENE --out OUT --weights NAME"),
+            ("details", "page4d weights show NAME"),
+            ("gated", "the hub asks for an accepted licence and a token: 'hf auth login' or HF_TOKEN"),
+            ("fetched", "in the hub's cache"),
+            ("ready", "converted too, in page4d's cache"),
+        ]
+    )
+
+
+@app.command("get")
+def get_weights(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|hf:...", help="A name of 'page4d weights list', or hf:org/name[@revision][:file]."
+        ),
+    ],
+    sha256: options.Sha256 = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Fetch a public checkpoint, check and convert it, and print the path of the file.
+
+    What was fetched before is not fetched again; its commit and SHA-256 are pinned. .safetensors files and
+    checkpoints with tensors only are taken: no code in the files is run.
+    """
+    from page4d.errors import UsageError
+    from page4d.io.digest import parse_pin
+    from page4d.weights.names import parse_weights
+    from page4d_cli.fetching import fetched_weights
+
+    reference = parse_weights(name)
+    if isinstance(reference, Path):
+        raise UsageError(f"'{name}' is a file of this machine", "pass it to --weights as it is")
+    found = fetched_weights(name, parse_pin(name, sha256), console.Verbosity(quiet=quiet))
+    assert found.source is not None
+    if as_json:
+        entry = reference.entry
+        about = {"name": name, "path": str(found.path), "sha256": found.sha256, "commercial": found.commercial}
+        licence = None if entry is None else entry.licence
+        console.print_json({**about, "licence": licence, "source": found.source.model_dump(mode="json")})
+        return
+    if quiet:
+        console.print_text(str(found.path))
+        return
+    source = found.source
+    print_fields(
+        [
+            ("weights", found.title or name),
+            *_licence(reference.entry),
+            ("source", f"hf:{source.repository}@{source.revision}:{source.file}"),
+            ("sha256", source.sha256),
+            ("file", f"{found.path} ({console.human_size(found.path.stat().st_size)})"),
+            ("use", f"page4d reconstruct SCENE --out OUT --weights {name}"),
+        ]
+    )
+
+
+@app.command("show")
+def show_weights(
+    weights: Annotated[
+        str,
+        typer.Argument(metavar="NAME|FILE", help="A name of 'page4d weights list', a file, or a folder of shards."),
+    ],
+    as_json: options.Json = False,
+) -> None:
+    """Describe a public checkpoint, or a weights file: licence, sources, size and settings; nothing is fetched."""
+    from page4d.errors import UsageError
+    from page4d.weights.names import parse_weights
+    from page4d.weights.overview import presence, summarize
+
+    reference = parse_weights(weights)
+    if isinstance(reference, Path):
+        summary = summarize(reference)
+        if as_json:
+            console.print_json({**asdict(summary), "path": str(summary.path)})
+        else:
+            _print_summary(summary)
+        return
+    entry = reference.entry
+    if entry is None:
+        raise UsageError(f"'{weights}' is not in the catalogue", f"page4d weights get {weights} fetches it")
+    state, path = presence(reference)
+    if as_json:
+        console.print_json(_document(entry, state, path))
+    else:
+        _print_entry(entry, state, path)
+
+
+def _document(entry: "CatalogueEntry", state: str, path: Path | None) -> dict[str, Any]:
+    return {**asdict(entry), "here": str(state), "path": None if path is None else str(path)}
+
+
+def _licence(entry: "CatalogueEntry | None") -> list[tuple[str, str]]:
+    from page4d.weights.names import licence_line
+
+    return [] if entry is None else [("licence", licence_line(entry))]
+
+
+def _print_entry(entry: "CatalogueEntry", state: str, path: Path | None) -> None:
+    """Print what the catalogue has on a checkpoint."""
+    from page4d.weights.names import reference_of
+
+    abilities = {
+        "predicts cameras": entry.predicts_cameras,
+        "takes known cameras": entry.takes_cameras,
+        "metric": entry.metric,
+    }
+    here = {"ready": f"converted: {path}", "fetched": "in the hub's cache; converted at the first use"}
+    print_fields(
+        [
+            ("weights", f"{entry.title} ({entry.name})"),
+            *_licence(entry),
+            ("stated in", entry.licence_source),
+            *([("remark", entry.licence_note)] if entry.licence_note else []),
+            ("family", entry.family),
+            ("size", f"{entry.num_values:,} parameters, {console.human_size(entry.num_bytes)}"),
+            ("source", reference_of(entry).place + (", gated" if entry.gated else "")),
+            ("good for", entry.good_for),
+            ("abilities", ", ".join(name for name, has in abilities.items() if has) or "depth alone"),
+            *(("note", note) for note in entry.notes),
+            ("here", here.get(state, "no")),
+            ("use", f"page4d reconstruct SCENE --out OUT --weights {entry.name}"),
+        ]
+    )
+
+
+def _print_summary(summary: "FileSummary") -> None:
+    """Print the description of a file."""
+    settings = summary.settings
+    encoder = settings.get("encoder") or {}
+    parts = [name for name in settings if name.endswith("_head") and settings[name]]
+    trunk = [f"{settings['depth']} layers"] if "depth" in settings else []
+    trunk += [f"{settings['num_heads']} heads"] if "num_heads" in settings else []
+    trunk += ["/".join(settings["schedule"])] if "schedule" in settings else []
+    digests = [
+        f"{title}: {file} {digest}"
+        for title, files in summary.sources.items()
+        for file, digest in (files.items() if isinstance(files, dict) else [("", files)])
+    ]
+    shown = ("kind", "embed_dim", "depth", "num_heads", "patch_size", "image_size")
+    lists = {
+        "encoder": [f"{key} {encoder[key]}" for key in shown if key in encoder],
+        "trunk": trunk,
+        "heads": [name.removesuffix("_head") for name in parts],
+    }
+    use = f"page4d reconstruct SCENE --out OUT --weights {summary.path}"
+    print_fields(
+        [
+            ("file", f"{summary.path} ({console.human_size(summary.num_bytes)})"),
+            ("kind", f"{summary.kind}: {summary.description}"),
+            ("licence", summary.licence or "not recorded"),
+            ("parameters", f"{summary.num_values:,}"),
+            *((label, ", ".join(texts)) for label, texts in lists.items() if texts),
+            *(("source", digest) for digest in digests),
+            ("use", use if summary.converted else f"{use} (converted once)"),
+        ]
+    )
