@@ -1,0 +1,169 @@
+"""`page4d weights` and `--weights NAME`: tables, reports, and errors of a run from a hub on this machine."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from clips import write_scene
+from huggingface_hub import constants
+from rich.cells import cell_len
+
+from page4d.models.config import PRESETS
+from page4d.models.network import build_network
+from page4d.output.reader import open_output
+from page4d.weights.catalogue import CATALOGUE
+from page4d.weights.store import save_network
+from page4d_cli import console, tables
+from tests.weights.hub_server import COMMIT, HubServer, Repository
+
+BASE = CATALOGUE["da3-base"]
+VGGT = CATALOGUE["vggt"]
+
+
+@pytest.fixture
+def served(hub: HubServer, tmp_path: Path) -> HubServer:
+    """The hub with small page4d files in the place of two checkpoints of the catalogue."""
+    torch.manual_seed(0)
+    path = tmp_path / "tiny.safetensors"
+    save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "as published", "description": "tiny"})
+    for entry in (BASE, VGGT):
+        hub.repositories[entry.repository] = Repository({entry.file: path.read_bytes()})
+    return hub
+
+
+class TestList:
+    def test_all_checkpoints_as_a_table_for_scripts(self, hub, cli) -> None:
+        ended = cli("weights", "list")
+        assert (ended.code, ended.err) == (0, "")
+        lines = ended.out.splitlines()
+        heading = "name family parameters file size licence commercial status good for".split()
+        assert lines[0].split() == heading
+        row = next(line for line in lines if line.startswith("da3-base"))
+        assert row.split()[:8] == ["da3-base", "da3", "135", "M", "541", "MB", "Apache-2.0", "yes"]
+        assert "gated" in next(line for line in lines if line.startswith("vggt-omega "))
+        assert hub.requests == []
+
+    @pytest.mark.usefixtures("hub")
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_it_is_a_table_on_a_terminal(self, width, cli, monkeypatch) -> None:
+        for module in (console, tables):
+            monkeypatch.setattr(module, "columns_of", lambda _: width)
+        lines = cli("weights", "list").out.splitlines()
+        assert lines[0].split() == "name file size licence commercial status good for".split()
+        assert max(map(cell_len, lines)) <= width
+
+    @pytest.mark.usefixtures("served")
+    def test_json_holds_the_catalogue_and_what_is_here(self, cli) -> None:
+        cli("weights", "get", "da3-base", "--quiet")
+        found = {row["name"]: row for row in json.loads(cli("weights", "list", "--json").out)}
+        assert list(found) == list(CATALOGUE)
+        assert (found["da3-base"]["here"], found["vggt"]["here"]) == ("fetched", "absent")
+        assert found["vggt"]["commercial"] is False
+        assert "fetched" in next(line for line in cli("weights", "list").out.splitlines() if "da3-base" in line)
+
+
+class TestGet:
+    def test_licence_size_and_path_are_printed(self, served, cli) -> None:
+        ended = cli("weights", "get", "da3-base")
+        assert ended.code == 0, ended.err
+        first, second, third = ended.err.splitlines()
+        assert first == "da3-base: licence Apache-2.0; commercial use permitted"
+        size = len(served.repositories[BASE.repository].files[BASE.file])
+        assert second.startswith(f"fetching da3-base: {size / 1e6:.1f} MB from 127.0.0.1:")
+        assert third.startswith("fetch: ")
+        fields = dict(line.split(maxsplit=1) for line in ended.out.splitlines())
+        assert fields["weights"] == "Depth Anything 3 BASE (da3-base)"
+        assert fields["source"] == f"hf:{BASE.repository}@{COMMIT}:{BASE.file}"
+        assert Path(fields["file"].split(" (")[0]).is_file()
+        again = cli("weights", "get", "da3-base")
+        assert (again.code, again.out, again.err) == (0, ended.out, "")
+
+    def test_json_and_quiet_are_for_scripts(self, served, cli) -> None:
+        ended = cli("weights", "get", "vggt", "--json", "--quiet")
+        assert ended.err == "warning: vggt: licence VGGT License v1; commercial use not permitted\n"
+        found = json.loads(ended.out)
+        assert (found["commercial"], found["licence"]) == (False, "VGGT License v1")
+        assert found["source"]["revision"] == COMMIT
+        assert cli("weights", "get", "vggt", "--quiet").out == found["path"] + "\n"
+        assert len(served.ranges()) == 1
+
+    @pytest.mark.usefixtures("served")
+    def test_errors_have_two_lines(self, cli, tmp_path) -> None:
+        ended = cli("weights", "get", "hf:lab/other")
+        assert ended.code == 4
+        assert ended.err.splitlines()[-2].endswith("has no repository lab/other, or it is private (401)")
+        assert cli("weights", "get", tmp_path / "tiny.safetensors").code == 2
+        assert cli("weights", "get", "vggtt").code == 2
+        ended = cli("weights", "get", "da3-base", "--sha256", "0" * 64)
+        assert (ended.code, ended.err.splitlines()[-2][:33]) == (4, "error: model.safetensors has sha2")
+
+
+class TestShow:
+    def test_a_name_is_described_without_a_request(self, hub, cli) -> None:
+        ended = cli("weights", "show", "vggt-commercial")
+        assert "commercial use permitted" in ended.out
+        assert "hf:facebook/VGGT-1B-Commercial:vggt_1B_commercial.pt, gated" in ended.out
+        assert json.loads(cli("weights", "show", "pi3", "--json").out)["repository"] == "yyfz233/Pi3"
+        assert hub.requests == []
+
+    def test_a_file_is_described(self, served, cli, tmp_path) -> None:
+        path = tmp_path / "tiny.safetensors"
+        ended = cli("weights", "show", path)
+        assert ended.code == 0, ended.err
+        parameters = sum(value.numel() for value in build_network(PRESETS["mv-tiny"]).state_dict().values())
+        assert f"parameters  {parameters:,}" in ended.out
+        assert "as published" in ended.out
+        found = json.loads(cli("weights", "show", path, "--json").out)
+        assert found["settings"]["depth"] == PRESETS["mv-tiny"].depth
+        assert cli("weights", "show", tmp_path / "missing.safetensors").code == 4
+        assert served.requests == []
+
+    def test_a_page_that_lacks_a_command_is_explained(self, cli) -> None:
+        assert cli("weights").err.startswith("error: Missing command")
+        assert "did you mean get?" in cli("weights", "gett").err
+
+
+class TestRuns:
+    def test_a_run_by_name_records_licence_and_source(self, served, cli, tmp_path) -> None:
+        scene = write_scene(tmp_path / "scene")
+        arguments = ("--size", "28", "--no-preview", "--no-refine", "--frames", "0:1", "--weights", "vggt")
+        plan = cli("reconstruct", scene, "--out", tmp_path / "out", *arguments, "--dry-run")
+        assert plan.code == 0, plan.err
+        assert "VGGT-1B (vggt)" in plan.out
+        assert "commercial use not permitted" in plan.err
+        ended = cli("reconstruct", scene, "--out", tmp_path / "out", *arguments)
+        assert ended.code == 0, ended.err
+        assert "commercial" not in ended.err
+        network = open_output(tmp_path / "out").run.network
+        assert (network.name, network.commercial) == ("VGGT-1B (vggt)", False)
+        assert network.source is not None
+        assert (network.source.repository, network.source.revision) == (VGGT.repository, COMMIT)
+        assert network.source.sha256 == network.sha256
+        assert len(served.ranges()) == 1
+
+    def test_nothing_is_fetched_for_a_run_that_is_refused(self, served, cli, tmp_path) -> None:
+        scene = write_scene(tmp_path / "scene")
+        assert cli("reconstruct", tmp_path / "none", "--out", tmp_path / "out", "--weights", "vggt").code == 2
+        assert cli("reconstruct", scene, "--out", scene, "--weights", "vggt").code == 2
+        assert served.requests == []
+
+    def test_other_commands_take_names_too(self, served, cli) -> None:
+        ended = cli("inspect-shapes", "--weights", "da3-base", "--times", 1, "--views", 1, "--size", 28)
+        assert (ended.code, ended.out.partition(":")[0]) == (0, "da3-base")
+        arguments = ("--times", "1", "--views", "1", "--size", "28", "--json", "--quiet")
+        ended = cli("benchmark", "--weights", "da3-base", *arguments)
+        assert (ended.code, json.loads(ended.out)["network"]) == (0, "da3-base")
+        assert len(served.ranges()) == 1
+
+    @pytest.mark.usefixtures("hub")
+    def test_without_network_the_file_and_its_place_are_named(self, cli, tmp_path, monkeypatch) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        scene = write_scene(tmp_path / "scene")
+        ended = cli("reconstruct", scene, "--out", tmp_path / "out", "--weights", "da3-base")
+        assert ended.code == 4
+        error, hint = ended.err.splitlines()[-2:]
+        assert error == "error: weights 'da3-base' are not in the cache and HF_HUB_OFFLINE is set"
+        assert "depth-anything/DA3-BASE/resolve/main/model.safetensors" in hint
+        assert hint.endswith("pass the file: --weights FILE")
+        assert not (tmp_path / "out").exists()
