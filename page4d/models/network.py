@@ -180,6 +180,7 @@ class ViewTimeNetwork(nn.Module):
                 dynamic=self._upsampled(trunk.dynamic_logit) if finer is None else finer.sigmoid(),
                 dynamic_logit=trunk.dynamic_logit,
                 motion_logit=finer,
+                reference=reference,
                 memory=trunk.memory,
                 matches=found,
             )

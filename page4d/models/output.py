@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from page4d.models.conditioning import Memory
@@ -52,6 +52,8 @@ class NetworkOutput:
     ray_confidence: Float[Tensor, "B T V h w"] | None = None
     metric_scale: Float[Tensor, " B"] | None = None
     """Factor that a metric head applied to all lengths: they are approximately metres."""
+    reference: Int[Tensor, " B"] | None = None
+    """Image whose camera is the world frame, counted by instants, then views; None for the first."""
     matches: Matches | None = None
     memory: Memory | None = None
     """Conditioning input of the next chunk of instants."""
@@ -70,7 +72,7 @@ class NetworkOutput:
         parts: dict[str, Any] = {
             name: function(value)
             for name, value in vars(self).items()
-            if isinstance(value, Tensor) and name != "metric_scale"  # one per sequence
+            if isinstance(value, Tensor) and name not in ("metric_scale", "reference")  # one per sequence
         }
         iterations = tuple(map(function, self.pose_encoding_iterations))
         return replace(self, **parts, pose_encoding_iterations=iterations, **others)

@@ -1,5 +1,6 @@
 """Losses of supervised training, in float32. Every part is a mean over pixels or patches with known ground truth."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -8,6 +9,8 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.geometry.pose_encoding import encode_pose
+from page4d.geometry.rigid import invert_rigid, scale_translations, transform_points
 from page4d.ground_truth import GroundTruth
 from page4d.io.config import config_record
 from page4d.models.inputs.rays import patch_directions
@@ -60,16 +63,20 @@ class LossConfig:
 def losses(output: NetworkOutput, truth: GroundTruth, config: LossConfig) -> dict[str, Tensor]:
     """Return the unweighted parts by name, and their weighted sum as "total".
 
-    Predictions are in the frame of the first camera and in the unit of the scene: see `targets_of`.
+    Predictions are in the frame of the reference camera and in the unit of the scene: see `targets_of`. Those of a
+    frame head are in any frame, and in any unit unless the unit is that of the ground truth.
     """
-    targets = targets_of(truth, config.unit)
+    targets = targets_of(truth, config.unit, output.reference)
+    if output.camera_to_world is not None:
+        output = in_first_frame(output, targets, with_scale=config.unit is not SceneUnit.TRUTH)
     parts: dict[str, Tensor] = {}
     if output.pose_encoding_iterations:
         parts |= camera_losses(output.pose_encoding_iterations, targets.pose_encoding, config.refinement)
-    if output.depth is not None and output.depth_confidence is not None:
+    if output.depth is not None:
         log_depth, target = (depth.clamp(min=_MIN_DEPTH).log() for depth in (output.depth.float(), targets.depth))
         error = (log_depth - target) * targets.known
-        parts["depth"] = confidence_weighted(error.abs(), output.depth_confidence, targets.known, config.confidence)
+        confidence = torch.ones_like(error) if output.depth_confidence is None else output.depth_confidence
+        parts["depth"] = confidence_weighted(error.abs(), confidence, targets.known, config.confidence)
         parts["gradient"] = gradient_loss(error, targets.known)
     if output.points is not None and output.points_confidence is not None:
         distance = (output.points.float() - targets.points).norm(dim=-1) / targets.depth.clamp(min=_MIN_DEPTH)
@@ -97,6 +104,33 @@ def motion_losses(output: NetworkOutput, truth: GroundTruth) -> dict[str, Tensor
     if truth.dynamic is not None:
         loss = motion_loss(output.motion_logit, truth.dynamic & truth.valid, truth.valid)
     return {"motion": loss, "total": loss}
+
+
+def in_first_frame(output: NetworkOutput, targets: Targets, *, with_scale: bool) -> NetworkOutput:
+    """Bring the output of a frame head to the frame of the first camera, with its pose encoding.
+
+    With scale, the unit is the one in which the geometric mean of depth is the true one. Focal lengths are fitted to
+    points, which have a loss: those of the encoding are the true ones.
+    """
+    assert output.world_to_camera is not None
+    assert output.depth is not None
+    assert output.points is not None
+    scale = torch.ones_like(targets.unit)
+    if with_scale:
+        logs = [depth.detach().float().clamp(min=_MIN_DEPTH).log() for depth in (targets.depth, output.depth)]
+        known = targets.known.flatten(1)
+        scale = (((logs[0] - logs[1]).flatten(1) * known).sum(1) / known.sum(1).clamp(min=1)).exp()
+    first = output.world_to_camera[:, :1, :1]
+    relative = scale_translations(output.world_to_camera @ invert_rigid(first), scale[:, None, None])
+    encoding = encode_pose(replace(targets.cameras, world_to_camera=relative))
+    points = transform_points(first.to(output.points.dtype), output.points)
+    return replace(
+        output,
+        pose_encoding=encoding,
+        pose_encoding_iterations=(encoding,),
+        depth=output.depth * scale[:, None, None, None, None],
+        points=points * scale[:, None, None, None, None, None],
+    )
 
 
 def camera_losses(

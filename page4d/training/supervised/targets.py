@@ -1,10 +1,10 @@
-"""Training targets: ground truth in the frame of the first camera and in the unit of the scene, and its matches."""
+"""Training targets: ground truth in the frame of the reference camera and the unit of the scene, and its matches."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
@@ -33,10 +33,13 @@ class SceneUnit(StrEnum):
     TYPICAL_DEPTH = "typical-depth"
     """Geometric mean of all known depths, robust to distant ground: it removes the scale from log-depth errors."""
 
+    TRUTH = "truth"
+    """The unit of the ground truth, for networks that predict metres."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Ground truth in the frame of the first camera and in the unit of training."""
+    """Ground truth in the frame of the reference camera and in the unit of training."""
 
     cameras: Cameras
     pose_encoding: Float[Tensor, "B T V 9"]
@@ -49,20 +52,29 @@ class Targets:
     """Length of one unit of training."""
 
 
-def targets_of(truth: GroundTruth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE) -> Targets:
+def targets_of(
+    truth: GroundTruth,
+    scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE,
+    reference: Int[Tensor, " B"] | None = None,
+) -> Targets:
     """Transform ground truth to the frame and unit of training, in float32.
 
-    A scene without known depth keeps its unit.
+    The frame is that of the camera of the `reference` image, counted by instants, then views; the first by default. A
+    scene without known depth keeps its unit.
 
     Source: Wang et al. (2025), VGGT, section 3.3, "ground truth coordinate normalisation".
     """
     known = truth.valid & (truth.depth > 0)
     world_to_camera = truth.cameras.world_to_camera.to(torch.float64)
-    relative = world_to_camera @ invert_rigid(world_to_camera[:, :1, :1])
+    chosen = torch.zeros(len(known), dtype=torch.int64, device=known.device) if reference is None else reference
+    origin = world_to_camera.flatten(1, 2)[torch.arange(len(chosen), device=known.device), chosen]
+    relative = world_to_camera @ invert_rigid(origin)[:, None, None]
     intrinsics = truth.cameras.intrinsics.to(torch.float64)
     lifted = unproject(truth.depth, intrinsics.to(truth.depth.dtype))
     points = transform_points(invert_rigid(relative).to(lifted.dtype), lifted)
-    if scene_unit is SceneUnit.MEAN_DISTANCE:
+    if scene_unit is SceneUnit.TRUTH:
+        unit = torch.ones_like(truth.depth[:, 0, 0, 0, 0])
+    elif scene_unit is SceneUnit.MEAN_DISTANCE:
         unit = _mean(points.norm(dim=-1), known)
     else:
         unit = _mean(torch.where(known, truth.depth, 1).log(), known).exp()

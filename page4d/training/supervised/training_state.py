@@ -21,6 +21,7 @@ from page4d.training.engine.memory import FLOAT_BYTES, check_memory
 from page4d.training.engine.optimizers import build_optimizers, restore_optimizers
 from page4d.training.engine.step_plan import Budget, Position
 from page4d.training.supervised.config import TrainConfig, TrainedPart
+from page4d.training.supervised.targets import SceneUnit
 from page4d.weights.loading import fill_encoder, load_network
 from page4d.weights.resolve import find_weights
 
@@ -224,6 +225,9 @@ def _missing_parts(existing: NetworkConfig, config: TrainConfig) -> dict[str, An
 def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, str]) -> TrainingState:
     _check_sizes(config, network.config.patch_size)
     _check_trained_parts(config, network)
+    network.predicts_ray_map = False  # it has no loss
+    if network.config.predicts_metres:
+        config = replace(config, loss=replace(config.loss, unit=SceneUnit.TRUTH))
     return TrainingState(
         config=config,
         network=network.train(),

@@ -64,7 +64,7 @@ class Validator:
 def network_predictors(network: ViewTimeNetwork, precision: torch.dtype) -> dict[str, ScenePredictor]:
     """Return a network as it is and, where it supports them, refined by its matches and with known cameras."""
     refinements = [False, True] if network.config.matches is not None else [False]
-    conditionings = [False, True] if network.config.known_cameras else [False]
+    conditionings = [False, True] if network.config.takes_cameras else [False]
     return {
         _NAMES[known, refined]: partial(_predict, network, precision, cameras_known=known, refined=refined)
         for known in conditionings

@@ -1,0 +1,104 @@
+"""Steps on networks of published architectures lower the losses of everything that they predict."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.geometry.rigid import transform_points
+from page4d.ground_truth import GroundTruth
+from page4d.inference.predictor import CPU
+from page4d.models.config import PRESETS, NetworkConfig
+from page4d.models.output import NetworkOutput
+from page4d.training.supervised import step as steps
+from page4d.training.supervised.config import SampleShape
+from page4d.training.supervised.losses import LossConfig, losses
+from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
+from page4d.training.supervised.training_state import begin
+from tests.inference.truth import random_similarity
+from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_PI3X
+from tests.training.test_losses import truth  # noqa: F401  fixture
+from tests.training.test_training_run import one_batch
+from tests.training.training_runs import TINY
+
+SMALL_PI3 = replace(SMALL_PI3X, frame_head=replace(SMALL_PI3X.frame_head, conv=None, metric=None))
+
+LEVELS = (0, 1, 2, 3)
+MONO = PRESETS["da3-mono"]
+SMALL_DA3_MONO = replace(
+    MONO,
+    encoder=replace(
+        MONO.encoder, image_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, levels=(0, 1, 2, 3)
+    ),
+    num_heads=2,
+    depth_head=replace(MONO.depth_head, layers=LEVELS, features=8, out_channels=(4, 4, 8, 8)),
+)
+CAMERAS_AND_DEPTH = {"rotation", "translation", "focal", "depth", "gradient"}
+NETWORKS: Mapping[str, tuple[NetworkConfig, set[str]]] = {
+    "pi3": (SMALL_PI3, {*CAMERAS_AND_DEPTH, "points"}),
+    "pi3x": (SMALL_PI3X, {*CAMERAS_AND_DEPTH, "points"}),
+    "da3": (SMALL_DA3, CAMERAS_AND_DEPTH),
+    "da3-mono": (SMALL_DA3_MONO, {"depth", "gradient"}),
+    "vggt-omega": (OMEGA_LIKE, CAMERAS_AND_DEPTH),
+}
+"""Networks, and the parts of their losses."""
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_steps_on_published_architectures_lower_the_loss(name: str) -> None:
+    network, parts = NETWORKS[name]
+    patch = network.patch_size
+    shape = SampleShape(times=1, views=3)  # of three views, Depth Anything 3 selects the reference
+    stage = replace(TINY.stages[0], shots=(shape,), sizes=((2 * patch, 3 * patch),), images_per_batch=3)
+    evaluation = replace(TINY.evaluation, image_size=(2 * patch, 3 * patch))
+    optimizer = replace(TINY.optimizer, warmup_steps=0, learning_rate=0.005)
+    config = replace(TINY, model=network, stages=(stage,), optimizer=optimizer, evaluation=evaluation)
+    state = begin(config, CPU)
+    plan, truths = one_batch(config)
+    results = [steps.take_step(state.network, state, plan, truths, torch.float32) for _ in range(6)]
+    assert all(result.moved for result in results)
+    assert set(results[0].losses) == {*parts, "total"}
+    assert results[-1].losses["total"] < 0.98 * results[0].losses["total"]
+
+
+def frame_output(targets: Targets, truth: GroundTruth, seed: int) -> NetworkOutput:  # noqa: F811
+    """Return the perfect output of a frame head in another frame and unit."""
+    moved = random_similarity(seed)
+    poses = moved.apply_to_cameras(targets.cameras.world_to_camera)
+    depth = targets.depth * float(moved.scale)
+    points = moved.like(targets.points).apply(targets.points)
+    ones = torch.ones_like(depth)
+    return NetworkOutput(
+        world_to_camera=poses,
+        camera_to_world=torch.linalg.inv(poses),
+        intrinsics=truth.cameras.intrinsics.double(),
+        depth=depth,
+        depth_confidence=ones,
+        points=points,
+        points_confidence=ones,
+        local_points=transform_points(poses.float(), points),
+    )
+
+
+def test_frame_and_unit_of_a_frame_head_do_not_matter_unless_it_predicts_metres(truth: GroundTruth) -> None:  # noqa: F811
+    output = frame_output(targets_of(truth), truth, 3)
+    parts = losses(output, truth, LossConfig())
+    assert max(float(value) for name, value in parts.items() if name != "total") < 1e-3
+    metric = losses(output, truth, LossConfig(unit=SceneUnit.TRUTH))
+    assert float(metric["depth"]) > 0.1
+    in_metres = frame_output(targets_of(truth, SceneUnit.TRUTH), truth, 3)
+    scale = float(random_similarity(3).scale)
+    exact = replace(in_metres, depth=in_metres.depth / scale)
+    assert float(losses(exact, truth, LossConfig(unit=SceneUnit.TRUTH))["depth"]) < 1e-3
+
+
+def test_targets_are_in_the_frame_of_the_reference_camera(truth: GroundTruth) -> None:  # noqa: F811
+    reference = torch.tensor([4])
+    targets = targets_of(truth, reference=reference)
+    place = targets.cameras.world_to_camera.flatten(1, 2)[0, 4]
+    torch.testing.assert_close(place, torch.eye(4, dtype=place.dtype), rtol=0, atol=1e-6)
+    world = truth.cameras.world_to_camera.flatten(1, 2)[0, 4].double()
+    expected: Tensor = (truth.cameras.world_to_camera.double() @ torch.linalg.inv(world))[..., :3, :3]
+    torch.testing.assert_close(targets.cameras.world_to_camera[..., :3, :3], expected, rtol=0, atol=1e-6)
