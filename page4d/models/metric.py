@@ -1,11 +1,14 @@
 """Metric depth of single images, and its transfer to predictions of arbitrary scale."""
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from page4d.errors import UsageError
+from page4d.models.output import NetworkOutput
 from page4d.models.sky import farthest_depth, is_sky, quantile
 
 _MIN_METRIC = 1e-2
@@ -66,3 +69,41 @@ def _align_scene(depth: Tensor, confidence: Tensor, metric: Tensor, in_sky: Tens
         scaled = torch.where(in_sky, farthest.clamp(max=_MAX_SKY), scaled)
         confidence = torch.where(in_sky, 1.0, confidence)
     return scaled, confidence, scale.to(depth)
+
+
+def scale_to_metric(output: NetworkOutput, single: NetworkOutput, metric_focal: float) -> NetworkOutput:
+    """Return predictions in metres, by the depth and sky that a metric network predicts for the same images.
+
+    `single` is its output without known intrinsics; those of `output` give it its unit. Depth, points, cameras and
+    the origins of the ray map are scaled by the factor of `align_to_metric`. Pose encodings are left out.
+
+    Raises:
+        UsageError: if `output` has no cameras or no depth with confidence, or `single` no depth and sky.
+
+    Source: the nested network of the public Depth Anything 3 code (reference facts).
+    """
+    depth, confidence = output.depth, output.depth_confidence
+    poses, intrinsics = output.world_to_camera, output.intrinsics
+    if depth is None or confidence is None or poses is None or intrinsics is None:
+        raise UsageError("the network predicts no cameras, or no depth with confidence", "use an any-view network")
+    if single.depth is None or single.sky is None:
+        raise UsageError("the metric network predicts no depth or no sky", "use da3-metric")
+    metric = metric_depth(single.depth, intrinsics, metric_focal)
+    aligned = align_to_metric(depth, confidence, metric, single.sky)
+    factor = aligned.scale[:, None, None, None]
+    placed = poses.clone()
+    placed[..., :3, 3] *= factor.to(poses)
+    rays = output.ray_map
+    if rays is not None:
+        rays = torch.cat([rays[..., :3], rays[..., 3:] * factor[..., None, None].to(rays)], dim=-1)
+    return replace(
+        output,
+        points=None if output.points is None else output.points * factor[..., None, None, None].to(output.points),
+        depth=aligned.depth,
+        depth_confidence=aligned.confidence,
+        world_to_camera=placed,
+        pose_encoding=None,
+        pose_encoding_iterations=(),
+        ray_map=rays,
+        sky=single.sky,
+    )

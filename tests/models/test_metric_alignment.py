@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.models.metric import align_to_metric, metric_depth
+from page4d.errors import UsageError
+from page4d.models.metric import align_to_metric, metric_depth, scale_to_metric
+from page4d.models.output import NetworkOutput
 from page4d.models.sky import fill_sky
 
 
@@ -33,6 +35,32 @@ def test_alignment_equals_the_reference(recorded: dict[str, Tensor], agrees: Cal
     agrees(aligned.confidence[:, 0], recorded["output/nested_depth_conf"])
     agrees(aligned.scale, recorded["output/nested_scale"])
     agrees(depth[:, 0] * aligned.scale, recorded["output/nested_aligned_depth"])
+
+
+def test_depth_cameras_and_rays_are_scaled_together(recorded: dict[str, Tensor], agrees: Callable) -> None:
+    depth, confidence, _, sky = inputs(recorded)
+    poses = torch.eye(4).repeat(1, 1, 3, 1, 1)
+    poses[..., :3, :] = recorded["input/nested_extrinsics"][:, None]
+    rays = torch.randn(1, 1, 3, 4, 6, 6, generator=torch.Generator().manual_seed(0))
+    output = NetworkOutput(
+        depth=depth,
+        depth_confidence=confidence,
+        world_to_camera=poses.double(),
+        intrinsics=recorded["input/nested_intrinsics"][:, None].double(),
+        ray_map=rays,
+    )
+    single = NetworkOutput(depth=recorded["input/nested_metric_depth"][:, None], sky=sky)
+    found = scale_to_metric(output, single, 300)
+    agrees(found.depth[:, 0], recorded["output/nested_depth"])
+    agrees(found.depth_confidence[:, 0], recorded["output/nested_depth_conf"])
+    agrees(found.world_to_camera[:, 0, :, :3].float(), recorded["output/nested_extrinsics"])
+    scale = recorded["output/nested_scale"]
+    agrees(found.ray_map, torch.cat([rays[..., :3], rays[..., 3:] * scale], dim=-1))
+    assert torch.equal(output.world_to_camera, poses.double())
+    with pytest.raises(UsageError, match="no cameras"):
+        scale_to_metric(single, single, 300)
+    with pytest.raises(UsageError, match="no depth or no sky"):
+        scale_to_metric(output, output, 300)
 
 
 def test_scenes_are_aligned_separately(recorded: dict[str, Tensor], agrees: Callable) -> None:
