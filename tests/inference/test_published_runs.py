@@ -67,7 +67,7 @@ def run(preprocess: Preprocess, out: Path, points: PointOptions | None = None) -
     return open_output(out)
 
 
-@pytest.mark.parametrize("preprocess", [Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.PI3])
+@pytest.mark.parametrize("preprocess", [Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.PI3, Preprocess.DA3])
 def test_maps_and_cameras_refer_to_the_whole_image(preprocess: Preprocess, tmp_path: Path) -> None:
     output = run(preprocess, tmp_path / "out")
     (transform,) = place_views(preprocess, [CAPTURE.image_size], 0, 14)
@@ -99,6 +99,27 @@ def test_maps_and_cameras_refer_to_the_whole_image(preprocess: Preprocess, tmp_p
         assert warned == ["--preprocess vggt-crop crops 40.3% of cam01: its maps are 0 there"]
     else:
         assert warned == []
+
+
+def test_maps_of_an_image_that_was_cropped_before_it_was_resized(tmp_path: Path) -> None:
+    capture = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(61, 24))
+    settings = ReconstructSettings(preprocess=Preprocess.VGGT_OMEGA, preview=False)
+    reconstruct(capture.scene(), WallOnCanvas(capture, multiple=16), out=tmp_path / "out", settings=settings)
+    output = open_output(tmp_path / "out")
+    (name,) = output.view_names
+    torch.testing.assert_close(output.cameras.intrinsics[0, 0], capture.cameras.intrinsics[0, 0].double())
+    assert output.run.views[0].pixel_transform.window == (0, 6, 24, 48)
+    depth = output.depth(0, name)
+    height, width = depth.shape
+    assert (height, width) == (round(61 * 720 / 48), 368)
+    at = pixel_grid(height, width, dtype=torch.float64) * torch.tensor([24 / width, 61 / height])
+    inside = ((at[..., 1] > 6.05) & (at[..., 1] < 53.95)).numpy()
+    outside = ((at[..., 1] < 5.95) | (at[..., 1] > 54.05)).numpy()
+    near_step = ((at[..., 0] - 12.3).abs() < 0.1).numpy()
+    assert not depth[outside].any()
+    assert np.abs(depth - depth_at(at).numpy())[inside & ~near_step].max() <= 0.003
+    (warning,) = [text for text in output.run.warnings if "--preprocess" in text]
+    assert warning == "--preprocess vggt-omega crops 21.3% of cam01: its maps are 0 there"
 
 
 def test_a_stretched_view_is_reported() -> None:
