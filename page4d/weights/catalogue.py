@@ -70,7 +70,7 @@ class CatalogueEntry:
 
     predicts_cameras: bool = True
     takes_cameras: bool = False
-    """Whether known cameras are an input of the network."""
+    """Whether known cameras, or their intrinsics, are an input of the network."""
 
     metric: bool = False
     """Whether its lengths are metres."""
@@ -202,6 +202,7 @@ _ENTRIES = (
         file="model.safetensors",
         good_for="metric depth and sky of calibrated single images",
         predicts_cameras=False,
+        takes_cameras=True,
         metric=True,
         network="da3metric-large",
         notes=("metres need the focal length: depth * focal length in pixels / 300",),
@@ -226,13 +227,13 @@ _ENTRIES = (
         title="Pi3X",
         num_values=1_360_032_439,
         num_bytes=5_440_129_756,
-        image_bytes=250_000_000,
+        image_bytes=167_000_000,
         licence=CC_BY_NC,
         commercial=False,
         licence_source=_PI3_SOURCE,
         repository="yyfz233/Pi3X",
         file="model.safetensors",
-        good_for="rigs with known cameras or depth; approximate metric scale",
+        good_for="rigs with known cameras; approximate metric scale",
         takes_cameras=True,
         metric=True,
     ),

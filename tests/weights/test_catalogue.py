@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from page4d.errors import UsageError
+from page4d.models.config import PRESETS
 from page4d.weights.catalogue import (
     CATALOGUE,
     CatalogueEntry,
@@ -21,7 +22,8 @@ from page4d.weights.catalogue import (
     find_entry,
 )
 from page4d.weights.choose import needed_bytes
-from page4d.weights.families.table import recognize
+from page4d.weights.families.family import Family
+from page4d.weights.families.table import FAMILIES, recognize
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden"
 PAGE = Path(__file__).parents[2] / "docs" / "weights.md"
@@ -55,6 +57,20 @@ def test_the_manifest_has_its_size_and_its_family(entry: CatalogueEntry) -> None
     num_values = sum(math.prod(shape) for shape, _ in manifest.values())
     assert (entry.num_values, entry.num_bytes) == (num_values, 4 * num_values)
     assert recognize(manifest, entry.name) == entry.family
+
+
+@entries
+def test_its_family_has_a_network_of_its_name(entry: CatalogueEntry) -> None:
+    reader = FAMILIES[Family(entry.family)].network
+    assert reader is not None
+    assert entry.network is None or entry.network in reader.names
+
+
+@pytest.mark.parametrize("name", CATALOGUE.keys() & PRESETS.keys())
+def test_abilities_are_those_of_the_network(name: str) -> None:
+    entry, config = CATALOGUE[name], PRESETS[name]
+    assert (entry.predicts_cameras, entry.takes_cameras) == (config.predicts_cameras, config.takes_cameras)
+    assert entry.metric == config.predicts_metres
 
 
 @entries

@@ -55,6 +55,7 @@ def test_what_is_suggested_needs_no_application_and_predicts_cameras() -> None:
                 "da3-metric",
                 "page4d-mask",
                 "pi3",
+                "pi3x",
                 "vggt-omega",
             )
         ),
