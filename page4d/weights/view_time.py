@@ -50,15 +50,11 @@ def view_time_network(
     The mask acts in layers 8 to 12 of 24, or from `first_masked` on in as many layers.
 
     Raises:
-        UsageError: if the options contradict each other or the network.
+        UsageError: if the options contradict each other or the network, or its weights do not fit these steps.
     """
-    grid = published.within_positions is published.across_positions is PatchPositions.GRID
-    if published.register_layers or published.starts_across or not grid:
-        raise UsageError(
-            "this network cannot become the view x time network: its mask needs steps of all tokens with positions "
-            "on the grid in every layer",
-            "leave --to page4d-mv out",
-        )
+    reason = _why_not(published)
+    if reason is not None:
+        raise UsageError(f"this network cannot become the view x time network: {reason}", "leave --to page4d-mv out")
     mask = _mask(published, head, options, first_masked)
     schedule = FRAME_CROSS if options.time_weights is TimeWeights.GLOBAL else TIME_VIEW
     if schedule is FRAME_CROSS and options.time_encoding is not TimeEncoding.NONE:
@@ -106,12 +102,25 @@ def copied_tensors(names: Iterable[str], config: NetworkConfig, last_of_pi3: int
     return found
 
 
+def _why_not(published: NetworkConfig) -> str | None:
+    """Return why the weights of a network do not fit steps along time and across the views of an instant, if so."""
+    if published.depth == 0:
+        return "it attends within single images only, so it has no weights that relate instants or views"
+    if published.register_layers:
+        return "in some of its layers, special tokens alone attend across images; the mask needs steps of all tokens"
+    grid = published.within_positions is published.across_positions is PatchPositions.GRID
+    if published.starts_across or not grid:
+        return "its patches have no positions of their own across images; the mask needs positions on the grid"
+    return None
+
+
 def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, start: int | None) -> MaskConfig:
     single_stream = published.frame_head is not None
     streams = options.streams or (Streams.SINGLE if single_stream else Streams.DUAL)
     if single_stream and streams is Streams.DUAL:
         raise UsageError(
-            "--streams dual: the heads of Pi3 read a single stream", "leave it out, or use recipe three-stage"
+            "--streams dual: the heads of Pi3 and Pi3X read a single stream",
+            "leave it out, or use recipe three-stage",
         )
     first = published.depth // 3 if start is None else start
     count = max(1, round(5 * published.depth / 24))

@@ -44,6 +44,7 @@ PUBLISHED = [
     Published(preset="page4d", manifest="page4d", dropped=401, mask=False),
     Published(preset="page4d-mask", manifest="page4d", dropped=395, mask=True),
     Published(preset="pi3", manifest="pi3", dropped=2),
+    Published(preset="pi3x", manifest="pi3x", dropped=2),
     Published(preset="da3-small", manifest="da3_small", dropped=42),
     Published(preset="da3-base", manifest="da3_base", dropped=42),
     Published(preset="da3-large", manifest="da3_large", dropped=42),

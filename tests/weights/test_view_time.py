@@ -12,10 +12,19 @@ import page4d
 from page4d.choices import Recipe, Target, TimeWeights
 from page4d.errors import UsageError
 from page4d.models import Conditioning, NetworkOutput, ViewTimeNetwork
-from page4d.models.config import EpipolarConfig, FullAttention, SparseStrategy, Streams, TimeEncoding
+from page4d.models.config import (
+    PRESETS,
+    EpipolarConfig,
+    FullAttention,
+    MaskHeadKind,
+    SparseStrategy,
+    Streams,
+    TimeEncoding,
+)
+from page4d.models.schedule import TIME_VIEW
 from page4d.weights.accounting import Tag
 from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
-from page4d.weights.view_time import ViewTimeOptions
+from page4d.weights.view_time import ViewTimeOptions, view_time_network
 
 EVERYTHING = {
     "streams": Streams.DUAL,
@@ -239,7 +248,7 @@ def test_contradictory_options_are_refused(options: dict, message: str, convert)
 
 def test_pi3_has_a_single_stream(convert) -> None:
     assert convert("pi3_c").network.config.mask.streams is Streams.SINGLE
-    with pytest.raises(UsageError, match="--streams dual: the heads of Pi3 read a single stream"):
+    with pytest.raises(UsageError, match="--streams dual: the heads of Pi3 and Pi3X read a single stream"):
         convert("pi3_c", streams=Streams.DUAL)
 
 
@@ -254,3 +263,39 @@ def test_three_stage_supports_all_options_at_once(convert) -> None:
     assert conversion.recipe is Recipe.THREE_STAGE
     assert network.config.norm_eps == (1e-6, 1e-6, 1e-5, 1e-5)
     assert same(predict(network), predict(convert("page4d_c", "pi3_c").network))
+
+
+@pytest.mark.parametrize(
+    ("preset", "reason"),
+    [
+        ("da3-mono", "within single images only"),
+        ("da3-base", "no positions of their own"),
+        ("da3-giant", "no positions of their own"),
+        ("vggt-omega", "special tokens alone"),
+    ],
+)
+def test_networks_with_other_steps_cannot_become_the_view_time_network(preset: str, reason: str) -> None:
+    with pytest.raises(UsageError, match=f"cannot become the view x time network: .*{reason}") as caught:
+        view_time_network(PRESETS[preset], MaskHeadKind.CONV, ViewTimeOptions())
+    assert caught.value.hint == "leave --to page4d-mv out"
+
+
+def test_pi3x_becomes_the_view_time_network_with_its_metric_scale(tmp_path: Path) -> None:
+    given = checkpoint("pi3x_c")
+    source = given.save(tmp_path)
+    networks = []
+    for target in (Target.OWN, Target.PAGE4D_MV):
+        settings = ConvertSettings(configs=given.configs, target=target)
+        conversion = plan_conversion([source], settings)
+        write_conversion(conversion, tmp_path / f"{target}.safetensors")
+        networks.append(page4d.load(tmp_path / f"{target}.safetensors", "cpu"))
+    assert conversion.account.num_used() == len(given.weights) - 2, "all but the constants of normalization"
+    own, network = networks
+    assert network.config.schedule == TIME_VIEW
+    assert network.config.mask.streams is Streams.SINGLE
+    images = torch.rand(1, 3, 1, 3, 28, 42)
+    outputs, expected = network(images), own(images)
+    assert close(outputs.points, expected.points)
+    assert close(outputs.metric_scale, expected.metric_scale)
+    several = network(torch.rand(1, 2, 2, 3, 28, 42))
+    assert torch.isfinite(several.points).all()
