@@ -78,7 +78,7 @@ for _command_info in weights_app.registered_commands:
     assert _command_info.callback is not None
     _command_info.help = _help(_command_info.callback)
     _command_info.short_help = _command_info.help.partition("\n")[0]
-app.add_typer(weights_app)
+app.add_typer(weights_app, short_help=weights_app.info.help)
 
 
 def run_command(arguments: Sequence[str]) -> int:

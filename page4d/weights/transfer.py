@@ -71,14 +71,16 @@ def download(
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         with os.fdopen(handle, "r+b", buffering=0) as opened:
             wait_for_lock(handle, on_wait)
-            if target.exists():  # another process has finished it meanwhile
-                _remove_own(part, handle)
-                return file_digest(target, file, on_bytes)
-            held = _Partial(opened, file)
-            on_bytes(held.present)
-            _receive(connection, held, on_bytes)
-            os.fsync(handle)
-            _move(held, part, target, connection.host)
+            try:
+                if target.exists():  # another process has finished it meanwhile
+                    return file_digest(target, file, on_bytes)
+                held = _Partial(opened, file)
+                on_bytes(held.present)
+                _receive(connection, held, on_bytes)
+                os.fsync(handle)
+                _move(held, part, target, connection.host)
+            finally:
+                _remove_empty(part, handle)
     except OSError as error:
         raise output_error(error, part) from error
     return held.sha256.hexdigest()
@@ -196,7 +198,8 @@ def _move(held: _Partial, part: Path, target: Path, host: str) -> None:
     part.replace(target)
 
 
-def _remove_own(part: Path, handle: int) -> None:
-    """Remove the empty partial file that this process has created next to the complete one."""
-    if part.exists() and part.stat().st_ino == os.fstat(handle).st_ino:
+def _remove_empty(part: Path, handle: int) -> None:
+    """Remove the partial file that this process has opened if nothing has arrived."""
+    opened = os.fstat(handle)
+    if opened.st_size == 0 and part.exists() and part.stat().st_ino == opened.st_ino:
         part.unlink()

@@ -87,6 +87,7 @@ def get_weights(
     from page4d.errors import UsageError
     from page4d.io.digest import parse_pin
     from page4d.weights.names import parse_weights
+    from page4d.weights.store import describe_weights
     from page4d_cli.fetching import fetched_weights
 
     reference = parse_weights(name)
@@ -94,10 +95,9 @@ def get_weights(
         raise UsageError(f"'{name}' is a file of this machine", "pass it to --weights as it is")
     found = fetched_weights(name, parse_pin(name, sha256), console.Verbosity(quiet=quiet))
     assert found.source is not None
+    licence = describe_weights(found.path)[1].licence
     if as_json:
-        entry = reference.entry
         about = {"name": name, "path": str(found.path), "sha256": found.sha256, "commercial": found.commercial}
-        licence = None if entry is None else entry.licence
         console.print_json({**about, "licence": licence, "source": found.source.model_dump(mode="json")})
         return
     if quiet:
@@ -107,7 +107,7 @@ def get_weights(
     print_fields(
         [
             ("weights", found.title or name),
-            *_licence(reference.entry),
+            *(_licence(reference.entry) or [("licence", licence)]),
             ("source", f"hf:{source.repository}@{source.revision}:{source.file}"),
             ("sha256", source.sha256),
             ("file", f"{found.path} ({console.human_size(found.path.stat().st_size)})"),

@@ -53,7 +53,7 @@ def test_help_without_arguments_has_code_2_as_nothing_was_done(cli) -> None:
     assert ended.out == cli("--help").out
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
+@pytest.mark.parametrize("command", ["", *COMMANDS, "weights", "weights get", "weights list", "weights show"])
 def test_help_is_complete_on_a_narrow_terminal(command, monkeypatch, capsys) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert run([*command.split(), "--help"]) == 0

@@ -83,7 +83,7 @@ class TestGet:
         ended = cli("weights", "get", "vggt", "--json", "--quiet")
         assert ended.err == "warning: vggt: licence VGGT License v1; commercial use not permitted\n"
         found = json.loads(ended.out)
-        assert (found["commercial"], found["licence"]) == (False, "VGGT License v1")
+        assert (found["commercial"], found["licence"]) == (False, "as published")
         assert found["source"]["revision"] == COMMIT
         assert cli("weights", "get", "vggt", "--quiet").out == found["path"] + "\n"
         assert len(served.ranges()) == 1

@@ -352,7 +352,7 @@ class TestVerification:
 
 
 class TestRefusals:
-    def test_a_gated_repository_needs_a_token(self, served, monkeypatch) -> None:
+    def test_a_gated_repository_needs_a_token(self, served, tmp_path, monkeypatch) -> None:
         served.repositories[PI3.repository].gated = True
         with pytest.raises(
             WeightsError, match=r"weights 'pi3' are gated: 127.0.0.1:\d+ asks for permission \(401\)"
@@ -361,6 +361,7 @@ class TestRefusals:
         assert f"accept the licence on {served.address}/{PI3.repository}" in caught.value.hint
         assert "hf auth login" in caught.value.hint
         assert "HF_TOKEN" in caught.value.hint
+        assert blobs(tmp_path / "hub") == []
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         find_weights("pi3")
 
