@@ -112,20 +112,25 @@ class NetworkCost:
 def features(config: NetworkConfig, extent: Extent) -> tuple[float, float, float, float]:
     """Return the features of the cost model: 1, pixels, token pairs within images, and in the largest attention.
 
-    Tokens in the trunk, kept layers and the maps of the heads are proportional to the pixels.
+    Tokens in the trunk, kept layers and the maps of the heads are proportional to the pixels. A network without a
+    trunk has pairs within images only, register layers have pairs of special tokens.
     """
     grids = [patch_grid(height, width, config.patch_size) for height, width in extent.view_sizes]
-    tokens = [rows * columns + config.num_registers + config.camera_token for rows, columns in grids]
+    special = config.num_registers + config.camera_token
+    tokens = [rows * columns + special for rows, columns in grids]
     times, full = extent.times, config.full_attention
     if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and extent.views == 1):
         times, tokens = 1, times * tokens
+    within = times * sum(count**2 for count in tokens)
+    across = [special] * len(tokens) if len(config.register_layers) == config.depth else tokens
     pairs = {
-        Step.FRAME: times * sum(count**2 for count in tokens),
+        Step.FRAME: within,
         Step.TIME: times**2 * sum(count**2 for count in tokens),
-        Step.VIEW: times * sum(tokens) ** 2,
+        Step.VIEW: times * sum(across) ** 2,
     }
-    largest = max(pairs.get(step, (times * sum(tokens)) ** 2) for step in config.schedule)
-    return 1.0, float(extent.num_pixels), float(pairs[Step.FRAME]), float(largest)
+    steps = config.schedule if config.depth else ()
+    largest = max([pairs.get(step, (times * sum(across)) ** 2) for step in steps], default=within)
+    return 1.0, float(extent.num_pixels), float(within), float(largest)
 
 
 def fit(

@@ -118,7 +118,7 @@ class Predictor(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkPredictor:
-    """Runs a network and refines its output.
+    """Runs a network without its ray map and refines its output.
 
     The trunk may run at lower `precision`; heads, poses and geometry stay in float32. `ood_limits` are the thresholds
     of its out-of-distribution indicators.
@@ -130,6 +130,9 @@ class NetworkPredictor:
     settings: ReconstructSettings = field(default_factory=ReconstructSettings)
     record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="page4d-mv", trained=False))
     ood_limits: OODLimits | None = None
+
+    def __post_init__(self) -> None:
+        self.network.predicts_ray_map = False  # predictions have no rays
 
     @property
     def multiple(self) -> int:

@@ -24,12 +24,14 @@ from page4d.inference.memory_budget import (
 from page4d.inference.network_cost import Coefficients, Extent, NetworkCost, features, fit, process_bytes
 from page4d.inference.predictor import CPU, NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
-from page4d.models.config import PRESETS
+from page4d.models.config import PRESETS, FullAttention
 from page4d.models.network import build_network
+from page4d.models.schedule import TIME_VIEW
 from page4d.scene.records import Notice
 from page4d.settings import parse_memory
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt
 from tests.inference.truth import TruthPredictor
+from tests.models.small_networks import OMEGA_LIKE
 
 TINY = PRESETS["mv-tiny"]
 
@@ -53,6 +55,22 @@ def test_a_fit_recovers_the_coefficients_and_none_is_negative():
     bound = fit(rows, noisy, upper_bound=True)
     assert min(bound) >= 0
     assert all(np.dot(bound, row) >= value * (1 - 1e-9) for row, value in zip(rows, noisy, strict=True))
+
+
+def test_pairs_of_tokens_are_those_of_the_steps_of_a_network():
+    extent = Extent(times=2, views=3, size=(16, 32))
+    patches = 2 * 4
+    base = replace(OMEGA_LIKE, register_layers=())
+    tokens = patches + base.num_registers + 1
+    within = 6 * tokens**2
+    assert features(base, extent)[2:] == (within, (6 * tokens) ** 2)
+    assert features(OMEGA_LIKE, extent) == features(base, extent)
+    all_special = features(replace(OMEGA_LIKE, register_layers=tuple(range(OMEGA_LIKE.depth))), extent)
+    assert all_special[2:] == (within, within)  # 324 pairs of special tokens are fewer
+    joint = features(replace(base, full_attention=FullAttention.ALWAYS, schedule=TIME_VIEW), extent)
+    assert joint[2:] == (within, (6 * tokens) ** 2)
+    alone = replace(PRESETS["da3-mono"], encoder=replace(PRESETS["da3-mono"].encoder, patch_size=8, image_size=16))
+    assert features(alone, extent) == (1, 6 * 16 * 32, 6 * patches**2, 6 * patches**2)
 
 
 def test_the_memory_of_small_passes_predicts_that_of_a_larger_one(predictor: NetworkPredictor):

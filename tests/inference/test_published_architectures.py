@@ -1,0 +1,68 @@
+"""Runs of small networks of published architectures: several chunks, views of mixed sizes, calibration, resuming."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from page4d.choices import ExistingOutput, Poses
+from page4d.conventions import ScaleSource
+from page4d.errors import InterruptedRunError
+from page4d.inference.predictor import CPU, NetworkPredictor
+from page4d.inference.reconstruct import reconstruct
+from page4d.models.config import NetworkConfig
+from page4d.models.network import build_network
+from page4d.output.reader import open_output
+from page4d.scene.batches import open_batches
+from page4d.settings import ReconstructSettings
+from tests.inference.test_mixed_rig import CAPTURE
+from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_PI3X, fill_zeros
+
+NETWORKS: Mapping[str, NetworkConfig] = {"da3": SMALL_DA3, "pi3x": SMALL_PI3X, "vggt-omega": OMEGA_LIKE}
+TAKE_CAMERAS = ("da3", "pi3x")
+
+
+@cache
+def predictor_of(name: str) -> NetworkPredictor:
+    torch.manual_seed(0)
+    network = fill_zeros(build_network(NETWORKS[name]).eval())
+    side = 3 * network.config.patch_size
+    settings = ReconstructSettings(chunk=4, overlap=2, long_side=side, preview=False)
+    return NetworkPredictor(network=network, device=CPU, settings=settings)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_interrupted_run_of_several_chunks_is_resumed_to_the_same_bytes(name: str, tmp_path: Path) -> None:
+    scene, predictor = uncalibrated(CAPTURE.scene()), predictor_of(name)
+    record = reconstruct(scene, predictor, out=tmp_path / "whole")
+    assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 4), (2, 6)]
+    assert record.scale_source is (ScaleSource.NETWORK if name == "pi3x" else None)
+    first = open_output(tmp_path / "whole").cameras.world_to_camera[0, 0]
+    torch.testing.assert_close(first, torch.eye(4, dtype=first.dtype), rtol=0, atol=1e-6)
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, predictor, out=tmp_path / "parts", observer=StopAt(3))
+    reconstruct(scene, predictor, out=tmp_path / "parts", existing=ExistingOutput.RESUME)
+    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", TAKE_CAMERAS)
+def test_a_calibrated_run_has_the_cameras_of_the_rig(name: str, tmp_path: Path) -> None:
+    reconstruct(CAPTURE.scene(), predictor_of(name), out=tmp_path / "out")
+    found = open_output(tmp_path / "out").cameras.world_to_camera
+    for view in range(CAPTURE.num_views):
+        assert torch.equal(found[:, view], CAPTURE.cameras_of(view).world_to_camera.double())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_calibrated_cameras_condition_networks_that_take_them_unless_poses_are_predicted(name: str) -> None:
+    predictor = predictor_of(name)
+    with open_batches(CAPTURE.scene(), 3 * predictor.multiple, predictor.multiple) as reader:
+        batch = reader.read(0, 2)
+    for poses in Poses:
+        chosen = predictor.with_settings(replace(predictor.settings, poses=poses))
+        given, without = (chosen.predict(each).predictions.depth for each in (batch, replace(batch, cameras=None)))
+        assert torch.equal(given, without) != (poses is Poses.INPUT and name in TAKE_CAMERAS)
