@@ -21,8 +21,8 @@ class NetworkOutput:
     """Predictions at network pixels; a part is None if the network has no head for it.
 
     `world_to_camera` and `intrinsics` are float64. A network without a field-of-view head fits intrinsics to its
-    points. `pose_encoding` is that of an iterative camera head (see `geometry.pose_encoding`). Confidences are raw:
-    1 + exp(x), at least 1. Points are in the world. A frame head also returns `local_points` in the camera frame,
+    points. `pose_encoding` is of `world_to_camera` (see `geometry.pose_encoding`). Confidences are raw: 1 + exp(x),
+    at least 1. Points are in the world. A frame head also returns `local_points` in the camera frame,
     `confidence_logits` x and `camera_to_world`. `dynamic` is the probability that a pixel moves, 0.5 from an
     untrained head; `dynamic_logit` are the log-odds per patch that bias the attention, `motion_logit` those per pixel
     of a motion head.
