@@ -14,8 +14,8 @@ WHAT_WEIGHTS_ARE = (
     "checkpoints of PyTorch too"
 )
 WHERE_WEIGHTS_ARE = (
-    "check the path; page4d downloads nothing: get a checkpoint of VGGT, PAGE-4D or Pi3 from its authors and convert "
-    "it with page4d convert-weights, or train a network with page4d train"
+    "check the path; 'page4d weights list' shows the public checkpoints that are fetched by name, such as --weights "
+    "da3-base"
 )
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 ZIP_START = b"PK\x03\x04"

@@ -499,3 +499,15 @@ class TestConversions:
         with pytest.raises(UsageError):
             find_weights("no-such-name")
         assert own.requests == []
+
+
+def test_depth_anything_3_from_the_hub(hub, monkeypatch) -> None:
+    small, entry = checkpoint("da3_b"), CATALOGUE["da3-base"]
+    data = FAMILIES[Family.DA3]
+    assert data.network is not None
+    reader = replace(data.network, published=(small.settings,), names=())
+    monkeypatch.setitem(FAMILIES, Family.DA3, replace(data, network=reader))
+    hub.repositories[entry.repository] = Repository({entry.file: save(small.weights)})
+    found = find_weights("da3-base")
+    assert found.commercial is True
+    assert page4d.load("da3-base", device="cpu").config.encoder.embed_dim == small.settings.encoder.embed_dim
