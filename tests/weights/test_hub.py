@@ -3,6 +3,7 @@
 import errno
 import json
 import multiprocessing
+import time
 from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
@@ -399,8 +400,10 @@ class TestRefusals:
     def test_a_silent_hub_is_given_up(self, own, monkeypatch) -> None:
         monkeypatch.setattr(connection, "MAX_SILENCE_S", 0.2)
         own.silent.set()
+        begin = time.monotonic()
         with pytest.raises(WeightsError, match="is unreachable"):
             find_weights("hf:lab/tiny")
+        assert time.monotonic() - begin < 5, "less than the limit of one step of a request"
         assert connection.TIMEOUT_S + 2 * transfer.TIMEOUT_S <= 30
 
     def test_a_transfer_that_falls_silent_is_given_up(self, own, monkeypatch) -> None:
