@@ -18,10 +18,11 @@ from page4d.io.atomic import check_file
 from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
 from page4d.weights.accounting import Account, Tag, build_account
+from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.families.family import Family
 from page4d.weights.families.identity import read_identity
 from page4d.weights.families.specs import Specs
-from page4d.weights.families.table import FAMILIES, read_encoder, read_network, recognize, titles
+from page4d.weights.families.table import FAMILIES, PublishedNetwork, read_encoder, read_network, recognize, titles
 from page4d.weights.published import Settings
 from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
 from page4d.weights.sources import TensorSource, open_source
@@ -59,6 +60,8 @@ class PlannedConversion:
     specs: Mapping[str, TensorSpec]
     licence: str
     description: str
+    published: tuple[str, ...] = ()
+    """Names of the published networks, of families with several."""
 
     @property
     def title(self) -> str:
@@ -139,10 +142,11 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         {family: sources[family] for family in order},
         blueprint,
         settings,
-        licence=" + ".join(f"{FAMILIES[family].title}: {FAMILIES[family].licence}" for family in order),
+        licence=" + ".join(f"{FAMILIES[family].title}: {_licence(found[family])}" for family in order),
         description=f"{titles(order, ' + ')}, {kind}",
         target=target.value,
         recipe=recipe,
+        published=tuple(name for family in order if (name := found[family].name) is not None),
     )
 
 
@@ -154,6 +158,7 @@ def _planned(
     description: str,
     target: str,
     recipe: Recipe | None = None,
+    published: tuple[str, ...] = (),
 ) -> PlannedConversion:
     shapes = tensor_shapes(blueprint.config)
     return PlannedConversion(
@@ -165,6 +170,7 @@ def _planned(
         specs={name: TensorSpec(shape=shape, dtype=settings.dtype) for name, shape in shapes.items()},
         licence=settings.licence or licence,
         description=description,
+        published=published,
     )
 
 
@@ -278,6 +284,14 @@ def report_document(conversion: PlannedConversion, metadata: Mapping[str, str] |
     }
 
 
+def _licence(found: PublishedNetwork) -> str:
+    """Return the licence of a checkpoint of the catalogue, or of the family where all have one."""
+    for entry in CATALOGUE.values():
+        if found.name is not None and found.name in (entry.name, entry.network):
+            return f"{entry.licence} ({entry.title})"
+    return FAMILIES[found.family].licence
+
+
 def _matching_recipe(families: Sequence[Family]) -> Recipe:
     for recipe, needed in RECIPE_SOURCES.items():
         if set(needed) == set(families):
@@ -367,6 +381,7 @@ def _metadata(conversion: PlannedConversion) -> dict[str, str]:
         network = {
             "recipe": conversion.recipe.value,
             "to": conversion.target,
+            **({"published": " + ".join(conversion.published)} if conversion.published else {}),
             "mask": "none" if mask is None else f"{mask.head.value}, {mask.rule.value}",
         }
     sources = {FAMILIES[family].title: source.sha256() for family, source in conversion.sources.items()}
@@ -374,6 +389,7 @@ def _metadata(conversion: PlannedConversion) -> dict[str, str]:
         "licence": conversion.licence,
         "description": conversion.description,
         **network,
+        "families": " + ".join(conversion.sources),
         "sources": json.dumps(sources, sort_keys=True),
         "tensors": json.dumps({tag.value: account.count(tag) for tag in Tag}, sort_keys=True),
         "notices": "; ".join(conversion.blueprint.notices),

@@ -98,7 +98,7 @@ def _open_safetensors(path: Path) -> TensorSource:
             code = str(part.get_dtype())
             if code not in DTYPES_BY_CODE:
                 raise WeightsError(
-                    f"'{path}': tensor '{name[:MAX_CHARS]}' has type {code}", "convert it to floating point first"
+                    f"'{path}': tensor '{shortened(name)}' has type {code}", "convert it to floating point first"
                 )
             specs[name] = TensorSpec(shape=tuple(part.get_shape()), dtype=DTYPES_BY_CODE[code])
     except (SafetensorError, OSError) as error:
@@ -231,7 +231,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             kind = f"{value.dtype}".removeprefix("torch.")
             where = "" if value.device.type == "cpu" else f" on the device {value.device.type}"
             raise WeightsError(
-                f"'{path}': tensor '{name[:MAX_CHARS]}' has type {kind}{where}", "convert it to floating point first"
+                f"'{path}': tensor '{shortened(name)}' has type {kind}{where}", "convert it to floating point first"
             )
     storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in tensors.values()}
     _check_size(path, max(sum(storages.values()), *(value.numel() * value.itemsize for value in tensors.values())))
@@ -266,4 +266,4 @@ def _unwrap(path: Path, loaded: Any) -> dict[str, Tensor]:
 def _names(keys: Iterable[Any]) -> str:
     """Return the names among the first keys of a mapping, for a message; keys may be of any type and size."""
     shown = [str(key)[:40] if isinstance(key, str | int) else type(key).__name__ for key in islice(keys, 20)]
-    return ", ".join(shown)[:MAX_CHARS]
+    return shortened(", ".join(shown), MAX_CHARS)

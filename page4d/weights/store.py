@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from page4d.encoders.build import EncoderConfig, encoder_from_json
-from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.errors import OutputError, UsageError, WeightsError, shortened
 from page4d.io.atomic import open_atomic
 from page4d.io.config import config_to_json
 from page4d.io.digest import describe_mismatch, file_sha256
@@ -43,7 +43,7 @@ ENCODER_ENTRY = "page4d-encoder"
 
 _REQUIRED = ("licence", "description")
 MAX_CHARS = 200
-"""Length at which reasons of libraries are cut off in messages."""
+"""Length to which reasons of libraries are shortened in messages."""
 
 _Config = TypeVar("_Config")
 
@@ -249,7 +249,7 @@ def _entries(path: Path) -> dict[str, str]:
 
 def damaged(path: Path, error: Exception) -> WeightsError:
     """Return the error on a file that cannot be parsed, with the first line of the reason."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_CHARS]
+    reason = shortened((str(error).strip().splitlines() or [type(error).__name__])[0], MAX_CHARS)
     return WeightsError(f"'{path}' is damaged (incomplete): {reason}", FETCH_AGAIN)
 
 
@@ -262,7 +262,8 @@ def _about(
         version, config, metadata = about["version"], str(about["config"]), about["metadata"]
         described = {key: str(metadata[key]) for key in (*_REQUIRED, *metadata)}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise WeightsError(f"'{path}' has a damaged description: {str(error)[:MAX_CHARS]}", FETCH_AGAIN) from error
+        reason = shortened(str(error), MAX_CHARS)
+        raise WeightsError(f"'{path}' has a damaged description: {reason}", FETCH_AGAIN) from error
     if version != FORMAT_VERSION:
         raise WeightsError(
             f"'{path}' has format version {version!s:.20}, this page4d reads version {FORMAT_VERSION}",

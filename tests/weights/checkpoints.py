@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -125,6 +125,21 @@ def _expanded(row: str) -> Iterator[str]:
     literals, spans = re.split(r"\d+-\d+", row), re.findall(r"(\d+)-(\d+)", row)
     for numbers in product(*(range(int(first), int(last) + 1) for first, last in spans)):
         yield "".join(f"{literal}{number}" for literal, number in zip(literals, (*numbers, ""), strict=True))
+
+
+def empty_checkpoint(folder: Path, named: Mapping[str, Sequence[int]]) -> Path:
+    """A sparse file with the real names and shapes."""
+    path = folder / "checkpoint.safetensors"
+    header, offset = {}, 0
+    for name, shape in named.items():
+        size = 4 * torch.Size(shape).numel()
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.truncate(8 + len(text) + offset)
+    return path
 
 
 def close(ours: Tensor, reference: Tensor) -> bool:

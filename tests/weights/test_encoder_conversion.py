@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import empty_checkpoint
 from safetensors.torch import save_file
 
 from page4d.encoders.build import ENCODER_PRESETS
@@ -32,21 +33,6 @@ def shapes(name: str) -> dict[str, list[int]]:
 
 def plan(path: Path) -> PlannedConversion:
     return plan_conversion([path], ConvertSettings())
-
-
-def empty_checkpoint(folder: Path, named: dict[str, list[int]]) -> Path:
-    """A sparse file with the real names and shapes."""
-    path = folder / "checkpoint.safetensors"
-    header, offset = {}, 0
-    for name, shape in named.items():
-        size = 4 * torch.Size(shape).numel()
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + size]}
-        offset += size
-    text = json.dumps(header).encode()
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + offset)
-    return path
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkpoints import SHARED, checkpoint, manifest
+from checkpoints import SHARED, checkpoint, empty_checkpoint, manifest
 
 from page4d.errors import UsageError, WeightsError
 from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion
@@ -178,6 +178,29 @@ def test_records_of_depth_anything_3_that_contradict_the_tensors_are_refused(
 )
 def test_mono_and_metric_are_told_apart(record: dict, path: str, given: str | None, focal: float | None) -> None:
     assert read("da3metric_large", record, path, given).config.metric_focal == focal
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "published", "licence"),
+    [
+        ("da3_base", {}, "da3-base", "Depth Anything 3: Apache-2.0 (Depth Anything 3 BASE)"),
+        ("da3_large", {}, "da3-large", "Depth Anything 3: CC-BY-NC-4.0 (Depth Anything 3 LARGE 1.1)"),
+        (
+            "da3metric_large",
+            {"model_name": "da3metric-large"},
+            "da3metric-large",
+            "Apache-2.0 (Depth Anything 3 METRIC",
+        ),
+    ],
+)
+def test_a_conversion_records_which_network_it_is_and_its_licence(
+    name: str, record: dict, published: str, licence: str, tmp_path: Path
+) -> None:
+    path = empty_checkpoint(tmp_path, {key: spec.shape for key, spec in manifest(name).items()})
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    conversion = plan_conversion([path], ConvertSettings())
+    assert conversion.published == (published,)
+    assert licence in conversion.licence
 
 
 def test_mono_or_metric_is_asked_for() -> None:
