@@ -41,8 +41,8 @@ def convert_weights(
         list[Path],
         typer.Argument(
             metavar="SOURCE",
-            help="Weights of VGGT, PAGE-4D or Pi3, or of an encoder: .safetensors, a folder of shards, or .pt/.bin "
-            "with tensors only.",
+            help="Weights of VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 or VGGT-Omega, or of an encoder: .safetensors, "
+            "a folder of shards, or .pt/.bin with tensors only.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Output .safetensors file, for --weights.")],
@@ -57,7 +57,8 @@ def convert_weights(
     to: Annotated[
         Target | None,
         typer.Option(
-            help="own: the published network. page4d-mv: the same weights in the view x time network.",
+            help="own: the published network. page4d-mv: the same weights in the view x time network (VGGT, PAGE-4D, Pi3, "
+            "Pi3X).",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
@@ -125,7 +126,9 @@ def convert_weights(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Convert checkpoints of VGGT, PAGE-4D or Pi3, or of timm's ViT, Swin or Twins-SVT encoders, to page4d weights.
+    """Convert checkpoints of networks, or of timm's ViT, Swin or Twins-SVT encoders, to page4d weights.
+
+    Networks are VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 (any-view, MONO and METRIC) and VGGT-Omega.
 
     Nothing is downloaded, and no code in the files is run.
     """
