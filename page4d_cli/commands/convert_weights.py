@@ -41,8 +41,8 @@ def convert_weights(
         list[Path],
         typer.Argument(
             metavar="SOURCE",
-            help="Weights of VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 or VGGT-Omega, or of an encoder: .safetensors, "
-            "a folder of shards, or .pt/.bin with tensors only.",
+            help="Weights of VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 or VGGT-Omega, or of an encoder: "
+            ".safetensors, a folder of shards, or .pt/.bin with tensors only.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Output .safetensors file, for --weights.")],
@@ -57,8 +57,8 @@ def convert_weights(
     to: Annotated[
         Target | None,
         typer.Option(
-            help="own: the published network. page4d-mv: the same weights in the view x time network (VGGT, PAGE-4D, Pi3, "
-            "Pi3X).",
+            help="own: the published network. page4d-mv: the same weights in the view x time network (VGGT, PAGE-4D, "
+            "Pi3, Pi3X).",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,

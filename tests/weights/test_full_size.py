@@ -119,6 +119,12 @@ def test_a_tensor_of_integers_is_refused(published: tuple[Published, Account]) -
         account(case, {**specs, name: TensorSpec(shape=specs[name].shape, dtype=torch.int64)})
 
 
+def test_the_nested_checkpoint_is_named_and_refused() -> None:
+    with pytest.raises(WeightsError, match="is the nested checkpoint of Depth Anything 3") as caught:
+        recognize(manifest("da3nested"), "x")
+    assert caught.value.hint == "use DA3-GIANT or DA3METRIC-LARGE"
+
+
 def test_a_checkpoint_without_tensors_that_identify_it_is_named() -> None:
     specs = {name: spec for name, spec in manifest("pi3").items() if name != "register_token"}
     with pytest.raises(WeightsError, match=r"has the tensors of Pi3, but none is named 'register_token\*'"):

@@ -187,6 +187,11 @@ def recognize(names: Iterable[str], where: str, metadata: Mapping[str, str] | No
 
     if found("aggregator.blocks."):
         raise WeightsError(f"'{where}' is already a page4d network", "use it directly, with --weights")
+    if found("model.da3.") and found("model.da3_metric."):
+        raise WeightsError(
+            f"'{where}' is the nested checkpoint of Depth Anything 3, two networks in one file: not supported",
+            "use DA3-GIANT or DA3METRIC-LARGE",
+        )
     for family, data in FAMILIES.items():
         if data.present and all(map(found, data.present)) and not any(map(found, data.absent)):
             return family
