@@ -104,7 +104,7 @@ class Forecast:
 
     `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` is the
     sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
-    pictures are drawn at the end.
+    pictures are drawn at the end. The scene has `num_times` instants.
     """
 
     views: int
@@ -116,6 +116,7 @@ class Forecast:
     source_pixels: int = 0
     mesh: bool = False
     preview: bool = False
+    num_times: int | None = None
 
     def peak_bytes(self, length: int) -> int:
         """Return the peak memory with chunks of `length` instants: of a GPU, or of the process."""
@@ -123,8 +124,9 @@ class Forecast:
         network = 0 if self.cost is None else self.cost.num_bytes(extent)
         if self.device.type == "cuda":
             return self.used_bytes + network
+        is_only = self.num_times is not None and length >= self.num_times
         return self.used_bytes + process_bytes(
-            extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh
+            extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh, is_only=is_only
         )
 
     def network_seconds(self, lengths: Sequence[int]) -> float:

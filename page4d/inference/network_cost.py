@@ -41,8 +41,15 @@ _PREVIEW_BYTES = 210_000_000
 _FUSION_BYTES = 560
 """Bytes per pixel of an instant while its mesh is fused with voxels of the default size: measured at 240x320."""
 
-_HEAP_FACTOR = 1.28
-"""Growth of the process relative to the memory in use: heap fragmentation."""
+_FRAME_BYTES = 20
+"""Of these, bytes per pixel of the frames of a chunk, which are in memory while the network runs."""
+
+_FRAGMENTATION = 0.28
+"""Growth of the process in addition to the memory in use, relative to it: heap fragmentation."""
+
+_MAX_FRAGMENTED_BYTES = 1_000_000_000
+"""Memory in use that fragments at most: blocks of more than 32 MB, of which larger chunks consist, are mapped and
+returned one by one (mallopt(3), M_MMAP_THRESHOLD). Measured with DA3-SMALL and DA3-BASE on 4 to 16 images."""
 
 _RETAINED_SHARE = 0.57
 """Share of the memory of chunks that the process retains while previews are drawn."""
@@ -151,15 +158,19 @@ def fit(
     return first, second, third, fourth
 
 
-def process_bytes(extent: Extent, network: int, source_pixels: int, *, preview: bool, mesh: bool = False) -> int:
+def process_bytes(
+    extent: Extent, network: int, source_pixels: int, *, preview: bool, mesh: bool = False, is_only: bool = False
+) -> int:
     """Return the growth of a process whose network takes `network` bytes for chunks of this extent.
 
     Besides the network these are the decoders of videos with `source_pixels` in all (twice those of undistorted
-    views), the frames and predictions of a chunk, and the chunk that is written meanwhile, with its mesh.
-    Previews are drawn afterwards, from some frames that are decoded again.
+    views), the frames and predictions of a chunk, and the chunk that is written meanwhile, with its mesh. The only
+    chunk of a run is written after the network. Previews are drawn afterwards, from some frames that are decoded again.
     """
     decoders = source_pixels * _DECODER_BYTES
-    chunks = _HEAP_FACTOR * (network + extent.num_canvas_pixels * _PIPELINE_BYTES) + decoders
+    pipeline = extent.num_canvas_pixels * _PIPELINE_BYTES
+    used = max(network + extent.num_canvas_pixels * _FRAME_BYTES, pipeline) if is_only else network + pipeline
+    chunks = used + _FRAGMENTATION * min(used, _MAX_FRAGMENTED_BYTES) + decoders
     if mesh:
         chunks += extent.num_canvas_pixels // extent.times * _FUSION_BYTES
     drawing = _RETAINED_SHARE * chunks + _PREVIEW_BYTES + decoders if preview else 0.0

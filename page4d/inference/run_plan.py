@@ -175,6 +175,7 @@ def _forecast(
         source_pixels=sum(_source_pixels(view) for view in scene.views),
         mesh=predictor.settings.mesh,
         preview=predictor.settings.preview,
+        num_times=scene.num_times,
     )
 
 
