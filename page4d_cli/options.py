@@ -180,8 +180,8 @@ Depth = Annotated[
     Path | None,
     typer.Option(
         metavar="FOLDER",
-        help="Measured depth to use instead of a network: <view>/*.png (16 bits) or lossless gray16 <view>.mkv; "
-        "requires --calibration.",
+        help="Measured depth: <view>/*.png (16 bits) or lossless gray16 <view>.mkv. It replaces the network and "
+        "requires --calibration, unless --weights names a network that takes depth, such as Pi3X.",
         rich_help_panel=INPUT,
     ),
 ]

@@ -93,6 +93,18 @@ class Extent:
         return self.times * self.views * self.size[0] * self.size[1]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeInputs:
+    """Inputs besides images that a run has; they may activate parts of a network."""
+
+    masks: bool = False
+    cameras: bool = False
+    depth: bool = False
+
+
+IMAGES_ALONE = ProbeInputs()
+
+
 class Coefficients(FileModel):
     """Bytes and seconds of a forward pass per unit of each of its `features`; weights are not included."""
 
@@ -165,7 +177,7 @@ def process_bytes(
 
     Besides the network these are the decoders of videos with `source_pixels` in all (twice those of undistorted
     views), the frames and predictions of a chunk, and the chunk that is written meanwhile, with its mesh. The only
-    chunk of a run is written after the network. Previews are drawn afterwards, from some frames that are decoded again.
+    chunk of a run is written after the network. Previews are drawn at the end, from frames that are decoded again.
     """
     decoders = source_pixels * _DECODER_BYTES
     pipeline = extent.num_canvas_pixels * _PIPELINE_BYTES
@@ -195,21 +207,19 @@ def network_cost(
     predictor: NetworkPredictor,
     sha256: str | None,
     *,
-    masks: bool = False,
-    cameras: bool = False,
+    inputs: ProbeInputs = IMAGES_ALONE,
     notify: Callable[[Notice], None] = lambda _: None,
 ) -> NetworkCost:
     """Return the cost model of a network on its device, from the cache or measured now, with a notice.
 
-    `sha256` is that of its weights; a network without a file is identified by its configuration. `masks` or `cameras`
-    as inputs may activate parts of a network.
+    `sha256` is that of its weights; a network without a file is identified by its configuration.
     """
     config = predictor.network.config
     measured = {
         "device": _device_name(predictor.device),
         "network": sha256 or hashlib.sha256(config.to_json().encode()).hexdigest(),
         "precision": PRECISION_NAMES[predictor.precision],
-        "inputs": ", ".join(["images", *["masks"] * masks, *["cameras"] * cameras]),
+        "inputs": ", ".join(["images", *(name for name, is_given in vars(inputs).items() if is_given)]),
         "torch": torch.__version__,
     }
     path = cache_folder() / f"cost_{hashlib.sha256(repr(measured).encode()).hexdigest()[:16]}.json"
@@ -217,12 +227,12 @@ def network_cost(
     if found is None:
         text = f"measuring memory and time of the network on this device, once (cached in '{path.parent}')"
         notify(Notice(text, Level.STEP))
-        found = measure(predictor, masks=masks, cameras=cameras)
+        found = measure(predictor, inputs)
         _write_cache(path, _CachedCost(measured=measured, coefficients=found))
     return NetworkCost(config=config, coefficients=found)
 
 
-def measure(predictor: NetworkPredictor, *, masks: bool = False, cameras: bool = False) -> Coefficients:
+def measure(predictor: NetworkPredictor, inputs: ProbeInputs = IMAGES_ALONE) -> Coefficients:
     """Run a few short forward passes of increasing size and fit the cost model."""
     rows: list[tuple[float, ...]] = []
     num_bytes: list[float] = []
@@ -233,7 +243,7 @@ def measure(predictor: NetworkPredictor, *, masks: bool = False, cameras: bool =
         row = features(predictor.network.config, extent)
         if number >= MIN_PROBES and seconds[-1] * row[1] / rows[-1][1] > MAX_PROBE_S:
             break
-        run = partial(predictor.run, probe_batch(extent, masks=masks, cameras=cameras))
+        run = partial(predictor.run, probe_batch(extent, inputs))
         if number == 0:
             run()  # warm-up, such as the choice of kernels
         cost = cost_of(predictor.device, run)
@@ -243,7 +253,7 @@ def measure(predictor: NetworkPredictor, *, masks: bool = False, cameras: bool =
     return Coefficients(bytes=fit(rows, num_bytes, upper_bound=True), seconds=fit(rows, seconds, upper_bound=False))
 
 
-def probe_batch(extent: Extent, *, masks: bool = False, cameras: bool = False) -> FrameBatch:
+def probe_batch(extent: Extent, inputs: ProbeInputs = IMAGES_ALONE) -> FrameBatch:
     """Return frames of noise from parallel cameras in a row."""
     height, width = extent.size
     leading = (1, extent.times, extent.views)
@@ -258,8 +268,9 @@ def probe_batch(extent: Extent, *, masks: bool = False, cameras: bool = False) -
         pixel_transforms=fit_views([extent.size] * extent.views, max(extent.size), 1),
         images=torch.rand(*leading, 3, *extent.size),
         valid=torch.ones(*leading, *extent.size, dtype=torch.bool),
-        dynamic=torch.rand(*leading, *extent.size) if masks else None,
-        cameras=rig if cameras else None,
+        dynamic=torch.rand(*leading, *extent.size) if inputs.masks else None,
+        depth=1 + torch.rand(*leading, *extent.size) if inputs.depth else None,
+        cameras=rig if inputs.cameras else None,
     )
 
 

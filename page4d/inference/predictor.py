@@ -205,7 +205,10 @@ class NetworkPredictor:
 
     def _conditioning(self, batch: FrameBatch, memory: Memory | None) -> Conditioning:
         cameras = batch.cameras if self.is_conditioned_on_cameras else None
+        depth = batch.depth if self.network.config.known_geometry is not None else None
         return Conditioning(
+            depths=None if depth is None else views_of(depth.to(self.device), batch),
+            known_depths=None if depth is None else (depth > 0).flatten(3).any(dim=3).to(self.device),
             times=times_in_frames(batch.times).to(self.device)[None],
             memory=memory and {name: tokens.to(self.device) for name, tokens in memory.items()},
             world_to_camera=None if cameras is None else cameras.world_to_camera.to(self.device),
@@ -293,6 +296,8 @@ def build_predictor(
 def predictor_for(scene: Scene, options: NetworkOptions, settings: ReconstructSettings) -> Predictor:
     """Build the predictor of a scene: its measured depth if there is any, else a network.
 
+    A network that takes depth is conditioned on the measured depth if weights are named, or an untrained one is.
+
     Raises:
         UsageError: if the options contradict each other.
         WeightsError: if the weights cannot be used.
@@ -300,9 +305,14 @@ def predictor_for(scene: Scene, options: NetworkOptions, settings: ReconstructSe
     """
     if all(view.depth is None for view in scene.views):
         return network_predictor(options, settings)
-    if options.weights is not None or options.untrained:
-        raise UsageError("--depth replaces the network, but a network is requested too", "give one of them")
-    return MeasuredDepth(scene, settings)
+    if options.weights is None and not options.untrained:
+        return MeasuredDepth(scene, settings)
+    predictor = network_predictor(options, settings)
+    if predictor.network.config.known_geometry is None:
+        raise UsageError(
+            "--depth with a network that takes no depth", "leave one of them out, or use a network that takes depth"
+        )
+    return predictor
 
 
 def network_predictor(options: NetworkOptions, settings: ReconstructSettings) -> NetworkPredictor:

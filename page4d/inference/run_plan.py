@@ -13,7 +13,7 @@ from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, s
 from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
 from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
 from page4d.inference.metric_scale import is_calibrated, known_distance, metric_scene
-from page4d.inference.network_cost import network_cost
+from page4d.inference.network_cost import ProbeInputs, network_cost
 from page4d.inference.network_io import CAMERAS_HINT
 from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.inference.world import World
@@ -164,7 +164,9 @@ def _forecast(
     if isinstance(predictor, NetworkPredictor):
         masks = any(view.mask is not None for view in scene.views) and scene.mask_meaning is MaskMeaning.DYNAMIC
         cameras = predictor.is_conditioned_on_cameras and all(view.camera is not None for view in scene.views)
-        cost = network_cost(predictor, predictor.record.sha256, masks=masks, cameras=cameras, notify=notify)
+        depth = predictor.network.config.known_geometry is not None and any(view.depth for view in scene.views)
+        inputs = ProbeInputs(masks=masks, cameras=cameras, depth=depth)
+        cost = network_cost(predictor, predictor.record.sha256, inputs=inputs, notify=notify)
     return Forecast(
         views=scene.num_views,
         size=shared_canvas(transforms),

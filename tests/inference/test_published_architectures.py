@@ -10,14 +10,15 @@ import torch
 
 from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import ScaleSource
-from page4d.errors import InterruptedRunError
-from page4d.inference.predictor import CPU, NetworkPredictor
+from page4d.errors import InterruptedRunError, UsageError
+from page4d.inference.predictor import CPU, NetworkPredictor, predictor_for
 from page4d.inference.reconstruct import reconstruct
 from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
 from page4d.output.reader import open_output
 from page4d.scene.batches import open_batches
-from page4d.settings import ReconstructSettings
+from page4d.scene.records import PairedFrames
+from page4d.settings import NetworkOptions, ReconstructSettings
 from tests.inference.test_mixed_rig import CAPTURE
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_PI3X, fill_zeros
@@ -66,3 +67,27 @@ def test_calibrated_cameras_condition_networks_that_take_them_unless_poses_are_p
         chosen = predictor.with_settings(replace(predictor.settings, poses=poses))
         given, without = (chosen.predict(each).predictions.depth for each in (batch, replace(batch, cameras=None)))
         assert torch.equal(given, without) != (poses is Poses.INPUT and name in TAKE_CAMERAS)
+
+
+def test_measured_depth_is_an_input_of_networks_that_take_it() -> None:
+    for name in NETWORKS:
+        predictor = predictor_of(name)
+        with open_batches(CAPTURE.scene(), 3 * predictor.multiple, predictor.multiple) as reader:
+            batch = reader.read(0, 2)
+        measured = 1 + torch.rand(batch.valid.shape, generator=torch.Generator().manual_seed(0))
+        given, empty, without = (
+            predictor.predict(replace(batch, depth=depth)).predictions.depth
+            for depth in (measured, torch.zeros_like(measured), None)
+        )
+        assert torch.equal(empty, without)
+        assert torch.equal(given, without) == (name != "pi3x")
+
+
+def test_depth_with_a_network_that_takes_none_is_refused() -> None:
+    scene = CAPTURE.scene()
+    view = scene.views[0]
+    frames = PairedFrames(frames=view.source, indices=view.indices)
+    with_depth = replace(scene, views=(replace(view, depth=frames), *scene.views[1:]))
+    options = NetworkOptions(untrained=True, preset="mv-tiny")
+    with pytest.raises(UsageError, match="--depth with a network that takes no depth"):
+        predictor_for(with_depth, options, ReconstructSettings())
