@@ -65,7 +65,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["HubServer"
     """A hub on this machine, empty caches, and no other host that can be reached."""
     from huggingface_hub import constants
 
-    from page4d.weights import transfer
+    from page4d.weights.hub import transfer
     from tests.weights.hub_server import refuse_other_hosts, running_hub
 
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):

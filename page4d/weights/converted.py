@@ -9,7 +9,7 @@ from pydantic import Field
 
 from page4d.errors import InputError
 from page4d.io.json_model import FileModel, read_model
-from page4d.weights.pins import weights_cache
+from page4d.weights.hub.pins import weights_cache
 
 SUFFIX = ".safetensors"
 RECORD_SUFFIX = ".json"

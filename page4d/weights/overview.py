@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from page4d.weights.converted import made_from
-from page4d.weights.hub import is_fetched
-from page4d.weights.names import HubReference
-from page4d.weights.pins import read_pin
+from page4d.weights.hub.fetch import is_fetched
+from page4d.weights.hub.names import HubReference
+from page4d.weights.hub.pins import read_pin
 
 
 class Presence(StrEnum):

@@ -18,9 +18,9 @@ from page4d.weights.cache import convert_once, find_converted
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.convert import ConvertSettings
 from page4d.weights.file_type import first_bytes
-from page4d.weights.hub import FetchObserver, HubFiles, SilentFetch, fetch, verify
-from page4d.weights.names import INDEX_SUFFIX, HubReference, licence_line, parse_weights
-from page4d.weights.pins import Pin, read_pin, weights_cache, write_pin
+from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, verify
+from page4d.weights.hub.names import INDEX_SUFFIX, HubReference, licence_line, parse_weights
+from page4d.weights.hub.pins import Pin, read_pin, weights_cache, write_pin
 from page4d.weights.store import is_page4d
 
 

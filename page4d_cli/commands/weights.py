@@ -25,7 +25,7 @@ _MILLION = 1e6
 def list_weights(as_json: options.Json = False) -> None:
     """List the public checkpoints that --weights takes by name; nothing is fetched."""
     from page4d.weights.catalogue import CATALOGUE
-    from page4d.weights.names import reference_of
+    from page4d.weights.hub.names import reference_of
     from page4d.weights.overview import presence
 
     rows = [(entry, *presence(reference_of(entry))) for entry in CATALOGUE.values()]
@@ -86,7 +86,7 @@ def get_weights(
     """
     from page4d.errors import UsageError
     from page4d.io.digest import parse_pin
-    from page4d.weights.names import parse_weights
+    from page4d.weights.hub.names import parse_weights
     from page4d.weights.store import describe_weights
     from page4d_cli.fetching import fetched_weights
 
@@ -126,7 +126,7 @@ def show_weights(
 ) -> None:
     """Describe a public checkpoint, or a weights file: licence, sources, size and settings; nothing is fetched."""
     from page4d.errors import UsageError
-    from page4d.weights.names import parse_weights
+    from page4d.weights.hub.names import parse_weights
     from page4d.weights.overview import presence, summarize
 
     reference = parse_weights(weights)
@@ -152,14 +152,14 @@ def _document(entry: "CatalogueEntry", state: str, path: Path | None) -> dict[st
 
 
 def _licence(entry: "CatalogueEntry | None") -> list[tuple[str, str]]:
-    from page4d.weights.names import licence_line
+    from page4d.weights.hub.names import licence_line
 
     return [] if entry is None else [("licence", licence_line(entry))]
 
 
 def _print_entry(entry: "CatalogueEntry", state: str, path: Path | None) -> None:
     """Print what the catalogue has on a checkpoint."""
-    from page4d.weights.names import reference_of
+    from page4d.weights.hub.names import reference_of
 
     abilities = {
         "predicts cameras": entry.predicts_cameras,

@@ -24,10 +24,10 @@ from page4d.weights.catalogue import CATALOGUE, RepositoryKind
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES
-from page4d.weights.hub import is_fetched
+from page4d.weights.hub.fetch import is_fetched
+from page4d.weights.hub.names import HubReference, parse_weights
+from page4d.weights.hub.pins import pin_file, read_pin
 from page4d.weights.loading import bundled_weights, choose_weights
-from page4d.weights.names import HubReference, parse_weights
-from page4d.weights.pins import pin_file, read_pin
 from page4d.weights.resolve import FoundWeights, find_weights
 from page4d.weights.store import save_network
 from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository

@@ -12,7 +12,7 @@ from page4d.errors import Page4DError, WeightsError
 from page4d.io.atomic import output_error
 from page4d.io.cache import wait_for_lock
 from page4d.io.digest import describe_mismatch
-from page4d.weights.connection import MAX_SILENCE_S, OK, PARTIAL, TIMEOUT_S, Connection
+from page4d.weights.hub.connection import MAX_SILENCE_S, OK, PARTIAL, TIMEOUT_S, Connection
 
 _PAUSE_S = 1.0
 """Seconds between two attempts."""

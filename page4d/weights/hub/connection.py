@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from page4d import __version__
 from page4d.errors import Page4DError, WeightsError, shortened
 from page4d.weights.catalogue import RepositoryKind
-from page4d.weights.names import HubReference
+from page4d.weights.hub.names import HubReference
 
 TIMEOUT_S = 10.0
 """Seconds to wait for a connection, or for the next bytes."""

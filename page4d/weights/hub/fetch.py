@@ -18,10 +18,10 @@ from page4d.io.atomic import output_error, write_bytes_atomic
 from page4d.io.cache import check_space
 from page4d.io.digest import describe_mismatch, file_sha256
 from page4d.notices import Level, Notice
-from page4d.weights.connection import Connection, endpoint, is_offline
-from page4d.weights.names import INDEX_SUFFIX, SUFFIXES, HubReference, check_file_name
-from page4d.weights.pins import FileRecord, Pin, pin_file, read_pin, weights_cache, write_pin
-from page4d.weights.transfer import RemoteFile, download, file_digest, partial_file
+from page4d.weights.hub.connection import Connection, endpoint, is_offline
+from page4d.weights.hub.names import INDEX_SUFFIX, SUFFIXES, HubReference, check_file_name
+from page4d.weights.hub.pins import FileRecord, Pin, pin_file, read_pin, weights_cache, write_pin
+from page4d.weights.hub.transfer import RemoteFile, download, file_digest, partial_file
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")

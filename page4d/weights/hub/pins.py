@@ -10,7 +10,7 @@ from page4d.errors import InputError
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.cache import cache_folder
 from page4d.io.json_model import FileModel, format_json, read_model
-from page4d.weights.names import HubReference
+from page4d.weights.hub.names import HubReference
 
 
 class FileRecord(FileModel):
