@@ -12,7 +12,7 @@ from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conv
 from page4d.weights.families import table
 from page4d.weights.families.da3_record import stated_settings
 from page4d.weights.families.family import Family
-from page4d.weights.families.identity import Identity
+from page4d.weights.families.identity import Identity, candidates_of
 from page4d.weights.families.table import PublishedNetwork, read_network, recognize
 
 NAMES = ("vggt-one", "vggt-two")
@@ -209,3 +209,8 @@ def test_mono_or_metric_is_asked_for() -> None:
     assert caught.value.hint == "pass --as da3mono-large or --as da3metric-large"
     with pytest.raises(UsageError, match=r"has encoder\.\w+ \d+ where the published da3-base"):
         read("da3_small", {}, given="da3-base")
+
+
+def test_a_whole_name_precedes_names_that_begin_with_it() -> None:
+    assert candidates_of(("net-large", "net-large-2"), Identity(given="NET_large"), "x") == ["net-large"]
+    assert candidates_of(("net-large", "net-large-2"), Identity(given="net-l"), "x") == ["net-large", "net-large-2"]
