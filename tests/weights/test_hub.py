@@ -19,11 +19,12 @@ from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from page4d.notices import Level, Notice
-from page4d.weights import connection, converted, transfer
+from page4d.weights import converted
 from page4d.weights.catalogue import CATALOGUE, RepositoryKind
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES
+from page4d.weights.hub import connection, transfer
 from page4d.weights.hub.fetch import is_fetched
 from page4d.weights.hub.names import HubReference, parse_weights
 from page4d.weights.hub.pins import pin_file, read_pin
