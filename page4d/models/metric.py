@@ -28,6 +28,14 @@ def metric_depth(
     return depth * (focal / metric_focal).to(depth)[..., None, None]
 
 
+def depth_in_metres(
+    output: NetworkOutput, intrinsics: Float[Tensor, "B T V 3 3"], metric_focal: float
+) -> NetworkOutput:
+    """Convert the depth of an output, if there is one, to metres for known intrinsics."""
+    depth = output.depth
+    return output if depth is None else replace(output, depth=metric_depth(depth, intrinsics, metric_focal))
+
+
 class MetricAlignment(NamedTuple):
     """Predictions in metres, and the factor to them of each scene."""
 

@@ -4,35 +4,42 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.encoders.base import Encoder, PatchTokens
 from page4d.encoders.build import build_encoder
-from page4d.errors import ShapeError, UsageError
-from page4d.geometry.camera import Cameras
-from page4d.layers.embed import normalize_images, patch_grid
+from page4d.errors import UsageError
 from page4d.layers.execution import NO_LIMITS, ForwardLimits, full_precision
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning, check_conditioning, check_known
-from page4d.models.config import DPTHeadConfig, FullAttention, NetworkConfig, ReferenceView
-from page4d.models.heads.build import build_camera_head
-from page4d.models.heads.dpt import DenseActivation, DenseMaps, DPTHead
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
+from page4d.models.config import FullAttention, NetworkConfig
+from page4d.models.encoding import as_images, encode_images, levels_as_trunk
+from page4d.models.heads.build import build_camera_head, build_depth_head, build_point_head
 from page4d.models.heads.dynamic import external_log_odds
 from page4d.models.heads.frame import FrameHead
 from page4d.models.heads.frame_output import run_frame_head
 from page4d.models.heads.metric import MetricHead
 from page4d.models.heads.motion import MotionHead
+from page4d.models.heads.run import (
+    dtype_of,
+    output_of_heads,
+    run_camera_head,
+    run_dense_head,
+    upsampled_probability,
+)
+from page4d.models.input_checks import check_images, check_views
 from page4d.models.inputs.camera_encoder import CameraEncoder
 from page4d.models.inputs.known_geometry import KnownGeometry, KnownPoses, length_unit
 from page4d.models.inputs.matching import Matches, PatchMatching
 from page4d.models.inputs.rays import RayEmbedding, relative_cameras
 from page4d.models.inputs.triangulation import Triangulation
-from page4d.models.metric import metric_depth
+from page4d.models.metric import depth_in_metres
 from page4d.models.output import NetworkOutput, RigOutput
-from page4d.models.reference_view import select_reference
-from page4d.models.size_groups import Grid, SizeGroups, check_mixed
-from page4d.models.trunk import Aggregator, TrunkOutput
+from page4d.models.reference_view import reference_of_images
+from page4d.models.size_groups import SizeGroups
+from page4d.models.trunk import Aggregator
+from page4d.models.trunk_state import TrunkOutput
 
 
 class ViewTimeNetwork(nn.Module):
@@ -59,8 +66,8 @@ class ViewTimeNetwork(nn.Module):
             self.camera_encoder = CameraEncoder(config.camera_encoder, dim)
         self.aggregator = Aggregator(config)
         self.camera_head = None if config.camera_head is None else build_camera_head(config.camera_head, width)
-        self.depth_head = self._dense_head(config.depth_head, 1, DenseActivation.EXPONENTIAL)
-        self.point_head = self._dense_head(config.point_head, 3, DenseActivation.INVERSE_LOG)
+        self.depth_head = build_depth_head(config)
+        self.point_head = build_point_head(config)
         self.ray_head = nn.Linear(width, 3) if config.ray_head else None
         self.motion_head: MotionHead | None = None
         if config.motion_head is not None and config.mask is not None:
@@ -93,11 +100,11 @@ class ViewTimeNetwork(nn.Module):
                 differ in size where a part of the network needs one size.
         """
         if isinstance(images, Tensor):
-            sizes = SizeGroups.of([self._check(images, mask_ext, conditioning)] * images.shape[2])
+            sizes = SizeGroups.of([check_images(self.config, images, mask_ext, conditioning)] * images.shape[2])
             masks = [mask_ext] if isinstance(mask_ext, Tensor) else None
             conditioning = conditioning.by_group(sizes)
             return self._predict([images], masks, sizes, conditioning, limits)[0]
-        sizes = self._check_views(images, mask_ext, conditioning)
+        sizes = check_views(self.config, images, mask_ext, conditioning)
         masks = None if mask_ext is None else sizes.by_group(list(mask_ext))
         conditioning = conditioning.by_group(sizes)
         outputs = self._predict(sizes.by_group(images), masks, sizes, conditioning, limits)
@@ -112,9 +119,9 @@ class ViewTimeNetwork(nn.Module):
         """
         if self.matching is None:
             raise UsageError("this network has no matching", "use one whose configuration has matches")
-        sizes = SizeGroups.of([self._check(images, None, NO_CONDITIONING)] * images.shape[2])
-        encoded = self._encode(images, None)
-        _, matches = self.matching([_as_images(encoded.tokens, images)], sizes, [_as_images(encoded.fine, images)])
+        sizes = SizeGroups.of([check_images(self.config, images, None, NO_CONDITIONING)] * images.shape[2])
+        encoded = encode_images(self.encoder, images, None)
+        _, matches = self.matching([as_images(encoded.tokens, images)], sizes, [as_images(encoded.fine, images)])
         return NetworkOutput(matches=matches[0])
 
     def _predict(
@@ -144,8 +151,8 @@ class ViewTimeNetwork(nn.Module):
         limits: ForwardLimits,
     ) -> list[NetworkOutput]:
         """Run encoder, inputs, trunk and heads for every group of views of one size."""
-        encoded = [self._encode(part, limits.max_images) for part in images]
-        fine = [_as_images(own.fine, part) for own, part in zip(encoded, images, strict=True)]
+        encoded = [encode_images(self.encoder, part, limits.max_images) for part in images]
+        fine = [as_images(own.fine, part) for own, part in zip(encoded, images, strict=True)]
         patches = [torch.unflatten(own.tokens, 0, part.shape[:3]) for own, part in zip(encoded, images, strict=True)]
         patches, matches = self._add_inputs(patches, fine, sizes, conditioning)
         patches, poses = self._add_known_geometry(patches, sizes, conditioning, limits)
@@ -154,11 +161,13 @@ class ViewTimeNetwork(nn.Module):
             settings = (self.config.patch_size, self.config.mask.external_floor)
             external = [external_log_odds(mask.to(images[0].dtype), *settings) for mask in masks]
         camera_tokens = self._camera_tokens(sizes, conditioning)
-        reference = self._reference(encoded, sizes, patches[0].shape[0]) if camera_tokens is None else None
+        reference = None
+        if camera_tokens is None:
+            reference = reference_of_images(self.config.reference_view, encoded, sizes, len(images[0]))
         trunks: list[TrunkOutput] = (
             self.aggregator(patches, sizes, external, limits, conditioning, reference, camera_tokens, poses)
             if self.config.depth
-            else [self._levels(own, part) for own, part in zip(encoded, images, strict=True)]
+            else [levels_as_trunk(self.config, own, part) for own, part in zip(encoded, images, strict=True)]
         )
         del patches
         with full_precision(images[0].device):
@@ -173,11 +182,13 @@ class ViewTimeNetwork(nn.Module):
             if external is None:  # an external mask replaces the motion head
                 groups = zip(images, fine, trunks, strict=True)
                 motion = [self._motion(*group, limits) for group in groups]
-        predicted = self._in_metres(predicted, sizes, conditioning)
+        if self.config.metric_focal is not None and conditioning.intrinsics is not None:
+            calibrated = zip(predicted, sizes.chosen(conditioning.intrinsics), strict=True)
+            predicted = [depth_in_metres(*group, self.config.metric_focal) for group in calibrated]
         return [
             replace(
                 output,
-                dynamic=self._upsampled(trunk.dynamic_logit) if finer is None else finer.sigmoid(),
+                dynamic=self._dynamic(trunk, finer),
                 dynamic_logit=trunk.dynamic_logit,
                 motion_logit=finer,
                 reference=reference,
@@ -187,29 +198,6 @@ class ViewTimeNetwork(nn.Module):
             for output, trunk, finer, found in zip(predicted, trunks, motion, matches, strict=True)
         ]
 
-    def _in_metres(
-        self, predicted: list[NetworkOutput], sizes: SizeGroups, conditioning: Conditioning
-    ) -> list[NetworkOutput]:
-        """Convert depth to metres if the network predicts them and intrinsics are known."""
-        focal, intrinsics = self.config.metric_focal, conditioning.intrinsics
-        if focal is None or intrinsics is None:
-            return predicted
-        return [
-            output if output.depth is None else replace(output, depth=metric_depth(output.depth, own, focal))
-            for output, own in zip(predicted, sizes.chosen(intrinsics), strict=True)
-        ]
-
-    def _levels(self, encoded: PatchTokens, images: Float[Tensor, "B T V 3 H W"]) -> TrunkOutput:
-        """Return the levels of the encoder as the output of a trunk without special tokens."""
-        assert self.config.depth_head is not None
-        levels = [torch.unflatten(level, 0, images.shape[:3]) for level in encoded.levels]
-        return TrunkOutput(
-            special_tokens=levels[-1][..., :0, :],
-            levels=dict(zip(self.config.depth_head.layers, levels, strict=True)),
-            dynamic_logit=None,
-            memory=None,
-        )
-
     def _camera_tokens(self, sizes: SizeGroups, conditioning: Conditioning) -> Float[Tensor, "B T V C"] | None:
         """Encode known cameras, if there are poses with intrinsics."""
         poses, intrinsics = conditioning.world_to_camera, conditioning.intrinsics
@@ -217,15 +205,6 @@ class ViewTimeNetwork(nn.Module):
             return None
         tokens: Tensor = self.camera_encoder(poses, intrinsics, sizes, self.config.patch_size)
         return tokens
-
-    def _reference(self, encoded: Sequence[PatchTokens], sizes: SizeGroups, batch: int) -> Int[Tensor, " B"] | None:
-        """Select the image that gets the first slot of the special tokens; None for the first image."""
-        if self.config.reference_view is ReferenceView.FIRST:
-            return None
-        tokens = [own.class_tokens for own in encoded if own.class_tokens is not None]
-        shapes = [(batch, -1, len(views)) for views in sizes.members]
-        together = sizes.stacked([torch.unflatten(own, 0, shape) for own, shape in zip(tokens, shapes, strict=True)])
-        return select_reference(self.config.reference_view, together.flatten(1, 2))
 
     def _motion(
         self,
@@ -240,6 +219,13 @@ class ViewTimeNetwork(nn.Module):
         tokens, given = self._last_patches(trunk), trunk.dynamic_logit
         logit: Tensor = self.motion_head(images, fine, tokens, given, limits.max_images)
         return logit
+
+    def _dynamic(self, trunk: TrunkOutput, finer: Tensor | None) -> Float[Tensor, "B T V H W"] | None:
+        """Return the probability that pixels move: of the motion head, or interpolated from patches."""
+        coarse = trunk.dynamic_logit
+        if finer is not None or coarse is None:
+            return None if finer is None else finer.sigmoid()
+        return upsampled_probability(coarse, self.config.patch_size)
 
     def _add_inputs(
         self, patches: list[Tensor], fine: Sequence[Tensor | None], sizes: SizeGroups, conditioning: Conditioning
@@ -275,7 +261,8 @@ class ViewTimeNetwork(nn.Module):
         self, trunks: Sequence[TrunkOutput], encoded: Sequence[PatchTokens], sizes: SizeGroups, limits: ForwardLimits
     ) -> list[NetworkOutput]:
         """Run the camera head on all images together and the dense heads group by group."""
-        iterations = self._cameras(sizes.stacked([trunk.special_tokens for trunk in trunks]))
+        special_tokens = sizes.stacked([trunk.special_tokens for trunk in trunks])
+        iterations = () if self.camera_head is None else run_camera_head(self.camera_head, special_tokens)
         of_groups = [sizes.chosen(pose) for pose in iterations]
         return [
             self._group_output(trunk, own, tuple(pose[place] for pose in of_groups), limits)
@@ -295,32 +282,21 @@ class ViewTimeNetwork(nn.Module):
         self, trunk: TrunkOutput, encoded: PatchTokens, iterations: tuple[Tensor, ...], limits: ForwardLimits
     ) -> NetworkOutput:
         """Assemble the output of views of one size from pose encodings and dense heads."""
-        grid = encoded.grid
-        depth = self._dense(self.depth_head, self.config.depth_head, trunk, encoded, limits)
-        points = self._dense(self.point_head, self.config.point_head, trunk, encoded, limits)
-        cameras: Cameras | None = None
+        special, rays = self.aggregator.special.count, self.predicts_ray_map
+        heads = ((self.depth_head, self.config.depth_head), (self.point_head, self.config.point_head))
+        depth, points = (run_dense_head(*head, trunk, encoded, special, limits, rays=rays) for head in heads)
+        cameras = None
         if self.camera_head is not None:
-            size = (grid[0] * self.config.patch_size, grid[1] * self.config.patch_size)
+            rows, columns = encoded.grid
+            size = (rows * self.config.patch_size, columns * self.config.patch_size)
             cameras = self.camera_head.decode(iterations[-1].to(torch.float64), size)
-        return NetworkOutput(
-            world_to_camera=None if cameras is None else cameras.world_to_camera,
-            intrinsics=None if cameras is None else cameras.intrinsics,
-            pose_encoding=iterations[-1] if iterations else None,
-            pose_encoding_iterations=iterations,
-            depth=None if "values" not in depth else depth["values"][..., 0],
-            depth_confidence=depth.get("confidence"),
-            points=points.get("values"),
-            points_confidence=points.get("confidence"),
-            sky=depth.get("sky"),
-            rays=self._rays(trunk, grid),
-            ray_map=depth.get("rays"),
-            ray_confidence=depth.get("ray_confidence"),
-        )
+        output = output_of_heads(cameras, iterations, depth=depth, points=points)
+        return replace(output, rays=self._rays(trunk, encoded.grid))
 
     def _rays(self, trunk: TrunkOutput, grid: tuple[int, int]) -> Float[Tensor, "B T V rows columns 3"] | None:
         if self.ray_head is None:
             return None
-        last = self._last_patches(trunk).to(_dtype(self.ray_head))
+        last = self._last_patches(trunk).to(dtype_of(self.ray_head))
         return torch.unflatten(functional.normalize(self.ray_head(last), dim=-1), -2, grid)
 
     def _last_patches(self, trunk: TrunkOutput) -> Float[Tensor, "B T V P C2"]:
@@ -330,131 +306,11 @@ class ViewTimeNetwork(nn.Module):
     def _last_level(self, trunk: TrunkOutput) -> Float[Tensor, "B T V N C2"]:
         return trunk.levels[self.config.dense_layers[-1]]
 
-    def _dense_head(
-        self, config: DPTHeadConfig | None, value_dim: int, activation: DenseActivation
-    ) -> DPTHead | None:
-        if config is None:
-            return None
-        encoder = self.config.encoder
-        return DPTHead(config, self.config.head_width, encoder.patch_size, value_dim, activation)
-
-    def _check(self, images: Tensor, mask_ext: object, conditioning: Conditioning) -> Grid:
-        if images.ndim != 6 or images.shape[3] != 3:
-            raise ShapeError(f"images have shape {tuple(images.shape)}", "give [B, T, V, 3, H, W]")
-        _check_floating(images)
-        if mask_ext is not None:
-            self._check_mask(mask_ext, images, (*images.shape[:3], *images.shape[4:]))
-        grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
-        check_conditioning(conditioning, tuple(images.shape[:3]), grid)
-        check_known(conditioning, images, accepted=self.config.known_geometry is not None)
-        return grid
-
-    def _check_views(
-        self, images: Sequence[Tensor], mask_ext: Sequence[Tensor] | Tensor | None, conditioning: Conditioning
-    ) -> SizeGroups:
-        for view in images:
-            if view.ndim != 5 or view.shape[2] != 3 or view.shape[:2] != images[0].shape[:2]:
-                raise ShapeError(f"a view of shape {tuple(view.shape)}", "give [B, T, 3, H, W] for every view")
-            _check_floating(view)
-        masks = () if mask_ext is None else mask_ext
-        if not images or isinstance(masks, Tensor) or len(masks) not in (0, len(images)):
-            raise ShapeError(f"{len(images)} views with masks of {len(masks)}", "give views, and all masks or none")
-        for view, mask in zip(images, masks, strict=False):
-            self._check_mask(mask, view, (*view.shape[:2], *view.shape[3:]))
-        sizes = SizeGroups.of([patch_grid(view.shape[-2], view.shape[-1], self.config.patch_size) for view in images])
-        if not sizes.are_one:
-            check_mixed(self.config, conditioning)
-        leading = (images[0].shape[0], images[0].shape[1], len(images))
-        check_conditioning(conditioning, leading, sizes.grids[0] if sizes.are_one else None)
-        check_known(conditioning, images, accepted=self.config.known_geometry is not None)
-        return sizes
-
-    def _check_mask(self, mask: object, images: Tensor, expected: tuple[int, ...]) -> None:
-        if self.config.mask is None:
-            raise UsageError("this network takes no masks", "leave the masks out or use a network with a mask head")
-        shape = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        if shape != expected:
-            raise ShapeError(f"masks have shape {shape}, images {tuple(images.shape)}", f"give {expected}")
-
-    def _encode(self, images: Tensor, max_images: int | None) -> PatchTokens:
-        frames = images.flatten(0, 2)
-        parts = [self.encoder(normalize_images(part)) for part in torch.split(frames, max_images or len(frames))]
-        fine = [part.fine for part in parts if part.fine is not None]
-        class_tokens = [part.class_tokens for part in parts if part.class_tokens is not None]
-        return PatchTokens(
-            tokens=torch.cat([part.tokens for part in parts]),
-            grid=parts[0].grid,
-            fine=torch.cat(fine) if fine else None,
-            class_tokens=torch.cat(class_tokens) if class_tokens else None,
-            levels=tuple(map(torch.cat, zip(*(part.levels for part in parts), strict=True))),
-        )
-
-    def _cameras(self, special_tokens: Float[Tensor, "B T V N C"]) -> tuple[Float[Tensor, "B T V 9"], ...]:
-        if self.camera_head is None:
-            return ()
-        tokens = special_tokens.flatten(1, 2).to(_dtype(self.camera_head))
-        return tuple(torch.unflatten(pose, 1, special_tokens.shape[1:3]) for pose in self.camera_head(tokens))
-
-    def _dense(
-        self,
-        head: DPTHead | None,
-        config: DPTHeadConfig | None,
-        trunk: TrunkOutput,
-        encoded: PatchTokens,
-        limits: ForwardLimits,
-    ) -> dict[str, Tensor]:
-        """Return the maps of a dense head that exist, by name."""
-        if head is None or config is None:
-            return {}
-        levels = [trunk.levels[layer].flatten(0, 2) for layer in config.layers]
-        frames = levels[0].shape[0]
-        parts: list[DenseMaps] = []
-        for start in range(0, frames, limits.max_images or frames):
-            chosen = slice(start, start + (limits.max_images or frames))
-            fine = None if encoded.fine is None else encoded.fine[chosen]
-            patches = self._patches(levels, chosen, _dtype(head))
-            parts.append(head(patches, encoded.grid, fine, rays=self.predicts_ray_map))
-        leading = trunk.special_tokens.shape[:3]
-        return {
-            name: torch.unflatten(torch.cat([getattr(part, name) for part in parts]), 0, leading)
-            for name, first in vars(parts[0]).items()
-            if first is not None
-        }
-
-    def _patches(self, levels: Sequence[Tensor], frames: slice, dtype: torch.dtype) -> list[Tensor]:
-        return [level[frames, self.aggregator.special.count :].to(dtype) for level in levels]
-
-    def _upsampled(self, logit: Tensor | None) -> Float[Tensor, "B T V H W"] | None:
-        if logit is None:
-            return None
-        probability = logit.sigmoid().flatten(0, 2)[:, None]
-        upsampled = functional.interpolate(
-            probability, scale_factor=float(self.config.patch_size), mode="bilinear", align_corners=False
-        )
-        return torch.unflatten(upsampled[:, 0], 0, logit.shape[:3])
-
 
 def build_network(config: NetworkConfig) -> ViewTimeNetwork:
     """Build a network with random weights, drawn from torch's global generator."""
     return ViewTimeNetwork(config)
 
 
-def _check_floating(images: Tensor) -> None:
-    """Refuse integer images, which are usually in [0, 255]."""
-    if not images.is_floating_point():
-        kind = str(images.dtype).removeprefix("torch.")
-        raise UsageError(f"images are {kind}", "give floating-point values in [0, 1], such as images.float() / 255")
-
-
 def _sums(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
     return [one + other for one, other in zip(first, second, strict=True)]
-
-
-def _as_images(
-    values: Float[Tensor, "F ..."] | None, images: Float[Tensor, "B T V 3 H W"]
-) -> Float[Tensor, "B T V ..."] | None:
-    return None if values is None else torch.unflatten(values, 0, images.shape[:3])
-
-
-def _dtype(module: nn.Module) -> torch.dtype:
-    return next(module.parameters()).dtype

@@ -1,11 +1,15 @@
 """Selection of the reference image, which defines the world, from the class tokens of an encoder."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.encoders.base import PatchTokens
 from page4d.models.config import ReferenceView
+from page4d.models.size_groups import SizeGroups
 
 _MIN_IMAGES = 3
 _MIN_RANGE = 1e-8
@@ -28,6 +32,21 @@ def select_reference(rule: ReferenceView, class_tokens: Float[Tensor, "B S C"]) 
         others = _similarities(tokens) - torch.eye(num_images, dtype=tokens.dtype, device=tokens.device)
         return (others.amax(dim=2) - others.amin(dim=2)).argmax(dim=1)
     return torch.full((batch,), num_images // 2 if rule is ReferenceView.MIDDLE else 0, device=tokens.device)
+
+
+def reference_of_images(
+    rule: ReferenceView, encoded: Sequence[PatchTokens], sizes: SizeGroups, batch: int
+) -> Int[Tensor, " B"] | None:
+    """Select the image that gets the first slot of the special tokens; None for the first image.
+
+    `encoded` are the images of every group of views of one size.
+    """
+    if rule is ReferenceView.FIRST:
+        return None
+    tokens = [own.class_tokens for own in encoded if own.class_tokens is not None]
+    shapes = [(batch, -1, len(views)) for views in sizes.members]
+    together = sizes.stacked([torch.unflatten(own, 0, shape) for own, shape in zip(tokens, shapes, strict=True)])
+    return select_reference(rule, together.flatten(1, 2))
 
 
 def saddle_scores(class_tokens: Float[Tensor, "B S C"]) -> Float[Tensor, "B S"]:

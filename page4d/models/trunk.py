@@ -2,78 +2,37 @@
 
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from page4d.layers.attention import LogitsBias, Neighbours
+from page4d.layers.attention import LogitsBias
 from page4d.layers.block import Block, BlockConfig, initialise_linears
-from page4d.layers.execution import NO_LIMITS, ForwardLimits, in_chunks
+from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.layers.positions import RotaryTables
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning, Memory
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import MaskConfig, MaskRule, NetworkConfig, PatchPositions, Streams, TimeEncoding
 from page4d.models.heads.dynamic import DynamicMask
 from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band
 from page4d.models.inputs.known_geometry import KnownPoses
-from page4d.models.inputs.pose_injection import PoseInjection, PoseInputs
+from page4d.models.inputs.pose_injection import PoseInjection
 from page4d.models.relative_time import RelativeTime
-from page4d.models.schedule import Step, images_together, merge, neighbours, split
+from page4d.models.schedule import Step, merge, neighbours, split
 from page4d.models.size_groups import Grid, SizeGroups, join
 from page4d.models.sparse import SparseInputs, SparseLayers
 from page4d.models.streams import MaskBias, ReleaseBias, Stream
 from page4d.models.tokens import SpecialTokens, patch_rotary_tables, token_positions
-
-State = list[Tensor]
-"""Tokens [B, T, W, N, C] of the W views of each group of one size."""
-
-Biases = dict[tuple[Stream, Step], list[LogitsBias | None]]
-"""One bias per sequence of a step; steps across views have one sequence of all size groups."""
-
-Halves = dict[tuple[Stream, bool], State | None]
-"""Outputs of a layer's steps that heads read, by stream and whether the step is across views."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrunkOutput:
-    """Tokens of views of one size that heads read.
-
-    The channels of a layer are [output of its step within views | output of its step across views].
-    """
-
-    special_tokens: Float[Tensor, "B T V S C2"]
-    """Special tokens of every image, of the last layer."""
-    levels: dict[int, Float[Tensor, "B T V N C2"]]
-    """All tokens, special ones first, of the layers that dense heads read."""
-    dynamic_logit: Float[Tensor, "B T V rows columns"] | None
-    memory: Memory | None
-    """Conditioning input of the next chunk of instants."""
-
-    @property
-    def camera_tokens(self) -> Float[Tensor, "B T V C2"]:
-        """First token of every image, of the last layer."""
-        return self.special_tokens[..., 0, :]
-
-
-@dataclass
-class _Run:
-    """State of one forward pass: the tokens of every stream, constants of all layers, and outputs for the heads."""
-
-    sizes: SizeGroups
-    states: dict[Stream, State]
-    positions: list[Tensor]
-    times: Tensor
-    ropes: dict[Step, list[RotaryTables | None]]
-    sparse_inputs: SparseInputs
-    limits: ForwardLimits
-    conditioning: Conditioning
-    band: EpipolarBand | None = None
-    poses: PoseInputs | None = None
-    biases: Biases = field(default_factory=dict)
-    levels: dict[int, State] = field(default_factory=dict)
-    special_tokens: State | None = None
-    memory: dict[str, Tensor] = field(default_factory=dict)
+from page4d.models.trunk_state import (
+    Halves,
+    State,
+    TrunkOutput,
+    TrunkRun,
+    in_groups,
+    joined_biases,
+    rotary_of_sequences,
+)
 
 
 class Aggregator(nn.Module):
@@ -154,7 +113,7 @@ class Aggregator(nn.Module):
         del tokens
         return self._run(run, None if external is None else [external])[0]
 
-    def _run(self, run: _Run, external: Sequence[Tensor] | None) -> list[TrunkOutput]:
+    def _run(self, run: TrunkRun, external: Sequence[Tensor] | None) -> list[TrunkOutput]:
         dynamic_logits: list[Tensor] | None = None
         for layer in range(self.config.depth):
             halves: Halves = {}
@@ -207,7 +166,7 @@ class Aggregator(nn.Module):
             for stream in self._streams_read():
                 self.stream_blocks[stream.value] = self._copies(mask.layers)
 
-    def _start(self, tokens: State, sizes: SizeGroups, limits: ForwardLimits, conditioning: Conditioning) -> _Run:
+    def _start(self, tokens: State, sizes: SizeGroups, limits: ForwardLimits, conditioning: Conditioning) -> TrunkRun:
         """Compute the constants of all layers; only the run holds the tokens, so that the first layer frees them."""
         batch, num_times = tokens[0].shape[:2]
         dtype, device = torch.promote_types(tokens[0].dtype, torch.float32), tokens[0].device
@@ -220,10 +179,10 @@ class Aggregator(nn.Module):
             for rule in dict.fromkeys((within, across))
         }
         ropes = {
-            step: _ropes(tables[across if step.across_views else within], sizes, step, num_times)
+            step: rotary_of_sequences(tables[across if step.across_views else within], sizes, step, num_times)
             for step in self.config.schedule
         }
-        return _Run(
+        return TrunkRun(
             sizes=sizes,
             states={Stream.SHARED: tokens},
             positions=positions,
@@ -251,7 +210,7 @@ class Aggregator(nn.Module):
         cameras = (conditioning.world_to_camera, conditioning.intrinsics)
         return epipolar_band(config, *cameras, grid, self.config.patch_size, self.special.count)
 
-    def _apply_mask(self, run: _Run, external: Sequence[Tensor] | None) -> list[Tensor]:
+    def _apply_mask(self, run: TrunkRun, external: Sequence[Tensor] | None) -> list[Tensor]:
         """Compute the mask, for all masked layers, and split the streams if their biases or blocks differ."""
         assert self.dynamic is not None
         assert self.mask_bias is not None
@@ -270,12 +229,12 @@ class Aggregator(nn.Module):
             for stream in streams:
                 for step in self.config.schedule:
                     biases = [self.mask_bias(mask, stream, step) for mask in masks]
-                    run.biases[stream, step] = [_joined(biases)] if step.across_views else biases
+                    run.biases[stream, step] = [joined_biases(biases)] if step.across_views else biases
         if len(self.stream_blocks) or any(bias is not None for biases in run.biases.values() for bias in biases):
             run.states = dict.fromkeys(streams, state)
         return logits
 
-    def _run_sparse(self, run: _Run, layer: int, halves: Halves) -> None:
+    def _run_sparse(self, run: TrunkRun, layer: int, halves: Halves) -> None:
         """Run the sparse block of a layer; its result replaces the output of the step across views."""
         assert self.sparse is not None
         dual = self.config.mask is not None and self.config.mask.streams is Streams.DUAL
@@ -289,7 +248,7 @@ class Aggregator(nn.Module):
             halves[stream, True] = self._read(run.states[stream], stream, layer)
             run.memory.update(memory)
 
-    def _attend(self, run: _Run, stream: Stream, step: Step, layer: int) -> State:
+    def _attend(self, run: TrunkRun, stream: Stream, step: Step, layer: int) -> State:
         """Run the block of one step on a stream."""
         if step.across_views and layer in self.config.register_layers:
             return self._attend_special(run, stream, step, layer)
@@ -302,7 +261,7 @@ class Aggregator(nn.Module):
             merged = [join(merged, dim=1)]
         for place in range(len(merged)):
             bias, rope = self._bias_and_rope(run, stream, step, layer, place)
-            merged[place] = _by_groups(block, merged[place], rope, bias, run.limits, reach)
+            merged[place] = in_groups(block, merged[place], rope, bias, run.limits, reach)
         if len(merged) < len(lengths):
             merged = list(torch.split(merged[0], lengths, dim=1))
         return [
@@ -310,14 +269,14 @@ class Aggregator(nn.Module):
             for done, part in zip(merged, state, strict=True)
         ]
 
-    def _inject_poses(self, run: _Run, state: State, layer: int) -> State:
+    def _inject_poses(self, run: TrunkRun, state: State, layer: int) -> State:
         injection = self.pose_injection
         if injection is None or run.poses is None or layer not in injection.config.pose_layers:
             return state
         injected: State = injection(state, layer, run.poses, run.limits.max_queries)
         return injected
 
-    def _attend_special(self, run: _Run, stream: Stream, step: Step, layer: int) -> State:
+    def _attend_special(self, run: TrunkRun, stream: Stream, step: Step, layer: int) -> State:
         """Run the block of a register layer on the special tokens; they are at position (0, 0)."""
         state, count = run.states[stream], self.special.count
         special = run.sizes.stacked([part[..., :count, :] for part in state])
@@ -329,7 +288,7 @@ class Aggregator(nn.Module):
         ]
 
     def _bias_and_rope(
-        self, run: _Run, stream: Stream, step: Step, layer: int, place: int
+        self, run: TrunkRun, stream: Stream, step: Step, layer: int, place: int
     ) -> tuple[LogitsBias | None, RotaryTables | None]:
         """Return the attention bias and rotary tables of one sequence of a step."""
         state = run.states[stream][place]
@@ -361,7 +320,7 @@ class Aggregator(nn.Module):
             return None
         return [part[..., : max(1, self.special.count), :].clone() for part in state]
 
-    def _keep(self, run: _Run, stream: Stream, layer: int, halves: Halves) -> None:
+    def _keep(self, run: TrunkRun, stream: Stream, layer: int, halves: Halves) -> None:
         """Store the outputs of a layer that heads read."""
         within, across = halves.get((stream, False)), halves.get((stream, True))
         if within is None or across is None:
@@ -406,49 +365,3 @@ class Aggregator(nn.Module):
                 for step in self.config.schedule
             }
         )
-
-
-def _by_groups(
-    block: nn.Module,
-    merged: Float[Tensor, "G L C"],
-    rope: RotaryTables | None,
-    bias: LogitsBias | None,
-    limits: ForwardLimits,
-    reach: Neighbours | None,
-) -> Float[Tensor, "G L C"]:
-    """Run a block on sequences of at most `max_tokens` tokens at once, or on one longer sequence."""
-    num_groups, length = merged.shape[:2]
-    at_once = None if limits.max_tokens is None else max(1, limits.max_tokens // length)
-
-    def groups(chosen: slice) -> Tensor:
-        part_bias = None if bias is None else bias.of_groups(chosen)
-        part_rope = None if rope is None else rope.of_groups(chosen)
-        done: Tensor = block(merged[chosen], part_rope, part_bias, limits.max_queries, neighbours=reach)
-        return done
-
-    return in_chunks(groups, num_groups, at_once, dim=0)
-
-
-def _ropes(
-    tables: Sequence[RotaryTables | None], sizes: SizeGroups, step: Step, num_times: int
-) -> list[RotaryTables | None]:
-    """Return the rotary tables of every sequence of a step; steps across views have one of all size groups."""
-    ropes = [
-        table.repeat(images_together(step, num_times, len(views)))
-        for table, views in zip(tables, sizes.members, strict=True)
-        if table is not None
-    ]
-    if not ropes:
-        return [None] * (1 if step.across_views else len(tables))
-    if not step.across_views or len(ropes) == 1:
-        return list(ropes)
-    return [RotaryTables(cos=torch.cat([rope.cos for rope in ropes]), sin=torch.cat([rope.sin for rope in ropes]))]
-
-
-def _joined(biases: Sequence[LogitsBias | None]) -> LogitsBias | None:
-    """Concatenate the biases of all size groups: all have one, and rows, or none has."""
-    given = [bias for bias in biases if bias is not None]
-    if not given or len(biases) == 1:
-        return biases[0]
-    rows = [bias.row for bias in given if bias.row is not None]
-    return LogitsBias(key=join([bias.key for bias in given], dim=1), row=join(rows, dim=1) if rows else None)

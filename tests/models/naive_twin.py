@@ -10,7 +10,8 @@ from page4d.models.schedule import Step
 from page4d.models.size_groups import SizeGroups
 from page4d.models.streams import Stream
 from page4d.models.tokens import token_positions
-from page4d.models.trunk import Aggregator, TrunkOutput
+from page4d.models.trunk import Aggregator
+from page4d.models.trunk_state import TrunkOutput
 
 Levels = dict[Stream, list[Tensor]]
 """By stream and layer, [step within views | step across views] of all tokens; layers before the split are shared."""

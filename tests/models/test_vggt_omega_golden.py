@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from page4d.layers.execution import ForwardLimits
 from page4d.models.config import PRESETS
 from page4d.models.network import ViewTimeNetwork
-from page4d.models.trunk import TrunkOutput
+from page4d.models.trunk_state import TrunkOutput
 from page4d.weights import load_network
 from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.vggt_omega import VGGT_OMEGA, OmegaSettings, by_axis
