@@ -157,6 +157,7 @@ UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "match
     "ray_confidence",
     "metric_scale",
     "sky",
+    "reference",
 }
 
 
