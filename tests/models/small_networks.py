@@ -98,6 +98,23 @@ SMALL_DA3 = replace(
 """All parts of Depth Anything 3: SwiGLU, a first layer without its step within views, rays, known cameras."""
 
 
+SMALL_DA3_MONO = replace(
+    PRESETS["da3-mono"],
+    encoder=replace(
+        PRESETS["da3-mono"].encoder,
+        image_size=32,
+        patch_size=8,
+        embed_dim=32,
+        depth=4,
+        num_heads=2,
+        levels=(0, 1, 2, 3),
+    ),
+    num_heads=2,
+    depth_head=replace(PRESETS["da3-mono"].depth_head, layers=(0, 1, 2, 3), features=8, out_channels=(4, 4, 8, 8)),
+)
+"""Depth and sky of single images, from levels of the encoder."""
+
+
 def demo_like() -> ViewTimeNetwork:
     """Build the network like the bundled one with seed 0 and no zero parameters but those of the motion head."""
     torch.manual_seed(0)

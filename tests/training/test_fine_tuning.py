@@ -10,7 +10,7 @@ from torch import Tensor
 from page4d.geometry.rigid import transform_points
 from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import CPU
-from page4d.models.config import PRESETS, NetworkConfig
+from page4d.models.config import NetworkConfig
 from page4d.models.output import NetworkOutput
 from page4d.training.supervised import step as steps
 from page4d.training.supervised.config import SampleShape
@@ -18,23 +18,13 @@ from page4d.training.supervised.losses import LossConfig, losses
 from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
 from page4d.training.supervised.training_state import begin
 from tests.inference.truth import random_similarity
-from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_PI3X
+from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_PI3X
 from tests.training.test_losses import truth  # noqa: F401  fixture
 from tests.training.test_training_run import one_batch
 from tests.training.training_runs import TINY
 
 SMALL_PI3 = replace(SMALL_PI3X, frame_head=replace(SMALL_PI3X.frame_head, conv=None, metric=None))
 
-LEVELS = (0, 1, 2, 3)
-MONO = PRESETS["da3-mono"]
-SMALL_DA3_MONO = replace(
-    MONO,
-    encoder=replace(
-        MONO.encoder, image_size=32, patch_size=8, embed_dim=32, depth=4, num_heads=2, levels=(0, 1, 2, 3)
-    ),
-    num_heads=2,
-    depth_head=replace(MONO.depth_head, layers=LEVELS, features=8, out_channels=(4, 4, 8, 8)),
-)
 CAMERAS_AND_DEPTH = {"rotation", "translation", "focal", "depth", "gradient"}
 NETWORKS: Mapping[str, tuple[NetworkConfig, set[str]]] = {
     "pi3": (SMALL_PI3, {*CAMERAS_AND_DEPTH, "points"}),
