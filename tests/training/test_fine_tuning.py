@@ -10,6 +10,7 @@ from torch import Tensor
 from page4d.geometry.rigid import transform_points
 from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import CPU
+from page4d.models.conditioning import Conditioning
 from page4d.models.config import NetworkConfig
 from page4d.models.output import NetworkOutput
 from page4d.training.supervised import step as steps
@@ -31,6 +32,7 @@ NETWORKS: Mapping[str, tuple[NetworkConfig, set[str]]] = {
     "pi3x": (SMALL_PI3X, {*CAMERAS_AND_DEPTH, "points"}),
     "da3": (SMALL_DA3, CAMERAS_AND_DEPTH),
     "da3-mono": (SMALL_DA3_MONO, {"depth", "gradient"}),
+    "da3-metric": (replace(SMALL_DA3_MONO, metric_focal=300.0), {"depth", "gradient"}),
     "vggt-omega": (OMEGA_LIKE, CAMERAS_AND_DEPTH),
 }
 """Networks, and the parts of their losses."""
@@ -51,6 +53,22 @@ def test_steps_on_published_architectures_lower_the_loss(name: str) -> None:
     assert all(result.moved for result in results)
     assert set(results[0].losses) == {*parts, "total"}
     assert results[-1].losses["total"] < 0.98 * results[0].losses["total"]
+
+
+def test_depth_in_metres_is_trained_with_the_true_intrinsics() -> None:
+    network = replace(SMALL_DA3_MONO, metric_focal=300.0)
+    stage = replace(TINY.stages[0], shots=(SampleShape(times=1, views=2),), sizes=((16, 24),))
+    evaluation = replace(TINY.evaluation, image_size=(16, 24))
+    config = replace(TINY, model=network, stages=(stage,), evaluation=evaluation)
+    state = begin(config, CPU)
+    plan, (batch,) = one_batch(config)
+    with torch.no_grad():
+        output = state.network(batch.images, conditioning=Conditioning(intrinsics=batch.cameras.intrinsics))
+        expected = losses(output, batch, LossConfig(unit=SceneUnit.TRUTH))["depth"]
+    found = steps.take_step(
+        state.network, state, replace(plan, intrinsics_known=False), [batch], torch.float32
+    ).losses["depth"]
+    assert found == pytest.approx(float(expected), rel=1e-5)
 
 
 def frame_output(targets: Targets, truth: GroundTruth, seed: int) -> NetworkOutput:  # noqa: F811

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -36,6 +37,8 @@ def take_step(
     The losses that are returned are those of this process.
     """
     network = state.network
+    if network.config.metric_focal is not None:
+        step = replace(step, intrinsics_known=True)  # without them depth is not in metres
     trained: nn.Module = network
     criterion: Callable[[NetworkOutput, GroundTruth], Mapping[str, Tensor]] = partial(
         losses, config=state.config.loss
