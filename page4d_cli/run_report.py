@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from page4d.errors import counted
 from page4d_cli import console
+from page4d_cli.progress_display import duration
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from page4d.inference.run_plan import RunPlan
     from page4d.output.diagnostics import AgreementRecord
     from page4d.output.run_record import RunRecord
+
+_LONG_S = 600.0
+"""Times from here on are shown in hours."""
 
 
 def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
@@ -51,7 +55,8 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
     ]
     if plan.forecast.cost is not None:
-        fields.append(("time", f"about {seconds:.3g} s for the network, without refinement"))
+        shown = f"{seconds:.3g} s" if seconds < _LONG_S else f"{duration(seconds)} h"
+        fields.append(("time", f"about {shown} for the network, without refinement"))
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
 
 

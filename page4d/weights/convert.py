@@ -18,7 +18,7 @@ from page4d.io.atomic import check_file
 from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
 from page4d.weights.accounting import Account, Tag, build_account
-from page4d.weights.catalogue import CATALOGUE
+from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
 from page4d.weights.families.family import Family
 from page4d.weights.families.identity import read_identity
 from page4d.weights.families.specs import Specs
@@ -143,7 +143,7 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         blueprint,
         settings,
         licence=" + ".join(f"{FAMILIES[family].title}: {_licence(found[family])}" for family in order),
-        description=f"{titles(order, ' + ')}, {kind}",
+        description=f"{' + '.join(_title(found[family]) for family in order)}, {kind}",
         target=target.value,
         recipe=recipe,
         published=tuple(name for family in order if (name := found[family].name) is not None),
@@ -284,12 +284,20 @@ def report_document(conversion: PlannedConversion, metadata: Mapping[str, str] |
     }
 
 
+def _entry(found: PublishedNetwork) -> CatalogueEntry | None:
+    """Return the checkpoint of the catalogue that a network is, where tensors and names determine it."""
+    named = (entry for entry in CATALOGUE.values() if found.name in (entry.name, entry.network))
+    return None if found.name is None else next(named, None)
+
+
+def _title(found: PublishedNetwork) -> str:
+    entry = _entry(found)
+    return FAMILIES[found.family].title if entry is None else entry.title
+
+
 def _licence(found: PublishedNetwork) -> str:
-    """Return the licence of a checkpoint of the catalogue, or of the family where all have one."""
-    for entry in CATALOGUE.values():
-        if found.name is not None and found.name in (entry.name, entry.network):
-            return f"{entry.licence} ({entry.title})"
-    return FAMILIES[found.family].licence
+    entry = _entry(found)
+    return FAMILIES[found.family].licence if entry is None else f"{entry.licence} ({entry.title})"
 
 
 def _matching_recipe(families: Sequence[Family]) -> Recipe:
