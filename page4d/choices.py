@@ -162,6 +162,7 @@ class Recipe(StrEnum):
     PI3X = "pi3x"
     DA3 = "da3"
     DA3_MONO = "da3-mono"
+    DA3_NESTED = "da3-nested"
     VGGT_OMEGA = "vggt-omega"
     THREE_STAGE = "three-stage"
     """Encoder and first layers of Pi3, last layers and heads of PAGE-4D."""

@@ -106,10 +106,13 @@ def hub_record(entry: CatalogueEntry) -> dict[str, Any]:
     name = entry.network or entry.name
     if reader is None or name not in reader.names:
         return {}
-    config: dict[str, dict[str, Any]] = {}
+    config: dict[str, Any] = {}
     for setting, value in reader.assumed(reader.published[reader.names.index(name)]).items():
-        part, _, key = setting.partition(".")
-        config.setdefault(part, {})[key] = value
+        *parts, key = setting.split(".")
+        record = config
+        for part in parts:
+            record = record.setdefault(part, {})
+        record[key] = value
     return {"model_name": name, "config": config} if config else {}
 
 

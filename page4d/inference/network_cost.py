@@ -132,7 +132,7 @@ def features(config: NetworkConfig, extent: Extent) -> tuple[float, float, float
     """Return the features of the cost model: 1, pixels, token pairs within images, and in the largest attention.
 
     Tokens in the trunk, kept layers and the maps of the heads are proportional to the pixels. A network without a
-    trunk has pairs within images only, register layers have pairs of special tokens.
+    trunk has pairs within images only, register layers have pairs of special tokens. A metric network adds its pairs.
     """
     grids = [patch_grid(height, width, config.patch_size) for height, width in extent.view_sizes]
     special = config.num_registers + config.camera_token
@@ -149,6 +149,8 @@ def features(config: NetworkConfig, extent: Extent) -> tuple[float, float, float
     }
     steps = config.schedule if config.depth else ()
     largest = max([pairs.get(step, (times * sum(across)) ** 2) for step in steps], default=within)
+    if config.metric_network is not None:
+        within += int(features(config.metric_network, extent)[2])
     return 1.0, float(extent.num_pixels), float(within), float(largest)
 
 

@@ -1,6 +1,8 @@
 """Metric depth of single images, and its transfer to predictions of arbitrary scale."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -63,6 +65,8 @@ def align_to_metric(
 
 
 def _align_scene(depth: Tensor, confidence: Tensor, metric: Tensor, in_sky: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    if depth.is_meta:  # which pixels count depends on values
+        return depth, confidence, depth.new_ones(())
     solid = ~in_sky
     used = solid & (metric > _MIN_METRIC) & (depth > _MIN_DEPTH)
     if solid.any():
@@ -79,39 +83,73 @@ def _align_scene(depth: Tensor, confidence: Tensor, metric: Tensor, in_sky: Tens
     return scaled, confidence, scale.to(depth)
 
 
-def scale_to_metric(output: NetworkOutput, single: NetworkOutput, metric_focal: float) -> NetworkOutput:
+def scale_to_metric(
+    outputs: Sequence[NetworkOutput], singles: Sequence[NetworkOutput], metric_focal: float
+) -> list[NetworkOutput]:
     """Return predictions in metres, by the depth and sky that a metric network predicts for the same images.
 
-    `single` is its output without known intrinsics; those of `output` give it its unit. Depth, points, cameras and
-    the origins of the ray map are scaled by the factor of `align_to_metric`. Pose encodings are left out.
+    There is one output per group of views of one size; a scene has one factor for all groups. `singles` are the
+    outputs of the metric network without known intrinsics; those of `outputs` give them their unit. Depth, points,
+    cameras and the origins of ray maps are scaled by the factor of `align_to_metric`.
 
     Raises:
-        UsageError: if `output` has no cameras or no depth with confidence, or `single` no depth and sky.
+        UsageError: if `outputs` have no cameras or no depth with confidence, or `singles` no depth and sky.
 
     Source: the nested network of the public Depth Anything 3 code (reference facts).
     """
-    depth, confidence = output.depth, output.depth_confidence
-    poses, intrinsics = output.world_to_camera, output.intrinsics
-    if depth is None or confidence is None or poses is None or intrinsics is None:
+    maps = [_maps_to_align(*pair, metric_focal) for pair in zip(outputs, singles, strict=True)]
+    shapes = [depth.shape for depth, *_ in maps]
+    aligned = align_to_metric(*(_in_a_row(parts) for parts in zip(*maps, strict=True)))
+    depths, confidences = (_out_of_a_row(row, shapes) for row in (aligned.depth, aligned.confidence))
+    return [
+        replace(_scaled(output, aligned.scale), depth=depth, depth_confidence=confidence, sky=single.sky)
+        for output, single, depth, confidence in zip(outputs, singles, depths, confidences, strict=True)
+    ]
+
+
+def _maps_to_align(output: NetworkOutput, single: NetworkOutput, metric_focal: float) -> tuple[Tensor, ...]:
+    """Return depth, confidence, metric depth and sky of views of one size."""
+    depth, confidence, intrinsics = output.depth, output.depth_confidence, output.intrinsics
+    if depth is None or confidence is None or output.world_to_camera is None or intrinsics is None:
         raise UsageError("the network predicts no cameras, or no depth with confidence", "use an any-view network")
     if single.depth is None or single.sky is None:
         raise UsageError("the metric network predicts no depth or no sky", "use da3-metric")
-    metric = metric_depth(single.depth, intrinsics, metric_focal)
-    aligned = align_to_metric(depth, confidence, metric, single.sky)
-    factor = aligned.scale[:, None, None, None]
-    placed = poses.clone()
-    placed[..., :3, 3] *= factor.to(poses)
-    rays = output.ray_map
+    return depth, confidence, metric_depth(single.depth, intrinsics, metric_focal), single.sky
+
+
+def _in_a_row(parts: Sequence[Float[Tensor, "B T _ _ _"]]) -> Float[Tensor, "B one one one N"]:
+    """Concatenate the pixels of maps that may differ in size; alignment does not depend on their places."""
+    return torch.cat([part.flatten(1) for part in parts], dim=1)[:, None, None, None]
+
+
+def _out_of_a_row(row: Float[Tensor, "B one one one N"], shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """Undo `_in_a_row`."""
+    parts = torch.split(row.flatten(1), [prod(shape[1:]) for shape in shapes], dim=1)
+    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _scaled(output: NetworkOutput, scale: Float[Tensor, " B"]) -> NetworkOutput:
+    """Scale cameras, points and the origins of the ray map."""
+    assert output.world_to_camera is not None
+    placed, points, rays = output.world_to_camera.clone(), output.points, output.ray_map
+    placed[..., :3, 3] *= scale[:, None, None, None].to(placed)
+    if points is not None:
+        points = points * scale[:, None, None, None, None, None].to(points)
     if rays is not None:
-        rays = torch.cat([rays[..., :3], rays[..., 3:] * factor[..., None, None].to(rays)], dim=-1)
+        factor = scale[:, None, None, None, None, None].to(rays)
+        rays = torch.cat([rays[..., :3], rays[..., 3:] * factor], dim=-1)
+    encodings = tuple(_scaled_encoding(encoding, scale) for encoding in output.pose_encoding_iterations)
     return replace(
         output,
-        points=None if output.points is None else output.points * factor[..., None, None, None].to(output.points),
-        depth=aligned.depth,
-        depth_confidence=aligned.confidence,
         world_to_camera=placed,
-        pose_encoding=None,
-        pose_encoding_iterations=(),
+        points=points,
         ray_map=rays,
-        sky=single.sky,
+        metric_scale=scale,
+        pose_encoding=encodings[-1] if encodings else None,
+        pose_encoding_iterations=encodings,
     )
+
+
+def _scaled_encoding(encoding: Float[Tensor, "B T V 9"], scale: Float[Tensor, " B"]) -> Float[Tensor, "B T V 9"]:
+    """Scale the translation of pose encodings, which precedes the quaternion and the fields of view."""
+    return torch.cat([encoding[..., :3] * scale[:, None, None, None].to(encoding), encoding[..., 3:]], dim=-1)

@@ -34,7 +34,7 @@ from page4d.models.inputs.known_geometry import KnownGeometry, KnownPoses, lengt
 from page4d.models.inputs.matching import Matches, PatchMatching
 from page4d.models.inputs.rays import RayEmbedding, relative_cameras
 from page4d.models.inputs.triangulation import Triangulation
-from page4d.models.metric import depth_in_metres
+from page4d.models.metric import depth_in_metres, scale_to_metric
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.reference_view import reference_of_images
 from page4d.models.size_groups import SizeGroups
@@ -72,6 +72,9 @@ class ViewTimeNetwork(nn.Module):
         self.motion_head: MotionHead | None = None
         if config.motion_head is not None and config.mask is not None:
             self.motion_head = MotionHead(config.motion_head, width, teaches_trunk=config.mask.teaches_trunk)
+        self.metric_network: ViewTimeNetwork | None = None
+        if config.metric_network is not None:
+            self.metric_network = ViewTimeNetwork(config.metric_network)
         self.frame_head: FrameHead | None = None
         self.metric_head: MetricHead | None = None
         if config.frame_head is not None:
@@ -132,7 +135,25 @@ class ViewTimeNetwork(nn.Module):
         conditioning: Conditioning,
         limits: ForwardLimits,
     ) -> list[NetworkOutput]:
-        """Predict for every group of views of one size, with all images as one instant where attention is full."""
+        """Predict for every group of views of one size, in the metres of the metric network if there is one."""
+        outputs = self._predict_at_instants(images, masks, sizes, conditioning, limits)
+        if self.metric_network is None:
+            return outputs
+        singles = [self.metric_network(part, limits=limits) for part in images]
+        focal = self.metric_network.config.metric_focal
+        assert focal is not None
+        with full_precision(images[0].device):
+            return scale_to_metric(outputs, singles, focal)
+
+    def _predict_at_instants(
+        self,
+        images: list[Tensor],
+        masks: Sequence[Tensor] | None,
+        sizes: SizeGroups,
+        conditioning: Conditioning,
+        limits: ForwardLimits,
+    ) -> list[NetworkOutput]:
+        """Predict without the metric network, with all images as one instant where attention is full."""
         full, num_times = self.config.full_attention, images[0].shape[1]
         if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and sizes.num_views == 1):
             images = [part.flatten(1, 2).unsqueeze(1) for part in images]

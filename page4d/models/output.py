@@ -51,7 +51,7 @@ class NetworkOutput:
     map. Directions are not normalized; their z in the camera frame is 1, up to the scale of the scene."""
     ray_confidence: Float[Tensor, "B T V h w"] | None = None
     metric_scale: Float[Tensor, " B"] | None = None
-    """Factor that a metric head applied to all lengths: they are approximately metres."""
+    """Factor that a metric head or network applied to all lengths: they are approximately metres."""
     reference: Int[Tensor, " B"] | None = None
     """Image whose camera is the world frame, counted by instants, then views; None for the first."""
     matches: Matches | None = None
@@ -114,7 +114,7 @@ class RigOutput:
 
     @property
     def metric_scale(self) -> Float[Tensor, " B"] | None:
-        """Factor that a metric head applied to all lengths."""
+        """Factor that a metric head or network applied to all lengths."""
         return self.outputs[0].metric_scale
 
     @property

@@ -111,6 +111,7 @@ def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:
         *_trunk(builder),
         *_sparse(builder),
         *_heads(builder),
+        *_metric_network(builder),
     )
 
 
@@ -291,6 +292,17 @@ def _heads(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         yield builder.stage("heads", "camera-to-world poses", "B T V 4 4", camera, "frame_head.pose")
     if builder.network.metric_head is not None:
         yield builder.stage("heads", "metric scale, from the tokens of all images", "B", "metric_head")
+
+
+def _metric_network(builder: _NetworkProfile) -> Iterator[ProfileStage]:
+    metric, part = builder.network.metric_network, "metric network"
+    if metric is None:
+        return
+    encoder = metric.config.encoder
+    name = f"levels for its depth head ({_ENCODERS[encoder.kind]})"
+    yield builder.stage(part, name, f"B*T*V P {encoder.embed_dim}", "metric_network.encoder")
+    yield builder.stage(part, "depth for a focal length", "B T V H W", "metric_network.depth_head")
+    yield builder.stage(part, "sky", "B T V H W")
 
 
 def _hidden_width(config: NetworkConfig, width: int) -> str:

@@ -290,6 +290,8 @@ def _linears_of_blocks(network: ViewTimeNetwork) -> Iterator[nn.Linear]:
         for block in () if part is None else part.modules():
             if isinstance(block, Block | MixerBlock | PoseBlock):
                 yield from (module for module in block.modules() if isinstance(module, nn.Linear))
+    if network.metric_network is not None:
+        yield from _linears_of_blocks(network.metric_network)
 
 
 def _check_tensors(path: Path, expected: Mapping[str, Tensor], found: Mapping[str, tuple[int, ...]]) -> None:

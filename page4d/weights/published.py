@@ -9,6 +9,7 @@ from page4d.errors import UsageError
 from page4d.io.config import config_from_json
 from page4d.weights.families.da3 import DA3Settings
 from page4d.weights.families.da3_mono import DA3MonoSettings
+from page4d.weights.families.da3_nested import DA3NestedSettings
 from page4d.weights.families.pi3 import Pi3Settings
 from page4d.weights.families.pi3x import Pi3XSettings
 from page4d.weights.families.table import FAMILIES
@@ -17,7 +18,8 @@ from page4d.weights.families.vggt_omega import OmegaSettings
 
 _MAX_BYTES = 2**20
 
-Settings = VGGTSettings | Pi3Settings | Pi3XSettings | DA3Settings | DA3MonoSettings | OmegaSettings
+DA3AnySettings = DA3Settings | DA3MonoSettings | DA3NestedSettings
+Settings = VGGTSettings | Pi3Settings | Pi3XSettings | DA3AnySettings | OmegaSettings
 """Settings of any published network."""
 
 _ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="model")])

@@ -21,10 +21,16 @@ from page4d.scene.records import PairedFrames
 from page4d.settings import NetworkOptions, ReconstructSettings
 from tests.inference.test_mixed_rig import CAPTURE
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
-from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_PI3X, fill_zeros
+from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_NESTED, SMALL_PI3X, fill_zeros
 
-NETWORKS: Mapping[str, NetworkConfig] = {"da3": SMALL_DA3, "pi3x": SMALL_PI3X, "vggt-omega": OMEGA_LIKE}
-TAKE_CAMERAS = ("da3", "pi3x")
+NETWORKS: Mapping[str, NetworkConfig] = {
+    "da3": SMALL_DA3,
+    "da3-nested": SMALL_DA3_NESTED,
+    "pi3x": SMALL_PI3X,
+    "vggt-omega": OMEGA_LIKE,
+}
+TAKE_CAMERAS = ("da3", "da3-nested", "pi3x")
+METRIC = ("da3-nested", "pi3x")
 
 
 @cache
@@ -41,7 +47,7 @@ def test_an_interrupted_run_of_several_chunks_is_resumed_to_the_same_bytes(name:
     scene, predictor = uncalibrated(CAPTURE.scene()), predictor_of(name)
     record = reconstruct(scene, predictor, out=tmp_path / "whole")
     assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 4), (2, 6)]
-    assert record.scale_source is (ScaleSource.NETWORK if name == "pi3x" else None)
+    assert record.scale_source is (ScaleSource.NETWORK if name in METRIC else None)
     first = open_output(tmp_path / "whole").cameras.world_to_camera[0, 0]
     torch.testing.assert_close(first, torch.eye(4, dtype=first.dtype), rtol=0, atol=1e-6)
     with pytest.raises(InterruptedRunError):

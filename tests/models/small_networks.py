@@ -114,6 +114,12 @@ SMALL_DA3_MONO = replace(
 )
 """Depth and sky of single images, from levels of the encoder."""
 
+SMALL_DA3_METRIC = replace(SMALL_DA3_MONO, metric_focal=300.0)
+"""A single-image network that predicts metres."""
+
+SMALL_DA3_NESTED = replace(SMALL_DA3, metric_network=SMALL_DA3_METRIC)
+"""An any-view network whose lengths are scaled by a metric network of another width."""
+
 
 def demo_like() -> ViewTimeNetwork:
     """Build the network like the bundled one with seed 0 and no zero parameters but those of the motion head."""

@@ -50,7 +50,7 @@ def test_depth_cameras_and_rays_are_scaled_together(recorded: dict[str, Tensor],
         ray_map=rays,
     )
     single = NetworkOutput(depth=recorded["input/nested_metric_depth"][:, None], sky=sky)
-    found = scale_to_metric(output, single, 300)
+    (found,) = scale_to_metric([output], [single], 300)
     agrees(found.depth[:, 0], recorded["output/nested_depth"])
     agrees(found.depth_confidence[:, 0], recorded["output/nested_depth_conf"])
     agrees(found.world_to_camera[:, 0, :, :3].float(), recorded["output/nested_extrinsics"])
@@ -58,9 +58,9 @@ def test_depth_cameras_and_rays_are_scaled_together(recorded: dict[str, Tensor],
     agrees(found.ray_map, torch.cat([rays[..., :3], rays[..., 3:] * scale], dim=-1))
     assert torch.equal(output.world_to_camera, poses.double())
     with pytest.raises(UsageError, match="no cameras"):
-        scale_to_metric(single, single, 300)
+        scale_to_metric([single], [single], 300)
     with pytest.raises(UsageError, match="no depth or no sky"):
-        scale_to_metric(output, output, 300)
+        scale_to_metric([output], [output], 300)
 
 
 def test_scenes_are_aligned_separately(recorded: dict[str, Tensor], agrees: Callable) -> None:

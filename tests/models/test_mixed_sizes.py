@@ -27,7 +27,7 @@ from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
 from page4d.models.size_groups import SizeGroups
 from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
-from tests.models.small_networks import SMALL_DA3, SMALL_PI3X, fill_zeros, without_gradient
+from tests.models.small_networks import SMALL_DA3, SMALL_DA3_NESTED, SMALL_PI3X, fill_zeros, without_gradient
 
 PLAIN = replace(CONFIG, matches=None, known_cameras=False)
 CONFIGS = {
@@ -58,6 +58,7 @@ CONFIGS = {
         ),
     ),
     "Depth Anything 3, cameras known": SMALL_DA3,
+    "Depth Anything 3, nested": SMALL_DA3_NESTED,
     "Depth Anything 3": replace(SMALL_DA3, camera_encoder=None),
 }
 TIMES = 2

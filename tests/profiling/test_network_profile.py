@@ -35,7 +35,7 @@ from page4d.profiling.memory import LiveBytes
 from page4d.profiling.network import profile_network
 from page4d.profiling.table import Profile
 from tests.fuzzing import bounded
-from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_PI3X
+from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
@@ -70,6 +70,7 @@ NETWORKS = {
     "epipolar prior": replace(TINY, depth_head=None, point_head=None, epipolar=EpipolarConfig(layers=(1,))),
     "all images as one instant": replace(TINY, mask=None, full_attention=FullAttention.ALWAYS),
     "da3, known cameras": SMALL_DA3,
+    "da3 with a metric network": SMALL_DA3_NESTED,
     "da3": replace(SMALL_DA3, camera_encoder=None),
     "da3 of single images, metres": replace(SMALL_DA3_MONO, metric_focal=300.0),
     "vggt-omega": OMEGA_LIKE,

@@ -19,7 +19,7 @@ from page4d.training.supervised.losses import LossConfig, losses
 from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
 from page4d.training.supervised.training_state import begin
 from tests.inference.truth import random_similarity
-from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_PI3X
+from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
 from tests.training.test_losses import truth  # noqa: F401  fixture
 from tests.training.test_training_run import one_batch
 from tests.training.training_runs import TINY
@@ -31,6 +31,7 @@ NETWORKS: Mapping[str, tuple[NetworkConfig, set[str]]] = {
     "pi3": (SMALL_PI3, {*CAMERAS_AND_DEPTH, "points"}),
     "pi3x": (SMALL_PI3X, {*CAMERAS_AND_DEPTH, "points"}),
     "da3": (SMALL_DA3, CAMERAS_AND_DEPTH),
+    "da3-nested": (SMALL_DA3_NESTED, CAMERAS_AND_DEPTH),
     "da3-mono": (SMALL_DA3_MONO, {"depth", "gradient"}),
     "da3-metric": (replace(SMALL_DA3_MONO, metric_focal=300.0), {"depth", "gradient"}),
     "vggt-omega": (OMEGA_LIKE, CAMERAS_AND_DEPTH),

@@ -32,6 +32,7 @@ MANIFESTS = {
     "da3-base": "da3_base",
     "da3-large": "da3_large",
     "da3-giant": "da3_giant",
+    "da3-nested": "da3nested_giant_large",
     "da3-mono": "da3mono_large",
     "da3-metric": "da3metric_large",
     "pi3": "pi3",

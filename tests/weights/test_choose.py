@@ -51,6 +51,7 @@ def test_what_is_suggested_needs_no_application_and_predicts_cameras() -> None:
                 "da3-base",
                 "da3-large",
                 "da3-giant",
+                "da3-nested",
                 "da3-mono",
                 "da3-metric",
                 "page4d-mask",

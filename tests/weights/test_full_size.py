@@ -51,6 +51,7 @@ PUBLISHED = [
     Published(preset="da3-giant", manifest="da3_giant", dropped=42 + 66),
     Published(preset="da3-mono", manifest="da3metric_large", dropped=0, name="da3mono-large"),
     Published(preset="da3-metric", manifest="da3metric_large", dropped=0, name="da3metric"),
+    Published(preset="da3-nested", manifest="da3nested", dropped=42 + 66),
     Published(preset="vggt-omega", manifest="vggt_omega_512", dropped=3),
 ]
 
@@ -117,12 +118,6 @@ def test_a_tensor_of_integers_is_refused(published: tuple[Published, Account]) -
     name = used(filled)[1]
     with pytest.raises(WeightsError, match=r"has type torch.int64, not a floating point one"):
         account(case, {**specs, name: TensorSpec(shape=specs[name].shape, dtype=torch.int64)})
-
-
-def test_the_nested_checkpoint_is_named_and_refused() -> None:
-    with pytest.raises(WeightsError, match="is the nested checkpoint of Depth Anything 3") as caught:
-        recognize(manifest("da3nested"), "x")
-    assert caught.value.hint == "use DA3-GIANT or DA3METRIC-LARGE"
 
 
 def test_a_checkpoint_without_tensors_that_identify_it_is_named() -> None:

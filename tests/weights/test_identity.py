@@ -133,6 +133,7 @@ def read(name: str, record: dict, path: str = "x/model.safetensors", given: str 
     ("manifest_name", "recording"),
     [
         *((f"da3_{size}", f"da3_{size}") for size in ("small", "base", "large", "giant")),
+        ("da3nested", "da3nested_giant_large"),
         *(("da3metric_large", f"da3{kind}_large") for kind in ("mono", "metric")),
     ],
 )
@@ -143,10 +144,11 @@ def test_the_recorded_settings_of_depth_anything_3_are_those_of_the_conversion(
     if not path.exists():
         pytest.skip(f"{path} is not there")
     settings = json.loads(path.read_text())
-    assert len(stated_settings(settings)) == 8
+    parts = ("anyview", "metric") if manifest_name == "da3nested" else (None,)
+    assert [len(stated_settings(settings, part)) for part in parts] == [8] * len(parts)
     for record in (settings, {"config": settings}, {"model_name": settings["model"], "config": settings}):
         found = read(manifest_name, record, f"{recording}/model.safetensors")
-        assert found.name == recording.replace("da3_", "da3-").replace("_large", "-large")
+        assert found.name == recording.replace("_", "-")
 
 
 @pytest.mark.parametrize(
@@ -156,6 +158,13 @@ def test_the_recorded_settings_of_depth_anything_3_are_those_of_the_conversion(
         ("da3_base", {"net": {"name": "vitl"}}, "net.name vitl, da3-base has vitb"),
         ("da3_large", {"config": {"net": {"alt_start": 4}}}, "net.alt_start 4, da3-large has 8"),
         ("da3_giant", {"net": {"out_layers": [9, 19, 29, 39]}}, "net.out_layers"),
+        ("da3nested", {"config": {"anyview": {"net": {"alt_start": 8}}}}, "anyview.net.alt_start 8, da3nested-"),
+        (
+            "da3nested",
+            {"metric": {"head": {"output_dim": 2}}},
+            "metric.head.output_dim 2, da3nested-giant-",
+        ),
+        ("da3nested", {"model_name": "da3-giant", "anyview": {"net": {"name": "vitl"}}}, "anyview.net.name vitl"),
         ("da3metric_large", {"model_name": "da3mono-large", "net": {"cat_token": True}}, "cat_token True, da3mono-"),
     ],
 )

@@ -38,7 +38,7 @@ def test_small_files_of_both_formats_convert(name: str, golden: str, tmp_path: P
     assert float(output.depth.std()) > 0
 
 
-@pytest.mark.parametrize("name", ["da3-small", "da3-giant", "da3-mono", "da3-metric"])
+@pytest.mark.parametrize("name", ["da3-small", "da3-giant", "da3-nested", "da3-mono", "da3-metric"])
 def test_the_record_identifies_the_network(name: str) -> None:
     specs = manifest(TOOL["MANIFESTS"].get(name, name.replace("-", "_")))
     record = TOOL["hub_record"](CATALOGUE[name])

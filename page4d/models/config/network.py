@@ -89,6 +89,8 @@ class NetworkConfig:
     frame_head: FrameHeadConfig | None = None
     metric_focal: PositiveFloat | None = None
     """Depth is in metres for a camera of this focal length in pixels, and proportional to the focal length."""
+    metric_network: "NetworkConfig | None" = None
+    """Predicts metric depth and the sky of single images; lengths are scaled to its depth."""
     default_long_side: Side | None = None
     """Long side of images in pixels unless the user gives one; None for the size of the position table."""
 
@@ -102,6 +104,7 @@ class NetworkConfig:
             self._check_without_trunk()
         self._check_pixel_shuffle()
         self._check_known_geometry()
+        self._check_metric_network()
 
     def _check_schedule(self) -> None:
         schedule = "/".join(self.schedule)
@@ -266,6 +269,30 @@ class NetworkConfig:
                 "choose the width and patch size of the encoder of images",
             )
 
+    def _check_metric_network(self) -> None:
+        metric = self.metric_network
+        if metric is None:
+            return
+        if self.camera_head is None or self.depth_head is None or not self.depth_head.confidence:
+            raise UsageError(
+                "network: a metric network without a camera head and a depth head with confidence",
+                "add them, or leave the metric network out",
+            )
+        if self.point_head is not None or self.motion_head is not None or self.metric_focal is not None:
+            raise UsageError(
+                "network: a metric network with a point head, a motion head or a metric_focal", "leave them out"
+            )
+        if metric.depth or metric.metric_focal is None or metric.depth_head is None or not metric.depth_head.sky:
+            raise UsageError(
+                "network: a metric network with a trunk, or without metric_focal or sky",
+                "use depth 0, with a metric_focal and a depth head with sky",
+            )
+        if metric.patch_size != self.patch_size:
+            raise UsageError(
+                f"network: patches of {self.patch_size} px with a metric network of {metric.patch_size} px",
+                "use patches of one size",
+            )
+
     def norm_eps_of(self, layer: int) -> float:
         """Return the epsilon of the norms of a layer's blocks."""
         return self.norm_eps[layer] if isinstance(self.norm_eps, tuple) else self.norm_eps
@@ -301,7 +328,8 @@ class NetworkConfig:
     @property
     def predicts_metres(self) -> bool:
         """Whether lengths of the predictions are approximately metres."""
-        return self.metric_focal is not None or (self.frame_head is not None and self.frame_head.metric is not None)
+        by_head = self.frame_head is not None and self.frame_head.metric is not None
+        return by_head or self.metric_focal is not None or self.metric_network is not None
 
     def to_json(self) -> str:
         """Write the record as one line of JSON with sorted keys."""

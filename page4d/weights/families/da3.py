@@ -135,23 +135,25 @@ def _block_rules(config: NetworkConfig, blocks: str) -> KeyMap:
     )
 
 
-def _sizes(specs: Specs) -> dict[str, int]:
-    blocks = f"{PREFIX}{_BACKBONE}blocks."
+def da3_sizes(specs: Specs, prefix: str = PREFIX) -> dict[str, int]:
+    """Return the sizes that the tensors determine, by the name of the setting."""
+    blocks = f"{prefix}{_BACKBONE}blocks."
     pattern = re.compile(re.escape(blocks) + r"(\d+)\.attn\.q_norm\.weight")
     with_norms = [int(match[1]) for name in specs if (match := pattern.fullmatch(name)) is not None]
     if not with_norms:
         raise WeightsError(f"no tensor is '{blocks}N.attn.q_norm.weight'", "these weights are of another network")
-    width = shape_of(specs, f"{PREFIX}{_BACKBONE}cls_token", 3)[-1]
+    width = shape_of(specs, f"{prefix}{_BACKBONE}cls_token", 3)[-1]
     return {
         "encoder.embed_dim": width,
         "encoder.depth": count(specs, blocks),
         "encoder.num_heads": width // shape_of(specs, f"{blocks}{min(with_norms)}.attn.q_norm.weight", 1)[0],
         "encoder.alt_start": min(with_norms),
-        "cam_enc.trunk_depth": count(specs, f"{PREFIX}cam_enc.trunk."),
+        "cam_enc.trunk_depth": count(specs, f"{prefix}cam_enc.trunk."),
     }
 
 
-def _expected(settings: DA3Settings) -> dict[str, int]:
+def da3_expected(settings: DA3Settings) -> dict[str, int]:
+    """Return the same sizes in settings."""
     own = settings.encoder
     return {
         "encoder.embed_dim": own.embed_dim,
@@ -238,7 +240,8 @@ PUBLISHED: dict[str, DA3Settings] = {
 """Settings of the published checkpoints by name."""
 
 
-def _assumed(settings: DA3Settings) -> dict[str, object]:
+def da3_assumed(settings: DA3Settings) -> dict[str, object]:
+    """Return the settings of a `config.json` as the conversion assumes them."""
     own = settings.encoder
     return assumed_settings(own.embed_dim, own.out_layers, own.alt_start)
 
@@ -246,9 +249,9 @@ def _assumed(settings: DA3Settings) -> dict[str, object]:
 READER = NetworkReader(
     published=tuple(PUBLISHED.values()),
     names=tuple(PUBLISHED),
-    sizes=_sizes,
-    expected=_expected,
+    sizes=da3_sizes,
+    expected=da3_expected,
     build=read_da3,
     stated=stated_settings,
-    assumed=_assumed,
+    assumed=da3_assumed,
 )

@@ -90,14 +90,16 @@ def read_da3_mono(specs: Specs, settings: DA3MonoSettings, prefix: str = PREFIX)
     )
 
 
-def _sizes(specs: Specs) -> dict[str, int]:
+def da3_mono_sizes(specs: Specs, prefix: str = PREFIX) -> dict[str, int]:
+    """Return the sizes that the tensors determine, by the name of the setting."""
     return {
-        "encoder.embed_dim": shape_of(specs, f"{PREFIX}{_BACKBONE}cls_token", 3)[-1],
-        "encoder.depth": count(specs, f"{PREFIX}{_BACKBONE}blocks."),
+        "encoder.embed_dim": shape_of(specs, f"{prefix}{_BACKBONE}cls_token", 3)[-1],
+        "encoder.depth": count(specs, f"{prefix}{_BACKBONE}blocks."),
     }
 
 
-def _expected(settings: DA3MonoSettings) -> dict[str, int]:
+def da3_mono_expected(settings: DA3MonoSettings) -> dict[str, int]:
+    """Return the same sizes in settings."""
     return {"encoder.embed_dim": settings.encoder.embed_dim, "encoder.depth": settings.encoder.depth}
 
 
@@ -110,16 +112,17 @@ PUBLISHED: dict[str, DA3MonoSettings] = {
 """Settings of the published checkpoints by name; their tensors have the same names and shapes."""
 
 
-def _assumed(settings: DA3MonoSettings) -> dict[str, object]:
+def da3_mono_assumed(settings: DA3MonoSettings) -> dict[str, object]:
+    """Return the settings of a `config.json` as the conversion assumes them."""
     return assumed_settings(settings.encoder.embed_dim, settings.encoder.out_layers)
 
 
 READER = NetworkReader(
     published=tuple(PUBLISHED.values()),
     names=tuple(PUBLISHED),
-    sizes=_sizes,
-    expected=_expected,
+    sizes=da3_mono_sizes,
+    expected=da3_mono_expected,
     build=read_da3_mono,
     stated=stated_settings,
-    assumed=_assumed,
+    assumed=da3_mono_assumed,
 )

@@ -21,6 +21,7 @@ class Family(StrEnum):
     PI3X = "pi3x"
     DA3 = "da3"
     DA3_MONO = "da3-mono"
+    DA3_NESTED = "da3-nested"
     VGGT_OMEGA = "vggt-omega"
     VIT = "vit-timm"
     SWIN = "swin-timm"

@@ -15,6 +15,8 @@ from page4d.weights.families.da3 import READER as DA3_READER
 from page4d.weights.families.da3 import da3_exemptions, da3_keys
 from page4d.weights.families.da3_mono import READER as DA3_MONO_READER
 from page4d.weights.families.da3_mono import da3_mono_keys
+from page4d.weights.families.da3_nested import READER as DA3_NESTED_READER
+from page4d.weights.families.da3_nested import da3_nested_exemptions, da3_nested_keys
 from page4d.weights.families.encoders import (
     SWIN_MICROSOFT,
     SWIN_TIMM,
@@ -109,6 +111,19 @@ FAMILIES: dict[Family, FamilyData] = {
         keys=da3_mono_keys(),
         network=DA3_MONO_READER,
     ),
+    Family.DA3_NESTED: FamilyData(
+        title="Depth Anything 3 (nested)",
+        licence="CC BY-NC 4.0 (DA3NESTED-GIANT-LARGE)",
+        present=(
+            "model.da3.backbone.pretrained.camera_token",
+            "model.da3.cam_dec.",
+            "model.da3.cam_enc.",
+            "model.da3_metric.head.scratch.sky_output_conv2.",
+        ),
+        keys=da3_nested_keys,
+        network=DA3_NESTED_READER,
+        exemptions=da3_nested_exemptions(),
+    ),
     Family.VGGT_OMEGA: FamilyData(
         title="VGGT-Omega",
         licence="FAIR Noncommercial Research License v1 (Meta), for code, weights and outputs: "
@@ -187,11 +202,6 @@ def recognize(names: Iterable[str], where: str, metadata: Mapping[str, str] | No
 
     if found("aggregator.blocks."):
         raise WeightsError(f"'{where}' is already a page4d network", "use it directly, with --weights")
-    if found("model.da3.") and found("model.da3_metric."):
-        raise WeightsError(
-            f"'{where}' is the nested checkpoint of Depth Anything 3, two networks in one file: not supported",
-            "use DA3-GIANT or DA3METRIC-LARGE",
-        )
     for family, data in FAMILIES.items():
         if data.present and all(map(found, data.present)) and not any(map(found, data.absent)):
             return family
