@@ -23,6 +23,7 @@ from page4d.weights.families.da3 import DA3Settings
 from page4d.weights.families.da3_mono import DA3MonoSettings
 from page4d.weights.families.da3_nested import DA3NestedSettings
 from page4d.weights.families.table import recognize
+from page4d.weights.loading import HalfPrecisionNetwork
 from tests.keymaps import converted
 from tests.models.small_networks import SMALL_DA3, SMALL_DA3_METRIC, SMALL_DA3_NESTED, randomized_network
 from tests.models.test_da3_mono_golden import encoder
@@ -103,6 +104,9 @@ def test_limits_change_nothing(parts: Parts, given: dict[str, Tensor]) -> None:
 def test_half_precision_is_close(given: dict[str, Tensor]) -> None:
     network = randomized_network(SMALL_DA3_NESTED).float()
     assert_half_precision_is_close(network, {"images": given["images"].float()})
+    half = HalfPrecisionNetwork(SMALL_DA3_NESTED, torch.bfloat16).state_dict()
+    assert half["metric_network.encoder.blocks.0.attn.qkv.weight"].dtype is torch.bfloat16
+    assert half["metric_network.depth_head.out_conv1.weight"].dtype is torch.float32
 
 
 def test_the_configuration_is_read_as_it_was_written() -> None:
