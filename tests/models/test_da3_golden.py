@@ -151,3 +151,11 @@ def test_instants_are_views(case: Case, agrees: Callable, conditioned: bool) -> 
     agrees(out.depth[:, :, 0], recorded["depth"])
     agrees(out.ray_map[:, :, 0], recorded["ray"])
     agrees(out.world_to_camera[:, :, 0, :3].float(), recorded["extrinsics"])
+
+
+@pytest.mark.parametrize("cameras", ["extrinsics", "extrinsics_still"])
+def test_known_cameras_of_a_batch_are_scaled_together(golden: Callable, agrees: Callable, cameras: str) -> None:
+    """Also cameras that hardly move; all scenes of a batch have one unit of length."""
+    recorded = golden("da3_ops").tensors
+    scaled = scale_cameras(recorded[f"input/{cameras}"].double().unsqueeze(1))
+    agrees(scaled[:, 0].float(), recorded[f"output/{cameras}_normalised"])

@@ -82,11 +82,12 @@ def test_intrinsics_alone_are_not_used(network: ViewTimeNetwork, images: Tensor,
 def test_scenes_of_a_batch_are_independent_and_limits_change_nothing(
     network: ViewTimeNetwork, images: Tensor, cameras: Conditioning, known: bool
 ) -> None:
-    given = cameras if known else NO_CONDITIONING
+    shared = replace(cameras, world_to_camera=cameras.world_to_camera[:1].expand(BATCH, -1, -1, -1, -1))
+    given = shared if known else NO_CONDITIONING  # the unit of length of known cameras is that of the batch
     together = network(images, conditioning=given)
     limits = ForwardLimits(max_images=3, max_tokens=20, max_queries=7)
     assert_same(network(images, conditioning=given, limits=limits), numbers(together), 1e-9)
-    own = Conditioning(world_to_camera=cameras.world_to_camera[1:], intrinsics=cameras.intrinsics[1:])
+    own = Conditioning(world_to_camera=shared.world_to_camera[1:], intrinsics=shared.intrinsics[1:])
     alone = network(images[1:], conditioning=own if known else NO_CONDITIONING)
     assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-9)
 

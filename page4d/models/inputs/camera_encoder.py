@@ -57,14 +57,14 @@ class CameraEncoder(nn.Module):
 def scale_cameras(world_to_camera: Float[Tensor, "B T V 4 4"]) -> Float[Tensor, "B T V 4 4"]:
     """Return the poses relative to the first image, in units of the median distance of the cameras from it.
 
-    The median is the lower one of all images, the first included, and at least 0.1: also for a single image, or for
-    cameras at one place, the result is finite.
+    The median is the lower one of all images of the batch, the first ones included, and at least 0.1: also for a
+    single image, or for cameras at one place, the result is finite. All scenes of a batch have the same unit.
 
     Source: the input preparation of the public Depth Anything 3 code (reference facts).
     """
     relative = world_to_camera @ invert_rigid(world_to_camera[:, :1, :1])
-    distances = camera_centers(relative).norm(dim=-1).flatten(1)
-    unit = distances.median(dim=1).values.clamp(min=_MIN_UNIT)[:, None, None, None]
+    distances = camera_centers(relative).norm(dim=-1)
+    unit = distances.median().clamp(min=_MIN_UNIT)
     scaled = relative[..., :3, 3] / unit
     return torch.cat([torch.cat([relative[..., :3, :3], scaled[..., None]], dim=-1), relative[..., 3:, :]], dim=-2)
 
