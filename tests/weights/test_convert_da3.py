@@ -64,10 +64,22 @@ def test_a_missing_tensor_is_refused(weights: Mapping[str, Tensor], settings: DA
 def test_settings_that_no_public_network_has_are_refused(
     weights: Mapping[str, Tensor], settings: DA3Settings
 ) -> None:
-    for layers in ((4, 7, 9, 11), (1, 7, 9, 11)):
+    for layers in ((4, 7, 9, 11), (1, 7, 9, 11), (5, 7, 9, 13)):
         encoder = settings.encoder.model_copy(update={"out_layers": layers})
         with pytest.raises(UsageError, match="blocks that are read after"):
             converted(weights, settings.model_copy(update={"encoder": encoder}))
+
+
+def test_blocks_after_the_last_that_is_read_are_dropped(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
+    """The cameras are read there too; blocks may end with a step within views."""
+    encoder = settings.encoder.model_copy(update={"out_layers": (5, 7, 9, 11), "depth": 13})
+    further = {
+        name.replace(".blocks.11.", ".blocks.12."): value for name, value in weights.items() if ".blocks.11." in name
+    }
+    found = converted({**weights, **further}, settings.model_copy(update={"encoder": encoder}))
+    config, state = converted(weights, settings)
+    assert found[0] == config
+    assert found[1].keys() == state.keys()
 
 
 def test_the_nested_checkpoint_has_the_same_names_after_another_prefix(

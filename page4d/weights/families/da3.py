@@ -122,7 +122,8 @@ def _with_token_axis(token: Tensor) -> Tensor:
 def _block_rules(config: NetworkConfig, blocks: str) -> KeyMap:
     """Return the rules of the blocks: the encoder's, then the steps of the trunk in turn.
 
-    The first step of the trunk is missing where it starts across views.
+    The first step of the trunk is missing where it starts across views. Blocks after the last that a head reads are
+    dropped.
     """
     start = config.encoder.depth if isinstance(config.encoder, DinoV2Config) else 0
     steps = [(step, layer) for layer in range(config.depth) for step in config.schedule][config.starts_across :]
@@ -132,6 +133,7 @@ def _block_rules(config: NetworkConfig, blocks: str) -> KeyMap:
             Rule(pattern=rf"{blocks}{start + place}\.(.*)", target=rf"aggregator.blocks.{step}.{layer}.\1")
             for place, (step, layer) in enumerate(steps)
         ),
+        Rule(pattern=rf"{blocks}\d+\..*", target=None),
     )
 
 
@@ -167,15 +169,15 @@ def da3_expected(settings: DA3Settings) -> dict[str, int]:
 def read_da3(specs: Specs, settings: DA3Settings, prefix: str = PREFIX) -> NetworkConfig:
     """Return the network of tensors whose names begin with `prefix`."""
     own, start = settings.encoder, settings.encoder.alt_start
-    if own.depth % 2 or any(index % 2 == 0 or index < start for index in own.out_layers):
+    if any(index % 2 == 0 or not start <= index < own.depth for index in own.out_layers):
         raise UsageError(
             f"--config: {own.depth} blocks that are read after {own.out_layers}",
-            "the number of blocks is even, and heads read odd blocks from alt_start on",
+            "heads read odd blocks from alt_start on",
         )
     encoder = _encoder(specs, settings, prefix)
     return NetworkConfig(
         encoder=encoder,
-        depth=(own.depth - start + 1) // 2,
+        depth=(max(own.out_layers) + 2 - start) // 2,
         num_heads=own.num_heads,
         schedule=FRAME_GLOBAL,
         full_attention=FullAttention.ALWAYS,
