@@ -18,7 +18,8 @@ _MIN_RANGE = 1e-8
 def select_reference(rule: ReferenceView, class_tokens: Float[Tensor, "B S C"]) -> Int[Tensor, " B"]:
     """Return the index of the reference image of every scene; the first of fewer than 3 images.
 
-    The rules on class tokens do not depend on the order of the images.
+    The first one of equal scores is selected. Otherwise, the rules on class tokens do not depend on the order of the
+    images; the two most similar images often have equal ranges of similarity.
 
     Source: the public Depth Anything 3 code (reference facts).
     """
@@ -29,7 +30,9 @@ def select_reference(rule: ReferenceView, class_tokens: Float[Tensor, "B S C"]) 
     if rule is ReferenceView.SADDLE_BALANCED:
         return saddle_scores(tokens).argmin(dim=1)
     if rule is ReferenceView.SADDLE_SIMILARITY:
-        others = _similarities(tokens) - torch.eye(num_images, dtype=tokens.dtype, device=tokens.device)
+        others = _similarities(tokens)
+        others = torch.triu(others, diagonal=1)  # without the rounding of ones, which would decide between equals
+        others = others + others.transpose(1, 2)
         return (others.amax(dim=2) - others.amin(dim=2)).argmax(dim=1)
     return torch.full((batch,), num_images // 2 if rule is ReferenceView.MIDDLE else 0, device=tokens.device)
 

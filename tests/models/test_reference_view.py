@@ -58,3 +58,12 @@ def test_the_first_of_up_to_two_images_is_the_reference(tokens: Tensor, rule: Re
 def test_the_first_of_equal_images_is_the_reference(tokens: Tensor) -> None:
     equal = tokens[:, :1].expand(-1, 4, -1)
     assert select_reference(ReferenceView.SADDLE_BALANCED, equal).tolist() == [0] * 4
+
+
+def test_the_first_of_the_two_most_similar_images_is_selected_by_similarity() -> None:
+    """Where all are similar, those two have equal ranges; rounding must not decide between them."""
+    around = torch.randn(64, 6, 32, generator=torch.Generator().manual_seed(3)) + 2
+    unit = functional.normalize(around.double(), dim=2)
+    cosine = torch.triu(unit @ unit.mT, diagonal=1)
+    first = cosine.flatten(1).argmax(dim=1) // 6
+    assert torch.equal(select_reference(ReferenceView.SADDLE_SIMILARITY, around), first)
