@@ -27,7 +27,8 @@ class Conditioning:
 
     `keypoints` in [0, 1] are weights of patches. `times` are in frames with any origin, for networks with a time
     encoding; by default they count from 0. `memory` is the output of the previous chunk. Cameras, in pixels of the
-    network's images and in any world, condition an epipolar prior and known-camera inputs; intrinsics may come alone.
+    network's images and in any world, condition an epipolar prior and known-camera inputs; intrinsics may come alone,
+    poses only for networks with known geometry as input.
 
     Networks with known geometry as input also take `depths`, z-depth in the unit of the poses and in the form of the
     images: one tensor, or one per view. Values that are not finite or not above 0 are invalid. `known_intrinsics`,
@@ -87,8 +88,6 @@ def check_conditioning(conditioning: Conditioning, images: tuple[int, ...], grid
         "world_to_camera": (*images, 4, 4),
         "intrinsics": (*images, 3, 3),
     }
-    if conditioning.world_to_camera is not None and conditioning.intrinsics is None:
-        raise ShapeError("poses of cameras without their intrinsics", "give intrinsics too, or neither")
     for name, shape in expected.items():
         value = getattr(conditioning, name)
         if value is not None and shape is not None and tuple(value.shape) != shape:
@@ -99,9 +98,12 @@ def check_known(conditioning: Conditioning, images: Tensor | Sequence[Tensor], *
     """Compare depths, and the masks of images with known values, with images in the same form.
 
     Raises:
-        ShapeError: if they do not fit, or a mask comes without the values that it selects from.
+        ShapeError: if they do not fit, or a mask comes without the values that it selects from, or poses without
+            intrinsics to a network that takes no known geometry.
         UsageError: if the network does not take them.
     """
+    if not accepted and conditioning.world_to_camera is not None and conditioning.intrinsics is None:
+        raise ShapeError("poses of cameras without their intrinsics", "give intrinsics too, or neither")
     masks = {name: mask for name in _OWNERS if (mask := getattr(conditioning, name)) is not None}
     depths = conditioning.depths
     if not accepted and (masks or depths is not None):

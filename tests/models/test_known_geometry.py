@@ -191,3 +191,12 @@ def test_the_configuration_survives_its_file() -> None:
     assert PRESETS["pi3x"].predicts_metres
     assert PRESETS["pi3x"].takes_cameras
     assert not PRESETS["pi3"].predicts_metres
+
+
+def test_poses_need_no_intrinsics() -> None:
+    network, given = randomized_network(SMALL_PI3X).requires_grad_(False), known()
+    alone = network(images(), conditioning=replace(given, intrinsics=None, depths=None))
+    unused = torch.zeros(LEADING, dtype=torch.bool)
+    masked = network(images(), conditioning=replace(given, depths=None, known_intrinsics=unused))
+    assert close(alone, masked)
+    assert not close(alone, network(images()))
