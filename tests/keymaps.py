@@ -48,5 +48,9 @@ def converted(
     config = read_network(family, specs, "tensors", {} if settings is None else {family.value: settings}).config
     stage = network_stage(family, config, config.schedule)
     account = build_account([(stage, specs)], tensor_shapes(config), {}, {})
-    state = {name: tensors[row.source] for name, row in account.targets().items() if row.source is not None}
-    return config, state | {name: adapt(state[name]) for name, adapt in account.adaptations.items()}
+    rows = account.targets()
+    state = {name: tensors[row.source] for name, row in rows.items() if row.source is not None}
+    for name, adapt in account.adaptations.items():
+        companion = rows[name].companion
+        state[name] = adapt(state[name], *([] if companion is None else [tensors[companion]]))
+    return config, state
