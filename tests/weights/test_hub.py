@@ -224,7 +224,7 @@ class TestFetch:
 
     def test_a_hostile_listing_writes_nothing_outside(self, hub, tmp_path) -> None:
         hub.repositories["lab/evil"] = Repository({"../../../../evil.safetensors": b"x"})
-        with pytest.raises(UsageError, match="is not the name of a file"):
+        with pytest.raises(WeightsError, match="is not the name of a file"):
             find_weights("hf:lab/evil")
         assert not list(tmp_path.rglob("evil*"))
 

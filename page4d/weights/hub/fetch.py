@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
-from page4d.errors import WeightsError, counted, listed
+from pydantic import BaseModel, Field
+
+from page4d.errors import UsageError, WeightsError, counted, listed
 from page4d.io.atomic import output_error, write_bytes_atomic
 from page4d.io.cache import check_space
 from page4d.io.digest import describe_mismatch, file_sha256
@@ -34,6 +36,36 @@ _USUAL = ("model.safetensors", "model.safetensors.index.json")
 
 _SHOWN = 12
 """Digits of a commit in messages."""
+
+
+_MAX_FILE_BYTES = 2**44
+
+
+class _LargeFile(BaseModel):
+    """What the hub states about a file outside of git."""
+
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class _Sibling(BaseModel):
+    """What the hub states about a file; `blob` is its digest in git, if it states one."""
+
+    name: str = Field(alias="rfilename")
+    size: int = Field(strict=True, ge=0, le=_MAX_FILE_BYTES)
+    lfs: _LargeFile | None = None
+    blob: str = Field(default="", alias="blobId", pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")
+
+    @property
+    def digest(self) -> str:
+        """The digest by which the file is verified; empty if none is stated."""
+        return self.blob if self.lfs is None else self.lfs.sha256
+
+
+class _Repository(BaseModel):
+    """What the hub states about a repository at one commit."""
+
+    sha: str = Field(pattern=r"^[0-9a-f]{40}$")
+    siblings: list[_Sibling]
 
 
 class FetchObserver(Protocol):
@@ -226,24 +258,15 @@ def _listing(connection: Connection, revision: str) -> tuple[str, dict[str, Remo
     url = f"{endpoint()}/api/{kind}/{reference.repository}/revision/{quote(revision, safe='')}?blobs=true"
     answer = connection.read_json(url)
     try:
-        commit = str(answer["sha"])
-        assert _COMMIT.fullmatch(commit)
-        base = f"{connection.page}/resolve/{commit}"
-        files = [_remote_file(sibling, base) for sibling in answer["siblings"]]
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
-        raise WeightsError(
-            f"{connection.host} did not answer as a hub does: no commit or files of {reference.repository}",
-            "check HF_ENDPOINT, and the proxy or login page of this network",
-        ) from error
-    return commit, {file.name: file for file in files}
+        described = _Repository.model_validate(answer)
+        base = f"{connection.files}/resolve/{described.sha}"
+        return described.sha, {file.name: _remote_file(file, base) for file in described.siblings if file.digest}
+    except ValueError as error:  # also of a name that is no text
+        raise connection.no_hub(f"no commit or files of {reference.repository}") from error
 
 
-def _remote_file(sibling: Any, base: str) -> RemoteFile:
-    large = sibling.get("lfs") or {}
-    etag = str(large.get("sha256") or sibling["blobId"])
-    assert _DIGEST.fullmatch(etag)
-    name = str(sibling["rfilename"])
-    return RemoteFile(name=name, num_bytes=int(sibling["size"]), etag=etag, url=f"{base}/{quote(name)}")
+def _remote_file(file: _Sibling, base: str) -> RemoteFile:
+    return RemoteFile(name=file.name, num_bytes=file.size, etag=file.digest, url=f"{base}/{quote(file.name)}")
 
 
 def _chosen(names: Iterable[str], reference: HubReference) -> str:
@@ -320,7 +343,10 @@ def _adding(observer: FetchObserver, before: int, total: int) -> Callable[[int],
 def _announced(connection: Connection, remote: dict[str, RemoteFile], name: str, pin: Pin | None) -> RemoteFile:
     """Return what the hub states about a file, and refuse another digest than the pinned one."""
     if Path(name).name != _RECORD:
-        check_file_name(name, connection.reference.name)
+        try:
+            check_file_name(name, connection.reference.name)
+        except UsageError as error:  # the repository has it, the user did not give it
+            raise WeightsError(error.message, "do not use this repository") from error
     if name not in remote:
         raise WeightsError(
             f"weights '{connection.reference.name}': {connection.reference.repository} has no file '{name}'",

@@ -176,9 +176,9 @@ def _request(connection: Connection, held: _Partial, arrived: Callable[[bytes], 
     try:
         with connection.client.stream("GET", held.file.url, headers=headers, timeout=TIMEOUT_S) as response:
             if response.status_code in _TRANSIENT:
-                return connection.refused(response)
+                return connection.refused(response, held.file.name)
             if response.status_code not in (OK, PARTIAL):
-                raise connection.refused(response)
+                raise connection.refused(response, held.file.name)
             if held.present and response.status_code == OK:  # the server sends whole files only
                 held.restart()
             for block in response.iter_bytes():  # as they arrive: whole blocks would be lost at an interruption

@@ -1,0 +1,156 @@
+"""A hub, or settings of the network, that are broken or hostile: errors in two lines, and no token in them."""
+
+import json
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from page4d.errors import WeightsError
+from page4d.weights.hub import connection
+from page4d.weights.resolve import find_weights
+from tests.weights import hub_server
+from tests.weights.hub_server import COMMIT, HubServer, Repository
+
+pytestmark = pytest.mark.usefixtures("hub")
+
+NAME = "hf:lab/net"
+FILE = {"rfilename": "model.safetensors", "size": 4, "blobId": "a" * 40}
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+def listing(**changes: Any) -> bytes:
+    return json.dumps({"sha": COMMIT, "siblings": [FILE | changes]}).encode()
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, content: bytes, status: int = 200, **headers: str) -> None:
+    """Let the hub answer every request for a list of files like this."""
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    monkeypatch.setattr(hub_server._Handler, "_describe", lambda self, _: self._answer(status, content, given))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b"<html>login</html>",
+        b"\xff\xfe{}",
+        b"9" * 10_000,
+        b"[1, 2]",
+        json.dumps({"sha": "../../x", "siblings": []}).encode(),
+        json.dumps({"sha": COMMIT, "siblings": "ab"}).encode(),
+        json.dumps({"sha": COMMIT, "siblings": [None]}).encode(),
+        listing(size=-1),
+        listing(size=10**30),
+        listing(size=True),
+        listing(size=float("inf")),
+        listing(size=None),
+        listing(lfs="x"),
+        listing(lfs={"sha256": "../x"}),
+        listing(blobId="../x"),
+        listing(rfilename="\ud800.safetensors"),
+        listing(rfilename=None),
+    ],
+    ids=lambda content: content[:60].decode(errors="replace"),
+)
+def test_answers_of_no_hub(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    answering(monkeypatch, content)
+    with pytest.raises(WeightsError, match="did not answer as a hub does"):
+        find_weights(NAME)
+
+
+def test_endless_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_MAX_ANSWER_BYTES", 1000)
+    answering(monkeypatch, b" " * 2000)
+    with pytest.raises(WeightsError, match="its answer has more than"):
+        find_weights(NAME)
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "message"),
+    [
+        (302, {"location": "/api/models/lab/net/revision/main"}, "redirect"),
+        (302, {"location": "file:///etc/passwd"}, "unsupported protocol"),
+        (200, {"content_encoding": "gzip"}, "decompressing"),
+    ],
+)
+def test_redirects_and_encodings(
+    status: int, headers: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(monkeypatch, b"{}", status, **headers)
+    with pytest.raises(WeightsError, match=message):
+        find_weights(NAME)
+
+
+def test_a_token_is_not_sent_to_another_host(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
+    seen: list[tuple[str, str | None]] = []
+
+    def describe(self: Any, _: str) -> None:
+        seen.append((self.headers["host"], self.headers.get("authorization")))
+        other = f"http://user@127.1:{hub.server_port}/api/models/lab/net/revision/main"
+        self._answer(302 if len(seen) == 1 else 404, b"", {"location": other} if len(seen) == 1 else {})
+
+    monkeypatch.setattr(hub_server._Handler, "_describe", describe)
+    with pytest.raises(WeightsError):
+        find_weights(NAME)
+    assert [host.partition(":")[0] for host, _ in seen] == ["127.0.0.1", "127.1"]
+    assert seen[0][1] == f"Bearer {hub_server.TOKEN}"
+    assert hub_server.TOKEN not in str(seen[1][1])
+
+
+def test_a_missing_file_is_named(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.repositories["lab/net"] = Repository({"model.safetensors": b"abc"})
+    monkeypatch.setattr(hub_server._Handler, "_redirect", lambda self, _: self._answer(404, b"", {}))
+    with pytest.raises(WeightsError, match=r"lab/net has no file 'model\.safetensors'"):
+        find_weights(NAME)
+
+
+@pytest.mark.parametrize("token", ["hf_S\u00c9CRET", "hf_SEC RET", "hf_SEC\x01RET"])
+def test_a_token_that_cannot_be_sent_is_not_shown(
+    token: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(WeightsError, match="token for the hub has blanks") as caught:
+        find_weights(NAME)
+    assert "hf_S" not in caught.value.message + caught.value.hint
+    assert not hub.requests
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["localhost", "", "ftp://x", "http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:abc", "http://a/\x1b"],
+)
+def test_an_endpoint_that_is_no_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    with pytest.raises(WeightsError, match="is not a web address"):
+        find_weights(NAME)
+
+
+def test_a_login_in_the_endpoint_is_used_and_not_shown(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://user:secret@127.0.0.1:{hub.server_port}")
+    seen: list[str | None] = []
+
+    def describe(self: Any, _: str) -> None:
+        seen.append(self.headers.get("authorization"))
+        self._answer(500, b"", {})
+
+    monkeypatch.setattr(hub_server._Handler, "_describe", describe)
+    with pytest.raises(WeightsError) as caught:
+        find_weights(NAME)
+    assert "secret" not in caught.value.message + caught.value.hint
+    assert str(seen[0]).startswith("Basic ")
+
+
+@pytest.mark.parametrize(("name", "value"), [("HTTP_PROXY", "ftp://x"), ("HTTP_PROXY", "http://[::1")])
+def test_settings_of_the_network_that_are_not_usable(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import close_session
+
+    close_session()
+    monkeypatch.setenv(name, value)
+    with pytest.raises(WeightsError, match="settings of the network are not usable"):
+        find_weights(NAME)
+    close_session()
