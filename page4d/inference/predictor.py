@@ -349,7 +349,7 @@ def _trained(options: NetworkOptions, device: torch.device, precision: torch.dty
             weights=loaded.info.path.name,
             sha256=loaded.info.sha256,
             licence=loaded.info.licence,
-            commercial=found.commercial,
+            commercial=loaded.info.commercial if found.commercial is None else found.commercial,
             source=found.source,
             notice=BUNDLED_NOTICE if is_bundled else "",
         ),

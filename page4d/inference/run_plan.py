@@ -239,7 +239,7 @@ def _check_rig(scene: Scene, settings: ReconstructSettings, predictor: NetworkPr
     if predictor.scale is not Scale.METRIC:
         raise UsageError(
             "this network predicts the depth of every image in a unit of its own, which does not fit several cameras",
-            "use it with one static camera, or use weights of a network that predicts metres or cameras",
+            "use it with one static camera; for several, use da3-metric or an any-view network such as da3-base",
         )
     if scene.scale is not Scale.METRIC:
         raise UsageError(

@@ -135,7 +135,7 @@ _ENTRIES = (
         licence_source=f"{_DA3_README} 223",
         repository="depth-anything/DA3-BASE",
         file="model.safetensors",
-        good_for="real footage without restrictions of use; the first one to try",
+        good_for="real footage, also for commercial use; the first one to try",
         takes_cameras=True,
     ),
     CatalogueEntry(
@@ -152,7 +152,7 @@ _ENTRIES = (
         repository="depth-anything/DA3-LARGE-1.1",
         file="model.safetensors",
         earlier=("depth-anything/DA3-LARGE",),
-        good_for="accuracy of VGGT at a third of its size",
+        good_for="larger than da3-base, for non-commercial use",
         takes_cameras=True,
     ),
     CatalogueEntry(
@@ -168,7 +168,7 @@ _ENTRIES = (
         repository="depth-anything/DA3-GIANT-1.1",
         file="model.safetensors",
         earlier=("depth-anything/DA3-GIANT",),
-        good_for="the most accurate any-view network of Depth Anything 3",
+        good_for="the largest any-view network of Depth Anything 3",
         takes_cameras=True,
         notes=(_GAUSSIANS,),
     ),
@@ -238,7 +238,7 @@ _ENTRIES = (
         licence_source=_PI3_SOURCE,
         repository="yyfz233/Pi3",
         file="model.safetensors",
-        good_for="views without a reference: independent of their order",
+        good_for="no reference view: independent of the order of images",
     ),
     CatalogueEntry(
         name="pi3x",
@@ -252,7 +252,7 @@ _ENTRIES = (
         licence_source=_PI3_SOURCE,
         repository="yyfz233/Pi3X",
         file="model.safetensors",
-        good_for="rigs with known cameras; approximate metric scale",
+        good_for="rigs with known cameras or depth; approximate metres",
         takes_cameras=True,
         metric=True,
     ),
@@ -269,7 +269,7 @@ _ENTRIES = (
         licence_note="README.md: the original checkpoint 'remains non-commercial', only VGGT-1B-Commercial is not",
         repository="facebook/VGGT-1B",
         file="model.safetensors",
-        good_for="the reference of the field; static scenes",
+        good_for="cameras, depth and points from the first image's view",
         notes=("its track head is left out",),
     ),
     CatalogueEntry(
@@ -303,7 +303,7 @@ _ENTRIES = (
         repository="zhouk777/PAGE4D",
         repository_kind=RepositoryKind.DATASET,
         file="checkpoint_nomask.pt",
-        good_for="moving scenes; the one that its authors suggest",
+        good_for="moving scenes; the checkpoint that its authors suggest",
         mask=False,
         notes=_PAGE4D_NOTES,
     ),
@@ -339,7 +339,7 @@ _ENTRIES = (
         gated=True,
         repository="facebook/VGGT-Omega",
         file="vggt_omega_1b_512.pt",
-        good_for="the successor of VGGT, for research only",
+        good_for="images of 512 px; research only",
     ),
     CatalogueEntry(
         name="vggt-omega-text",
@@ -355,7 +355,7 @@ _ENTRIES = (
         gated=True,
         repository="facebook/VGGT-Omega",
         file="vggt_omega_1b_256_text.pt",
-        good_for="images of 256 px",
+        good_for="images of 256 px; research only",
         notes=("its text head is left out",),
     ),
 )
@@ -373,8 +373,12 @@ def find_entry(name: str) -> CatalogueEntry:
     entry = CATALOGUE.get(name.lower())
     if entry is None:
         close = get_close_matches(name.lower(), CATALOGUE, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(CATALOGUE)}"
-        raise UsageError(f"no checkpoint is named '{name}'", f"{hint}; list them with: page4d weights list")
+        hint = (
+            f"did you mean {close[0]}? 'page4d weights list' prints all"
+            if close
+            else f"known: {', '.join(CATALOGUE)}"
+        )
+        raise UsageError(f"no checkpoint is named '{name}'", hint)
     return entry
 
 

@@ -18,10 +18,11 @@ _HALF_SHARE = 0.6
 """Weights with encoder and trunk in half precision, relative to float32: the heads stay in float32."""
 
 PREFERENCE = ("da3-giant", "pi3x", "da3-large", "da3-base", "da3-small")
-"""The strongest first, as their authors compare them; page4d has not measured them.
+"""The preferred first: a judgement of page4d, which has measured none of these checkpoints.
 
-Left out are checkpoints that need an application, that state no licence, that do not predict cameras, and that are no
-stronger than a smaller one here.
+Networks of one family are in the order of their size. `pi3x` precedes `da3-large` for its larger size and its metres.
+No comparison of the authors was verified. Left out are checkpoints that need an application, that state no licence,
+that do not predict cameras, and those of the families that `da3` and `pi3x` follow (`vggt`, `pi3`).
 """
 
 

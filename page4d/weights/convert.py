@@ -26,7 +26,7 @@ from page4d.weights.families.table import FAMILIES, PublishedNetwork, read_encod
 from page4d.weights.published import Settings
 from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
 from page4d.weights.sources import TensorSource, open_source
-from page4d.weights.store import TensorSpec, describe_encoder, is_finite, save_tensors
+from page4d.weights.store import COMMERCIAL, TensorSpec, describe_encoder, is_finite, save_tensors
 from page4d.weights.view_time import ViewTimeOptions, copied_tensors
 
 
@@ -62,6 +62,8 @@ class PlannedConversion:
     description: str
     published: tuple[str, ...] = ()
     """Names of the published networks, of families with several."""
+    commercial: bool | None = None
+    """Whether the licences permit commercial use; None if unknown."""
 
     @property
     def title(self) -> str:
@@ -147,6 +149,7 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         target=target.value,
         recipe=recipe,
         published=tuple(name for family in order if (name := found[family].name) is not None),
+        commercial=_commercial([found[family] for family in order], settings),
     )
 
 
@@ -159,6 +162,7 @@ def _planned(
     target: str,
     recipe: Recipe | None = None,
     published: tuple[str, ...] = (),
+    commercial: bool | None = None,
 ) -> PlannedConversion:
     shapes = tensor_shapes(blueprint.config)
     return PlannedConversion(
@@ -171,6 +175,7 @@ def _planned(
         licence=settings.licence or licence,
         description=description,
         published=published,
+        commercial=commercial,
     )
 
 
@@ -300,6 +305,18 @@ def _licence(found: PublishedNetwork) -> str:
     return FAMILIES[found.family].licence if entry is None else f"{entry.licence} ({entry.title})"
 
 
+def _commercial(found: Sequence[PublishedNetwork], settings: ConvertSettings) -> bool | None:
+    """Return whether all licences permit commercial use; None if one is unknown, or given by the user."""
+    if settings.licence is not None or settings.configs:
+        return None
+    permitted = set()
+    for network in found:
+        entry = _entry(network)
+        entries = [one for one in CATALOGUE.values() if one.family == network.family] if entry is None else [entry]
+        permitted |= {one.commercial for one in entries}
+    return permitted.pop() if len(permitted) == 1 else None
+
+
 def _matching_recipe(families: Sequence[Family]) -> Recipe:
     for recipe, needed in RECIPE_SOURCES.items():
         if set(needed) == set(families):
@@ -397,6 +414,7 @@ def _metadata(conversion: PlannedConversion) -> dict[str, str]:
         "licence": conversion.licence,
         "description": conversion.description,
         **network,
+        **({} if conversion.commercial is None else {COMMERCIAL: "yes" if conversion.commercial else "no"}),
         "families": " + ".join(conversion.sources),
         "sources": json.dumps(sources, sort_keys=True),
         "tensors": json.dumps({tag.value: account.count(tag) for tag in Tag}, sort_keys=True),

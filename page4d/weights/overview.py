@@ -41,6 +41,9 @@ class FileSummary:
     kind: str
     description: str
     licence: str
+    commercial: bool | None = None
+    """Whether the licence permits commercial use; None if unknown."""
+
     num_values: int
     num_bytes: int
     settings: dict[str, Any] = field(default_factory=dict)
@@ -76,6 +79,7 @@ def _summarize_own(path: Path) -> FileSummary:
         kind="encoder of page4d" if holds_encoder(path) else "network of page4d",
         description=info.description,
         licence=info.licence,
+        commercial=info.commercial,
         num_values=_num_values(source.specs),
         num_bytes=path.stat().st_size,
         settings=asdict(config),

@@ -15,13 +15,12 @@ from page4d.io.json_model import FileModel, format_json, read_model
 from page4d.notices import Level, Notice
 from page4d.output.run_record import WeightsSourceRecord
 from page4d.weights.cache import convert_once, find_converted
-from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.convert import ConvertSettings
 from page4d.weights.file_type import first_bytes
 from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, verify
 from page4d.weights.hub.names import INDEX_SUFFIX, HubReference, licence_line, parse_weights
 from page4d.weights.hub.pins import Pin, read_pin, weights_cache, write_pin
-from page4d.weights.store import is_page4d
+from page4d.weights.store import describe_weights, is_page4d
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +122,10 @@ def _from_file(path: Path, sha256: str | None, observer: FetchObserver) -> Found
     first = sources[0]
     _check_given(first.name, digests[first.name], sha256)
     converted, record = convert_once(path, digests, ConvertSettings(), observer)
-    permitted = {entry.commercial for entry in CATALOGUE.values() if entry.family == record.family}
     return FoundWeights(
         path=converted,
         sha256=record.sha256,
-        commercial=permitted.pop() if len(permitted) == 1 else None,
+        commercial=describe_weights(converted)[1].commercial,
         source=WeightsSourceRecord(name=path.name, file=first.name, sha256=digests[first.name]),
     )
 

@@ -42,6 +42,9 @@ ENCODER_ENTRY = "page4d-encoder"
 """The only key in the file of a single encoder."""
 
 _REQUIRED = ("licence", "description")
+COMMERCIAL = "commercial"
+"""Entry of the metadata: whether the licence permits commercial use, yes or no; absent if unknown."""
+
 MAX_CHARS = 200
 """Length to which reasons of libraries are shortened in messages."""
 
@@ -104,6 +107,11 @@ class WeightsInfo:
     metadata: Mapping[str, str]
     checked_sha256: str | None = field(default=None, compare=False, repr=False)
     """The hash, if it was compared with an expected one."""
+
+    @property
+    def commercial(self) -> bool | None:
+        """Whether the licence permits commercial use; None if the file does not record it."""
+        return {"yes": True, "no": False}.get(self.metadata.get(COMMERCIAL, ""))
 
     @cached_property
     def sha256(self) -> str:

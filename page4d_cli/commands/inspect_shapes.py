@@ -85,7 +85,7 @@ def inspect_shapes(
         name, profile = model, _encoders()[model](batch=batch, size=image_size)
     else:
         name, network = _choose(model, weights, parse_pin(weights, sha256))
-        side = network.encoder.image_size
+        side = network.default_long_side or network.encoder.image_size
         profile = profile_network(
             network, times=times or 8, views=views or 4, size=image_size or (side, side), batch=batch
         )

@@ -185,6 +185,11 @@ def _print_entry(entry: "CatalogueEntry", state: str, path: Path | None) -> None
     )
 
 
+def _stated(summary: "FileSummary") -> str:
+    use = {True: "; commercial use permitted", False: "; commercial use not permitted", None: ""}
+    return (summary.licence or "not recorded") + use[summary.commercial]
+
+
 def _print_summary(summary: "FileSummary") -> None:
     """Print the description of a file."""
     settings = summary.settings
@@ -209,7 +214,7 @@ def _print_summary(summary: "FileSummary") -> None:
         [
             ("file", f"{summary.path} ({console.human_size(summary.num_bytes)})"),
             ("kind", f"{summary.kind}: {summary.description}"),
-            ("licence", summary.licence or "not recorded"),
+            ("licence", _stated(summary)),
             ("parameters", f"{summary.num_values:,}"),
             *((label, ", ".join(texts)) for label, texts in lists.items() if texts),
             *(("source", digest) for digest in digests),

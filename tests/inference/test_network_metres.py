@@ -178,8 +178,9 @@ def test_the_sky_has_no_depth(single_image: NetworkPredictor) -> None:
 def test_cameras_that_do_not_fit_a_network_without_a_camera_head_are_refused(
     depth_only: NetworkPredictor, scene: Scene, poses: Poses, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=message) as caught:
         plan_run(scene, depth_only.with_settings(ReconstructSettings(poses=poses)))
+    assert ("da3-metric" in caught.value.hint) == (scene.num_views > 1)
 
 
 def test_metres_need_a_calibration_with_a_unit(single_image: NetworkPredictor) -> None:

@@ -96,6 +96,7 @@ def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -
     assert torch.isfinite(outputs(loaded.network, lower.images).depth).all()
     assert "Pi3" in loaded.info.licence
     assert "VGGT" in loaded.info.licence
+    assert loaded.info.commercial is None, "of a structure that the user describes"
 
 
 def test_the_file_records_its_provenance_and_is_reproducible_to_the_byte(tmp_path: Path) -> None:
@@ -112,6 +113,7 @@ def test_the_file_records_its_provenance_and_is_reproducible_to_the_byte(tmp_pat
     }
     assert metadata["tool"].startswith("page4d ")
     assert "VGGT License v1" in loaded.info.licence
+    assert loaded.info.commercial is None, "two checkpoints have this structure, and one permits commercial use"
     assert converted(source, given, tmp_path / "c.safetensors", licence="mine").info.licence == "mine"
 
 

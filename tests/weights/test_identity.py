@@ -190,26 +190,29 @@ def test_mono_and_metric_are_told_apart(record: dict, path: str, given: str | No
 
 
 @pytest.mark.parametrize(
-    ("name", "record", "published", "licence"),
+    ("name", "record", "published", "licence", "commercial"),
     [
-        ("da3_base", {}, "da3-base", "Depth Anything 3: Apache-2.0 (Depth Anything 3 BASE)"),
-        ("da3_large", {}, "da3-large", "Depth Anything 3: CC-BY-NC-4.0 (Depth Anything 3 LARGE 1.1)"),
+        ("da3_base", {}, "da3-base", "Depth Anything 3: Apache-2.0 (Depth Anything 3 BASE)", True),
+        ("da3_large", {}, "da3-large", "Depth Anything 3: CC-BY-NC-4.0 (Depth Anything 3 LARGE 1.1)", False),
         (
             "da3metric_large",
             {"model_name": "da3metric-large"},
             "da3metric-large",
             "Apache-2.0 (Depth Anything 3 METRIC",
+            True,
         ),
     ],
 )
 def test_a_conversion_records_which_network_it_is_and_its_licence(
-    name: str, record: dict, published: str, licence: str, tmp_path: Path
+    name: str, record: dict, published: str, licence: str, commercial: bool, tmp_path: Path
 ) -> None:
     path = empty_checkpoint(tmp_path, {key: spec.shape for key, spec in manifest(name).items()})
     (tmp_path / "config.json").write_text(json.dumps(record))
     conversion = plan_conversion([path], ConvertSettings())
     assert conversion.published == (published,)
     assert licence in conversion.licence
+    assert conversion.commercial is commercial
+    assert plan_conversion([path], ConvertSettings(licence="mine")).commercial is None
 
 
 def test_mono_or_metric_is_asked_for() -> None:

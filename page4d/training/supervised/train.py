@@ -30,7 +30,7 @@ from page4d.training.supervised.sources import Source, open_sources
 from page4d.training.supervised.step import prepare_forward, take_step
 from page4d.training.supervised.training_state import TrainingState, read_checkpoint, write_checkpoint
 from page4d.training.validation.validation import Validator, find_ood_limits
-from page4d.weights.store import save_network
+from page4d.weights.store import COMMERCIAL, save_network
 
 _BUDGET_OPTIONS = "--until-seconds or --until-samples"
 _MEMORY_HINT = "use fewer images_per_batch with more accumulation, or checkpoint_blocks, in the configuration"
@@ -181,6 +181,7 @@ def release_weights(
     position = state.position
     metadata = {
         "licence": state.history.get("licence", LICENCE),
+        **({COMMERCIAL: state.history[COMMERCIAL]} if COMMERCIAL in state.history else {}),
         "description": f"{state.config.model_name} trained on {position.samples} samples",
         "made_by": f"page4d {page4d.__version__}, torch {torch.__version__}",
         "command": _command(position, processes),

@@ -24,6 +24,7 @@ from page4d.training.supervised.config import TrainConfig, TrainedPart
 from page4d.training.supervised.targets import SceneUnit
 from page4d.weights.loading import fill_encoder, load_network
 from page4d.weights.resolve import find_weights
+from page4d.weights.store import COMMERCIAL
 
 FORMAT = 1
 
@@ -146,7 +147,11 @@ def begin_from_weights(
         grown = build_network(replace(network.config, **added)).to(device)
         grown.load_state_dict({**grown.state_dict(), **network.state_dict()})
         network, origin = grown, f"{origin}, with a fresh {' and '.join(added)}"
-    return _new(config, network, {"from": origin, "licence": loaded.info.licence})
+    recorded = loaded.info.metadata.get(COMMERCIAL)
+    if found.commercial is not None:
+        recorded = "yes" if found.commercial else "no"
+    history = {"from": origin, "licence": loaded.info.licence}
+    return _new(config, network, history if recorded is None else {**history, COMMERCIAL: recorded})
 
 
 def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfig | None = None) -> TrainingState:
