@@ -135,7 +135,7 @@ _ENTRIES = (
         licence_source=f"{_DA3_README} 223",
         repository="depth-anything/DA3-BASE",
         file="model.safetensors",
-        good_for="real footage, also for commercial use; the first one to try",
+        good_for="real footage, any use; the first one to try",
         takes_cameras=True,
     ),
     CatalogueEntry(
@@ -152,7 +152,7 @@ _ENTRIES = (
         repository="depth-anything/DA3-LARGE-1.1",
         file="model.safetensors",
         earlier=("depth-anything/DA3-LARGE",),
-        good_for="larger than da3-base, for non-commercial use",
+        good_for="larger than da3-base; non-commercial",
         takes_cameras=True,
     ),
     CatalogueEntry(
@@ -168,7 +168,7 @@ _ENTRIES = (
         repository="depth-anything/DA3-GIANT-1.1",
         file="model.safetensors",
         earlier=("depth-anything/DA3-GIANT",),
-        good_for="the largest any-view network of Depth Anything 3",
+        good_for="the largest of Depth Anything 3",
         takes_cameras=True,
         notes=(_GAUSSIANS,),
     ),
@@ -238,7 +238,7 @@ _ENTRIES = (
         licence_source=_PI3_SOURCE,
         repository="yyfz233/Pi3",
         file="model.safetensors",
-        good_for="no reference view: independent of the order of images",
+        good_for="no reference view: any order of images",
     ),
     CatalogueEntry(
         name="pi3x",
@@ -269,7 +269,7 @@ _ENTRIES = (
         licence_note="README.md: the original checkpoint 'remains non-commercial', only VGGT-1B-Commercial is not",
         repository="facebook/VGGT-1B",
         file="model.safetensors",
-        good_for="cameras, depth and points from the first image's view",
+        good_for="cameras, depth and points",
         notes=("its track head is left out",),
     ),
     CatalogueEntry(
@@ -303,7 +303,7 @@ _ENTRIES = (
         repository="zhouk777/PAGE4D",
         repository_kind=RepositoryKind.DATASET,
         file="checkpoint_nomask.pt",
-        good_for="moving scenes; the checkpoint that its authors suggest",
+        good_for="moving scenes; suggested by its authors",
         mask=False,
         notes=_PAGE4D_NOTES,
     ),

@@ -62,7 +62,7 @@ def _print(capabilities: list[Capability]) -> None:
 def _print_checkpoints(checkpoints: list[Capability]) -> None:
     columns = (
         Column("checkpoint for"),
-        Column("the strongest that fits"),
+        Column("suggested here"),
         Column("command", wraps=True),
     )
     rows = [

@@ -108,9 +108,11 @@ def get_weights(
         [
             ("weights", found.title or name),
             *(_licence(reference.entry) or [("licence", licence)]),
-            ("source", f"hf:{source.repository}@{source.revision}:{source.file}"),
+            ("source", f"hf:{source.repository}:{source.file}"),
+            ("commit", str(source.revision)),
             ("sha256", source.sha256),
-            ("file", f"{found.path} ({console.human_size(found.path.stat().st_size)})"),
+            ("size", console.human_size(found.path.stat().st_size)),
+            ("file", str(found.path)),
             ("use", f"page4d reconstruct SCENE --out OUT --weights {name}"),
         ]
     )

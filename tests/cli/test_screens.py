@@ -27,9 +27,12 @@ from page4d.evaluation.settings import EvaluationSettings
 from page4d.inference import memory_budget
 from page4d.inference.network_cost import Cost, Extent
 from page4d.models.config import PRESETS
+from page4d.models.network import build_network
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.scene.records import Level, Notice
 from page4d.training.supervised.presets import PRESETS as TRAINING_PRESETS
+from page4d.weights.catalogue import CATALOGUE
+from page4d.weights.store import save_network
 from page4d_cli import console, export_report, options, progress_display, run_report, tables
 from page4d_cli.app import run
 from page4d_cli.command_line import app
@@ -37,11 +40,13 @@ from page4d_cli.commands import benchmark, doctor, evaluate, held_out
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 from tests.export.capture import Capture, make_capture
+from tests.weights.hub_server import Repository
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOM = Path(__file__).parents[2] / "samples" / "room"
 WIDTHS = (80, 120)
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
+WEIGHTS_COMMANDS = ("weights", "weights list", "weights get", "weights show")
 
 Screen = Callable[[int | None], None]
 
@@ -293,6 +298,22 @@ class TestGoldenScreens:
         doctor._print_checkpoints(doctor._checkpoints())
         self.check("doctor", width, capsys.readouterr().out)
 
+    @pytest.mark.usefixtures("hub")
+    def test_golden_weights(self, width, screen, cli) -> None:
+        screen(width)
+        self.check("weights_list", width, cli("weights", "list").out)
+        self.check("weights_show", width, cli("weights", "show", "da3-base").out)
+
+    def test_golden_fetched_weights(self, width, screen, hub, tmp_path, cli) -> None:
+        screen(width)
+        path, entry = tmp_path / "tiny.safetensors", CATALOGUE["da3-base"]
+        save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "as published", "description": "tiny"})
+        hub.repositories[entry.repository] = Repository({entry.file: path.read_bytes()})
+        ended = cli("weights", "get", "da3-base")
+        text = re.sub(r"127.0.0.1:\d+", "HUB", ended.err + ended.out).replace(str(tmp_path), "/path/to")
+        text = re.sub(r"\d+:\d\d:\d\d", "0:00:00", re.sub(r"\b[0-9a-f]{64}\b", "SHA-256", masked(text)))
+        self.check("weights_get", width, text, fits=False)
+
     def test_golden_export_list(self, width, screen, cli, monkeypatch) -> None:
         monkeypatch.setattr(export_report, "is_installed", lambda extra: extra == "usd")
         monkeypatch.setattr(sys, "executable", "python3")
@@ -337,7 +358,7 @@ class TestGoldenScreens:
 
 class TestHelp:
     @pytest.mark.parametrize("width", [80, 120])
-    @pytest.mark.parametrize("command", ["", *COMMANDS])
+    @pytest.mark.parametrize("command", ["", *COMMANDS, *WEIGHTS_COMMANDS])
     def test_help_is_complete(self, command, width, monkeypatch, cli) -> None:
         monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", width)
         out = cli(*command.split(), "--help").out
