@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.encoders.base import PatchTokens
+from page4d.layers.execution import full_precision
 from page4d.models.config import ReferenceView
 from page4d.models.size_groups import SizeGroups
 
@@ -73,4 +74,5 @@ def saddle_scores(class_tokens: Float[Tensor, "B S C"]) -> Float[Tensor, "B S"]:
 
 def _similarities(class_tokens: Float[Tensor, "B S C"]) -> Float[Tensor, "B S S"]:
     unit = functional.normalize(class_tokens, dim=2)
-    return unit @ unit.transpose(1, 2)
+    with full_precision(unit.device):  # near ties would be decided by rounding
+        return unit @ unit.transpose(1, 2)

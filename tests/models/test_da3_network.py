@@ -16,6 +16,8 @@ from page4d.models.heads.camera_mlp import CameraMLP
 from page4d.models.inputs.camera_encoder import scale_cameras
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput
+from page4d.models.reference_view import saddle_scores
+from page4d.models.size_groups import SizeGroups
 from tests.models.small_networks import SMALL_DA3, randomized_network, without_gradient
 from tests.models.test_every_option import assert_half_precision_is_close, assert_same, numbers
 
@@ -115,6 +117,18 @@ def test_half_precision_is_close(images: Tensor, cameras: Conditioning) -> None:
         network = randomized_network(SMALL_DA3).float()
         parts = {name: value for name, value in vars(given).items() if value is not None}
         assert_half_precision_is_close(network, {"images": images.float(), **parts})
+
+
+def test_cameras_and_the_reference_view_are_in_full_precision(images: Tensor, cameras: Conditioning) -> None:
+    network = randomized_network(SMALL_DA3).float().requires_grad_(False)
+    sizes = SizeGroups.of([(2, 3)] * VIEWS)
+    given = (cameras.world_to_camera.float(), cameras.intrinsics.float(), sizes, 8)
+    tokens = network.encoder(images.flatten(0, 2).float()).class_tokens[None]
+    exact = (network.camera_encoder(*given), saddle_scores(tokens))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = (network.camera_encoder(*given), saddle_scores(tokens))
+    for ours, theirs in zip(found, exact, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("known", [False, True])

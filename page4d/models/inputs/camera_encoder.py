@@ -46,8 +46,8 @@ class CameraEncoder(nn.Module):
         patch_size: int,
     ) -> Float[Tensor, "B T V C"]:
         """Return a token per image, in full precision; intrinsics are in pixels of each view's own image."""
-        encoding = camera_encodings(scale_cameras(world_to_camera), intrinsics, sizes, patch_size)
-        with full_precision(encoding.device):
+        with full_precision(world_to_camera.device):
+            encoding = camera_encodings(scale_cameras(world_to_camera), intrinsics, sizes, patch_size)
             tokens = self.token_norm(self.pose_branch(encoding.flatten(1, 2).to(self.trunk_norm.weight)))
             for block in self.blocks:
                 tokens = block(tokens)
