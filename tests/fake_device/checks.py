@@ -30,13 +30,20 @@ from page4d.training.validation.held_out import HeldOutScenes
 from page4d.training.validation.validation import evaluate_all, network_predictors
 from page4d.training.validation.validation_metrics import ScenePrediction
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, fake_device
-from tests.models.small_networks import DEMO_LIKE, demo_like
+from tests.models.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros
 from tests.models.test_every_option import OPTIONS, TINY, inputs, numbers, opened, predict
 
 SHOT = SceneRequest(family=SceneFamily.ARC, num_times=2, num_views=3, image_size=(32, 48))
 SEEDS = (2, 4)
 UNSUPPORTED = ("dilated-sparse", "frame-cross")
 """Options whose attention with a mask allocates memory without dispatch."""
+
+PUBLISHED = {
+    "da3": SMALL_DA3,
+    "da3-metric": replace(SMALL_DA3_MONO, metric_focal=300.0),
+    "vggt-omega": OMEGA_LIKE,
+}
+"""Structures of published networks; that of Pi3X is among the options."""
 
 
 def tensors_of(record: Any) -> dict[str, Tensor]:
@@ -57,6 +64,18 @@ def assert_same(on_device: Any, on_cpu: Any, tolerance: float = 1e-4) -> None:
     for name, value in expected.items():
         assert isinstance(found[name], FakeDeviceTensor), f"{name} is on the CPU"
         torch.testing.assert_close(found[name].cpu(), value, rtol=tolerance, atol=tolerance, msg=name)
+
+
+def assert_same_numbers(tested: ViewTimeNetwork, given: dict[str, Tensor]) -> None:
+    expected = numbers(predict(tested, given))
+    with fake_device():
+        found = numbers(
+            predict(tested.to(FAKE_DEVICE), {name: value.to(FAKE_DEVICE) for name, value in given.items()})
+        )
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert isinstance(found[name], FakeDeviceTensor), f"{name} is on the CPU"
+            torch.testing.assert_close(found[name].cpu(), value, rtol=1e-3, atol=1e-4, msg=name)
 
 
 def network() -> ViewTimeNetwork:
@@ -85,14 +104,15 @@ def test_networks_predict(option: str) -> None:
     given = inputs(tested.config, dtype=torch.float32)
     if option == "demo":
         del given["mask_ext"]  # an external mask replaces the motion head
-    expected = numbers(predict(tested, given))
-    with fake_device():
-        found = numbers(
-            predict(tested.to(FAKE_DEVICE), {name: value.to(FAKE_DEVICE) for name, value in given.items()})
-        )
-        for name, value in expected.items():
-            assert isinstance(found[name], FakeDeviceTensor), f"{name} is on the CPU"
-            torch.testing.assert_close(found[name].cpu(), value, rtol=1e-3, atol=1e-4, msg=name)
+    assert_same_numbers(tested, given)
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_published_networks_predict(name: str) -> None:
+    torch.manual_seed(0)
+    tested = fill_zeros(build_network(PUBLISHED[name])).eval()
+    given = inputs(tested.config, dtype=torch.float32)
+    assert_same_numbers(tested, given)
 
 
 @pytest.mark.parametrize("name", list(network_predictors(network(), torch.float32)))
