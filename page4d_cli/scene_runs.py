@@ -197,13 +197,13 @@ def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "
 
 
 def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None:
-    """Fetch and convert the weights, if the run uses a network, after what would refuse the run at once."""
+    """Fetch and convert named weights, after what would refuse the run at once."""
     for job in jobs:
         _check_target(request, job)
         if not job.scene.is_dir():
             return  # opening the scene reports it
     network = request.network
-    if network.weights is not None and request.scene.depth is None:
+    if network.weights is not None:
         from page4d_cli.fetching import fetched_weights
 
         fetched_weights(network.weights, network.sha256, show.verbosity)

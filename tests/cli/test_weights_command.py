@@ -142,6 +142,12 @@ class TestRuns:
         assert network.source.sha256 == network.sha256
         assert len(served.ranges()) == 1
 
+    @pytest.mark.usefixtures("served")
+    def test_the_licence_is_shown_for_runs_with_measured_depth_too(self, cli, tmp_path) -> None:
+        arguments = ("--out", tmp_path / "out", "--weights", "vggt", "--depth", tmp_path, "--dry-run")
+        ended = cli("reconstruct", write_scene(tmp_path / "scene"), *arguments)
+        assert "commercial use not permitted" in ended.err
+
     def test_nothing_is_fetched_for_a_run_that_is_refused(self, served, cli, tmp_path) -> None:
         scene = write_scene(tmp_path / "scene")
         assert cli("reconstruct", tmp_path / "none", "--out", tmp_path / "out", "--weights", "vggt").code == 2
