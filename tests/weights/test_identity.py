@@ -1,4 +1,4 @@
-"""Published networks with the same tensors are told apart, and a contradicting `config.json` is refused."""
+"""Published networks with the same tensors are distinguished, and a contradicting `config.json` is refused."""
 
 import json
 from dataclasses import replace
@@ -185,7 +185,7 @@ def test_records_of_depth_anything_3_that_contradict_the_tensors_are_refused(
         ({}, "x", "da3-metric", 300.0),
     ],
 )
-def test_mono_and_metric_are_told_apart(record: dict, path: str, given: str | None, focal: float | None) -> None:
+def test_mono_and_metric_are_distinguished(record: dict, path: str, given: str | None, focal: float | None) -> None:
     assert read("da3metric_large", record, path, given).config.metric_focal == focal
 
 
