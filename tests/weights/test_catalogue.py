@@ -67,7 +67,7 @@ def test_its_family_has_a_network_of_its_name(entry: CatalogueEntry) -> None:
     assert entry.network is None or entry.network in reader.names
 
 
-@pytest.mark.parametrize("name", CATALOGUE.keys() & PRESETS.keys())
+@pytest.mark.parametrize("name", sorted(CATALOGUE.keys() & PRESETS.keys()))
 def test_abilities_are_those_of_the_network(name: str) -> None:
     entry, config = CATALOGUE[name], PRESETS[name]
     assert (entry.predicts_cameras, entry.takes_cameras) == (config.predicts_cameras, config.takes_cameras)
