@@ -22,7 +22,7 @@ _INTEGER = re.compile(rf"[+-]?[0-9]{{1,{_MAX_DIGITS}}}")
 
 NETWORK_PRESETS = (
     "mv-tiny, mv-small, mv-demo, mv-vit, mv-swin, mv-twins, mv-navit, mv-large, vggt, page4d, page4d-mask, pi3, "
-    "da3-small, da3-base, da3-large, da3-mono, da3-metric, da3-giant, vggt-omega or pi3x"
+    "da3-small, da3-base, da3-large, da3-mono, da3-metric, da3-giant, da3-nested, vggt-omega or pi3x"
 )
 """Names of the networks in help texts, which import no torch."""
 

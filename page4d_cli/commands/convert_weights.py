@@ -128,7 +128,7 @@ def convert_weights(
 ) -> None:
     """Convert checkpoints of networks, or of timm's ViT, Swin or Twins-SVT encoders, to page4d weights.
 
-    Networks are VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 (any-view, MONO and METRIC) and VGGT-Omega.
+    Networks are VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 (any-view, NESTED, MONO and METRIC) and VGGT-Omega.
 
     Nothing is downloaded, and no code in the files is run.
     """
