@@ -15,7 +15,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunk_plan import Chunk
 from page4d.io.atomic import WrittenFile
-from page4d.io.json_model import FileModel
+from page4d.io.json_model import FileModel, Sha256
 from page4d.output.cameras import CaptureCameras
 from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
 from page4d.output.layout import is_own_file
@@ -39,7 +39,7 @@ class FileRecord(FileModel):
 
     name: OwnFile
     num_bytes: Count
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    sha256: Sha256
 
     @staticmethod
     def of(file: WrittenFile, folder: Path) -> "FileRecord":

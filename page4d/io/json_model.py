@@ -3,15 +3,18 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from page4d.errors import InputError
 from page4d.io.documents import DocumentError, DocumentMissingError, first_violation, parse_json, read_text
 
 MAX_RECORD_BYTES = 1024**3
 """Largest record that is read."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""A digest in hexadecimal digits."""
 
 Model = TypeVar("Model", bound="FileModel")
 

@@ -10,7 +10,7 @@ import page4d
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.json_model import FileModel, format_json, read_model
+from page4d.io.json_model import FileModel, Sha256, format_json, read_model
 from page4d.output.diagnostics import AgreementRecord, ChunkRecord, Count, DistanceRecord, Name, RigRecord
 from page4d.output.layout import SAFE_NAME, OutputLayout
 from page4d.output.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
@@ -76,7 +76,7 @@ class SourceRecord(FileModel):
     """
 
     bytes: Count
-    sha256_ends: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256_ends: Sha256
     frames: list[Count]
     seconds: list[Seconds]
 
@@ -108,7 +108,7 @@ class WeightsSourceRecord(FileModel):
     repository: str | None = None
     revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
     file: Name
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class NetworkRecord(FileModel):
@@ -123,7 +123,7 @@ class NetworkRecord(FileModel):
     preset: str | None = None
     config: dict[str, JsonValue] = Field(default_factory=dict)
     weights: Name | None = None
-    sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256 | None = None
     licence: str | None = None
     commercial: bool | None = None
     source: WeightsSourceRecord | None = None

@@ -5,10 +5,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field
-
 from page4d.errors import InputError
-from page4d.io.json_model import FileModel, read_model
+from page4d.io.json_model import FileModel, Sha256, read_model
 from page4d.weights.hub.pins import weights_cache
 
 SUFFIX = ".safetensors"
@@ -25,7 +23,7 @@ _CODE = (
 class ConvertedFile(FileModel):
     """A converted file: its digest and size, its family, and the digests of its sources by name."""
 
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
     num_bytes: int
     family: str
     sources: dict[str, str]

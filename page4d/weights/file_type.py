@@ -20,6 +20,9 @@ WHERE_WEIGHTS_ARE = (
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 ZIP_START = b"PK\x03\x04"
 PICKLE_STARTS = (ZIP_START, b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+SETTINGS_FILE = "config.json"
+"""Name of the file next to published weights in which some authors state the settings of the network."""
+
 RUN_WEIGHTS = "weights.safetensors"
 """Name of the weights in the folder of a training run."""
 

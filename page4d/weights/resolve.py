@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from pydantic import Field
-
 from page4d.errors import InputError, OutputError, WeightsError
 from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.digest import describe_mismatch, file_sha256
-from page4d.io.json_model import FileModel, format_json, read_model
+from page4d.io.json_model import FileModel, Sha256, format_json, read_model
 from page4d.notices import Level, Notice
 from page4d.output.run_record import WeightsSourceRecord
 from page4d.weights.cache import convert_once, find_converted
 from page4d.weights.convert import ConvertSettings
-from page4d.weights.file_type import first_bytes
+from page4d.weights.file_type import SETTINGS_FILE, first_bytes
 from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, verify
 from page4d.weights.hub.names import INDEX_SUFFIX, HubReference, licence_line, parse_weights
 from page4d.weights.hub.pins import Pin, read_pin, weights_cache, write_pin
@@ -144,7 +142,7 @@ def _source_files(path: Path) -> list[Path]:
         except WeightsError:
             return []
         found = [path]
-    record = (path if path.is_dir() else path.parent) / "config.json"
+    record = (path if path.is_dir() else path.parent) / SETTINGS_FILE
     return [*found, *([record] if found and record.is_file() else [])]
 
 
@@ -154,7 +152,7 @@ class _FileDigest(FileModel):
     path: str
     num_bytes: int
     changed_ns: int
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 def _known_digest(path: Path) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 from page4d.errors import UsageError, WeightsError, shortened
 from page4d.io.documents import DocumentError, parse_json, read_text
+from page4d.weights.file_type import SETTINGS_FILE
 
 Settings = Mapping[str, Any]
 """Settings of a network by name."""
 
-_RECORD = "config.json"
 _MAX_BYTES = 2**20
 
 _NUM_PARTS = 4
@@ -43,7 +43,7 @@ class Identity:
 
 def read_identity(path: Path, given: str | None = None) -> Identity:
     """Read what identifies a weights file or a folder of shards; a `config.json` that cannot be read is reported."""
-    record = (path if path.is_dir() else path.parent) / _RECORD
+    record = (path if path.is_dir() else path.parent) / SETTINGS_FILE
     parts = tuple(reversed(path.absolute().parts))[:_NUM_PARTS]
     if not record.is_file():
         return Identity(given=given, parts=parts)
@@ -102,8 +102,9 @@ def check_record(
     for key, theirs, ours in pairs:
         if (tuple(theirs) if isinstance(theirs, list) else theirs) != ours:
             raise WeightsError(
-                f"'{where}': the {_RECORD} in its folder states {key} {shortened(str(theirs))}, {name} has {ours}",
-                f"if this {_RECORD} is that of other weights, move the weights to a folder of their own",
+                f"'{where}': the {SETTINGS_FILE} in its folder states {key} {shortened(str(theirs))}, "
+                f"{name} has {ours}",
+                f"if this {SETTINGS_FILE} is that of other weights, move the weights to a folder of their own",
             )
 
 

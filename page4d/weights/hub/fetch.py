@@ -20,6 +20,7 @@ from page4d.io.atomic import output_error, write_bytes_atomic
 from page4d.io.cache import check_space
 from page4d.io.digest import describe_mismatch, file_sha256
 from page4d.notices import Level, Notice
+from page4d.weights.file_type import SETTINGS_FILE
 from page4d.weights.hub.connection import Connection, endpoint, is_offline
 from page4d.weights.hub.names import INDEX_SUFFIX, SUFFIXES, HubReference, check_file_name
 from page4d.weights.hub.pins import FileRecord, Pin, pin_file, read_pin, weights_cache, write_pin
@@ -27,9 +28,6 @@ from page4d.weights.hub.transfer import RemoteFile, download, file_digest, parti
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_RECORD = "config.json"
-"""What repositories state about their network; it is fetched with the weights."""
-
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.\w+$")
 _USUAL = ("model.safetensors", "model.safetensors.index.json")
 """Weights of a repository that has several files, in order of preference."""
@@ -160,7 +158,7 @@ def fetch(reference: HubReference, observer: FetchObserver) -> HubFiles:
         fetched = transfer([file.name for file in pin.files])
     else:
         first = reference.file or _chosen(remote, reference)
-        record = str(Path(first).with_name(_RECORD))
+        record = str(Path(first).with_name(SETTINGS_FILE))
         others = [record] if record in remote else []
         if first.endswith(INDEX_SUFFIX):
             fetched = transfer([first])
@@ -342,7 +340,7 @@ def _adding(observer: FetchObserver, before: int, total: int) -> Callable[[int],
 
 def _announced(connection: Connection, remote: dict[str, RemoteFile], name: str, pin: Pin | None) -> RemoteFile:
     """Return what the hub states about a file, and refuse another digest than the pinned one."""
-    if Path(name).name != _RECORD:
+    if Path(name).name != SETTINGS_FILE:
         try:
             check_file_name(name, connection.reference.name)
         except UsageError as error:  # the repository has it, the user did not give it

@@ -9,7 +9,7 @@ from pydantic import Field
 from page4d.errors import InputError
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.cache import cache_folder
-from page4d.io.json_model import FileModel, format_json, read_model
+from page4d.io.json_model import FileModel, Sha256, format_json, read_model
 from page4d.weights.hub.names import HubReference
 
 
@@ -18,7 +18,7 @@ class FileRecord(FileModel):
 
     name: str
     num_bytes: int = Field(ge=0)
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class Pin(FileModel):
