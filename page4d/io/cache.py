@@ -12,8 +12,18 @@ from page4d.io.atomic import output_error
 
 
 def cache_folder() -> Path:
-    """Return the folder of page4d's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "page4d"
+    """Return the folder of page4d's cache; a relative XDG_CACHE_HOME is ignored.
+
+    Raises:
+        OutputError: if the user has no home folder.
+
+    Source: XDG Base Directory Specification 0.8, section 2.
+    """
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    try:
+        return (given if given.is_absolute() else Path.home() / ".cache") / "page4d"
+    except RuntimeError as error:
+        raise OutputError("no folder for caches: the user has no home folder", "set XDG_CACHE_HOME") from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, shortened
 
 
 class RepositoryKind(StrEnum):
@@ -378,7 +378,7 @@ def find_entry(name: str) -> CatalogueEntry:
             if close
             else f"known: {', '.join(CATALOGUE)}"
         )
-        raise UsageError(f"no checkpoint is named '{name}'", hint)
+        raise UsageError(f"no checkpoint is named '{shortened(name)}'", hint)
     return entry
 
 

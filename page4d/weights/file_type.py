@@ -1,5 +1,6 @@
 """File type of weights, from their first bytes."""
 
+import re
 import stat
 import struct
 import unicodedata
@@ -18,6 +19,7 @@ WHERE_WEIGHTS_ARE = (
     "da3-base"
 )
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
+_OF_WEIGHTS = (".safetensors", *PICKLE_SUFFIXES)
 ZIP_START = b"PK\x03\x04"
 PICKLE_STARTS = (ZIP_START, b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 SETTINGS_FILE = "config.json"
@@ -82,7 +84,7 @@ def first_bytes(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
-        raise WeightsError(f"weights '{path}' do not exist", WHERE_WEIGHTS_ARE) from error
+        raise WeightsError(f"weights '{path}' do not exist", _hint_on_missing(path)) from error
     except OSError as error:
         raise WeightsError(f"cannot read '{path!s:.200}': {error.strerror}", WHERE_WEIGHTS_ARE) from error
     if stat.S_ISDIR(mode):
@@ -108,6 +110,12 @@ def first_bytes(path: Path) -> bytes:
     if kind is not None:
         raise WeightsError(f"'{path}' is {kind}, not weights", WHAT_WEIGHTS_ARE)
     return start
+
+
+def _hint_on_missing(path: Path) -> str:
+    """Return a hint for a path that does not exist, and may be the name of a repository of the hub."""
+    is_repository = re.fullmatch(r"\w[\w-]*/\w[\w.-]*", str(path), re.ASCII) and path.suffix not in _OF_WEIGHTS
+    return f"for a repository of the hub give hf:{path}; else check the path" if is_repository else WHERE_WEIGHTS_ARE
 
 
 def is_pickle(path: Path, start: bytes) -> bool:

@@ -86,12 +86,14 @@ def get_weights(
     """
     from page4d.errors import UsageError
     from page4d.io.digest import parse_pin
+    from page4d.weights.file_type import first_bytes
     from page4d.weights.hub.names import parse_weights
     from page4d.weights.store import describe_weights
     from page4d_cli.fetching import fetched_weights
 
     reference = parse_weights(name)
     if isinstance(reference, Path):
+        first_bytes(reference)
         raise UsageError(f"'{name}' is a file of this machine", "pass it to --weights as it is")
     found = fetched_weights(name, parse_pin(name, sha256), console.Verbosity(quiet=quiet))
     assert found.source is not None

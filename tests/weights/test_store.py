@@ -192,7 +192,7 @@ def test_a_pytorch_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="do not exist") as caught:
         load_network(tmp_path / "x.safetensors")
-    assert "convert-weights" in caught.value.hint
+    assert "page4d weights list" in caught.value.hint
     with pytest.raises(WeightsError, match="are a folder, not a file"):
         load_network(tmp_path)
 

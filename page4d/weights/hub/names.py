@@ -65,7 +65,7 @@ def parse_weights(given: str | Path) -> Path | HubReference:
         return given
     if given.startswith(HUB):
         return _parse_hub(given)
-    if re.match(r"https?://", given):
+    if re.match(r"[a-z][a-z0-9+.-]*://", given, re.IGNORECASE):
         raise UsageError(f"weights '{shortened(given)}' are a web address", f"for a file of the hub {_FORM_HINT}")
     path = Path(given)
     known = given.lower() in CATALOGUE
@@ -130,6 +130,6 @@ def _parse_hub(text: str) -> HubReference:
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
+        return path.exists() or path.is_symlink()
     except (OSError, ValueError):
         return False

@@ -1,0 +1,54 @@
+"""Texts that users take for names of weights, and folders of caches that do not exist."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.io.cache import cache_folder
+from page4d.weights.file_type import first_bytes
+from page4d.weights.hub.names import parse_weights
+from page4d.weights.resolve import find_weights
+
+
+@pytest.mark.parametrize("text", ["s3://a/b.pt", "HTTPS://huggingface.co/a/b", "file:///a.safetensors"])
+def test_addresses_of_any_scheme_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="are a web address"):
+        parse_weights(text)
+
+
+def test_a_broken_link_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net").symlink_to("missing")
+    assert parse_weights("net") == Path("net")
+    with pytest.raises(WeightsError, match="do not exist"):
+        first_bytes(Path("net"))
+
+
+@pytest.mark.parametrize(("text", "named"), [("lab/net", True), ("runs/net.pt", False), ("/a", False)])
+def test_a_missing_path_may_be_a_repository(text: str, named: bool) -> None:
+    with pytest.raises(WeightsError, match="do not exist") as caught:
+        first_bytes(Path(text))
+    assert (f"give hf:{text};" in caught.value.hint) is named
+
+
+def test_a_long_name_is_shortened() -> None:
+    with pytest.raises(UsageError) as caught:
+        find_weights("x" * 5000)
+    assert len(caught.value.message) < 200
+    assert "known: da3-small" in caught.value.hint
+
+
+def test_a_relative_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert cache_folder() == tmp_path / ".cache" / "page4d"
+
+
+def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(OutputError, match="no home folder"):
+        cache_folder()
