@@ -20,6 +20,7 @@ from page4d.io.documents import parse_json
 from page4d.models.config import NetworkConfig
 from page4d.models.network import ViewTimeNetwork
 from page4d.weights.file_type import FETCH_AGAIN, WHAT_WEIGHTS_ARE, first_bytes, is_pickle, is_safetensors
+from page4d.weights.hub.pins import weights_cache
 
 _CODES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -172,7 +173,7 @@ def describe_weights(
 
     Raises:
         WeightsError: if the file is missing, damaged or of another kind, or its hash is not `sha256`, with the hint
-            `on_mismatch`.
+            `on_mismatch` unless page4d's cache makes the file again.
     """
     if sha256 is not None:
         _check_sha256(path, sha256, on_mismatch)
@@ -198,6 +199,8 @@ def _check_sha256(path: Path, expected: str, hint: str) -> None:
     except OSError as error:
         raise WeightsError(f"cannot read '{path}': {error.strerror}", FETCH_AGAIN) from error
     if found != expected:
+        if weights_cache() in path.parents:
+            hint = f"it is damaged: remove '{path}', and it is made again"
         raise WeightsError(f"{path.name} {describe_mismatch(found, expected)}", hint)
 
 

@@ -436,6 +436,27 @@ class TestRefusals:
 
 
 class TestConversions:
+    def test_a_lost_pin_leads_to_the_same_file(self, served) -> None:
+        before, asked = find_weights("pi3"), len(served.requests)
+        reference = parse_weights("pi3")
+        assert isinstance(reference, HubReference)
+        pin_file(reference).write_bytes(b"[" * 100_000)
+        assert find_weights("pi3") == before
+        assert len(served.requests) == asked
+
+    @pytest.mark.usefixtures("served")
+    def test_a_damaged_converted_file_is_named(self) -> None:
+        found = find_weights("pi3")
+        content = bytearray(found.path.read_bytes())
+        content[-1] ^= 1
+        found.path.write_bytes(content)
+        with pytest.raises(WeightsError) as caught:
+            page4d.load("pi3")
+        assert caught.value.hint == f"it is damaged: remove '{found.path}', and it is made again"
+        found.path.unlink()
+        assert find_weights("pi3") == found
+        page4d.load("pi3")
+
     def test_a_changed_conversion_makes_the_file_again_and_removes_the_old_one(self, served, monkeypatch) -> None:
         before = find_weights("pi3")
         assert converted.conversion_version() in before.path.name

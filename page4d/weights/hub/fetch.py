@@ -229,12 +229,11 @@ def _names_on_disk(snapshot: Path, reference: HubReference) -> list[str]:
     found = {str(path.relative_to(snapshot)) for path in snapshot.rglob("*") if path.is_file()}
     try:
         first = reference.file or _chosen(found, reference)
-        names = [
-            first,
-            *(_shards(snapshot / first, first) if first in found and first.endswith(INDEX_SUFFIX) else ()),
-        ]
+        shards = _shards(snapshot / first, first) if first in found and first.endswith(INDEX_SUFFIX) else []
     except WeightsError:
         return []
+    record = str(Path(first).with_name(_RECORD))
+    names = [first, *shards, *([record] if record in found else [])]
     return names if found.issuperset(names) else []
 
 
