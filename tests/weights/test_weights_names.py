@@ -2,9 +2,11 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.cache import cache_folder
 from page4d.weights.file_type import first_bytes
@@ -16,6 +18,12 @@ from page4d.weights.resolve import find_weights
 def test_addresses_of_any_scheme_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="are a web address"):
         parse_weights(text)
+
+
+@pytest.mark.parametrize("given", ["", " ", 3, True, b"da3-small", ["da3-small"]])
+def test_other_types_and_blanks_are_refused(given: Any) -> None:
+    with pytest.raises(UsageError, match="not a name or a path"):
+        page4d.load(given)
 
 
 def test_a_broken_link_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,10 +59,14 @@ def parse_weights(given: str | Path) -> Path | HubReference:
     file. Any other text is a name of the catalogue.
 
     Raises:
-        UsageError: if a text is no name of the catalogue, or a malformed `hf:` reference.
+        UsageError: if it is no text, no name of the catalogue, or a malformed `hf:` reference.
     """
     if isinstance(given, Path):
         return given
+    if not isinstance(given, str) or not given.strip():
+        raise UsageError(
+            f"weights are {shortened(repr(given))}, not a name or a path", f"give a name, {FORM} or a file"
+        )
     if given.startswith(HUB):
         return _parse_hub(given)
     if re.match(r"[a-z][a-z0-9+.-]*://", given, re.IGNORECASE):
