@@ -232,7 +232,7 @@ def _names_on_disk(snapshot: Path, reference: HubReference) -> list[str]:
         shards = _shards(snapshot / first, first) if first in found and first.endswith(INDEX_SUFFIX) else []
     except WeightsError:
         return []
-    record = str(Path(first).with_name(_RECORD))
+    record = str(Path(first).with_name(SETTINGS_FILE))
     names = [first, *shards, *([record] if record in found else [])]
     return names if found.issuperset(names) else []
 
