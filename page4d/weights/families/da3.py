@@ -154,18 +154,6 @@ def da3_sizes(specs: Specs, prefix: str = PREFIX) -> dict[str, int]:
     }
 
 
-def da3_expected(settings: DA3Settings) -> dict[str, int]:
-    """Return the same sizes in settings."""
-    own = settings.encoder
-    return {
-        "encoder.embed_dim": own.embed_dim,
-        "encoder.depth": own.depth,
-        "encoder.num_heads": own.num_heads,
-        "encoder.alt_start": own.alt_start,
-        "cam_enc.trunk_depth": settings.cam_enc.trunk_depth,
-    }
-
-
 def read_da3(specs: Specs, settings: DA3Settings, prefix: str = PREFIX) -> NetworkConfig:
     """Return the network of tensors whose names begin with `prefix`."""
     own, start = settings.encoder, settings.encoder.alt_start
@@ -252,7 +240,6 @@ READER = NetworkReader(
     published=tuple(PUBLISHED.values()),
     names=tuple(PUBLISHED),
     sizes=da3_sizes,
-    expected=da3_expected,
     build=read_da3,
     stated=stated_settings,
     assumed=da3_assumed,

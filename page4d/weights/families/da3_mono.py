@@ -98,11 +98,6 @@ def da3_mono_sizes(specs: Specs, prefix: str = PREFIX) -> dict[str, int]:
     }
 
 
-def da3_mono_expected(settings: DA3MonoSettings) -> dict[str, int]:
-    """Return the same sizes in settings."""
-    return {"encoder.embed_dim": settings.encoder.embed_dim, "encoder.depth": settings.encoder.depth}
-
-
 _LARGE = BackboneSettings(embed_dim=1024, depth=24, num_heads=16, out_layers=(4, 11, 17, 23))
 
 PUBLISHED: dict[str, DA3MonoSettings] = {
@@ -121,7 +116,6 @@ READER = NetworkReader(
     published=tuple(PUBLISHED.values()),
     names=tuple(PUBLISHED),
     sizes=da3_mono_sizes,
-    expected=da3_mono_expected,
     build=read_da3_mono,
     stated=stated_settings,
     assumed=da3_mono_assumed,

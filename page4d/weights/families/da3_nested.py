@@ -11,7 +11,6 @@ from page4d.weights.families.da3 import (
     DA3Settings,
     da3_assumed,
     da3_exemptions,
-    da3_expected,
     da3_keys,
     da3_sizes,
     read_da3,
@@ -20,7 +19,6 @@ from page4d.weights.families.da3_mono import PUBLISHED as DA3_MONO
 from page4d.weights.families.da3_mono import (
     DA3MonoSettings,
     da3_mono_assumed,
-    da3_mono_expected,
     da3_mono_keys,
     da3_mono_sizes,
     read_da3_mono,
@@ -73,10 +71,6 @@ def _sizes(specs: Specs) -> dict[str, int]:
     return _of_parts(da3_sizes(specs, ANYVIEW), da3_mono_sizes(specs, METRIC))
 
 
-def _expected(settings: DA3NestedSettings) -> dict[str, int]:
-    return _of_parts(da3_expected(settings.anyview), da3_mono_expected(settings.metric))
-
-
 def _stated(content: Mapping[str, Any]) -> dict[str, Any]:
     return _of_parts(*(stated_settings(content, part) for part in _PARTS))
 
@@ -89,7 +83,6 @@ READER = NetworkReader(
     published=(DA3NestedSettings(model="da3-nested", anyview=DA3["da3-giant"], metric=DA3_MONO["da3metric-large"]),),
     names=("da3nested-giant-large",),
     sizes=_sizes,
-    expected=_expected,
     build=read_da3_nested,
     stated=_stated,
     assumed=_assumed,

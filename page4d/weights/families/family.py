@@ -46,10 +46,7 @@ class NetworkReader:
     """Their names, as the authors call them, in the same order; required if there are several."""
 
     sizes: Callable[[Specs], dict[str, int]]
-    """Sizes that the tensors determine, by the name of the setting."""
-
-    expected: Callable[[Any], dict[str, int]]
-    """The same sizes in settings."""
+    """Sizes that the tensors determine, by the place of the setting, such as `encoder.depth`."""
 
     build: Callable[[Specs, Any], NetworkConfig]
     """The network of tensors and settings, without any mask."""

@@ -102,15 +102,6 @@ def _sizes(specs: Specs) -> dict[str, int]:
     }
 
 
-def _expected(settings: Pi3Settings) -> dict[str, int]:
-    return {
-        "decoder.embed_dim": settings.decoder.embed_dim,
-        "decoder.depth": settings.decoder.depth,
-        "decoder.num_heads": settings.decoder.num_heads,
-        "encoder.depth": settings.encoder.depth,
-    }
-
-
 def pi3_network(specs: Specs, settings: Pi3BaseSettings) -> NetworkConfig:
     """Return the network of Pi3: the encoder, the trunk and the decoders of Pi3X as well."""
     width = shape_of(specs, "register_token", 4)[-1]
@@ -147,4 +138,4 @@ _PUBLISHED = Pi3Settings(
     rope_freq=100,
 )
 
-READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, expected=_expected, build=pi3_network)
+READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, build=pi3_network)

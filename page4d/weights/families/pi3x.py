@@ -125,15 +125,6 @@ def _sizes(specs: Specs) -> dict[str, int]:
     }
 
 
-def _expected(settings: Pi3XSettings) -> dict[str, int]:
-    return {
-        "encoder.embed_dim": settings.encoder.embed_dim,
-        "encoder.depth": settings.encoder.depth,
-        "decoder.depth": settings.decoder.depth,
-        "decoder.num_heads": settings.decoder.num_heads,
-    }
-
-
 def _network(specs: Specs, settings: Pi3XSettings) -> NetworkConfig:
     config = pi3_network(specs, settings)
     assert config.frame_head is not None
@@ -185,4 +176,4 @@ _PUBLISHED = Pi3XSettings(
     pose_inject=PoseInjectionSettings(num_heads=16, after_blocks=(1, 9, 17, 25, 33)),
 )
 
-READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, expected=_expected, build=_network)
+READER = NetworkReader(published=(_PUBLISHED,), sizes=_sizes, build=_network)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from torch import Tensor
 
@@ -285,7 +286,7 @@ def read_network(
     candidates = {name: published[name] for name in left} if given is None else {title: given}
     found = reader.sizes(specs)
     differences = {
-        name: [(key, number) for key, number in reader.expected(settings).items() if found[key] != number]
+        name: [(key, number) for key in found if (number := int(attrgetter(key)(settings))) != found[key]]
         for name, settings in candidates.items()
     }
     best = min(differences, key=lambda name: len(differences[name]))

@@ -113,16 +113,6 @@ def _sizes(specs: Specs) -> dict[str, int]:
     }
 
 
-def _expected(settings: VGGTSettings) -> dict[str, int]:
-    return {
-        "embed_dim": settings.embed_dim,
-        "depth": settings.depth,
-        "num_heads": settings.num_heads,
-        "camera_head.trunk_depth": settings.camera_head.trunk_depth,
-        "encoder.depth": settings.encoder.depth,
-    }
-
-
 def _network(specs: Specs, settings: VGGTSettings) -> NetworkConfig:
     dense = {
         name: DPTHeadConfig(
@@ -170,5 +160,5 @@ def _published(model: Literal["vggt", "page4d"]) -> VGGTSettings:
     )
 
 
-VGGT_READER = NetworkReader(published=(_published("vggt"),), sizes=_sizes, expected=_expected, build=_network)
-PAGE4D_READER = NetworkReader(published=(_published("page4d"),), sizes=_sizes, expected=_expected, build=_network)
+VGGT_READER = NetworkReader(published=(_published("vggt"),), sizes=_sizes, build=_network)
+PAGE4D_READER = NetworkReader(published=(_published("page4d"),), sizes=_sizes, build=_network)

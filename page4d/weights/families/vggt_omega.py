@@ -194,17 +194,6 @@ def _sizes(specs: Specs) -> dict[str, int]:
     }
 
 
-def _expected(settings: OmegaSettings) -> dict[str, int]:
-    return {
-        "embed_dim": settings.embed_dim,
-        "depth": settings.depth,
-        "num_heads": settings.num_heads,
-        "camera_head.trunk_depth": settings.camera_head.trunk_depth,
-        "encoder.depth": settings.encoder.depth,
-        "text_head": int(settings.text_head),
-    }
-
-
 def _encoder(specs: Specs, settings: OmegaSettings) -> DinoV3Config:
     dim, _, patch, _ = shape_of(specs, f"{_ENCODER}patch_embed.proj.weight", 4)
     return DinoV3Config(
@@ -269,6 +258,5 @@ READER = NetworkReader(
     published=(_PUBLISHED, _PUBLISHED.model_copy(update={"text_head": True})),
     names=("vggt_omega_1b_512", "vggt_omega_1b_256_text"),
     sizes=_sizes,
-    expected=_expected,
     build=_network,
 )
