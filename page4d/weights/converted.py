@@ -14,7 +14,14 @@ RECORD_SUFFIX = ".json"
 
 _ROOT = Path(__file__).parents[1]
 _CODE = (
-    *("weights/accounting.py", "weights/convert.py", "weights/keymap.py", "weights/recipes.py", "weights/store.py"),
+    *(
+        "weights/accounting.py",
+        "weights/conversion_file.py",
+        "weights/convert.py",
+        "weights/keymap.py",
+        "weights/recipes.py",
+        "weights/store.py",
+    ),
     *("weights/families", "models/config"),
 )
 """Modules that decide which bytes a conversion writes."""

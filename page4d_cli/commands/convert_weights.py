@@ -132,13 +132,8 @@ def convert_weights(
 
     Nothing is downloaded, and no code in the files is run.
     """
-    from page4d.weights.convert import (
-        ConvertSettings,
-        check_output,
-        plan_conversion,
-        report_document,
-        write_conversion,
-    )
+    from page4d.weights.conversion_file import check_output, write_conversion
+    from page4d.weights.convert import ConvertSettings, plan_conversion, report_document
     from page4d.weights.loading import DTYPES
 
     check_output(out, overwrite=overwrite)

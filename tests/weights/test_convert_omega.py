@@ -13,6 +13,7 @@ from page4d.layers.positions import rotary_tables
 from page4d.models.config import PRESETS
 from page4d.weights import load_network
 from page4d.weights.accounting import Tag
+from page4d.weights.conversion_file import write_conversion
 from page4d.weights.convert import (
     ConvertSettings,
     PlannedConversion,
@@ -20,7 +21,6 @@ from page4d.weights.convert import (
     plan_conversion,
     report_document,
     tensor_shapes,
-    write_conversion,
 )
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize

@@ -21,7 +21,8 @@ from page4d.models.network import build_network
 from page4d.notices import Level, Notice
 from page4d.weights import converted
 from page4d.weights.catalogue import CATALOGUE, RepositoryKind
-from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.conversion_file import write_conversion
+from page4d.weights.convert import ConvertSettings, plan_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES
 from page4d.weights.hub import connection, transfer

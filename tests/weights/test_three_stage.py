@@ -17,7 +17,8 @@ from page4d.models import ViewTimeNetwork
 from page4d.models.config import SparseStrategy
 from page4d.models.tokens import token_positions
 from page4d.weights import load_network
-from page4d.weights.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.conversion_file import write_conversion
+from page4d.weights.convert import ConvertSettings, plan_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network
 from page4d.weights.recipes import network_blueprint

@@ -23,7 +23,8 @@ from page4d.models.config import (
 )
 from page4d.models.schedule import TIME_VIEW
 from page4d.weights.accounting import Tag
-from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
+from page4d.weights.conversion_file import write_conversion
+from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion
 from page4d.weights.view_time import ViewTimeOptions, view_time_network
 
 EVERYTHING = {
