@@ -131,9 +131,6 @@ class NetworkPredictor:
     record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="page4d-mv", trained=False))
     ood_limits: OODLimits | None = None
 
-    def __post_init__(self) -> None:
-        self.network.predicts_ray_map = False  # predictions have no rays
-
     @property
     def multiple(self) -> int:
         """Patch size in pixels."""
@@ -338,6 +335,7 @@ def _trained(options: NetworkOptions, device: torch.device, precision: torch.dty
     found = choose_weights(options.weights, options.sha256)
     loaded = load_network(found.path, device, precision, found.sha256)
     limits = loaded.info.metadata.get("domain")
+    loaded.network.predicts_ray_map = False  # predictions have no rays
     return NetworkPredictor(
         network=loaded.network,
         device=device,
@@ -365,4 +363,5 @@ def _untrained(options: NetworkOptions, device: torch.device, precision: torch.d
     record = NetworkRecord(
         name="page4d-mv", trained=False, preset=options.preset, config=json.loads(network.config.to_json())
     )
+    network.predicts_ray_map = False  # predictions have no rays
     return NetworkPredictor(network=network, device=device, precision=precision, record=record)
