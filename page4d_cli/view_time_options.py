@@ -11,7 +11,7 @@ from page4d.errors import shortened
 from page4d_cli.options import parse_count
 
 if TYPE_CHECKING:
-    from page4d.weights.view_time import ViewTimeOptions
+    from page4d.weights.conversion.view_time import ViewTimeOptions
 
 PANEL = "View x time network (--to page4d-mv)"
 
@@ -111,7 +111,7 @@ def view_time_options(
 ) -> "ViewTimeOptions | None":
     """Return the given options, or None if none is given."""
     from page4d.models.config import SparseStrategy, Streams
-    from page4d.weights.view_time import ViewTimeOptions
+    from page4d.weights.conversion.view_time import ViewTimeOptions
 
     given: dict[str, Any] = {}
     if streams is not None:

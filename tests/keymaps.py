@@ -6,12 +6,12 @@ from dataclasses import replace
 from torch import Tensor
 
 from page4d.models.config import NetworkConfig
-from page4d.weights.accounting import build_account
-from page4d.weights.convert import tensor_shapes
+from page4d.weights.conversion.accounting import build_account
+from page4d.weights.conversion.convert import tensor_shapes
+from page4d.weights.conversion.keymap import KeyMap, Rule, target_name
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.table import network_stage, read_network, recognize
 from page4d.weights.families.vggt import VGGT
-from page4d.weights.keymap import KeyMap, Rule, target_name
 from page4d.weights.store import TensorSpec
 
 

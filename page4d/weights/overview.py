@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from page4d.weights.converted import made_from
+from page4d.weights.conversion_cache import made_from
 from page4d.weights.hub.fetch import is_fetched
 from page4d.weights.hub.names import HubReference
 from page4d.weights.hub.pins import read_pin

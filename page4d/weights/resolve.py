@@ -12,8 +12,8 @@ from page4d.io.digest import describe_mismatch, file_sha256
 from page4d.io.json_model import FileModel, Sha256, format_json, read_model
 from page4d.notices import Level, Notice
 from page4d.output.run_record import WeightsSourceRecord
-from page4d.weights.cache import convert_once, find_converted
-from page4d.weights.convert import ConvertSettings
+from page4d.weights.conversion.convert import ConvertSettings
+from page4d.weights.convert_once import convert_once, find_converted
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
 from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, verify
 from page4d.weights.hub.names import INDEX_SUFFIX, HubReference, licence_line, parse_weights

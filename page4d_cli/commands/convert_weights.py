@@ -16,7 +16,7 @@ from page4d_cli.tables import Column, print_fields, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from page4d.weights.convert import PlannedConversion
+    from page4d.weights.conversion.convert import PlannedConversion
     from page4d.weights.published import Settings
     from page4d_cli.progress_display import ProgressDisplay
 
@@ -132,8 +132,8 @@ def convert_weights(
 
     Nothing is downloaded, and no code in the files is run.
     """
-    from page4d.weights.conversion_file import check_output, write_conversion
-    from page4d.weights.convert import ConvertSettings, plan_conversion, report_document
+    from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, report_document
+    from page4d.weights.conversion.write import check_output, write_conversion
     from page4d.weights.loading import DTYPES
 
     check_output(out, overwrite=overwrite)

@@ -19,10 +19,10 @@ from page4d.models.config import PRESETS, CameraHeadConfig, NetworkConfig
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.sky import farthest_depth, fill_sky
 from page4d.profiling.network import profile_network
-from page4d.weights.convert import tensor_shapes
+from page4d.weights.conversion.convert import tensor_shapes
+from page4d.weights.conversion.keymap import target_name
 from page4d.weights.families.da3_mono import PUBLISHED, DA3MonoSettings, da3_mono_keys, read_da3_mono
 from page4d.weights.families.table import recognize
-from page4d.weights.keymap import target_name
 from page4d.weights.loading import HalfPrecisionNetwork
 from page4d.weights.store import TensorSpec
 from tests.keymaps import converted

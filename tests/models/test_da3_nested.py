@@ -18,8 +18,8 @@ from page4d.models.metric import align_to_metric, metric_depth, scale_to_metric
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.sky import SKY_THRESHOLD
 from page4d.weights import load_network
-from page4d.weights.conversion_file import write_conversion
-from page4d.weights.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.write import write_conversion
 from page4d.weights.families.da3 import DA3Settings
 from page4d.weights.families.da3_mono import DA3MonoSettings
 from page4d.weights.families.da3_nested import DA3NestedSettings

@@ -12,10 +12,10 @@ from page4d.models.config import PRESETS
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.trunk_state import TrunkOutput
 from page4d.weights import load_network
-from page4d.weights.conversion_file import write_conversion
-from page4d.weights.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.keymap import target_name
+from page4d.weights.conversion.write import write_conversion
 from page4d.weights.families.vggt_omega import VGGT_OMEGA, OmegaSettings, by_axis
-from page4d.weights.keymap import target_name
 from tests.models.test_recorded_tensors import Recorder, assert_all, split
 
 

@@ -11,15 +11,15 @@ from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
 from page4d.models.schedule import TIME_VIEW
-from page4d.weights.accounting import Account, Copy, Exemption, SourceStage, Tag, build_account, part_of
-from page4d.weights.convert import account_for, tensor_shapes
+from page4d.weights.conversion.accounting import Account, Copy, Exemption, SourceStage, Tag, build_account, part_of
+from page4d.weights.conversion.convert import account_for, tensor_shapes
+from page4d.weights.conversion.keymap import Rule
+from page4d.weights.conversion.recipes import RECIPE_SOURCES, Blueprint, network_blueprint
+from page4d.weights.conversion.view_time import ViewTimeOptions
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
-from page4d.weights.keymap import Rule
 from page4d.weights.published import PUBLISHED, read_settings
-from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, network_blueprint
 from page4d.weights.store import TensorSpec
-from page4d.weights.view_time import ViewTimeOptions
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV
 _SHAPES: dict = {}

@@ -8,8 +8,8 @@ from checkpoints import checkpoint
 from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
-from page4d.weights.accounting import SourceStage, build_account
-from page4d.weights.convert import tensor_shapes
+from page4d.weights.conversion.accounting import SourceStage, build_account
+from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.families.da3 import DA3Settings, da3_exemptions, da3_keys, read_da3
 from page4d.weights.store import TensorSpec
 from tests.keymaps import converted

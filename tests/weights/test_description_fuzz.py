@@ -18,7 +18,7 @@ from page4d.errors import Page4DError, UsageError, WeightsError
 from page4d.io.config import config_to_json
 from page4d.models.config import PRESETS, EpipolarConfig, MatchConfig, NetworkConfig, SparseConfig, TimeEncoding
 from page4d.models.network import build_network
-from page4d.weights.convert import tensor_shapes
+from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.store import describe_weights, save_network
 from tests.fuzzing import bounded, fuzz
 

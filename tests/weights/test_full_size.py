@@ -11,12 +11,12 @@ from checkpoints import manifest
 from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import PRESETS
-from page4d.weights.accounting import Account, Tag
-from page4d.weights.convert import account_for, tensor_shapes
+from page4d.weights.conversion.accounting import Account, Tag
+from page4d.weights.conversion.convert import account_for, tensor_shapes
+from page4d.weights.conversion.recipes import network_blueprint
 from page4d.weights.families.identity import Identity
 from page4d.weights.families.specs import Specs
 from page4d.weights.families.table import read_network, recognize
-from page4d.weights.recipes import network_blueprint
 from page4d.weights.store import TensorSpec
 
 SIZE = r"has [\w.]+ \d+ where the published"

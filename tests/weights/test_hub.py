@@ -19,10 +19,10 @@ from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from page4d.notices import Level, Notice
-from page4d.weights import converted
+from page4d.weights import conversion_cache
 from page4d.weights.catalogue import CATALOGUE, RepositoryKind
-from page4d.weights.conversion_file import write_conversion
-from page4d.weights.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.write import write_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES
 from page4d.weights.hub import connection, transfer
@@ -333,8 +333,8 @@ class TestVerification:
         content = bytearray(largest.read_bytes())
         content[-1] ^= 1
         largest.write_bytes(content)
-        monkeypatch.setattr("page4d.weights.cache.conversion_version", lambda: "newer")
-        monkeypatch.setattr(converted, "conversion_version", lambda: "newer")
+        monkeypatch.setattr("page4d.weights.convert_once.conversion_version", lambda: "newer")
+        monkeypatch.setattr(conversion_cache, "conversion_version", lambda: "newer")
         with pytest.raises(WeightsError, match=r"has sha256 .*, expected") as caught:
             find_weights("pi3")
         assert str(largest) in caught.value.hint
@@ -460,8 +460,8 @@ class TestConversions:
 
     def test_a_changed_conversion_makes_the_file_again_and_removes_the_old_one(self, served, monkeypatch) -> None:
         before = find_weights("pi3")
-        assert converted.conversion_version() in before.path.name
-        for module in ("cache", "converted"):
+        assert conversion_cache.conversion_version() in before.path.name
+        for module in ("convert_once", "conversion_cache"):
             monkeypatch.setattr(f"page4d.weights.{module}.conversion_version", lambda: "newer")
         asked = len(served.requests)
         after = find_weights("pi3")
@@ -472,18 +472,18 @@ class TestConversions:
         assert len(served.requests) == asked
 
     def test_the_version_follows_the_code(self, monkeypatch, tmp_path) -> None:
-        for place in converted._CODE:
-            source, target = converted._ROOT / place, tmp_path / place
+        for place in conversion_cache._CODE:
+            source, target = conversion_cache._ROOT / place, tmp_path / place
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
                 target.mkdir()
                 (target / "a.py").write_text("1")
             else:
                 target.write_text("1")
-        monkeypatch.setattr(converted, "_ROOT", tmp_path)
-        first = converted.conversion_version.__wrapped__()
+        monkeypatch.setattr(conversion_cache, "_ROOT", tmp_path)
+        first = conversion_cache.conversion_version.__wrapped__()
         (tmp_path / "weights/families/a.py").write_text("2")
-        assert converted.conversion_version.__wrapped__() != first
+        assert conversion_cache.conversion_version.__wrapped__() != first
 
     def test_the_source_may_be_removed_after_the_conversion(self, served, tmp_path) -> None:
         found, asked = find_weights("pi3"), len(served.requests)

@@ -6,8 +6,8 @@ from checkpoints import manifest
 
 from page4d.errors import WeightsError
 from page4d.models import PRESETS, build_network
+from page4d.weights.conversion.keymap import Rule, target_name
 from page4d.weights.families.vggt import VGGT
-from page4d.weights.keymap import Rule, target_name
 from tests.keymaps import VGGT_TO_TIME_VIEW, rename
 
 

@@ -15,8 +15,8 @@ from page4d.layers.block import Block
 from page4d.models import PRESETS, build_network
 from page4d.models.config import MaskFusion, SparseConfig, SparseStrategy, TimeEncoding
 from page4d.weights import load_network, save_network
-from page4d.weights.conversion_file import write_conversion
-from page4d.weights.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.write import write_conversion
 from page4d.weights.loading import HalfPrecisionNetwork, choose_device
 
 

@@ -17,13 +17,13 @@ from page4d.models import ViewTimeNetwork
 from page4d.models.config import SparseStrategy
 from page4d.models.tokens import token_positions
 from page4d.weights import load_network
-from page4d.weights.conversion_file import write_conversion
-from page4d.weights.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
+from page4d.weights.conversion.recipes import network_blueprint
+from page4d.weights.conversion.view_time import ViewTimeOptions
+from page4d.weights.conversion.write import write_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network
-from page4d.weights.recipes import network_blueprint
 from page4d.weights.store import TensorSpec
-from page4d.weights.view_time import ViewTimeOptions
 
 GRID, NUM_SPECIAL, WIDTH = (2, 3), 5, 32
 NUM_PI3 = 2

@@ -22,10 +22,10 @@ from page4d.models.config import (
     TimeEncoding,
 )
 from page4d.models.schedule import TIME_VIEW
-from page4d.weights.accounting import Tag
-from page4d.weights.conversion_file import write_conversion
-from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion
-from page4d.weights.view_time import ViewTimeOptions, view_time_network
+from page4d.weights.conversion.accounting import Tag
+from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
+from page4d.weights.conversion.view_time import ViewTimeOptions, view_time_network
+from page4d.weights.conversion.write import write_conversion
 
 EVERYTHING = {
     "streams": Streams.DUAL,

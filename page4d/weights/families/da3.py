@@ -20,12 +20,12 @@ from page4d.models.config import (
     ResidualKind,
 )
 from page4d.models.schedule import FRAME_GLOBAL
-from page4d.weights.accounting import Exemption
+from page4d.weights.conversion.accounting import Exemption
+from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules, fusion_rules
 from page4d.weights.families.da3_record import assumed_settings, stated_settings
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
-from page4d.weights.keymap import KeyMap, Rule, dpt_rules, fusion_rules
 
 PREFIX = "model."
 """Of all tensor names; in the nested checkpoint it is `model.da3.`."""

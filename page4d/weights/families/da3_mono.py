@@ -6,11 +6,11 @@ from typing import Literal
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.layers.positions import TableResampling
 from page4d.models.config import DPTHeadConfig, NetworkConfig, ResidualKind
+from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
 from page4d.weights.families.da3_record import assumed_settings, stated_settings
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
-from page4d.weights.keymap import KeyMap, Rule, dpt_rules
 
 PREFIX = "model."
 """Of all tensor names; in the nested checkpoint it is `model.da3_metric.`."""

@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from page4d.models.config import NetworkConfig
-from page4d.weights.accounting import Exemption
+from page4d.weights.conversion.accounting import Exemption
+from page4d.weights.conversion.keymap import KeyMap
 from page4d.weights.families.da3 import PUBLISHED as DA3
 from page4d.weights.families.da3 import (
     DA3Settings,
@@ -27,7 +28,6 @@ from page4d.weights.families.da3_record import stated_settings
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs
-from page4d.weights.keymap import KeyMap
 
 ANYVIEW, METRIC = "model.da3.", "model.da3_metric."
 """Prefixes of the tensor names of the two networks."""

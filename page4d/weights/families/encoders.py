@@ -8,8 +8,8 @@ from page4d.encoders.swin import SwinConfig
 from page4d.encoders.twins import TwinsConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
+from page4d.weights.conversion.keymap import KeyMap, Rule
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
-from page4d.weights.keymap import KeyMap, Rule
 
 _BLOCK = r"(norm1|norm2|mlp\.fc1|mlp\.fc2)\.(weight|bias)"
 

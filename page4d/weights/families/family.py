@@ -7,9 +7,9 @@ from typing import Any
 
 from page4d.encoders.build import EncoderConfig
 from page4d.models.config import NetworkConfig
-from page4d.weights.accounting import Exemption
+from page4d.weights.conversion.accounting import Exemption
+from page4d.weights.conversion.keymap import KeyMap
 from page4d.weights.families.specs import Specs
-from page4d.weights.keymap import KeyMap
 
 
 class Family(StrEnum):

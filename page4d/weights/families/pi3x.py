@@ -5,6 +5,7 @@ from typing import Literal
 
 from page4d.errors import UsageError
 from page4d.models.config import ConvHeadConfig, KnownGeometryConfig, MetricHeadConfig, NetworkConfig
+from page4d.weights.conversion.keymap import KeyMap, Rule
 from page4d.weights.families.dinov2 import read_dinov2
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.pi3 import (
@@ -16,7 +17,6 @@ from page4d.weights.families.pi3 import (
 )
 from page4d.weights.families.settings import EncoderSettings, NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of
-from page4d.weights.keymap import KeyMap, Rule
 
 
 class Pi3XEncoderSettings(EncoderSettings):

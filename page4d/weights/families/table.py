@@ -11,7 +11,8 @@ from page4d.encoders.build import EncoderConfig
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import MaskHeadKind, NetworkConfig
 from page4d.models.schedule import Schedule
-from page4d.weights.accounting import Exemption, SourceStage
+from page4d.weights.conversion.accounting import Exemption, SourceStage
+from page4d.weights.conversion.keymap import UNCHANGED
 from page4d.weights.families.da3 import READER as DA3_READER
 from page4d.weights.families.da3 import da3_exemptions, da3_keys
 from page4d.weights.families.da3_mono import READER as DA3_MONO_READER
@@ -39,7 +40,6 @@ from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READE
 from page4d.weights.families.vggt_omega import READER as VGGT_OMEGA_READER
 from page4d.weights.families.vggt_omega import VGGT_OMEGA
 from page4d.weights.families.vggt_omega import exemptions as vggt_omega_exemptions
-from page4d.weights.keymap import UNCHANGED
 from page4d.weights.store import ENCODER_ENTRY
 
 _UNIDENTIFIED = Identity()

@@ -6,11 +6,11 @@ from pydantic import Field
 
 from page4d.models.config import CameraHeadConfig, DPTHeadConfig, MaskHeadKind, NetworkConfig
 from page4d.models.schedule import FRAME_GLOBAL
+from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
 from page4d.weights.families.dinov2 import read_dinov2
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import LARGE_ENCODER, EncoderSettings, NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of
-from page4d.weights.keymap import KeyMap, Rule, dpt_rules
 
 _ENCODER = "aggregator.patch_embed."
 

@@ -17,11 +17,11 @@ from page4d.models.config import (
     ResidualKind,
 )
 from page4d.models.schedule import FRAME_GLOBAL
-from page4d.weights.accounting import Exemption
+from page4d.weights.conversion.accounting import Exemption
+from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of
-from page4d.weights.keymap import KeyMap, Rule, dpt_rules
 
 _ENCODER = "aggregator.patch_embed."
 _TEXT_HEAD = "text_alignment_head."

@@ -12,17 +12,17 @@ from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
-from page4d.weights.accounting import Account, Tag, build_account
 from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
+from page4d.weights.conversion.accounting import Account, Tag, build_account
+from page4d.weights.conversion.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
+from page4d.weights.conversion.view_time import ViewTimeOptions, copied_tensors
 from page4d.weights.families.family import Family
 from page4d.weights.families.identity import read_identity
 from page4d.weights.families.specs import Specs
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, read_encoder, read_network, recognize, titles
 from page4d.weights.published import Settings
-from page4d.weights.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint
 from page4d.weights.sources import TensorSource, open_source
 from page4d.weights.store import TensorSpec, describe_encoder
-from page4d.weights.view_time import ViewTimeOptions, copied_tensors
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.atomic import check_file
 from page4d.models.config import NetworkConfig
-from page4d.weights.accounting import Account, Tag
-from page4d.weights.convert import PlannedConversion
+from page4d.weights.conversion.accounting import Account, Tag
+from page4d.weights.conversion.convert import PlannedConversion
 from page4d.weights.families.table import FAMILIES
 from page4d.weights.sources import TensorSource
 from page4d.weights.store import COMMERCIAL, is_finite, save_tensors

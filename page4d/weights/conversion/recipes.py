@@ -10,12 +10,12 @@ from page4d.encoders.build import EncoderConfig
 from page4d.errors import UsageError, WeightsError
 from page4d.models.config import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
 from page4d.models.schedule import Schedule
-from page4d.weights.accounting import Exemption, SourceStage
+from page4d.weights.conversion.accounting import Exemption, SourceStage
+from page4d.weights.conversion.initialization import NewTensors
+from page4d.weights.conversion.view_time import ViewTimeOptions, view_time_network
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, encoder_stage, network_stage
 from page4d.weights.families.vggt import VGGTSettings
-from page4d.weights.initialization import NewTensors
-from page4d.weights.view_time import ViewTimeOptions, view_time_network
 
 RECIPE_SOURCES: dict[Recipe, tuple[Family, ...]] = {
     **{Recipe(family): (family,) for family, data in FAMILIES.items() if data.network is not None},

@@ -13,18 +13,8 @@ SUFFIX = ".safetensors"
 RECORD_SUFFIX = ".json"
 
 _ROOT = Path(__file__).parents[1]
-_CODE = (
-    *(
-        "weights/accounting.py",
-        "weights/conversion_file.py",
-        "weights/convert.py",
-        "weights/keymap.py",
-        "weights/recipes.py",
-        "weights/store.py",
-    ),
-    *("weights/families", "models/config"),
-)
-"""Modules that decide which bytes a conversion writes."""
+_CODE = ("weights/store.py", "weights/conversion", "weights/families", "models/config")
+"""Modules and packages that decide which bytes a conversion writes."""
 
 
 class ConvertedFile(FileModel):

@@ -16,9 +16,9 @@ from page4d.io.cache import check_space, locked
 from page4d.io.digest import file_sha256
 from page4d.io.json_model import format_json
 from page4d.notices import Level, Notice
-from page4d.weights.conversion_file import write_conversion
-from page4d.weights.convert import ConvertSettings, PlannedConversion, plan_conversion
-from page4d.weights.converted import RECORD_SUFFIX, SUFFIX, ConvertedFile, conversion_version, converted_files
+from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
+from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion_cache import RECORD_SUFFIX, SUFFIX, ConvertedFile, conversion_version, converted_files
 from page4d.weights.hub.fetch import FetchObserver
 from page4d.weights.hub.pins import weights_cache
 from page4d.weights.store import FORMAT_VERSION

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from page4d.errors import WeightsError
-from page4d.weights.keymap import KeyMap, target_name
+from page4d.weights.conversion.keymap import KeyMap, target_name
 from page4d.weights.store import TensorSpec
 
 

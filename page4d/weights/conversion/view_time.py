@@ -19,7 +19,7 @@ from page4d.models.config import (
     TimeEncoding,
 )
 from page4d.models.schedule import FRAME_CROSS, TIME_VIEW
-from page4d.weights.accounting import Copy
+from page4d.weights.conversion.accounting import Copy
 
 _EITHER = "leave one of them out"
 
