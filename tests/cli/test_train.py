@@ -117,7 +117,7 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
         (("--until-samples", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
         (("--until-samples", 1, "--config", "missing.json"), 3, "'missing.json' cannot be read"),
         (("--until-samples", 1, "--data", "missing"), 3, "truth 'missing' does not exist"),
-        (("--until-samples", 1, "--weights", "missing"), 4, "missing"),
+        (("--until-samples", 1, "--weights", "missing.safetensors"), 4, "missing"),
         (("--resume",), 3, "there is no checkpoint"),
         (("--resume", "--branch", "x", "--until-samples", 1), 2, "--resume and --branch contradict each other"),
         (("--resume", "--seed", 1), 2, "a run that is continued keeps its configuration"),
