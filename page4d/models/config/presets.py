@@ -7,6 +7,7 @@ from page4d.encoders.build import ENCODER_PRESETS, without_head
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.encoders.dinov3 import DinoV3Config
 from page4d.encoders.stem import StemConfig
+from page4d.geometry.pixels import DA3_SIDE
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import TableResampling
 from page4d.models.config.frame_head import ConvHeadConfig, FrameHeadConfig, MetricHeadConfig
@@ -150,7 +151,7 @@ def _da3(
         depth_head=DPTHeadConfig(
             layers=layers, features=features, out_channels=out_channels, residual=ResidualKind.PLAIN, ray_map=True
         ),
-        default_long_side=504,
+        default_long_side=DA3_SIDE,
     )
 
 
@@ -172,7 +173,7 @@ def _da3_mono() -> NetworkConfig:
             confidence=False,
             sky=True,
         ),
-        default_long_side=504,
+        default_long_side=DA3_SIDE,
     )
 
 

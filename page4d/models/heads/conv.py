@@ -1,5 +1,7 @@
 """Convolutional head: patch features upsampled to maps of image size."""
 
+from itertools import pairwise
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -73,7 +75,7 @@ class ConvHead(nn.Module):
                 _convolution(channels, channels),
                 *(NormedResidualUnit(channels, config.norm_eps) for _ in range(_NUM_RESIDUALS)),
             )
-            for in_channels, channels in zip((dim, *config.widths), config.widths, strict=False)
+            for in_channels, channels in pairwise((dim, *config.widths))
         )
         self.outputs = nn.ModuleList(
             nn.Sequential(

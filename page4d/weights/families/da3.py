@@ -1,6 +1,7 @@
 """Checkpoints of the any-view networks of Depth Anything 3: settings, key map and configuration."""
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 from torch import Tensor
@@ -8,12 +9,12 @@ from torch import Tensor
 from page4d.choices import FullAttention
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import UsageError, WeightsError
+from page4d.geometry.pixels import DA3_SIDE
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import TableResampling
 from page4d.models.config import (
     CameraEncoderConfig,
     CameraMLPConfig,
-    DPTHeadConfig,
     NetworkConfig,
     PatchPositions,
     ReferenceView,
@@ -23,6 +24,7 @@ from page4d.models.schedule import FRAME_GLOBAL
 from page4d.weights.conversion.accounting import Exemption
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules, fusion_rules
 from page4d.weights.families.da3_record import assumed_settings, stated_settings
+from page4d.weights.families.dense_head import read_dense_head
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
@@ -30,8 +32,6 @@ from page4d.weights.families.specs import Specs, count, shape_of, table_side
 PREFIX = "model."
 """Of all tensor names; in the nested checkpoint it is `model.da3.`."""
 
-DEFAULT_LONG_SIDE = 504
-"""Long side of the images in pixels in the public code."""
 
 _BACKBONE = "backbone.pretrained."
 _BLOCK_EPS = 1e-6
@@ -180,15 +180,12 @@ def read_da3(specs: Specs, settings: DA3Settings, prefix: str = PREFIX) -> Netwo
         readout_norm_eps=1e-5,
         camera_encoder=CameraEncoderConfig(depth=settings.cam_enc.trunk_depth, num_heads=settings.cam_enc.num_heads),
         camera_head=CameraMLPConfig(),
-        depth_head=DPTHeadConfig(
-            layers=tuple((index - start) // 2 for index in own.out_layers),  # type: ignore[arg-type]
-            features=shape_of(specs, f"{prefix}head.scratch.layer1_rn.weight", 4)[0],
-            out_channels=tuple(shape_of(specs, f"{prefix}head.projects.{i}.weight", 4)[0] for i in range(4)),  # type: ignore[arg-type]
-            hidden=shape_of(specs, f"{prefix}head.scratch.output_conv2.0.weight", 4)[0],
+        depth_head=replace(
+            read_dense_head(specs, f"{prefix}head", tuple((index - start) // 2 for index in own.out_layers)),  # type: ignore[arg-type]
             residual=ResidualKind.PLAIN,
             ray_map=True,
         ),
-        default_long_side=DEFAULT_LONG_SIDE,
+        default_long_side=DA3_SIDE,
     )
 
 

@@ -1,13 +1,16 @@
 """Checkpoints of the single-image networks of Depth Anything 3: settings, key map and configuration."""
 
 import re
+from dataclasses import replace
 from typing import Literal
 
 from page4d.encoders.dinov2 import DinoV2Config
+from page4d.geometry.pixels import DA3_SIDE
 from page4d.layers.positions import TableResampling
-from page4d.models.config import DPTHeadConfig, NetworkConfig, ResidualKind
+from page4d.models.config import NetworkConfig, ResidualKind
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
 from page4d.weights.families.da3_record import assumed_settings, stated_settings
+from page4d.weights.families.dense_head import read_dense_head
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
@@ -18,7 +21,6 @@ PREFIX = "model."
 METRIC_FOCAL = 300.0
 """Focal length in pixels for which the metric network predicts metres."""
 
-DEFAULT_LONG_SIDE = 504
 
 _BACKBONE = "backbone.pretrained."
 
@@ -74,11 +76,8 @@ def read_da3_mono(specs: Specs, settings: DA3MonoSettings, prefix: str = PREFIX)
         num_heads=own.num_heads,
         num_registers=0,
         camera_token=False,
-        depth_head=DPTHeadConfig(
-            layers=own.out_layers,
-            features=shape_of(specs, f"{prefix}head.scratch.layer1_rn.weight", 4)[0],
-            out_channels=tuple(shape_of(specs, f"{prefix}head.projects.{i}.weight", 4)[0] for i in range(4)),  # type: ignore[arg-type]
-            hidden=shape_of(specs, f"{prefix}head.scratch.output_conv2.0.weight", 4)[0],
+        depth_head=replace(
+            read_dense_head(specs, f"{prefix}head", own.out_layers),
             norm_eps=None,
             residual=ResidualKind.PLAIN,
             positions=False,
@@ -86,7 +85,7 @@ def read_da3_mono(specs: Specs, settings: DA3MonoSettings, prefix: str = PREFIX)
             sky=True,
         ),
         metric_focal=settings.metric_focal,
-        default_long_side=DEFAULT_LONG_SIDE,
+        default_long_side=DA3_SIDE,
     )
 
 

@@ -4,9 +4,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from page4d.models.config import CameraHeadConfig, DPTHeadConfig, MaskHeadKind, NetworkConfig
+from page4d.models.config import CameraHeadConfig, MaskHeadKind, NetworkConfig
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
+from page4d.weights.families.dense_head import read_dense_head
 from page4d.weights.families.dinov2 import read_dinov2
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import LARGE_ENCODER, EncoderSettings, NetworkSettings
@@ -115,12 +116,7 @@ def _sizes(specs: Specs) -> dict[str, int]:
 
 def _network(specs: Specs, settings: VGGTSettings) -> NetworkConfig:
     dense = {
-        name: DPTHeadConfig(
-            layers=settings.dpt_head.intermediate_layer_idx,
-            features=shape_of(specs, f"{name}.scratch.layer1_rn.weight", 4)[0],
-            out_channels=tuple(shape_of(specs, f"{name}.projects.{level}.weight", 4)[0] for level in range(4)),  # type: ignore[arg-type]
-            hidden=shape_of(specs, f"{name}.scratch.output_conv2.0.weight", 4)[0],
-        )
+        name: read_dense_head(specs, name, settings.dpt_head.intermediate_layer_idx)
         for name in ("depth_head", "point_head")
     }
     camera_width = shape_of(specs, "camera_head.token_norm.weight", 1)[0]

@@ -1,5 +1,6 @@
 """Checkpoints of VGGT-Omega: settings, key map, adaptation of attention weights, and configuration."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -11,7 +12,6 @@ from page4d.encoders.dinov3 import DinoV3Config
 from page4d.models.config import (
     CameraTransformerConfig,
     DenseOutput,
-    DPTHeadConfig,
     NetworkConfig,
     PatchPositions,
     ResidualKind,
@@ -19,6 +19,7 @@ from page4d.models.config import (
 from page4d.models.schedule import FRAME_GLOBAL
 from page4d.weights.conversion.accounting import Exemption
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
+from page4d.weights.families.dense_head import read_dense_head
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.settings import NetworkSettings
 from page4d.weights.families.specs import Specs, count, shape_of
@@ -232,10 +233,8 @@ def _network(specs: Specs, settings: OmegaSettings) -> NetworkConfig:
             mlp_ratio=shape_of(specs, "camera_head.trunk.0.mlp.fc1.weight", 2)[0] / camera_width,
             norm_eps=camera.norm_eps,
         ),
-        depth_head=DPTHeadConfig(
-            layers=dense.intermediate_layer_idx,
-            features=shape_of(specs, "dense_head.scratch.layer1_rn.weight", 4)[0],
-            out_channels=tuple(shape_of(specs, f"dense_head.projects.{level}.weight", 4)[0] for level in range(4)),  # type: ignore[arg-type]
+        depth_head=replace(
+            read_dense_head(specs, "dense_head", dense.intermediate_layer_idx),
             norm_eps=dense.norm_eps,
             residual=ResidualKind.PLAIN,
             output=DenseOutput.PIXEL_SHUFFLE,
