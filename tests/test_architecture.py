@@ -19,6 +19,7 @@ FLOORS = {
     "page4d.viewer": 6,
     "page4d.weights": 6,
     "page4d.models": 5,
+    "page4d.rig": 5,
     "page4d.evaluation": 5,
     "page4d.exporters": 5,
     "page4d.encoders": 4,

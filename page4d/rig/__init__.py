@@ -1,0 +1,1 @@
+"""Cameras of a rig from evidence in pixels: motion of cameras, registration, checks of calibrations, clocks."""

@@ -1,0 +1,173 @@
+"""Records of registration: lenses, keypoints, relative poses of pairs of views with their evidence, and the rig."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+
+from page4d.geometry.distortion import Distortion
+
+Array = NDArray[np.float64]
+
+
+class FocalSource(StrEnum):
+    """Origin of a focal length."""
+
+    CALIBRATION = "calibration"
+    """A calibration file whose poses are not used."""
+
+    OPTION = "option"
+    """`--focal`."""
+
+    EXIF = "exif"
+    UNKNOWN = "unknown"
+    """A start value, shared by all views of unknown focal length in units of the long side, and estimated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lens:
+    """Intrinsics of a view at original pixels, pixel centres at 0.5.
+
+    `intrinsics` [3, 3] are those of the undistorted image; where `focal_source` is `UNKNOWN`, a start value with the
+    principal point at the centre. `image_size` is (height, width).
+    """
+
+    intrinsics: Float[Array, "3 3"]
+    image_size: tuple[int, int]
+    distortion: Distortion | None = None
+    focal_source: FocalSource = FocalSource.UNKNOWN
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the focal length is known."""
+        return self.focal_source is not FocalSource.UNKNOWN
+
+    @property
+    def focal(self) -> float:
+        """Focal length in pixels: the geometric mean of both axes."""
+        return float(np.sqrt(self.intrinsics[0, 0] * self.intrinsics[1, 1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracklet:
+    """Body keypoints of one person in one view over n instants, in increasing order, with gaps.
+
+    `instants` are indices of the sampled instants. `joints` are undistorted original pixels. Joints are the J = 33
+    landmarks of BlazePose; left and right are the person's.
+    """
+
+    instants: Int[NDArray[np.int64], " n"]
+    joints: Float[Array, "n J 2"]
+    visibility: Float[Array, "n J"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewPeople:
+    """People of one view."""
+
+    tracklets: tuple[Tracklet, ...]
+
+
+class Evidence(StrEnum):
+    """What a relative pose was estimated from."""
+
+    PEOPLE = "people"
+    TEXTURE = "texture"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointMatches:
+    """K corresponding points of two views, in undistorted original pixels, with weights in (0, 1].
+
+    `first_ids` and `second_ids` [K] identify a point within its view: equal ids of a view in matches with several
+    other views are one scene point at one instant. For people the id is ((tracklet * T) + instant) * J + joint,
+    where T is the number of sampled instants; for texture the index of the feature.
+    """
+
+    first: Float[Array, "K 2"]
+    second: Float[Array, "K 2"]
+    weights: Float[Array, " K"]
+    first_ids: Int[NDArray[np.int64], " K"]
+    second_ids: Int[NDArray[np.int64], " K"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairPose:
+    """The pose of view `second` relative to view `first`, x2 = rotation @ x1 + s * direction, with its evidence.
+
+    `score` is in [0, 1] for people (support per possible person and instant) and the number of unique inliers for
+    texture. `control` is the best score of the same estimation where no agreement can be (permuted instants), None
+    where there is no such control. `jackknife_deg` is the median change of rotation between halves of the evidence.
+    `residual_px` is the median Sampson error of supporting matches, `num_instants` how many instants have common
+    evidence. `reason` states why a pair is not accepted; it is empty for accepted ones.
+    """
+
+    first: int
+    second: int
+    evidence: Evidence
+    rotation: Float[Array, "3 3"] | None
+    direction: Float[Array, " 3"] | None
+    score: float
+    control: float | None = None
+    jackknife_deg: float | None = None
+    residual_px: float | None = None
+    num_instants: int = 0
+    matches: PointMatches | None = None
+    reason: str = ""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the pair passed the gate."""
+        return self.rotation is not None and not self.reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegisteredView:
+    """The camera of one view in the world of its part of the rig.
+
+    `world_to_camera` is None for a view that is not placed; `reason` states why. `part` numbers the connected parts
+    of the graph of accepted pairs, 0 being the largest; only views of part 0 are placed. `residual_px` is the median
+    reprojection error. `focal_std` is the relative standard deviation of an estimated focal length.
+    """
+
+    name: str
+    lens: Lens
+    world_to_camera: Float[Array, "4 4"] | None
+    part: int | None = None
+    residual_px: float | None = None
+    focal_std: float | None = None
+    reason: str = ""
+
+    @property
+    def is_placed(self) -> bool:
+        """Whether evidence determines the camera."""
+        return self.world_to_camera is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigRegistration:
+    """Cameras of a rig from evidence; the world is the first placed camera's frame.
+
+    `metres_per_unit` is known if a length was given. `person_height` is the median height of the people in units of
+    the rig. `seconds` are those of the stages.
+    """
+
+    views: tuple[RegisteredView, ...]
+    pairs: tuple[PairPose, ...]
+    num_instants: int
+    metres_per_unit: float | None = None
+    person_height: float | None = None
+    notes: tuple[str, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def num_placed(self) -> int:
+        """Number of placed views."""
+        return sum(view.is_placed for view in self.views)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all views are placed."""
+        return self.num_placed == len(self.views)
