@@ -79,6 +79,25 @@ class CameraMotion(StrEnum):
     """Static if the predicted cameras of the first chunk are."""
 
 
+class Registration(StrEnum):
+    """Evidence from which cameras without calibration are determined before the network runs."""
+
+    AUTO = "auto"
+    """People, if the pose model was fetched, and texture; the network's cameras where both fail."""
+
+    PEOPLE = "people"
+    """Body keypoints."""
+
+    TEXTURE = "texture"
+    """Local features, such as corners."""
+
+    NETWORK = "network"
+    """The network's cameras."""
+
+    OFF = "off"
+    """As `network`, for scenes without a calibration."""
+
+
 class PointSource(StrEnum):
     """Prediction that point clouds are made from."""
 

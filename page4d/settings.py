@@ -21,6 +21,7 @@ from page4d.choices import (
     Poses,
     Precision,
     Preprocess,
+    Registration,
 )
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE
 from page4d.errors import UsageError, shortened
@@ -34,6 +35,11 @@ MAX_LONG_SIDE = 65_536
 
 _PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
 _FrameRate = Annotated[float, Field(gt=0, le=MAX_FPS)]
+_Seed = Annotated[NonNegativeInt, Field(lt=2**63)]
+_Focal = Annotated[str, BeforeValidator(lambda value: f"{value:g}" if isinstance(value, int | float) else value)]
+
+MAX_REGISTRATION_INSTANTS = 100
+"""Default number of instants that registration samples: 25 suffice for a rig of four views, more add little."""
 
 
 def parse_memory(text: str) -> int | None:
@@ -133,6 +139,32 @@ class PointOptions:
     max_points: Annotated[NonNegativeInt, Field(lt=2**31)] = 0
 
 
+@config_record("registration settings")
+class RegisterSettings:
+    """Settings of the registration of a rig from evidence.
+
+    `register` is the evidence. `focal` are focal lengths: `1500` (pixels of the original images, all views),
+    `cam01=1500,cam02=1480`, or `26mm` (equivalent of 35 mm film). `intrinsics` is a calibration file whose poses are
+    not used. `scale_from` is a known length: `cam01-cam02=1.25m` or `person=1.75m`. At most `max_instants` instants
+    are sampled.
+    """
+
+    register: Registration = Registration.AUTO
+    focal: _Focal | None = None
+    intrinsics: Path | None = None
+    scale_from: str | None = None
+    max_instants: PositiveInt = MAX_REGISTRATION_INSTANTS
+    seed: _Seed = 0
+
+    def __post_init__(self) -> None:
+        _check_lenses(self.focal, self.intrinsics)
+
+
+def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:
+    if focal is not None and intrinsics is not None:
+        raise UsageError("--focal and --intrinsics contradict each other", "give one of them")
+
+
 @config_record("settings")
 class ReconstructSettings:
     """Settings of a run apart from the scene's and the network's.
@@ -140,10 +172,11 @@ class ReconstructSettings:
     `long_side` is in network pixels; None uses the network's own size, or that of `preprocess`. `chunk` instants are
     predicted together, and neighbouring chunks share `overlap` of them; None chooses the longest chunk that is useful
     and fits into `memory_bytes` (a number or such as "20GB"), or into free memory. A resumed run keeps its plan.
-    `poses` applies with a calibration, `camera_motion` to predicted cameras. `scale_from` is a known distance between
-    two cameras, such as `cam01-cam02=1.25m`. `refine` runs bundle adjustment and multi-view stereo. `mesh` fuses the
-    depth maps of each instant into a mesh of voxels of `mesh_voxel` (in units of the scene; 0: from the image
-    resolution).
+    `poses` applies with a calibration, `camera_motion` to predicted cameras. `register`, `focal` and `intrinsics` are
+    those of `RegisterSettings`; they apply without a calibration. `scale_from` is a known distance between two
+    cameras, such as `cam01-cam02=1.25m`, or the height of the people (`person=1.75m`). `refine` runs bundle
+    adjustment and multi-view stereo. `mesh` fuses the depth maps of each instant into a mesh of voxels of
+    `mesh_voxel` (in units of the scene; 0: from the image resolution).
     With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
     """
 
@@ -154,6 +187,9 @@ class ReconstructSettings:
     memory_bytes: _Memory = None
     poses: Poses = Poses.INPUT
     camera_motion: CameraMotion = CameraMotion.AUTO
+    register: Registration = Registration.AUTO
+    focal: _Focal | None = None
+    intrinsics: Path | None = None
     scale_from: str | None = None
     refine: bool = True
     points: PointOptions = PointOptions()
@@ -161,7 +197,7 @@ class ReconstructSettings:
     mesh_voxel: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
     preview: bool = True
     strict_seams: bool = False
-    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 0
+    seed: _Seed = 0
 
     def __post_init__(self) -> None:
         if self.long_side is not None and self.preprocess is not Preprocess.NATIVE:
@@ -175,6 +211,21 @@ class ReconstructSettings:
             )
         if self.mesh_voxel > 0 and not self.mesh:
             raise UsageError(f"--mesh-voxel {self.mesh_voxel:g} without --mesh", "pass --mesh too")
+        _check_lenses(self.focal, self.intrinsics)
+        lens = "focal" if self.focal is not None else "intrinsics" if self.intrinsics is not None else None
+        if lens is not None and self.register in (Registration.NETWORK, Registration.OFF):
+            raise UsageError(f"--{lens} with --register {self.register}", "leave one of them out")
+
+    @property
+    def registration(self) -> RegisterSettings:
+        """Settings of the registration of the rig."""
+        return RegisterSettings(
+            register=self.register,
+            focal=self.focal,
+            intrinsics=self.intrinsics,
+            scale_from=self.scale_from,
+            seed=self.seed,
+        )
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

@@ -225,6 +225,28 @@ CalibResize = Annotated[
         rich_help_panel=RIG,
     ),
 ]
+Focal = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PX|VIEW=PX,...|26mm",
+        help="Focal length without a calibration: pixels of the videos, for all views or some, or the equivalent of "
+        "35 mm film. Default: that of the files, else estimated.",
+        rich_help_panel=RIG,
+    ),
+]
+Intrinsics = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Lenses from a calibration whose poses are not used.", rich_help_panel=RIG),
+]
+ScaleFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A-B=1.25m",
+        help="Metric scale from the known distance between the cameras of views A and B (m, cm, mm, ft), or from the "
+        "height of the people: person=1.75m.",
+        rich_help_panel=RIG,
+    ),
+]
 Device = Annotated[
     str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device of the computation.", rich_help_panel=NETWORK)
 ]

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from page4d.choices import CameraMotion, EdgeFilter, ExistingOutput, PointSource, Poses, Preprocess
+from page4d.choices import CameraMotion, EdgeFilter, ExistingOutput, PointSource, Poses, Preprocess, Registration
 from page4d.settings import (
     MAX_LONG_SIDE,
     NetworkOptions,
@@ -61,14 +61,17 @@ def reconstruct(
             rich_help_panel=options.RIG,
         ),
     ] = ReconstructSettings.camera_motion,
-    scale_from: Annotated[
-        str | None,
+    register: Annotated[
+        Registration,
         typer.Option(
-            metavar="A-B=1.25m",
-            help="Metric scale from the known distance between the cameras of views A and B (m, cm, mm, ft).",
+            help="Cameras without a calibration: from people ('page4d weights get people'), from texture, or the "
+            "network's; auto: people and texture where they determine cameras, else the network. off: the network's.",
             rich_help_panel=options.RIG,
         ),
-    ] = None,
+    ] = ReconstructSettings.register,
+    focal: options.Focal = None,
+    intrinsics: options.Intrinsics = None,
+    scale_from: options.ScaleFrom = None,
     refine: Annotated[
         bool,
         typer.Option(
@@ -283,6 +286,9 @@ def reconstruct(
             memory_bytes=parse_memory(memory),
             poses=poses,
             camera_motion=cameras,
+            register=register,
+            focal=focal,
+            intrinsics=intrinsics,
             scale_from=scale_from,
             refine=refine,
             points=PointOptions(
