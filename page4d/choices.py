@@ -79,6 +79,19 @@ class CameraMotion(StrEnum):
     """Static if the predicted cameras of the first chunk are."""
 
 
+class CalibrationFormat(StrEnum):
+    """Format of a calibration that page4d writes."""
+
+    PAGE4D = "page4d"
+    """`cameras.json`."""
+
+    COLMAP = "colmap"
+    """A folder with a COLMAP model, one image per view."""
+
+    ANIPOSE = "anipose"
+    """TOML of Anipose, which Pose2Sim reads too."""
+
+
 class Registration(StrEnum):
     """Evidence from which cameras without calibration are determined before the network runs."""
 

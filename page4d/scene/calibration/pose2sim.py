@@ -1,6 +1,7 @@
 """Pose2Sim and Anipose TOML: one table per camera.
 
-The files declare no unit: Pose2Sim writes metres, Anipose usually millimetres. Metres are assumed.
+The files declare no unit: Pose2Sim writes metres, Anipose usually millimetres. Metres are assumed, except in files of
+page4d, which state the unit under `[metadata]`.
 
 Source: user guides of Pose2Sim and Anipose, "calibration".
 """
@@ -62,7 +63,9 @@ def read_pose2sim(path: Path) -> Calibration:
         raise unreadable(path, "it contains no camera table")
     check_count(path, len(tables))
     cameras = tuple(_camera(path.name, key, table) for key, table in tables.items())
-    return Calibration(path=path, scale=Scale.METRIC, cameras=cameras)
+    metadata = content.get("metadata")
+    is_arbitrary = isinstance(metadata, dict) and metadata.get("unit") == Scale.ARBITRARY.unit
+    return Calibration(path=path, scale=Scale.ARBITRARY if is_arbitrary else Scale.METRIC, cameras=cameras)
 
 
 def _camera(label: str, key: str, content: dict[str, object]) -> CalibratedCamera:

@@ -1,0 +1,127 @@
+"""Calibrations that page4d writes: its own readers and pycolmap return the same cameras."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.choices import CalibrationFormat
+from page4d.conventions import Scale
+from page4d.errors import UsageError
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.rigid import rigid
+from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.scene.calibration.read import read_calibration
+from page4d.scene.calibration.record import CalibratedCamera, Calibration
+from page4d.scene.calibration.write import choose_format, write_calibration
+
+LENSES = {
+    "front camera": None,
+    "links.é": Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.2, 0.05, 0.001, -0.002)),
+    "cam03": Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.2, 0.05, 0.001, -0.002, 0.01)),
+    "cam04": Distortion(
+        model=LensModel.BROWN_CONRADY, coefficients=(-0.2, 0.05, 0.001, -0.002, 0.01, 0.02, 0.003, 0.001)
+    ),
+    "cam05": Distortion(model=LensModel.FISHEYE, coefficients=(-0.01, 0.003, -0.001, 0.0004)),
+}
+TARGETS = {
+    CalibrationFormat.PAGE4D: "cameras.json",
+    CalibrationFormat.COLMAP: "model",
+    CalibrationFormat.ANIPOSE: "rig.toml",
+}
+
+
+def rig(scale: Scale = Scale.ARBITRARY) -> Calibration:
+    """Return cameras of all lens models, with general poses, one turned by nearly 180 degrees."""
+    random = torch.Generator().manual_seed(3)
+    cameras = []
+    for index, (name, distortion) in enumerate(LENSES.items()):
+        vector = torch.nn.functional.normalize(torch.randn(3, dtype=torch.float64, generator=random), dim=0)
+        rotation = matrix_from_rotation_vector(vector * (3.1 if index == 2 else 0.7 * index))
+        intrinsics = torch.tensor([[601.0 + index, 0, 321.25], [0, 602.0, 238.5], [0, 0, 1]], dtype=torch.float64)
+        cameras.append(
+            CalibratedCamera(
+                name=name,
+                image_size=(480, 640 + index),
+                intrinsics=intrinsics,
+                world_to_camera=rigid(rotation, torch.randn(3, dtype=torch.float64, generator=random)),
+                distortion=distortion,
+            )
+        )
+    return Calibration(path=Path("rig"), scale=scale, cameras=tuple(cameras))
+
+
+@pytest.mark.parametrize("file_format", CalibrationFormat)
+@pytest.mark.parametrize("scale", Scale)
+def test_our_readers_return_what_was_written(file_format: CalibrationFormat, scale: Scale, tmp_path: Path) -> None:
+    written, path = rig(scale), tmp_path / TARGETS[file_format]
+    write_calibration(written, path, choose_format(path, None))
+    found = read_calibration(path)
+    assert found.scale is (Scale.ARBITRARY if file_format is CalibrationFormat.COLMAP else scale)
+    by_name = {camera.name: camera for camera in found.cameras}
+    assert by_name.keys() == set(LENSES)
+    for camera in written.cameras:
+        other = by_name[camera.name]
+        assert other.image_size == camera.image_size
+        torch.testing.assert_close(other.intrinsics, camera.intrinsics, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(other.world_to_camera, camera.world_to_camera, rtol=0, atol=1e-9)
+        values = [() if one.distortion is None else one.distortion.coefficients for one in (camera, other)]
+        padded = [value + (0.0,) * (8 - len(value)) for value in values]
+        assert padded[0] == padded[1]
+
+
+def test_colmap_reads_the_model(tmp_path: Path) -> None:
+    pycolmap = pytest.importorskip("pycolmap")
+    written = rig()
+    write_calibration(written, tmp_path / "model", CalibrationFormat.COLMAP)
+    model = pycolmap.Reconstruction(tmp_path / "model")
+    images = {image.name: image for image in model.images.values()}
+    for camera in written.cameras:
+        image = images[f"{camera.name}.png"]
+        lens = model.cameras[image.camera_id]
+        np.testing.assert_allclose(lens.calibration_matrix(), camera.intrinsics.numpy())
+        np.testing.assert_allclose(image.cam_from_world().matrix(), camera.world_to_camera[:3].numpy(), atol=1e-12)
+        if camera.distortion is not None:
+            count = len(camera.distortion.coefficients)
+            assert tuple(lens.params[4 : 4 + count]) == pytest.approx(camera.distortion.coefficients)
+
+
+@pytest.mark.parametrize("file_format", CalibrationFormat)
+def test_a_file_is_replaced_only_on_request(file_format: CalibrationFormat, tmp_path: Path) -> None:
+    path = tmp_path / TARGETS[file_format]
+    write_calibration(rig(), path, file_format)
+    one = replace(rig(), cameras=rig().cameras[:1])
+    with pytest.raises(UsageError, match=r"exists|is not empty"):
+        write_calibration(one, path, file_format)
+    assert len(read_calibration(path).cameras) == len(LENSES)
+    write_calibration(one, path, file_format, overwrite=True)
+    assert len(read_calibration(path).cameras) == 1
+    assert [entry.name for entry in os.scandir(tmp_path)] == [path.name]
+
+
+def test_a_folder_of_other_files_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("keep")
+    with pytest.raises(UsageError, match="did not write"):
+        write_calibration(rig(), tmp_path, CalibrationFormat.COLMAP, overwrite=True)
+    assert (tmp_path / "notes.txt").read_text() == "keep"
+
+
+def test_what_a_format_cannot_hold_is_refused(tmp_path: Path) -> None:
+    camera = rig().cameras[0]
+    skewed = camera.intrinsics.clone()
+    skewed[0, 1] = 2.0
+    with pytest.raises(UsageError, match="skew"):
+        write_calibration(
+            replace(rig(), cameras=(replace(camera, intrinsics=skewed),)),
+            tmp_path / "model",
+            CalibrationFormat.COLMAP,
+        )
+    moving = replace(camera, world_to_camera=camera.world_to_camera.expand(2, 4, 4))
+    with pytest.raises(UsageError, match="moves"):
+        write_calibration(replace(rig(), cameras=(moving,)), tmp_path / "a.json", CalibrationFormat.PAGE4D)
+    with pytest.raises(UsageError, match="suffix"):
+        choose_format(tmp_path / "rig.txt", None)
+    assert not list(tmp_path.iterdir())
