@@ -24,11 +24,11 @@ SWAPPED_SIDES = np.array(
 class Filming:
     """What is filmed, and how well keypoints are found.
 
-    `bias_px` is the standard deviation of errors that persist: half of their variance is constant per view, person
-    and joint, the other half changes over tens of instants. `noise_px` is independent. `missed` is the share of person-instants that are not detected, `occluded` the
-    share of joint-instants of low visibility with large errors, `breaks` the number of times a tracklet ends and
-    a new one begins. `num_false` people per view are in no other view. `delays` are instants by which each view
-    lags behind the first.
+    `bias_px` is the standard deviation of errors that persist: half of their variance is constant per view,
+    person and joint, the other half changes over tens of instants. `noise_px` is independent. `missed` is the
+    share of person-instants that are not detected, `occluded` the share of joint-instants of low visibility with
+    large errors, `breaks` the number of times a tracklet ends and a new one begins. `num_false` people per view
+    are in no other view. `delays` are instants by which each view lags behind the first.
     """
 
     angles_deg: tuple[float, ...] = (0.0, 65.0, 130.0)
