@@ -1,0 +1,219 @@
+"""The relative pose of two static views from people who move in both, with a gate that refuses chance agreement."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.rig.epipolar import RelativePose, estimate_pose, refine_pose, rotation_angle_deg
+from page4d.rig.person_pairs import TOLERANCE, PersonPairs, matches_of, pair_people
+from page4d.rig.records import Evidence, Lens, PairPose, ViewPeople
+
+Array = NDArray[np.float64]
+
+MIN_SCORE = 0.43
+"""Score of accepted pairs: wrong poses of rigs in the laboratory reach 0.4, true ones 0.5 to 0.8."""
+
+MIN_RATIO = 1.4
+"""Score of accepted pairs divided by that of permuted instants: right pairs have 1.6 to 4.9."""
+
+MAX_JACKKNIFE_DEG = 3.0
+"""Change of rotation between halves of the instants: the bias of keypoints is 1 to 3 degrees."""
+
+MIN_INSTANTS = 25
+"""Common instants of accepted pairs: 25 register a rig, 13 lose a camera."""
+
+MIN_COMMON_INSTANTS = 8
+"""Common instants of two tracklets that give a hypothesis."""
+
+NUM_CONTROLS = 3
+"""Random permutations of the instants."""
+
+_ROUNDS = 3
+"""Rounds of assignment and refinement; more do not change the assignment."""
+
+_MAX_SINGLES = 12
+_MAX_DOUBLES = 8
+_NUM_REFINED = 2
+"""Bounds of the cost: hypotheses from pairs of tracklets and from two such pairs, and how many are refined."""
+
+_HYPOTHESIS_TOLERANCE = TOLERANCE / 2
+_CAUCHY_SCALE = TOLERANCE / 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeoplePose:
+    """A relative pose, its score, and the pairs of people that agree with it."""
+
+    pose: RelativePose
+    score: float
+    matched: PersonPairs
+
+
+def register_people_pair(
+    first: ViewPeople,
+    second: ViewPeople,
+    lenses: tuple[Lens, Lens],
+    indices: tuple[int, int],
+    num_instants: int,
+    seed: int = 0,
+    initial: PairPose | None = None,
+) -> PairPose:
+    """Estimate the relative pose of two views from people, with its evidence.
+
+    `num_instants` is the number T of sampled instants. `initial`, an accepted pair of another focal length, replaces
+    the search for hypotheses and the control, which hardly depend on the focal length. The result depends only on the
+    arguments. A pair without common people has no pose.
+    """
+    people = pair_people(first, second, lenses, num_instants)
+    known = initial if initial is not None and initial.is_accepted else None
+    found = estimate_people_pose(people, seed) if known is None else _estimated_again(people, known, seed)
+    common = people.common_instants
+    if found is None:
+        reason = f"{common} common instants with people, needs {MIN_INSTANTS}" if common < MIN_INSTANTS else "no pose"
+        return PairPose(
+            first=indices[0],
+            second=indices[1],
+            evidence=Evidence.PEOPLE,
+            rotation=None,
+            direction=None,
+            score=0.0,
+            num_instants=common,
+            reason=reason,
+        )
+    control = _control(first, second, lenses, num_instants, seed) if known is None else known.control
+    jackknife = _jackknife_deg(found, seed)
+    matches, residual = matches_of(found.matched, found.pose, lenses, num_instants)
+    return PairPose(
+        first=indices[0],
+        second=indices[1],
+        evidence=Evidence.PEOPLE,
+        rotation=found.pose.rotation,
+        direction=found.pose.direction,
+        score=found.score,
+        control=control,
+        jackknife_deg=jackknife,
+        residual_px=residual,
+        num_instants=common,
+        matches=matches,
+        reason=_refusal(found.score, control, jackknife, common),
+    )
+
+
+def estimate_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | None:
+    """Return the pose with the highest score; None if no two people have enough common instants.
+
+    Hypotheses come from pairs of tracklets, each assumed to be one person, and from two such pairs together.
+    """
+    singles = []
+    for rows in _tracklet_pairs(people)[:_MAX_SINGLES]:
+        pose = _hypothesis(people.subset(rows), seed)
+        if pose is not None:
+            singles.append((float(people.support(pose)[rows].sum()), rows, pose))
+    singles.sort(key=lambda single: -single[0])
+    poses = [pose for _, _, pose in singles]
+    doubles = [
+        (left + right, np.concatenate([rows, other]))
+        for index, (left, rows, _) in enumerate(singles)
+        for right, other, _ in singles[:index]
+        if _compatible(people, rows, other)
+    ]
+    doubles.sort(key=lambda double: -double[0])
+    for _, rows in doubles[:_MAX_DOUBLES]:
+        pose = _hypothesis(people.subset(rows), seed)
+        if pose is not None:
+            poses.append(pose)
+    return best_people_pose(people, poses)
+
+
+def best_people_pose(people: PersonPairs, poses: list[RelativePose]) -> PeoplePose | None:
+    """Refine the best of some poses by rounds of assignment and adjustment; None without poses."""
+    ranked = sorted(poses, key=lambda pose: -people.assign(pose)[1])
+    refined = [_refined(people, pose) for pose in ranked[:_NUM_REFINED]]
+    return max(refined, key=lambda found: found.score, default=None)
+
+
+def _refined(people: PersonPairs, pose: RelativePose) -> PeoplePose:
+    chosen, score = people.assign(pose)
+    best = PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
+    for _ in range(_ROUNDS):
+        if not len(chosen):
+            break
+        pose = refine_pose(pose, *people.subset(chosen).points(), scale=_CAUCHY_SCALE)
+        chosen, score = people.assign(pose)
+        if score > best.score:
+            best = PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
+    return best
+
+
+def _hypothesis(people: PersonPairs, seed: int) -> RelativePose | None:
+    first, second, _ = people.points()
+    return estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, seed)
+
+
+def _tracklet_pairs(people: PersonPairs) -> list[NDArray[np.intp]]:
+    """Return the rows of every two tracklets with enough common instants, those with most visible joints first."""
+    _, inverse = np.unique(np.stack([people.first_tracklets, people.second_tracklets]), axis=1, return_inverse=True)
+    inverse = inverse.ravel()
+    groups = [np.flatnonzero(inverse == group) for group in range(inverse.max(initial=-1) + 1)]
+    groups = [rows for rows in groups if len(rows) >= MIN_COMMON_INSTANTS]
+    return sorted(groups, key=lambda rows: -float(people.weights[rows].sum()))
+
+
+def _compatible(people: PersonPairs, rows: NDArray[np.intp], other: NDArray[np.intp]) -> bool:
+    """Return whether two pairs of tracklets can both be right: at no instant one person is two."""
+    same_first = people.first_tracklets[rows[0]] == people.first_tracklets[other[0]]
+    same_second = people.second_tracklets[rows[0]] == people.second_tracklets[other[0]]
+    return not ((same_first or same_second) and np.isin(people.instants[rows], people.instants[other]).any())
+
+
+def _estimated_again(people: PersonPairs, known: PairPose, seed: int) -> PeoplePose | None:
+    assert known.rotation is not None
+    assert known.direction is not None
+    pose = RelativePose(rotation=known.rotation, direction=known.direction)
+    chosen, _ = people.assign(pose)
+    again = _hypothesis(people.subset(chosen), seed)
+    return best_people_pose(people, [pose] if again is None else [pose, again])
+
+
+def _control(first: ViewPeople, second: ViewPeople, lenses: tuple[Lens, Lens], num_instants: int, seed: int) -> float:
+    """Return the best score of the same estimation with permuted instants, where people agree only by chance."""
+    rng = np.random.default_rng(seed)
+    best = 0.0
+    for _ in range(NUM_CONTROLS):
+        people = pair_people(first, second, lenses, num_instants, rng.permutation(num_instants))
+        found = estimate_people_pose(people, seed)
+        best = max(best, found.score if found is not None else 0.0)
+    return best
+
+
+def _jackknife_deg(found: PeoplePose, seed: int) -> float:
+    """Return the median change of rotation where the pose is estimated from halves of the instants."""
+    instants = np.unique(found.matched.instants)
+    middle = len(instants) // 2
+    halves = (instants[:middle], instants[middle:], instants[::2], instants[1::2])
+    changes = []
+    for half in halves:
+        people = found.matched.at_instants(half)
+        pose = _hypothesis(people, seed)
+        if pose is None:
+            return 180.0
+        pose = refine_pose(pose, *people.points(), scale=_CAUCHY_SCALE)
+        changes.append(rotation_angle_deg(pose.rotation, found.pose.rotation))
+    return float(np.median(changes))
+
+
+def _refusal(score: float, control: float | None, jackknife_deg: float, num_instants: int) -> str:
+    """Return why a pair is not accepted, with figures; empty for accepted pairs."""
+    reasons = []
+    if num_instants < MIN_INSTANTS:
+        reasons.append(f"{num_instants} common instants with people, needs {MIN_INSTANTS}")
+    if score < MIN_SCORE:
+        reasons.append(f"score {score:.2f}, needs {MIN_SCORE:.2f}")
+    if control is not None and score < MIN_RATIO * control:
+        reasons.append(f"score {score:.2f} against {control:.2f} with permuted instants, needs {MIN_RATIO:.1f} times")
+    if jackknife_deg > MAX_JACKKNIFE_DEG:
+        reasons.append(
+            f"halves of the instants differ by {jackknife_deg:.1f} degrees, allowed are {MAX_JACKKNIFE_DEG:.0f}"
+        )
+    return "; ".join(reasons)

@@ -1,0 +1,201 @@
+"""People of two views at common instants: which of them are the same person under a relative pose, and how well."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from page4d.rig.epipolar import RelativePose, in_front, normalized_points, sampson_errors
+from page4d.rig.records import Lens, PointMatches, Tracklet, ViewPeople
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+TOLERANCE = 0.009
+"""Sampson error without support, in units of the focal length: 15 px at 1920 pixels and 60 degrees."""
+
+MIN_PERSON_SUPPORT = 0.3
+"""Share of a person's weight that supports a pose, below which two people are not the same person."""
+
+MIN_PERSON_WEIGHT = 4.0
+"""Weight that a person's support is divided by at least: four joints in view are no evidence of a person."""
+
+MIN_JOINT_WEIGHT = 0.1
+"""Visibility below which a joint is not used; results do not change between 0.1 and 0.7."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonPairs:
+    """All C pairs of a person in the first view and a person in the second at one instant.
+
+    Points are normalised image coordinates, weights in [0, 1] are zero for joints that are not used. `possible` is
+    the largest number of people who can be paired: the sum over instants of the smaller number of people.
+    """
+
+    instants: Int[Integers, " C"]
+    first_tracklets: Int[Integers, " C"]
+    second_tracklets: Int[Integers, " C"]
+    first: Float[Array, "C J 2"]
+    second: Float[Array, "C J 2"]
+    weights: Float[Array, "C J"]
+    possible: int
+
+    @property
+    def common_instants(self) -> int:
+        """Number of instants at which both views have people."""
+        return len(np.unique(self.instants))
+
+    def subset(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> "PersonPairs":
+        """Return some of the pairs."""
+        names = ("instants", "first_tracklets", "second_tracklets", "first", "second", "weights")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
+
+    def at_instants(self, instants: Integers) -> "PersonPairs":
+        """Return the pairs at some instants, with the number of people who can be paired there."""
+        part = self.subset(np.isin(self.instants, instants))
+        return replace(part, possible=_possible(part.instants, part.first_tracklets, part.second_tracklets))
+
+    def points(self) -> tuple[Float[Array, "K 2"], Float[Array, "K 2"], Float[Array, " K"]]:
+        """Return the points of both views and their weights, without joints that are not used."""
+        used = self.weights > 0
+        return self.first[used], self.second[used], self.weights[used]
+
+    def support(self, pose: RelativePose) -> Float[Array, " C"]:
+        """Return the support of a pose by every pair in [0, 1]: the weighted mean of 1 - (error / tolerance)^2."""
+        first, second = self.first.reshape(-1, 2), self.second.reshape(-1, 2)
+        errors = sampson_errors(pose.essential, first, second)
+        supports = np.maximum(0.0, 1 - np.square(errors / TOLERANCE)) * in_front(pose, first, second)
+        total = np.maximum(self.weights.sum(-1), MIN_PERSON_WEIGHT)
+        support: Array = (self.weights * supports.reshape(self.weights.shape)).sum(-1) / total
+        return support
+
+    def assign(self, pose: RelativePose) -> tuple[NDArray[np.intp], float]:
+        """Return the pairs that are the same person under a pose, and the score of the pose in [0, 1].
+
+        At every instant the assignment maximises the total support.
+
+        Source: Kuhn, "The Hungarian method for the assignment problem", 1955.
+        """
+        support = self.support(pose)
+        kept = np.flatnonzero(support >= MIN_PERSON_SUPPORT)
+        chosen = kept[_without_conflicts(self, kept, support)]
+        return chosen, float(support[chosen].sum()) / max(self.possible, 1)
+
+
+def pair_people(
+    first: ViewPeople,
+    second: ViewPeople,
+    lenses: tuple[Lens, Lens],
+    num_instants: int,
+    order: Integers | None = None,
+) -> PersonPairs:
+    """Return the people of two views at common instants; `order` [T] replaces the instants of the second view."""
+    both = [
+        [_normalized(tracklet, lens) for tracklet in people.tracklets]
+        for people, lens in zip((first, second), lenses, strict=True)
+    ]
+    if order is not None:
+        both[1] = [_reordered(tracklet, order) for tracklet in both[1]]
+    num_joints = next((tracklet.joints.shape[1] for tracklets in both for tracklet in tracklets), 0)
+    parts = []
+    for index, one in enumerate(both[0]):
+        for other_index, other in enumerate(both[1]):
+            instants, here, there = np.intersect1d(one.instants, other.instants, return_indices=True)
+            weights = np.sqrt(one.visibility[here] * other.visibility[there])
+            weights = np.where(weights >= MIN_JOINT_WEIGHT, weights, 0.0)
+            indices = (np.full(len(instants), index), np.full(len(instants), other_index))
+            parts.append((instants, *indices, one.joints[here], other.joints[there], weights))
+    if not parts:
+        empty = np.zeros(0, dtype=np.int64)
+        points = np.zeros((0, num_joints, 2))
+        parts = [(empty, empty, empty, points, points, np.zeros((0, num_joints)))]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    counts = [np.zeros(num_instants, dtype=np.int64) for _ in both]
+    for count, tracklets in zip(counts, both, strict=True):
+        for tracklet in tracklets:
+            count[tracklet.instants] += 1
+    return PersonPairs(
+        instants=columns[0],
+        first_tracklets=columns[1],
+        second_tracklets=columns[2],
+        first=columns[3],
+        second=columns[4],
+        weights=columns[5],
+        possible=int(np.minimum(*counts).sum()),
+    )
+
+
+def matches_of(
+    people: PersonPairs, pose: RelativePose, lenses: tuple[Lens, Lens], num_instants: int
+) -> tuple[PointMatches, float]:
+    """Return the joints in pixels that support a pose, of pairs that are the same person, and their median error.
+
+    The error is in pixels at the geometric mean of both focal lengths; it is zero without matches.
+    """
+    num_joints = people.weights.shape[1]
+    errors = sampson_errors(pose.essential, people.first.reshape(-1, 2), people.second.reshape(-1, 2))
+    errors = np.abs(errors).reshape(people.weights.shape)
+    row, joint = np.nonzero((people.weights > 0) & (errors < TOLERANCE))
+    ids = [
+        (tracklets[row] * num_instants + people.instants[row]) * num_joints + joint
+        for tracklets in (people.first_tracklets, people.second_tracklets)
+    ]
+    matches = PointMatches(
+        first=_pixels(people.first[row, joint], lenses[0]),
+        second=_pixels(people.second[row, joint], lenses[1]),
+        weights=people.weights[row, joint],
+        first_ids=ids[0],
+        second_ids=ids[1],
+    )
+    focal = np.sqrt(lenses[0].focal * lenses[1].focal)
+    return matches, float(np.median(errors[row, joint]) * focal) if len(row) else 0.0
+
+
+def _without_conflicts(people: PersonPairs, kept: NDArray[np.intp], support: Array) -> NDArray[np.intp]:
+    """Return positions in `kept` such that at no instant a person is in two pairs."""
+    instants = people.instants[kept]
+    conflicting = np.zeros(len(kept), dtype=bool)
+    for tracklets in (people.first_tracklets, people.second_tracklets):
+        _, inverse, counts = np.unique(
+            np.stack([instants, tracklets[kept]]), axis=1, return_inverse=True, return_counts=True
+        )
+        conflicting |= counts[inverse.ravel()] > 1
+    contested = np.isin(instants, instants[conflicting])
+    chosen = [np.flatnonzero(~contested)]
+    for instant in np.unique(instants[contested]):
+        rows = np.flatnonzero(instants == instant)
+        here, first = np.unique(people.first_tracklets[kept[rows]], return_inverse=True)
+        there, second = np.unique(people.second_tracklets[kept[rows]], return_inverse=True)
+        table = np.zeros((len(here), len(there)))
+        place = np.full(table.shape, -1)
+        table[first, second], place[first, second] = support[kept[rows]], rows
+        found = place[linear_sum_assignment(table, maximize=True)]
+        chosen.append(found[found >= 0])
+    return np.sort(np.concatenate(chosen))
+
+
+def _possible(instants: Integers, first: Integers, second: Integers) -> int:
+    """Return the sum over instants of the smaller number of people; all pairs of an instant are given."""
+    counts = []
+    for tracklets in (first, second):
+        people = np.unique(np.stack([instants, tracklets]), axis=1)[0]
+        counts.append(np.unique(people, return_counts=True)[1])
+    return int(np.minimum(*counts).sum())
+
+
+def _normalized(tracklet: Tracklet, lens: Lens) -> Tracklet:
+    return replace(tracklet, joints=normalized_points(tracklet.joints, lens))
+
+
+def _pixels(points: Array, lens: Lens) -> Array:
+    intrinsics = lens.intrinsics
+    pixels: Array = points @ intrinsics[:2, :2].T + intrinsics[:2, 2]
+    return pixels
+
+
+def _reordered(tracklet: Tracklet, order: Integers) -> Tracklet:
+    instants = order[tracklet.instants]
+    rows = np.argsort(instants)
+    return Tracklet(instants=instants[rows], joints=tracklet.joints[rows], visibility=tracklet.visibility[rows])

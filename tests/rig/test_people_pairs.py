@@ -1,0 +1,176 @@
+"""Relative poses of two views from people: exact, tolerant, refused where there is no agreement, repeatable."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from people_rig import Filming, PeopleRig, film_people, lens, with_instants, with_swapped_sides
+
+from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
+from page4d.rig.people_pairs import MIN_INSTANTS, register_people_pair
+from page4d.rig.person_pairs import TOLERANCE
+from page4d.rig.records import PairPose, ViewPeople
+
+EXACT = Filming(angles_deg=(0.0, 65.0, 174.0), num_instants=40, seed=1)
+REAL = replace(EXACT, noise_px=2.0, bias_px=5.0)
+CROWD = replace(REAL, num_instants=50, num_people=2, missed=0.1, occluded=0.1, breaks=1, num_false=1)
+NOBODY = ViewPeople(tracklets=())
+
+
+@cache
+def filmed(filming: Filming) -> PeopleRig:
+    return film_people(filming)
+
+
+def registered(
+    rig: PeopleRig, first: int, second: int, people: ViewPeople | None = None, initial: PairPose | None = None
+) -> PairPose:
+    """Register two views; `people` replaces those of the second."""
+    views = (rig.people[first], rig.people[second] if people is None else people)
+    lenses = (rig.lenses[first], rig.lenses[second])
+    return register_people_pair(*views, lenses, (first, second), rig.num_instants, initial=initial)
+
+
+def errors_deg(rig: PeopleRig, pair: PairPose) -> tuple[float, float]:
+    """Return the errors of rotation and direction."""
+    assert pair.rotation is not None
+    assert pair.direction is not None
+    rotation, direction = rig.relative_pose(pair.first, pair.second)
+    return rotation_angle_deg(pair.rotation, rotation), direction_angle_deg(pair.direction, direction)
+
+
+@pytest.mark.parametrize("second", [1, 2])
+def test_exact_keypoints_give_the_exact_pose(second: int) -> None:
+    rig = filmed(EXACT)
+    pair = registered(rig, 0, second)
+    assert pair.is_accepted, pair.reason
+    assert max(errors_deg(rig, pair)) < 1e-3
+    assert pair.score == pytest.approx(1, abs=1e-6)
+    assert pair.num_instants == 40
+    assert pair.residual_px == pytest.approx(0, abs=1e-6)
+    assert pair.jackknife_deg == pytest.approx(0, abs=1e-2)
+
+
+@pytest.mark.parametrize(("filming", "second"), [(REAL, 1), (REAL, 2), (CROWD, 1)])
+def test_noise_bias_crowds_and_strangers_are_tolerated(filming: Filming, second: int) -> None:
+    rig = filmed(filming)
+    pair = registered(rig, 0, second)
+    assert pair.is_accepted, pair.reason
+    rotation_deg, direction_deg = errors_deg(rig, pair)
+    assert rotation_deg < 4
+    assert direction_deg < 3
+
+
+def test_people_without_agreement_are_refused() -> None:
+    rig = filmed(REAL)
+    instants = np.arange(rig.num_instants)
+    people = rig.people[1]
+    wrong = {
+        "permuted": with_instants(people, np.random.default_rng(7).permutation(instants)),
+        "reversed": with_instants(people, instants[::-1]),
+        "shifted": with_instants(people, np.roll(instants, 13)),
+        "swapped sides": with_swapped_sides(people),
+        "of another capture": film_people(replace(REAL, seed=5)).people[1],
+    }
+    for name, other in wrong.items():
+        pair = registered(rig, 0, 1, other)
+        assert not pair.is_accepted, name
+        assert "needs" in pair.reason or "allowed" in pair.reason, name
+
+
+def test_a_person_who_walks_in_place_is_refused_with_permuted_instants() -> None:
+    """A body that stays in place fits epipolar geometry at any instants in part; only the control separates it."""
+    rig = filmed(replace(REAL, on_treadmill=True))
+    permuted = with_instants(rig.people[1], np.random.default_rng(3).permutation(rig.num_instants))
+    pair = registered(rig, 0, 1, permuted)
+    assert pair.score > 0.43, "the score alone would accept it"
+    assert "with permuted instants" in pair.reason
+    assert registered(rig, 0, 1).is_accepted
+
+
+def test_few_instants_and_no_people_are_refused_with_figures() -> None:
+    rig = filmed(replace(EXACT, num_instants=MIN_INSTANTS - 1))
+    assert f"24 common instants with people, needs {MIN_INSTANTS}" in registered(rig, 0, 1).reason
+    for people in (NOBODY, with_instants(rig.people[1], np.arange(24) + 24)):
+        apart = replace(rig, num_instants=48)
+        pair = registered(apart, 0, 1, people)
+        assert pair.rotation is None
+        assert not pair.is_accepted
+        assert pair.reason == f"0 common instants with people, needs {MIN_INSTANTS}"
+
+
+def test_keypoints_without_depth_or_extent_are_refused() -> None:
+    rig = filmed(EXACT)
+    flat = [
+        ViewPeople(tracklets=tuple(replace(t, joints=np.full_like(t.joints, 500.0)) for t in view.tracklets))
+        for view in rig.people
+    ]
+    unseen = [
+        ViewPeople(tracklets=tuple(replace(t, visibility=np.zeros_like(t.visibility)) for t in view.tracklets))
+        for view in rig.people
+    ]
+    for people in (flat, unseen):
+        assert not registered(replace(rig, people=tuple(people)), 0, 1).is_accepted
+
+
+def test_the_result_is_repeated_exactly() -> None:
+    pairs = [registered(filmed(replace(REAL, breaks=1)), 0, 1) for _ in range(2)]
+    np.testing.assert_array_equal(pairs[0].rotation, pairs[1].rotation)
+    np.testing.assert_array_equal(pairs[0].direction, pairs[1].direction)
+    assert (pairs[0].score, pairs[0].control) == (pairs[1].score, pairs[1].control)
+
+
+def test_exchanged_views_give_the_inverse_pose() -> None:
+    rig = filmed(REAL)
+    forward, backward = registered(rig, 0, 1), registered(rig, 1, 0)
+    assert forward.rotation is not None
+    assert backward.rotation is not None
+    assert backward.direction is not None
+    assert forward.direction is not None
+    assert rotation_angle_deg(forward.rotation, backward.rotation.T) < 0.1
+    assert direction_angle_deg(forward.direction, -forward.rotation @ backward.direction) < 0.1
+    assert forward.score == pytest.approx(backward.score, abs=0.01)
+
+
+def test_matches_identify_joints_of_people_and_agree_with_the_pose() -> None:
+    """The ids follow `records.PointMatches`: in an exact capture they identify the pixels of the match."""
+    rig = filmed(replace(EXACT, num_people=2, breaks=1))
+    pair = registered(rig, 0, 1)
+    matches = pair.matches
+    assert matches is not None
+    assert len(matches.weights) > 0.9 * 2 * 40 * 33
+    assert ((matches.weights > 0) & (matches.weights <= 1)).all()
+    for ids, points, people in (
+        (matches.first_ids, matches.first, rig.people[0]),
+        (matches.second_ids, matches.second, rig.people[1]),
+    ):
+        assert len(np.unique(ids)) == len(ids), "one match for every point"
+        for row in range(0, len(ids), 97):
+            joint, instant, number = ids[row] % 33, ids[row] // 33 % 40, ids[row] // 33 // 40
+            tracklet = people.tracklets[number]
+            expected = tracklet.joints[np.searchsorted(tracklet.instants, instant), joint]
+            np.testing.assert_allclose(points[row], expected, atol=1e-6)
+
+
+def test_an_accepted_pair_is_estimated_again_for_another_focal_length() -> None:
+    rig = filmed(REAL)
+    longer = replace(rig, lenses=(lens(1800.0),) * 3)
+    start = registered(longer, 0, 1)
+    assert start.is_accepted, start.reason
+    again = registered(rig, 0, 1, initial=start)
+    anew = registered(rig, 0, 1)
+    assert again.control == start.control
+    assert again.rotation is not None
+    assert anew.rotation is not None
+    assert rotation_angle_deg(again.rotation, anew.rotation) < 0.5
+    refused = replace(start, reason="score 0.21, needs 0.43")
+    assert registered(rig, 0, 1, initial=refused).score == anew.score
+
+
+def test_errors_beyond_the_tolerance_do_not_support_a_pose() -> None:
+    rig = filmed(replace(EXACT, noise_px=1.0))
+    pair = registered(rig, 0, 1)
+    assert pair.residual_px is not None
+    assert 0.3 < pair.residual_px < 1.0, "the median of one normal coordinate of 1 px"
+    assert pair.residual_px < TOLERANCE * rig.lenses[0].focal
