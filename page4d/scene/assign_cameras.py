@@ -78,6 +78,27 @@ def place_cameras(
         InputError: if image sizes differ and `resize` is None, or the poses of a moving camera do not cover the
             instants.
     """
+    differing = check_sizes(cameras, views, resize)
+    notices = tuple(Notice(f"{text}; {resize} applied") for text in differing)
+    placed = tuple(
+        ViewCamera(
+            world_to_camera=_poses_at(camera, view, file),
+            intrinsics=fit_to_view(camera, view.source.size, resize),
+            distortion=None if camera.distortion is None or camera.distortion.is_identity else camera.distortion,
+        )
+        for camera, view in zip(cameras, views, strict=True)
+    )
+    return placed, (*notices, *_doubts(placed, cameras, views, file))
+
+
+def check_sizes(
+    cameras: Sequence[CalibratedCamera], views: Sequence[View], resize: CalibrationResize | None
+) -> list[str]:
+    """Return a text for each camera whose image size is not that of its view.
+
+    Raises:
+        InputError: if image sizes differ and `resize` is None, or a calibrated image is turned.
+    """
     differing = [
         f"{view.name}: calibration is for {_size(camera.image_size)}, video is {_size(view.source.size)}"
         for camera, view in zip(cameras, views, strict=True)
@@ -97,16 +118,7 @@ def place_cameras(
             "or use the calibration of these videos"
         )
         raise InputError(listed(differing, separator="; "), hint)
-    notices = tuple(Notice(f"{text}; {resize} applied") for text in differing)
-    placed = tuple(
-        ViewCamera(
-            world_to_camera=_poses_at(camera, view, file),
-            intrinsics=_fit_intrinsics(camera, view.source.size, resize),
-            distortion=None if camera.distortion is None or camera.distortion.is_identity else camera.distortion,
-        )
-        for camera, view in zip(cameras, views, strict=True)
-    )
-    return placed, (*notices, *_doubts(placed, cameras, views, file))
+    return differing
 
 
 def _doubts(
@@ -130,7 +142,8 @@ def _size(size: tuple[int, int]) -> str:
     return f"{size[1]}x{size[0]}"
 
 
-def _fit_intrinsics(camera: CalibratedCamera, size: tuple[int, int], resize: CalibrationResize | None) -> Tensor:
+def fit_to_view(camera: CalibratedCamera, size: tuple[int, int], resize: CalibrationResize | None) -> Tensor:
+    """Return the intrinsics [3, 3] at images of (height, width)."""
     if camera.image_size is None or camera.image_size == size:
         return camera.intrinsics
     (height, width), (video_height, video_width) = camera.image_size, size

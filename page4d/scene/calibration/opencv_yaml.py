@@ -64,15 +64,23 @@ def has_opencv_yaml(folder: Path) -> bool:
     return any((folder / f"{stem}{suffix}").is_file() for stem in ("intri", "extri") for suffix in _SUFFIXES)
 
 
-def read_opencv_yaml(path: Path) -> Calibration:
+def read_opencv_yaml(path: Path, *, needs_poses: bool = True) -> Calibration:
     """Read `intri.yml` and `extri.yml`; `path` is their folder or one of the two files.
+
+    If `needs_poses` is false, `extri.yml` is not read and all poses are the identity; the intrinsics may then have
+    another file name.
 
     Raises:
         InputError: if a file is missing or damaged, or a camera is invalid.
     """
     check_exists(path)
     folder = path if path.is_dir() else path.parent
-    intrinsic, extrinsic = (_load(_find(path, folder, stem)) for stem in ("intri", "extri"))
+    if needs_poses:
+        intrinsic, extrinsic = (_load(_find(path, folder, stem)) for stem in ("intri", "extri"))
+    else:
+        is_other = path.is_file() and path.stem.lower() != "extri"
+        intrinsic = _load(path if is_other else _find(path, folder, "intri"))
+        extrinsic = _without_poses(_names(path, intrinsic, intrinsic))
     label = f"{intrinsic.name}/{extrinsic.name}"
     names = _names(path, intrinsic, extrinsic)
     check_count(path, len(names))
@@ -95,6 +103,11 @@ def _load(path: Path) -> _Storage:
     if not isinstance(content, dict):
         raise unreadable(path, "it is not a mapping")
     return _Storage(path.name, {str(key): value for key, value in content.items()})
+
+
+def _without_poses(names: list[str]) -> _Storage:
+    zeros = {"rows": "3", "cols": "1", "data": ["0", "0", "0"]}
+    return _Storage("extri.yml", {f"{letter}_{name}": zeros for name in names for letter in "RT"})
 
 
 def _names(path: Path, intrinsic: _Storage, extrinsic: _Storage) -> list[str]:

@@ -110,6 +110,19 @@ def read_calibration(path: Path, unit: str | None = None) -> Calibration:
     return calibration if notice is None else replace(calibration, notices=(*calibration.notices, notice))
 
 
+def read_lenses(path: Path) -> Calibration:
+    """Read a calibration of any supported format for its intrinsics alone: OpenCV YAML then needs no `extri.yml`.
+
+    Raises:
+        InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
+    """
+    check_exists(path)
+    format_, found = _find_in_folder(path) if path.is_dir() else (_format_of_file(path), path)
+    if format_.read is read_opencv_yaml:
+        return replace(read_opencv_yaml(found, needs_poses=False), format=format_.name)
+    return read_calibration(path)
+
+
 def is_calibration_name(path: Path) -> bool:
     """Return True if a file has a name of a calibration format."""
     return _format_of_name(path) is not None

@@ -1,0 +1,144 @@
+"""Intrinsics of the views before registration: from a calibration, `--focal`, EXIF, or a start value."""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from page4d.choices import CalibrationResize
+from page4d.errors import InputError, UsageError, listed
+from page4d.rig.records import FocalSource, Lens
+from page4d.scene.assign_cameras import check_sizes, fit_to_view, match_cameras
+from page4d.scene.calibration.files import error_context
+from page4d.scene.calibration.plausibility import check_lens
+from page4d.scene.calibration.read import read_lenses
+from page4d.scene.focal_tags import focal_of_equivalent, stated_focal
+from page4d.scene.records import Scene, View
+
+START_FOCAL = 1.2
+"""Focal length in long sides of the image from which an unknown one is estimated: a field of view of 45 degrees.
+
+Source: COLMAP, `ImageReader.default_focal_length_factor`.
+"""
+
+_FORM = "use pixels (1450) or a 35 mm equivalent (26mm), for all views or as NAME=VALUE,NAME=VALUE"
+_VALUE = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>mm|px)?", re.IGNORECASE)
+
+
+def lenses_of(
+    scene: Scene, focal: str | None = None, intrinsics: Path | None = None, resize: CalibrationResize | None = None
+) -> tuple[Lens, ...]:
+    """Return the lens of every view.
+
+    Of these, the first that is given for a view counts: the calibration file `intrinsics`, whose poses are not used;
+    `focal` (`--focal`: "1450" px or "26mm" for all views, "cam01=1450,cam02=26mm" for some); the scene's own
+    calibration; EXIF or the metadata of a video; the start value `START_FOCAL`. Without a calibration the principal
+    point is the centre of the image. `resize` (`--calib-resize`) fits a calibration file for another image size.
+
+    Raises:
+        UsageError: if `focal` cannot be read, names a view that does not exist, or no lens has this focal length.
+        InputError: if the calibration file is unusable, has no camera of a view, or is for another image size.
+    """
+    if intrinsics is not None:
+        return _calibrated(scene, intrinsics, resize or scene.options.calibration_resize)
+    given = {} if focal is None else _parse(focal, scene.view_names)
+    return tuple(_lens(view, given.get(view.name)) for view in scene.views)
+
+
+def _lens(view: View, given: "_Focal | None") -> Lens:
+    size = view.source.size
+    if given is not None:
+        return _centred(given.pixels(view), size, FocalSource.OPTION)
+    if view.camera is not None:
+        return Lens(
+            intrinsics=np.asarray(view.camera.intrinsics, dtype=np.float64),
+            image_size=size,
+            distortion=view.camera.distortion,
+            focal_source=FocalSource.CALIBRATION,
+        )
+    stated = stated_focal(view.source)
+    if stated is not None:
+        return _centred(stated, size, FocalSource.EXIF)
+    return _centred(START_FOCAL * max(size), size, FocalSource.UNKNOWN)
+
+
+def _centred(focal: float, size: tuple[int, int], source: FocalSource) -> Lens:
+    height, width = size
+    matrix = np.array([[focal, 0.0, width / 2], [0.0, focal, height / 2], [0.0, 0.0, 1.0]])
+    return Lens(intrinsics=matrix, image_size=size, focal_source=source)
+
+
+def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> tuple[Lens, ...]:
+    """Return the lenses of a calibration file, fitted to the views by the rules of `--calib-resize`."""
+    calibration = read_lenses(file)
+    names = scene.view_names
+    # Cameras without a video are accepted: the file may be that of a larger rig.
+    cameras = match_cameras(calibration, names, names, scene.options.calibration_match, views_were_named=True)
+    check_sizes(cameras, scene.views, resize)
+    lenses = []
+    for camera, view in zip(cameras, scene.views, strict=True):
+        matrix = fit_to_view(camera, view.source.size, resize)
+        with error_context(file.name, camera.name):
+            check_lens(matrix, view.source.size, camera.distortion)
+        is_identity = camera.distortion is None or camera.distortion.is_identity
+        lenses.append(
+            Lens(
+                intrinsics=matrix.numpy(),
+                image_size=view.source.size,
+                distortion=None if is_identity else camera.distortion,
+                focal_source=FocalSource.CALIBRATION,
+            )
+        )
+    return tuple(lenses)
+
+
+@dataclass(frozen=True)
+class _Focal:
+    """A value of `--focal`: pixels or millimetres of 35 mm film."""
+
+    text: str
+    number: float
+    is_equivalent: bool
+
+    def pixels(self, view: View) -> float:
+        """Convert to pixels of a view; raise UsageError if no lens has this focal length."""
+        size = view.source.size
+        focal = focal_of_equivalent(self.number, size) if self.is_equivalent else self.number
+        lens = _centred(focal, size, FocalSource.OPTION)
+        try:
+            check_lens(torch.from_numpy(lens.intrinsics), size, None)
+        except InputError as error:
+            raise UsageError(f"--focal {self.text}: {view.name}: {error.message}", _FORM) from None
+        return focal
+
+
+def _parse(text: str, names: tuple[str, ...]) -> dict[str, _Focal]:
+    """Return the focal length of each view that the option names, or of all views."""
+    parts = [part.strip() for part in text.split(",")]
+    if "=" not in text:
+        if len(parts) > 1:
+            raise UsageError(f"--focal {text}: {len(parts)} values without names of views", _FORM)
+        value = _value(text, parts[0])
+        return dict.fromkeys(names, value)
+    found: dict[str, _Focal] = {}
+    for part in parts:
+        name, equals, value_text = (piece.strip() for piece in part.rpartition("="))
+        if not equals:
+            raise UsageError(f"--focal {text}: '{part}' has no name of a view", _FORM)
+        if name not in names:
+            raise UsageError(f"--focal {text}: there is no view {name}", f"the views are {listed(names)}")
+        if name in found:
+            raise UsageError(f"--focal {text}: {name} is given twice", _FORM)
+        found[name] = _value(text, value_text)
+    return found
+
+
+def _value(text: str, part: str) -> _Focal:
+    match = _VALUE.fullmatch(part)
+    number = float(match["number"]) if match else math.nan
+    if match is None or not 0 < number < math.inf:
+        raise UsageError(f"--focal {text}: '{part}' is not a focal length", _FORM)
+    return _Focal(text, number, is_equivalent=(match["unit"] or "").lower() == "mm")
