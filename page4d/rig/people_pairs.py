@@ -100,13 +100,25 @@ def register_people_pair(
     )
 
 
-def estimate_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | None:
+def pair_score(
+    first: ViewPeople, second: ViewPeople, lenses: tuple[Lens, Lens], pose: RelativePose, num_instants: int
+) -> float:
+    """Return the score in [0, 1] of a given pose, without refinement.
+
+    Bias of keypoints moves the best pose by 1 to 3 degrees, so that true poses score 0.2 to 0.5 where the best score
+    0.5 to 0.8: compare poses by `best_people_pose`, which refines a pose, and the angle by which that moves it.
+    """
+    return pair_people(first, second, lenses, num_instants).assign(pose)[1]
+
+
+def estimate_people_pose(people: PersonPairs, seed: int = 0, max_singles: int = _MAX_SINGLES) -> PeoplePose | None:
     """Return the pose with the highest score; None if no two people have enough common instants.
 
-    Hypotheses come from pairs of tracklets, each assumed to be one person, and from two such pairs together.
+    Hypotheses come from at most `max_singles` pairs of tracklets, each assumed to be one person, and from two such
+    pairs together.
     """
     singles = []
-    for rows in _tracklet_pairs(people)[:_MAX_SINGLES]:
+    for rows in _tracklet_pairs(people)[:max_singles]:
         pose = _hypothesis(people.subset(rows), seed)
         if pose is not None:
             singles.append((float(people.support(pose)[rows].sum()), rows, pose))
@@ -119,7 +131,7 @@ def estimate_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | Non
         if _compatible(people, rows, other)
     ]
     doubles.sort(key=lambda double: -double[0])
-    for _, rows in doubles[:_MAX_DOUBLES]:
+    for _, rows in doubles[: min(_MAX_DOUBLES, max_singles)]:
         pose = _hypothesis(people.subset(rows), seed)
         if pose is not None:
             poses.append(pose)
