@@ -53,6 +53,9 @@ class ScaleSource(StrEnum):
     DISTANCE = "distance"
     """A known distance between two cameras."""
 
+    PERSON = "person"
+    """The known height of the people in the scene."""
+
     NETWORK = "network"
     """An estimate by a network that predicts metres."""
 

@@ -81,9 +81,17 @@ class ProgressDisplay:
         self._pace = Pace()
         self._printed_at = 0.0
         self._live: Live | None = None
+        self._stage = ""
+
+    def show_stage(self, text: str) -> None:
+        """Show a stage before the work, in place of the amount, which is not known yet."""
+        self._stage = text
+        if not self._quiet and not self._on_terminal:
+            self._print_line()
 
     def update(self, done: int, total: int) -> None:
         """Show the work done so far."""
+        self._stage = ""
         self._pace.update(done, total)
         if self._quiet:
             return
@@ -116,7 +124,7 @@ class ProgressDisplay:
 
     def _print_line(self) -> None:
         """Print a plain line at the end of the work, and before at intervals."""
-        elapsed, is_done = self._pace.elapsed, self._pace.done == self._pace.total
+        elapsed, is_done = self._pace.elapsed, not self._stage and self._pace.done == self._pace.total
         if is_done or elapsed - self._printed_at >= _INTERVAL_S:
             self._printed_at = elapsed
             console.print_message(f"{self._label}: {', '.join(self.parts())}")
@@ -124,7 +132,7 @@ class ProgressDisplay:
     def parts(self) -> list[str]:
         """Return the texts after the bar: the amount, elapsed and remaining time."""
         if self._pace.total == 0:
-            return [duration(self._pace.elapsed)]
+            return [part for part in (self._stage, duration(self._pace.elapsed)) if part]
         left = self._pace.left
         ending = self._live is not None and self._pace.done == self._pace.total
         rest = "finishing" if ending else "" if left is None or left == 0 else f"{duration(left)} left"
@@ -179,9 +187,12 @@ class ProgressObserver:
         """Print a notice above the progress."""
         console.print_notice(notice, self._verbosity, self._display.console)
 
-    def progress(self, done: int, total: int) -> None:
-        """Show the number of finished instants."""
-        self._display.update(done, total)
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        """Show the number of finished instants, or the progress of a stage before the first one."""
+        if stage:
+            self._display.show_stage(f"{stage} {done}/{total}")
+        else:
+            self._display.update(done, total)
 
 
 @contextmanager

@@ -124,8 +124,8 @@ class _Sender:
     def notice(self, notice: Notice) -> None:
         self._send(notice)
 
-    def progress(self, done: int, total: int) -> None:
-        self._send((done, total))
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        self._send((done, total, stage) if stage else (done, total))
 
     def _send(self, message: object) -> None:
         try:

@@ -12,17 +12,17 @@ import page4d
 from page4d.errors import UsageError
 from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.run_plan import RunPlan
-from page4d.inference.state_records import RunState
+from page4d.inference.state_records import RegistrationState, RunState
 from page4d.io.json_model import readable
 from page4d.scene.files import reading_again
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
-from page4d.settings import describe_settings, option_name
+from page4d.settings import ReconstructSettings, describe_settings, option_name
 
 _EDGE_BYTES = 1 << 20
 _WITHOUT_EFFECT = ("preview", "strict_seams", "memory_bytes", "max_frames", "max_megapixels")
-_PATHS = ("sync", "calibration", "masks", "depth")
+_PATHS = ("sync", "calibration", "masks", "depth", "intrinsics")
 
 
 def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> RunState:
@@ -36,13 +36,32 @@ def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> 
     differs = _differences(earlier.fingerprint, fingerprint_of(plan))
     if not differs and not earlier.fits(plan.scene.num_times, plan.scene.num_views):
         differs = ["instants or cameras of the state"]
+    _refuse(folder, differs)
+    return earlier
+
+
+def earlier_registration(
+    folder: Path, earlier: RunState | None, scene: Scene, settings: ReconstructSettings
+) -> RegistrationState | None:
+    """Return the registration of the run to continue; None if there is none.
+
+    Raises:
+        UsageError: naming the differences, if the run had other inputs or settings.
+    """
+    if earlier is None or earlier.registration is None:
+        return None
+    now = input_fingerprint(scene, settings)
+    _refuse(folder, _differences({key: earlier.fingerprint.get(key) for key in now}, now))
+    return earlier.registration
+
+
+def _refuse(folder: Path, differs: list[str]) -> None:
     if differs:
         copied = "; copies of inputs must keep their times, as with `cp -a`" if "inputs" in differs else ""
         raise UsageError(
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
             f"use --overwrite to replace them, or another folder{copied}",
         )
-    return earlier
 
 
 def _differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -66,15 +85,29 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
     their names, so that a difference can be reported by the option.
     """
     scene, predictor = plan.scene, plan.predictor
-    settings = describe_settings(scene.options, plan.settings)
     return {
-        **{name: value for name, value in settings.items() if name not in (*_WITHOUT_EFFECT, *_PATHS)},
-        "version": page4d.__version__,
+        **input_fingerprint(scene, plan.settings),
         "network": predictor.record.name,
         "preset": predictor.record.preset,
         "weights": predictor.record.sha256,
         "precision": PRECISION_NAMES[predictor.precision],
         "device": predictor.device.type,
+        "cameras": _cameras_fingerprint(scene),
+        "pose-model": None if plan.registration is None else plan.registration.record.pose_model,
+        "registered": None
+        if plan.registration is None
+        else _digest([plan.registration.model_dump(mode="json")["cameras"]]),
+    }
+
+
+def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:
+    """Return the part of the fingerprint that is known before a scene without calibration is registered."""
+    described = describe_settings(scene.options, settings)
+    lenses = settings.intrinsics
+    return {
+        **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_PATHS)},
+        "version": page4d.__version__,
+        "intrinsics": None if lenses is None else _source_fingerprint("", [lenses] if lenses.is_file() else []),
         "mask_meaning": scene.mask_meaning.value,
         "depth_levels": scene.depth_levels,
         "inputs": {
@@ -86,11 +119,12 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
             for kind, paired in (("mask", view.mask), ("depth", view.depth))
             if paired is not None
         },
-        "instants": hashlib.sha256(
-            json.dumps([scene.times.tolist(), [view.indices for view in scene.views]]).encode()
-        ).hexdigest(),
-        "cameras": _cameras_fingerprint(scene),
+        "instants": _digest([scene.times.tolist(), [view.indices for view in scene.views]]),
     }
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _source_fingerprint(label: str, files: list[Path]) -> str:

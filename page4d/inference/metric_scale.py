@@ -1,8 +1,9 @@
-"""Metric scale from one known distance between two cameras."""
+"""Metric scale from one known length: the distance between two cameras, or the height of the people."""
 
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from page4d.geometry.rigid import camera_centers
 from page4d.inference.stitch import has_depth
 from page4d.output.diagnostics import DistanceRecord
 from page4d.predictions import Predictions
+from page4d.rig.records import RigRegistration
 from page4d.scene.records import Scene, ViewCamera
 
 METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
@@ -26,7 +28,7 @@ _MIN_BASELINE = 1e-3
 _MIN_METRES, _MAX_METRES = 1e-6, 1e6
 """Distances of cameras, from those of microscopes to those of satellites."""
 
-_FORM = "give it as view1-view2=1.25m; units are m, cm, mm and ft"
+_FORM = "give it as view1-view2=1.25m or person=1.75m; units are m, cm, mm and ft"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,31 +40,49 @@ class KnownDistance:
     metres: float
 
 
-def known_distance(scene: Scene, text: str | None) -> KnownDistance | None:
-    """Parse `--scale-from`, such as `cam01-cam02=1.25m`.
+@dataclass(frozen=True, kw_only=True)
+class KnownHeight:
+    """The median height of the people in a scene."""
+
+    metres: float
+
+
+KnownLength = KnownDistance | KnownHeight
+
+
+def known_length(scene: Scene, text: str | None) -> KnownLength | None:
+    """Parse `--scale-from`, such as `cam01-cam02=1.25m` or `person=1.75m`.
 
     Raises:
         UsageError: if it is not of that form, names a view that does not exist, or contradicts a metric calibration.
     """
     if text is None:
         return None
-    match = re.fullmatch(r"(?P<pair>.+)=\s*(?P<number>[^\s=]+?)\s*(?P<unit>mm|cm|m|ft)", text.strip())
+    match = re.fullmatch(r"(?P<subject>.+)=\s*(?P<number>[^\s=]+?)\s*(?P<unit>mm|cm|m|ft)", text.strip())
     if match is None:
         raise UsageError(f"--scale-from '{text}' is not a pair of views and a distance", _FORM)
-    first, second = _pair(match["pair"].strip(), scene.view_names)
-    try:
-        metres = float(match["number"]) * METRES[match["unit"]]
-    except ValueError:
-        raise UsageError(f"--scale-from: '{match['number']}' is not a number", _FORM) from None
-    if not _MIN_METRES <= metres <= _MAX_METRES:
-        raise UsageError(
-            f"--scale-from: a distance of {shortened(match['number'])} {match['unit']}",
-            f"give a distance of {_MIN_METRES:g} m to {_MAX_METRES:,.0f} m",
-        )
-    known = KnownDistance(first=first, second=second, metres=metres)
+    subject = match["subject"].strip()
+    pair = None if subject == "person" else _pair(subject, scene.view_names)
+    metres = _metres(match["number"], match["unit"])
+    if pair is None:
+        return KnownHeight(metres=metres)
+    known = KnownDistance(first=pair[0], second=pair[1], metres=metres)
     if scene.scale is Scale.METRIC and is_calibrated(scene):
         _check_calibration(scene, known)
     return known
+
+
+def _metres(number: str, unit: str) -> float:
+    try:
+        metres = float(number) * METRES[unit]
+    except ValueError:
+        raise UsageError(f"--scale-from: '{number}' is not a number", _FORM) from None
+    if not _MIN_METRES <= metres <= _MAX_METRES:
+        raise UsageError(
+            f"--scale-from: a distance of {shortened(number)} {unit}",
+            f"give a distance of {_MIN_METRES:g} m to {_MAX_METRES:,.0f} m",
+        )
+    return metres
 
 
 def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
@@ -112,11 +132,37 @@ def metric_scene(scene: Scene, known: KnownDistance | None) -> Scene:
     found = _calibrated_distance(scene, known)
     if found == 0:
         raise UsageError(f"{known.first} and {known.second} coincide in {scene.calibration}", _FORM)
-    factor = known.metres / found
+    return scene_in_metres(scene, known.metres / found)
+
+
+def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
+    """Scale the cameras of a scene to metres."""
     views = tuple(
-        replace(view, camera=None if view.camera is None else _scaled(view.camera, factor)) for view in scene.views
+        replace(view, camera=None if view.camera is None else _scaled(view.camera, metres_per_unit))
+        for view in scene.views
     )
-    return replace(scene, views=views, scale=Scale.METRIC, depth_levels=scene.depth_levels / factor)
+    return replace(scene, views=views, scale=Scale.METRIC, depth_levels=scene.depth_levels / metres_per_unit)
+
+
+def metres_per_rig_unit(found: RigRegistration, known: KnownLength) -> float | None:
+    """Return the metres per unit of a registered rig; None if a camera of the known distance is not placed.
+
+    Raises:
+        InputError: if the height of people is known, and none are registered, or if the cameras coincide.
+    """
+    if isinstance(known, KnownHeight):
+        if found.person_height is None:
+            raise InputError("--scale-from person=...: no standing people are registered", _FORM)
+        return known.metres / found.person_height
+    poses = {view.name: view.world_to_camera for view in found.views}
+    first, second = poses[known.first], poses[known.second]
+    if first is None or second is None:
+        return None
+    centers = [-pose[:3, :3].T @ pose[:3, 3] for pose in (first, second)]
+    apart = float(np.linalg.norm(centers[0] - centers[1]))
+    if apart <= 0:
+        raise InputError(f"the registered cameras of {known.first} and {known.second} coincide", _FORM)
+    return known.metres / apart
 
 
 def _scaled(camera: ViewCamera, factor: float) -> ViewCamera:

@@ -14,7 +14,7 @@ from page4d.models.sky import has_both, is_sky
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
 
-CAMERAS_HINT = "pass --calibration, or use weights of a network with a camera head"
+CAMERAS_HINT = "pass --calibration, register the rig with --register, or use a network that predicts cameras"
 
 
 def views_of(maps: Float[Tensor, "B T V *C H W"], batch: FrameBatch) -> list[Tensor]:

@@ -16,8 +16,8 @@ class Observer(Protocol):
         """Receive a message to the user."""
         ...
 
-    def progress(self, done: int, total: int) -> None:
-        """Receive the number of instants written so far."""
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        """Receive the number of instants written so far, or the steps done of a stage before the first instant."""
         ...
 
 
@@ -27,7 +27,7 @@ class SilentObserver:
     def notice(self, notice: Notice) -> None:
         """Ignore a notice."""
 
-    def progress(self, done: int, total: int) -> None:
+    def progress(self, done: int, total: int, stage: str = "") -> None:
         """Ignore progress."""
 
 
@@ -51,9 +51,12 @@ class Journal:
             self.warnings.append(notice.text)
         self._observer.notice(notice)
 
-    def progress(self, done: int, total: int) -> None:
+    def progress(self, done: int, total: int, stage: str = "") -> None:
         """Forward progress."""
-        self._observer.progress(done, total)
+        if stage:
+            self._observer.progress(done, total, stage)
+        else:
+            self._observer.progress(done, total)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

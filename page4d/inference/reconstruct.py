@@ -7,13 +7,19 @@ from typing import Any
 from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
 from page4d.inference.chunk_source import OpenChunks, local_chunks
+from page4d.inference.fingerprint import earlier_registration
+from page4d.inference.metric_scale import known_length
 from page4d.inference.output_policy import check_inputs_outside, check_target
 from page4d.inference.predictor import Predictor, predictor_for
 from page4d.inference.progress import Journal, Observer, SilentObserver
+from page4d.inference.registration import register_for_run, will_register
 from page4d.inference.run import Run
 from page4d.inference.run_plan import plan_run
+from page4d.inference.run_state import StateFolder, is_occupied
+from page4d.inference.state_records import RegistrationState
 from page4d.io.atomic import claim_output
 from page4d.io.limits import limits_named
+from page4d.output.layout import OutputLayout
 from page4d.output.open3d_runtime import preload_open3d
 from page4d.output.run_record import RunRecord
 from page4d.scene.open import open_scene
@@ -78,8 +84,25 @@ def reconstruct(
         predictor = predictor.with_settings(replace(settings or predictor.settings, **of_run))
     if predictor.record.notice:
         observer.notice(Notice(predictor.record.notice))
-    plan = plan_run(scene, predictor, observer.notice)
     check_inputs_outside(scene, out)
+    journal = Journal(observer)
+    registration = _registration(scene, predictor.settings, out, existing, journal)
+    plan = plan_run(scene, predictor, observer.notice, registration)
     with claim_output(out) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile
-        return Run(plan, folder, Journal(observer), open_chunks).execute(existing)
+        return Run(plan, folder, journal, open_chunks).execute(existing)
+
+
+def _registration(
+    scene: Scene, settings: ReconstructSettings, out: Path, existing: ExistingOutput, journal: Journal
+) -> RegistrationState | None:
+    """Return the registration of the run to continue, or a new one; None for a scene that is not registered."""
+    if not will_register(scene, settings):
+        return None
+    known_length(scene, settings.scale_from)  # refused before any work
+    if existing is ExistingOutput.RESUME and is_occupied(out):
+        earlier = StateFolder(OutputLayout(out, ())).read_run()
+        if (found := earlier_registration(out, earlier, scene, settings)) is not None:
+            return found
+    with journal.timed("register"):
+        return register_for_run(scene, settings, journal.notice, journal.progress)

@@ -168,7 +168,7 @@ class Run:
             self.states.remove_listed_files()
         check_disk(folder, self.plan.bytes_on_disk)
         chunks = [(chunk.start, chunk.stop, chunk.overlap) for chunk in self.plan.chunks]
-        state = RunState(fingerprint=fingerprint_of(self.plan), plan=chunks)
+        state = RunState(fingerprint=fingerprint_of(self.plan), plan=chunks, registration=self.plan.registration)
         self.states.write_run(state)
         return state
 

@@ -7,15 +7,17 @@ from functools import cached_property
 import torch
 
 from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess
-from page4d.conventions import Scale
+from page4d.conventions import Scale, ScaleSource
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
 from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
 from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
-from page4d.inference.metric_scale import is_calibrated, known_distance, metric_scene
+from page4d.inference.metric_scale import KnownDistance, is_calibrated, known_length, metric_scene, scene_in_metres
 from page4d.inference.network_cost import ProbeInputs, network_cost
 from page4d.inference.network_io import CAMERAS_HINT
 from page4d.inference.predictor import NetworkPredictor, Predictor
+from page4d.inference.registration import metres_of_people, registered_scene, will_register
+from page4d.inference.state_records import RegistrationState
 from page4d.inference.world import World
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.open3d_runtime import load_open3d, require_open3d
@@ -39,8 +41,9 @@ _VISIBLE_STRETCH = 1.1
 class RunPlan:
     """Plan of a run: scene, image sizes, chunks, world, memory forecast and disk space.
 
-    `scene` has metric cameras if a known distance gives its calibration a unit. `bytes_on_disk` is an upper bound for
-    points and maps.
+    `scene` has metric cameras if a known length gives its calibration a unit, and registered cameras if all are
+    placed. `registration` is None where none is made, or with `will_register` not yet. `bytes_on_disk` is an upper
+    bound for points and maps.
     """
 
     scene: Scene
@@ -52,6 +55,8 @@ class RunPlan:
     forecast: Forecast
     memory_limit: MemoryLimit
     bytes_on_disk: int
+    registration: RegistrationState | None = None
+    will_register: bool = False
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -90,20 +95,25 @@ class RunPlan:
         return voxel_size
 
 
-def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None] = lambda _: None) -> RunPlan:
+def plan_run(
+    scene: Scene,
+    predictor: Predictor,
+    notify: Callable[[Notice], None] = lambda _: None,
+    registration: RegistrationState | None = None,
+) -> RunPlan:
     """Plan a run under the predictor's settings; `notify` receives a notice if measuring the network takes a while.
+
+    Without a `registration`, a rig that the run will register is planned as one without cameras.
 
     Raises:
         UsageError: if the settings do not fit the scene or the predictor.
+        InputError: if the height of people is to give the scale, and they do not place all cameras.
         CapabilityError: if they need Open3D, which cannot be loaded.
         MemoryBudgetError: if the memory that the user allows does not suffice.
     """
     settings = predictor.settings
-    distance = known_distance(scene, settings.scale_from)
-    if scene.scale is Scale.METRIC and is_calibrated(scene):
-        distance = None  # it was compared with the calibration
-    scene = metric_scene(scene, distance)
-    _check(scene, settings, predictor)
+    scene, distance, scale_source, is_pending = _with_cameras(scene, settings, registration)
+    _check(scene, settings, predictor, is_pending=is_pending)
     sizes = [view.source.size for view in scene.views]
     long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in sizes)
     if settings.preprocess is Preprocess.NATIVE and predictor.takes_mixed_sizes:
@@ -127,8 +137,9 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
         predictor_uses_rig=predictor.uses_rig_cameras,
         predicted_scale=predictor.scale,
         distance=distance,
+        scale_source=scale_source,
     )
-    if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed:
+    if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed and not is_pending:
         raise UsageError(
             f"--overlap 0 leaves {len(chunks)} chunks without shared instants to align them by",
             "give an overlap, or one chunk for all, or the rig's cameras with --calibration",
@@ -143,12 +154,40 @@ def plan_run(scene: Scene, predictor: Predictor, notify: Callable[[Notice], None
         forecast=forecast,
         memory_limit=limit,
         bytes_on_disk=scene.num_times * (pixels * map_bytes + points * point_bytes),
+        registration=registration,
+        will_register=is_pending,
         notices=(
             *_preprocess_notices(scene, transforms, settings.preprocess),
             *_motion_notices(scene, predictor, chunks),
             *warnings,
         ),
     )
+
+
+def _with_cameras(
+    scene: Scene, settings: ReconstructSettings, registration: RegistrationState | None
+) -> tuple[Scene, KnownDistance | None, ScaleSource | None, bool]:
+    """Return the scene with registered and metric cameras, and what is known of its metre.
+
+    That is a distance that the result must have, the origin of the metre of the cameras, and whether they are still
+    to be registered.
+    """
+    length = known_length(scene, settings.scale_from)
+    will = will_register(scene, settings)
+    if scene.scale is Scale.METRIC and is_calibrated(scene):
+        if not isinstance(length, KnownDistance):
+            metres_of_people(scene, length, None)
+        return scene, None, ScaleSource.CALIBRATION, False  # the distance was compared with the calibration
+    if registration is not None:
+        scene = registered_scene(scene, registration)
+    if isinstance(length, KnownDistance):
+        return metric_scene(scene, length), length, ScaleSource.DISTANCE, will and registration is None
+    if will and registration is None:
+        return scene, None, None, True
+    metres = metres_of_people(scene, length, registration)
+    if metres is None:
+        return scene, None, None, False
+    return scene_in_metres(scene, metres), None, ScaleSource.PERSON, False
 
 
 def _forecast(
@@ -207,7 +246,7 @@ def _motion_notices(scene: Scene, predictor: Predictor, chunks: tuple[Chunk, ...
     return (Notice(f"{alone} of {len(chunks)} chunks have 1 instant: no motion is estimated there"),)
 
 
-def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) -> None:
+def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor, *, is_pending: bool) -> None:
     """Refuse settings that would fail only when the first chunk is written."""
     for option, is_set in (
         ("--outliers", settings.points.outliers),
@@ -218,7 +257,7 @@ def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor) ->
             require_open3d(option)
     if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
         raise UsageError("--points-from points, but only depth is predicted here", "use --points-from depth")
-    if isinstance(predictor, NetworkPredictor) and predictor.uses_rig_cameras:
+    if isinstance(predictor, NetworkPredictor) and predictor.uses_rig_cameras and not is_pending:
         _check_rig(scene, settings, predictor)
     if scene.num_views > MAX_VIEWS:
         raise UsageError(
@@ -244,7 +283,7 @@ def _check_rig(scene: Scene, settings: ReconstructSettings, predictor: NetworkPr
     if scene.scale is not Scale.METRIC:
         raise UsageError(
             "this network predicts depth in metres, the unit of the calibration is unknown",
-            "pass --calibration-unit, or a distance with --scale-from",
+            "pass --calibration-unit, or a length with --scale-from",
         )
 
 

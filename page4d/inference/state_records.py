@@ -12,6 +12,7 @@ from torch import Tensor
 
 from page4d.conventions import Scale, ScaleSource
 from page4d.geometry.camera import Cameras
+from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunk_plan import Chunk
 from page4d.io.atomic import WrittenFile
@@ -19,6 +20,8 @@ from page4d.io.json_model import FileModel, Sha256
 from page4d.output.cameras import CaptureCameras
 from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
 from page4d.output.layout import is_own_file
+from page4d.output.registration_record import RegistrationRecord
+from page4d.scene.records import ViewCamera
 
 Matrix = list[list[float]]
 Positive = Annotated[float, Field(gt=0.0)]
@@ -143,6 +146,53 @@ class RigState(FileModel):
         )
 
 
+class RegisteredCameraState(FileModel):
+    """The camera of a view that registration placed, at original pixels, in the unit of the rig."""
+
+    world_to_camera: Matrix
+    intrinsics: Matrix
+    distortion: tuple[LensModel, list[float]] | None = None
+
+    @staticmethod
+    def distortion_of(distortion: Distortion | None) -> tuple[LensModel, list[float]] | None:
+        """Return the model and the coefficients of a lens."""
+        return None if distortion is None else (distortion.model, list(distortion.coefficients))
+
+    def view_camera(self) -> ViewCamera:
+        """Return the camera as that of a calibrated view."""
+        distortion = None
+        if self.distortion is not None:
+            model, coefficients = self.distortion
+            distortion = Distortion(model=model, coefficients=tuple(coefficients))
+        return ViewCamera(
+            world_to_camera=_tensor(self.world_to_camera),
+            intrinsics=_tensor(self.intrinsics),
+            distortion=distortion,
+        )
+
+
+class RegistrationState(FileModel):
+    """The registration of a run: its record, and the camera of every view that is placed."""
+
+    record: RegistrationRecord
+    cameras: list[RegisteredCameraState | None]
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if [camera.placed for camera in self.record.cameras] != [camera is not None for camera in self.cameras]:
+            raise ValueError("cameras are not those of the placed views")
+        placed = [camera for camera in self.cameras if camera is not None]
+        for camera in placed:
+            shapes = [tuple(_tensor(matrix).shape) for matrix in (camera.world_to_camera, camera.intrinsics)]
+            if shapes != [(4, 4), (3, 3)]:
+                raise ValueError(f"a camera of shapes {shapes}")
+        return self
+
+    def view_cameras(self) -> tuple[ViewCamera | None, ...]:
+        """Return the placed cameras, None for other views."""
+        return tuple(None if camera is None else camera.view_camera() for camera in self.cameras)
+
+
 class RunState(FileModel):
     """The state of a run: the fingerprint required for resuming, the decisions of the first chunk, and totals."""
 
@@ -153,6 +203,7 @@ class RunState(FileModel):
     scale: Scale | None = None
     scale_source: ScaleSource | None = None
     rig: RigState | None = None
+    registration: RegistrationState | None = None
     scale_from: DistanceRecord | None = None
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)

@@ -62,6 +62,7 @@ def summarize_run(
         times=scene.times.tolist(),
         network=predictor.record,
         rig=None if state.rig is None else state.rig.record,
+        registration=None if state.registration is None else state.registration.record,
         scale_from=state.scale_from,
         calibration_residuals=summarize_residuals(scene, chunks),
         chunks=chunks,

@@ -26,6 +26,8 @@ class World:
     first chunk is placed and the others are stitched to it. The first chunk determines whether the scale is the
     rig's; a chunk without a baseline takes the scale of the previous one.
 
+    `scale_source` is the origin of the metre of the rig's cameras, by default their calibration.
+
     Predictions in metres (`predicted_scale`) give the unit where rig and known distance do not. `predicted_scale` is
     None for predictions in the unit of the rig.
     """
@@ -38,6 +40,7 @@ class World:
         predictor_uses_rig: bool,
         predicted_scale: Scale | None = Scale.ARBITRARY,
         distance: KnownDistance | None = None,
+        scale_source: ScaleSource | None = None,
     ) -> None:
         self._has_rig = all(view.camera is not None for view in scene.views)
         self._distance = None if self._has_rig else distance
@@ -45,7 +48,7 @@ class World:
         if distance is not None:
             self._scale_of_cameras = ScaleSource.DISTANCE
         elif self._has_rig and scene.scale is Scale.METRIC:
-            self._scale_of_cameras = ScaleSource.CALIBRATION
+            self._scale_of_cameras = scale_source or ScaleSource.CALIBRATION
         self._predicts_metres = predicted_scale is Scale.METRIC
         self.measured: DistanceRecord | None = None
         self._replaces_cameras = self._has_rig and poses is Poses.INPUT and not predictor_uses_rig

@@ -14,6 +14,7 @@ from page4d.io.json_model import FileModel, Sha256, format_json, read_model
 from page4d.output.diagnostics import AgreementRecord, ChunkRecord, Count, DistanceRecord, Name, RigRecord
 from page4d.output.layout import SAFE_NAME, OutputLayout
 from page4d.output.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
+from page4d.output.registration_record import RegistrationRecord
 from page4d.scene.identity import identify
 from page4d.scene.records import Clock, View, ViewCamera
 
@@ -167,6 +168,7 @@ class RunRecord(FileModel):
     times: list[Seconds] = Field(min_length=1)
     network: NetworkRecord
     rig: RigRecord | None = None
+    registration: RegistrationRecord | None = None
     scale_from: DistanceRecord | None = None
     calibration_residuals: AgreementRecord | None = None
     chunks: list[ChunkRecord] = Field(default_factory=list)

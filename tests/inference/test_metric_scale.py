@@ -10,7 +10,7 @@ import torch
 from page4d.choices import CameraMotion, ExistingOutput
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
-from page4d.inference.metric_scale import known_distance, metric_scene
+from page4d.inference.metric_scale import known_length, metric_scene
 from page4d.inference.reconstruct import reconstruct
 from page4d.output.reader import open_output
 from page4d.predictions import Predictions
@@ -29,7 +29,7 @@ def renamed(scene: Scene, *names: str) -> Scene:
 
 
 @pytest.mark.parametrize("motion", list(CameraMotion))
-def test_a_known_distance_makes_cameras_depth_and_points_metric(tmp_path: Path, motion: CameraMotion):
+def test_a_known_length_makes_cameras_depth_and_points_metric(tmp_path: Path, motion: CameraMotion):
     settings = replace(SETTINGS, scale_from=f"cam01-cam02={APART:.9f}m", camera_motion=motion)
     scene = uncalibrated(CAPTURE.scene())
     record = reconstruct(scene, TruthPredictor(CAPTURE, in_random_world), out=tmp_path, settings=settings)
@@ -52,13 +52,13 @@ def test_a_known_distance_makes_cameras_depth_and_points_metric(tmp_path: Path, 
     ("text", "metres"), [("a-b=1.25m", 1.25), ("a-b = 125 cm", 1.25), ("b-a=40mm", 0.04), ("a-b=10ft", 3.048)]
 )
 def test_distances_are_converted_to_metres(text: str, metres: float):
-    known = known_distance(renamed(uncalibrated(CAPTURE.scene()), "a", "b"), text)
+    known = known_length(renamed(uncalibrated(CAPTURE.scene()), "a", "b"), text)
     assert known is not None
     assert known.metres == pytest.approx(metres)
 
 
 def test_view_names_may_contain_dashes():
-    known = known_distance(renamed(uncalibrated(CAPTURE.scene()), "rig-1", "rig-2"), "rig-1-rig-2=1m")
+    known = known_length(renamed(uncalibrated(CAPTURE.scene()), "rig-1", "rig-2"), "rig-1-rig-2=1m")
     assert known is not None
     assert (known.first, known.second) == ("rig-1", "rig-2")
 
@@ -85,14 +85,14 @@ def test_an_invalid_distance_is_refused_before_any_output(text: str, found: str,
 
 def test_a_distance_that_contradicts_a_metric_calibration_is_refused():
     scene = CAPTURE.scene()
-    assert metric_scene(scene, known_distance(scene, f"cam01-cam02={100 * APART:.1f}cm")) is scene
+    assert metric_scene(scene, known_length(scene, f"cam01-cam02={100 * APART:.1f}cm")) is scene
     with pytest.raises(UsageError, match=r"are 9 m apart, but .* m in true cameras"):
-        known_distance(scene, "cam01-cam02=9m")
+        known_length(scene, "cam01-cam02=9m")
 
 
-def test_a_known_distance_scales_a_calibration_and_its_measured_depth_to_metres():
+def test_a_known_length_scales_a_calibration_and_its_measured_depth_to_metres():
     scene = replace(CAPTURE.scene(), scale=Scale.ARBITRARY)
-    scaled = metric_scene(scene, known_distance(scene, f"cam01-cam02={2 * APART}m"))
+    scaled = metric_scene(scene, known_length(scene, f"cam01-cam02={2 * APART}m"))
     assert scaled.scale is Scale.METRIC
     assert scaled.depth_levels == pytest.approx(scene.depth_levels / 2)
     assert scaled.views[1].camera is not None

@@ -93,8 +93,8 @@ class StopAt(SilentObserver):
     def __init__(self, instants: int) -> None:
         self.instants = instants
 
-    def progress(self, done: int, total: int) -> None:
-        del total
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        del total, stage
         if done == self.instants:
             raise InterruptedRunError("stop", "", 15)
 

@@ -1,0 +1,249 @@
+"""Registration in a run: cameras of a rig without calibration from evidence, before the network runs."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from page4d.choices import CameraMotion, Poses, Registration
+from page4d.conventions import Scale
+from page4d.errors import InputError, UsageError, WeightsError, listed
+from page4d.inference.metric_scale import KnownHeight, KnownLength, known_length, metres_per_rig_unit
+from page4d.inference.rig_parts import has_pose_model, is_available, moving_views, pose_model_files, register_rig
+from page4d.inference.state_records import RegisteredCameraState, RegistrationState
+from page4d.io.digest import file_sha256
+from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
+from page4d.rig.lens import lenses_of
+from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
+from page4d.scene.records import Level, Notice, Scene
+from page4d.settings import ReconstructSettings, RegisterSettings
+
+StageProgress = Callable[[int, int, str], None]
+"""Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
+
+Notify = Callable[[Notice], None]
+
+FETCH_PEOPLE = "page4d weights get people"
+"""Command that obtains the pose model."""
+
+EXPLICIT = (Registration.PEOPLE, Registration.TEXTURE)
+"""Evidence that a user requests by name: a rig that it does not place is an error, not a warning."""
+
+
+def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
+    """Return whether a run registers the scene before the network runs.
+
+    Raises:
+        UsageError: if registration is requested where it cannot apply.
+    """
+    is_explicit = settings.register in EXPLICIT
+    reason = _obstacle(scene, settings)
+    lens = "focal" if settings.focal is not None else "intrinsics" if settings.intrinsics is not None else None
+    if reason is not None and (is_explicit or lens is not None):
+        option = f"--register {settings.register}" if is_explicit else f"--{lens}"
+        raise UsageError(f"{option} {reason}", "leave one of them out" if "with" in reason else "leave it out")
+    wanted = is_explicit or (settings.register is Registration.AUTO and settings.poses is Poses.INPUT)
+    return reason is None and wanted and is_available()
+
+
+def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
+    """Return why a rig cannot be registered."""
+    if any(view.camera is not None for view in scene.views):
+        return "with a calibration"
+    if scene.num_views < 2:
+        return "for a single view"
+    if settings.camera_motion is CameraMotion.MOVING:
+        return "with --cameras moving"
+    return None
+
+
+def register_for_run(
+    scene: Scene, settings: ReconstructSettings, notify: Notify, progress: StageProgress
+) -> RegistrationState:
+    """Register the rig of a run; views that evidence does not place are left to the network.
+
+    Raises:
+        InputError: if requested evidence places no view.
+        WeightsError: if it is people, and the pose model was not fetched.
+    """
+    found = register_scene(scene, settings.registration, settings.camera_motion, notify, progress)
+    state = state_of(found, settings.register)
+    if found.num_placed < 2 and settings.register in EXPLICIT:
+        raise InputError(
+            f"--register {settings.register} places no camera: {reasons(found)}",
+            "try --register auto, give --focal, more instants or a --calibration",
+        )
+    for notice in registration_notices(state.record):
+        notify(notice)
+    return state
+
+
+def register_scene(
+    scene: Scene,
+    settings: RegisterSettings,
+    motion: CameraMotion = CameraMotion.AUTO,
+    notify: Notify = lambda _: None,
+    progress: StageProgress = lambda _done, _total, _stage: None,
+) -> RigRegistration:
+    """Register the static views of a scene; a known length gives the unit.
+
+    Raises:
+        UsageError: if the known length is not of its form, or names views that do not exist.
+        InputError: if a known height is given and no people are registered.
+        WeightsError: if people are requested and the pose model was not fetched.
+    """
+    length = known_length(scene, settings.scale_from)
+    _check_pose_model(settings.register, notify)
+    moving = _moving_views(scene, motion, progress)
+    static = [view for view in scene.views if view.name not in moving]
+    if len(static) < 2:
+        found = RigRegistration(views=(), pairs=(), num_instants=0)
+    else:
+        found = register_rig(replace(scene, views=tuple(static)), settings, notify, progress)
+    found = _with_moving_views(found, scene, moving, settings)
+    if length is None or found.num_placed < 2:
+        return found
+    return replace(found, metres_per_unit=metres_per_rig_unit(found, length))
+
+
+def _check_pose_model(register: Registration, notify: Notify) -> None:
+    if register in (Registration.TEXTURE, Registration.NETWORK) or has_pose_model():
+        return
+    if register is Registration.PEOPLE:
+        raise WeightsError("the model of body keypoints was not fetched", f"run '{FETCH_PEOPLE}'")
+    notify(Notice(f"registration from people needs a model, once: {FETCH_PEOPLE}", Level.INFO))
+
+
+def _moving_views(scene: Scene, motion: CameraMotion, progress: StageProgress) -> dict[str, str]:
+    """Return why views cannot belong to a static rig, by their names."""
+    if motion is CameraMotion.STATIC:
+        return {}
+    names = moving_views(scene, lambda done, total: progress(done, total, "registering: camera motion"))
+    return dict.fromkeys(names, "the camera moves")
+
+
+def _with_moving_views(
+    found: RigRegistration, scene: Scene, moving: dict[str, str], settings: RegisterSettings
+) -> RigRegistration:
+    """Add the views that were left out; pairs are numbered by the views of the whole scene."""
+    by_name = {view.name: view for view in found.views}
+    if by_name.keys() == set(scene.view_names):
+        return found
+    lenses = lenses_of(scene, settings.focal, settings.intrinsics)
+    views = []
+    for name, lens in zip(scene.view_names, lenses, strict=True):
+        reason = moving.get(name, "the other cameras move")
+        left_out = RegisteredView(name=name, lens=lens, world_to_camera=None, reason=reason)
+        views.append(by_name.get(name, left_out))
+    places = [scene.view_names.index(view.name) for view in found.views]
+    pairs = tuple(replace(pair, first=places[pair.first], second=places[pair.second]) for pair in found.pairs)
+    return replace(found, views=tuple(views), pairs=pairs)
+
+
+def state_of(found: RigRegistration, asked: Registration) -> RegistrationState:
+    """Return what a run keeps: the record for `run.json`, and the cameras of placed views in the rig's unit."""
+    used_people = any(pair.evidence is Evidence.PEOPLE for pair in found.pairs)
+    record = RegistrationRecord(
+        asked=asked,
+        pairs=[_pair_record(pair, found) for pair in found.pairs],
+        cameras=[_placed_record(view) for view in found.views],
+        num_instants=found.num_instants,
+        metres_per_unit=found.metres_per_unit,
+        person_height=found.person_height,
+        pose_model=_pose_model_sha256() if used_people else None,
+        notes=list(found.notes),
+        seconds={stage: round(seconds, 3) for stage, seconds in found.seconds.items()},
+    )
+    return RegistrationState(record=record, cameras=[_camera_state(view) for view in found.views])
+
+
+def _pair_record(pair: PairPose, found: RigRegistration) -> PairRecord:
+    return PairRecord(
+        views=(found.views[pair.first].name, found.views[pair.second].name),
+        evidence=pair.evidence.value,
+        score=pair.score,
+        control=pair.control,
+        jackknife_deg=pair.jackknife_deg,
+        residual_px=pair.residual_px,
+        num_instants=pair.num_instants,
+        accepted=pair.is_accepted,
+        reason=pair.reason,
+    )
+
+
+def _placed_record(view: RegisteredView) -> PlacedRecord:
+    return PlacedRecord(
+        view=view.name,
+        placed=view.is_placed,
+        source="evidence" if view.is_placed else "network",
+        focal=view.lens.focal,
+        focal_source=view.lens.focal_source.value,
+        focal_std=view.focal_std,
+        residual_px=view.residual_px,
+        reason=view.reason,
+    )
+
+
+def _camera_state(view: RegisteredView) -> RegisteredCameraState | None:
+    if view.world_to_camera is None:
+        return None
+    return RegisteredCameraState(
+        world_to_camera=view.world_to_camera.tolist(),
+        intrinsics=view.lens.intrinsics.tolist(),
+        distortion=RegisteredCameraState.distortion_of(view.lens.distortion),
+    )
+
+
+def _pose_model_sha256() -> str:
+    """Return one hash of all files of the pose model."""
+    return hashlib.sha256("".join(file_sha256(file) for file in pose_model_files()).encode()).hexdigest()
+
+
+def registered_scene(scene: Scene, state: RegistrationState) -> Scene:
+    """Return the scene with registered cameras as if calibrated; unchanged unless all are placed."""
+    cameras = state.view_cameras()
+    if any(camera is None for camera in cameras):
+        return scene
+    views = tuple(replace(view, camera=camera) for view, camera in zip(scene.views, cameras, strict=True))
+    record = state.record
+    count = f"{record.num_placed} of {scene.num_views} views"
+    return replace(
+        scene, views=views, scale=Scale.ARBITRARY, calibration=f"registered from {record.evidence} ({count})"
+    )
+
+
+def reasons(found: RigRegistration) -> str:
+    """Return why views are not placed."""
+    return listed([f"{view.name}: {view.reason or 'no accepted pair'}" for view in found.views if not view.is_placed])
+
+
+def registration_notices(record: RegistrationRecord) -> tuple[Notice, ...]:
+    """Report the placed cameras; views that are left to the network are a warning, with what to do."""
+    total = len(record.cameras)
+    left = [camera for camera in record.cameras if not camera.placed]
+    if not left:
+        return (Notice(f"cameras registered from {record.evidence} ({total} of {total} views)", Level.INFO),)
+    why = listed([f"{camera.view}: {camera.reason or 'no accepted pair'}" for camera in left], separator="; ")
+    has_people = record.pose_model is not None or record.asked is Registration.TEXTURE
+    advice = "give --calibration, or --focal" if has_people else f"try '{FETCH_PEOPLE}', or give --calibration"
+    return (Notice(f"cameras of {len(left)} of {total} views are the network's ({why}); {advice}"),)
+
+
+def metres_of_people(scene: Scene, length: KnownLength | None, state: RegistrationState | None) -> float | None:
+    """Return the metres per unit of a rig whose people have a known height; None without such a length.
+
+    Raises:
+        UsageError: if the rig is not registered.
+        InputError: if people do not place all cameras.
+    """
+    if not isinstance(length, KnownHeight):
+        return None
+    if state is None:
+        raise UsageError(
+            "--scale-from person=... without registration from people", "give a distance between two cameras"
+        )
+    if state.record.metres_per_unit is None or state.record.num_placed < scene.num_views:
+        raise InputError(
+            f"--scale-from person=...: people place {state.record.num_placed} of {scene.num_views} cameras",
+            "give a distance between two cameras, or leave it out",
+        )
+    return state.record.metres_per_unit
