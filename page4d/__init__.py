@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from page4d.exporters.settings import ExportSettings
     from page4d.inference.predictor import build_predictor
     from page4d.inference.reconstruct import reconstruct
+    from page4d.inference.register import register
     from page4d.output.reader import Output, open_output
+    from page4d.rig.records import RigRegistration
     from page4d.scene.open import open_scene
     from page4d.scene.records import Scene
-    from page4d.settings import PointOptions, ReconstructSettings, SceneOptions
+    from page4d.settings import PointOptions, ReconstructSettings, RegisterSettings, SceneOptions
     from page4d.weights.loading import load, load_network
 
 __version__ = "0.2.0"
@@ -26,6 +28,8 @@ _MODULES = {
     "Page4DError": "page4d.errors",
     "PointOptions": "page4d.settings",
     "ReconstructSettings": "page4d.settings",
+    "RegisterSettings": "page4d.settings",
+    "RigRegistration": "page4d.rig.records",
     "Scene": "page4d.scene.records",
     "SceneOptions": "page4d.settings",
     "build_predictor": "page4d.inference.predictor",
@@ -36,6 +40,7 @@ _MODULES = {
     "open_output": "page4d.output.reader",
     "open_scene": "page4d.scene.open",
     "reconstruct": "page4d.inference.reconstruct",
+    "register": "page4d.inference.register",
 }
 
 __all__ = [
@@ -44,6 +49,8 @@ __all__ = [
     "Page4DError",
     "PointOptions",
     "ReconstructSettings",
+    "RegisterSettings",
+    "RigRegistration",
     "Scene",
     "SceneOptions",
     "__version__",
@@ -55,6 +62,7 @@ __all__ = [
     "open_output",
     "open_scene",
     "reconstruct",
+    "register",
 ]
 
 

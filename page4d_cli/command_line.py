@@ -18,6 +18,7 @@ from page4d_cli.commands.inspect_scene import inspect_scene
 from page4d_cli.commands.inspect_shapes import inspect_shapes
 from page4d_cli.commands.pretrain import pretrain
 from page4d_cli.commands.reconstruct import reconstruct
+from page4d_cli.commands.register import register
 from page4d_cli.commands.synthesize import synthesize
 from page4d_cli.commands.train import train
 from page4d_cli.commands.view import view
@@ -60,6 +61,7 @@ for _command in (
     reconstruct,
     view,
     inspect_scene,
+    register,
     synthesize,
     export,
     evaluate,

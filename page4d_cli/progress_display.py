@@ -209,9 +209,9 @@ def displayed_progress(
 
 
 @contextmanager
-def observed_run(verbosity: console.Verbosity) -> Iterator[ProgressObserver]:
+def observed_run(verbosity: console.Verbosity, label: str = "reconstruct") -> Iterator[ProgressObserver]:
     """Show the notices and the progress of a run on stderr while the body runs."""
-    with displayed_progress("reconstruct", count("instant"), quiet=verbosity.quiet) as display:
+    with displayed_progress(label, count("instant"), quiet=verbosity.quiet) as display:
         yield ProgressObserver(verbosity, display)
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from page4d.errors import counted
 from page4d_cli import console
 from page4d_cli.progress_display import duration
+from page4d_cli.registration_report import report_registration
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "memory_bytes": plan.memory_limit.num_bytes,
                 "predicted_network_seconds": round(seconds, 3),
                 "bytes_on_disk": plan.bytes_on_disk,
+                "will_register": plan.will_register,
             }
         )
         return
@@ -54,6 +56,9 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         ("chunks", f"{len(plan.chunks)} of {span}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
         ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
     ]
+    if plan.will_register:
+        evidence = {"auto": "people and texture"}.get(plan.settings.register, plan.settings.register)
+        fields.append(("cameras", f"registered from {evidence} before the network, else the network's"))
     if plan.forecast.cost is not None:
         shown = f"{seconds:.3g} s" if seconds < _LONG_S else f"{duration(seconds)} h"
         fields.append(("time", f"about {shown} for the network, without refinement"))
@@ -96,6 +101,9 @@ def report_run(record: "RunRecord", out: Path) -> None:
             ("preview", str(preview)) if record.settings["preview"] else ("clouds", str(clouds)),
         ]
     )
+    if record.registration is not None:
+        console.print_text("")
+        report_registration(record.registration)
     if record.calibration_residuals is not None:
         console.print_text("")
         _report_agreement(record.calibration_residuals, "m" if metric else "units")

@@ -216,8 +216,8 @@ def reasons(found: RigRegistration) -> str:
     return listed([f"{view.name}: {view.reason or 'no accepted pair'}" for view in found.views if not view.is_placed])
 
 
-def registration_notices(record: RegistrationRecord) -> tuple[Notice, ...]:
-    """Report the placed cameras; views that are left to the network are a warning, with what to do."""
+def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> tuple[Notice, ...]:
+    """Report the placed cameras; views that are not placed, in a run left to the network, are a warning."""
     total = len(record.cameras)
     left = [camera for camera in record.cameras if not camera.placed]
     if not left:
@@ -225,7 +225,8 @@ def registration_notices(record: RegistrationRecord) -> tuple[Notice, ...]:
     why = listed([f"{camera.view}: {camera.reason or 'no accepted pair'}" for camera in left], separator="; ")
     has_people = record.pose_model is not None or record.asked is Registration.TEXTURE
     advice = "give --calibration, or --focal" if has_people else f"try '{FETCH_PEOPLE}', or give --calibration"
-    return (Notice(f"cameras of {len(left)} of {total} views are the network's ({why}); {advice}"),)
+    left_to = "the network's" if in_run else "not placed"
+    return (Notice(f"cameras of {len(left)} of {total} views are {left_to} ({why}); {advice}"),)
 
 
 def metres_of_people(scene: Scene, length: KnownLength | None, state: RegistrationState | None) -> float | None:

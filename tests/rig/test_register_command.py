@@ -1,0 +1,121 @@
+"""`page4d register` and `page4d.register`, with the registration itself replaced."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import page4d
+from page4d.conventions import Scale
+from page4d.errors import UsageError
+from page4d.inference import registration
+from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
+from page4d.scene.calibration.read import read_calibration
+from page4d.scene.records import Scene
+from page4d.settings import RegisterSettings
+from page4d_cli.app import run
+from tests.cli.clips import write_scene
+
+
+def found_in(scene: Scene, settings: RegisterSettings, *_: object) -> RigRegistration:
+    """Place all views but the third one, 2 units apart."""
+    views = []
+    for index, view in enumerate(scene.views):
+        pose = np.eye(4)
+        pose[0, 3] = 2.0 * index
+        matrix = np.array([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]])
+        placed = RegisteredView(
+            name=view.name,
+            lens=Lens(intrinsics=matrix, image_size=view.source.size),
+            world_to_camera=pose,
+            residual_px=1.5,
+            focal_std=0.02,
+        )
+        views.append(placed if index < 2 else replace(placed, world_to_camera=None, reason="best score 0.21"))
+    pair = PairPose(
+        first=0, second=1, evidence=Evidence.PEOPLE, rotation=np.eye(3), direction=np.ones(3), score=0.61, control=0.2
+    )
+    rejected = replace(pair, second=len(views) - 1, score=0.21, reason="score 0.21 below 0.43")
+    pairs = (pair, rejected) if len(views) > 2 else (pair,)
+    return RigRegistration(views=tuple(views), pairs=pairs, num_instants=settings.max_instants, person_height=3.4)
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = tmp_path / "model.tflite"
+    model.write_bytes(b"model")
+    monkeypatch.setattr(registration, "register_rig", found_in)
+    monkeypatch.setattr(registration, "has_pose_model", lambda: True)
+    monkeypatch.setattr(registration, "pose_model_files", lambda: (model,))
+    monkeypatch.setattr(registration, "moving_views", lambda *_: [])
+    write_scene(Path("videos"))
+
+
+def add_view() -> None:
+    Path("videos/cam03.mp4").write_bytes(next(Path("videos").glob("cam01.*")).read_bytes())
+
+
+@pytest.mark.parametrize("name", ["cameras.json", "rig.toml", "model"])
+def test_the_calibration_is_read_by_page4d(name: str) -> None:
+    assert run(["register", "videos", "--out", name, "--quiet", "--scale-from", "person=1.7m"]) == 0
+    found = read_calibration(Path(name))
+    assert found.names == ("cam01", "cam02")
+    assert found.scale is (Scale.ARBITRARY if name == "model" else Scale.METRIC)
+    assert float(found.cameras[1].world_to_camera[0, 3]) == pytest.approx(1.0)  # 2 units of 0.5 m
+
+
+def test_without_a_length_the_unit_is_arbitrary() -> None:
+    assert run(["register", "videos", "--out", "rig.toml", "--quiet"]) == 0
+    assert read_calibration(Path("rig.toml")).scale is Scale.ARBITRARY
+
+
+def test_tables_name_scores_reasons_and_cameras_that_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    add_view()
+    assert run(["register", "videos", "--out", "cameras.json"]) == 0
+    printed = capsys.readouterr()
+    for text in ("cam01-cam02", "0.61", "no: score 0.21 below 0.43", "60 px +-2 %", "estimated", "not placed"):
+        assert text in printed.out
+    assert "cam03: best score 0.21" in printed.err
+    assert read_calibration(Path("cameras.json")).names == ("cam01", "cam02")
+
+
+def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["register", "videos", "--out", "cameras.json", "--json", "--max-instants", "7"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["num_instants"] == 7
+    assert [camera["placed"] for camera in record["cameras"]] == [True, True]
+
+
+def test_a_target_is_checked_before_any_work(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    Path("cameras.json").write_text("{}")
+    monkeypatch.setattr(registration, "register_rig", lambda *_: pytest.fail("work began"))
+    assert run(["register", "videos", "--out", "cameras.json"]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert run(["register", "videos", "--out", "cameras.xml"]) == 2
+
+
+def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    def nothing(scene: Scene, settings: RegisterSettings, *_: object) -> RigRegistration:
+        found = found_in(scene, settings)
+        left = tuple(replace(view, world_to_camera=None, reason="no people") for view in found.views)
+        return replace(found, views=left, pairs=())
+
+    monkeypatch.setattr(registration, "register_rig", nothing)
+    assert run(["register", "videos", "--out", "cameras.json"]) == 3
+    assert "cam01: no people, cam02: no people" in capsys.readouterr().err
+    assert not Path("cameras.json").exists()
+
+
+def test_the_python_function_takes_the_same_options() -> None:
+    found = page4d.register("videos", register="people", max_instants=9, scale_from="cam01-cam02=1m")
+    assert (found.num_placed, found.num_instants, found.metres_per_unit) == (2, 9, 0.5)
+    for options, message in (
+        ({"evidence": "people"}, "no option is called 'evidence'"),
+        ({"register": "network"}, "no evidence is called 'network'"),
+        ({"views": 1}, "a single view"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            page4d.register("videos", **options)
