@@ -1,6 +1,6 @@
 """Bundle adjustment: cameras and depths of pixels from correspondences, around a Gaussian prior on all parameters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -36,6 +36,11 @@ class BundleAdjustment:
     depth: Float[Tensor, "B N P"]
     gain: Float[Tensor, " B"]
     parameters: Parameters
+
+    def with_focal_of_prior(self) -> "BundleAdjustment":
+        """Return the starting point of an adjustment with fixed focal lengths."""
+        zero = torch.zeros_like(self.parameters.log_focal)
+        return replace(self, parameters=self.parameters._replace(log_focal=zero))
 
 
 def adjust_bundle(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays
@@ -13,7 +13,7 @@ from page4d.layers.embed import cut_patches
 from page4d.layers.execution import in_chunks
 from page4d.refinement.view_prediction import center_pixels
 
-_RADIUS = 5
+RADIUS = 5
 """Search radius in px."""
 
 _MIN_VARIANCE = 1e-4
@@ -35,10 +35,14 @@ _MAX_SAMPLES = 1 << 21
 
 
 class GuidedMatches(NamedTuple):
-    """Positions of patch centers in another image in px, and scores in [0, 1]; 0 where no match was found."""
+    """Positions of patch centers in another image in px, and scores in [0, 1]; 0 where no match was found.
+
+    `shift` is the difference of the position from the predicted one.
+    """
 
     positions: Float[Tensor, "B T P 2"]
     score: Float[Tensor, "B T P"]
+    shift: Float[Tensor, "B T P 2"]
 
 
 class _Predicted(NamedTuple):
@@ -57,10 +61,12 @@ def match_guided(
     target_cameras: Cameras,
     depth: Float[Tensor, "B T H W"],
     patch_size: int,
+    chosen: Int[Tensor, " P"] | None = None,
 ) -> GuidedMatches:
     """Search the patches of the source images in the target images near the positions that depth predicts.
 
-    Cameras are [B, T], in the unit of depth; images are in [0, 1]. Every pixel of a patch is warped by its own depth,
+    Cameras are [B, T], in the unit of depth; images are in [0, 1]. `chosen` are the indices of the patches to search,
+    None for all. Every pixel of a patch is warped by its own depth,
     then all of them are shifted together. Brightness is compared by NCC, which is invariant to exposure and contrast;
     the peak is found by a quadratic fit.
 
@@ -70,9 +76,11 @@ def match_guided(
     warped = ray_warp(rays, source_cameras, target_cameras).at(depth.to(rays), _MIN_DEPTH)
     patches = cut_patches(source.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
     predicted = _predict(warped, patch_size, target.shape[-2:])
+    if chosen is not None:
+        patches, predicted = patches[:, chosen], _Predicted(*(part[:, chosen] for part in predicted))
     shift, score = _search(patches, target.mean(dim=2).flatten(0, 1), predicted)
-    score = torch.where(predicted.usable, score, 0)
-    return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in (predicted.center + shift, score)))
+    found = predicted.center + shift, torch.where(predicted.usable, score, 0), shift
+    return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in found))
 
 
 def _predict(warped: WarpedPixels, patch_size: int, size: Sequence[int]) -> _Predicted:
@@ -91,7 +99,7 @@ def _search(
     source: Float[Tensor, "F P N"], target: Float[Tensor, "F h w"], predicted: _Predicted
 ) -> tuple[Float[Tensor, "F P 2"], Float[Tensor, "F P"]]:
     """Return the shifts from the predicted positions to the peaks of correlation, and their scores."""
-    steps = torch.arange(-_RADIUS, _RADIUS + 1, device=source.device, dtype=source.dtype)
+    steps = torch.arange(-RADIUS, RADIUS + 1, device=source.device, dtype=source.dtype)
     shifts = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).flatten(0, 1)  # K 2
     size, count = pixel_extent(target), source.shape[-1]
     # Shifts are added on sample_grid's scale: converting their sum would be another pass over all samples.
@@ -134,4 +142,4 @@ def _peak(correlation: Float[Tensor, "F P K K"]) -> Float[Tensor, "F P 3"]:
     x = ((down * by_x - skew * by_y) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
     y = ((across * by_y - skew * by_x) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
     score = torch.where(distinct, (peak - _ZERO_SCORE_CORRELATION) / (1 - _ZERO_SCORE_CORRELATION), 0)
-    return torch.stack([column - _RADIUS + x, row - _RADIUS + y, score], dim=-1)
+    return torch.stack([column - RADIUS + x, row - RADIUS + y, score], dim=-1)

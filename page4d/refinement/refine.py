@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import overload
+from typing import NamedTuple, overload
 
 import torch
 from jaxtyping import Float
@@ -19,9 +19,16 @@ from page4d.refinement.correspondences import guided_correspondences, network_co
 from page4d.refinement.depth_fusion import fuse_depth
 from page4d.refinement.edge_aware_filter import filter_edges
 from page4d.refinement.feature_sweep import sweep_features
+from page4d.refinement.held_out import (
+    MIN_FOCAL_SIGNIFICANCE,
+    MIN_SIGNIFICANCE,
+    held_out_patches,
+    measure_agreement,
+    without_patches,
+)
 from page4d.refinement.normal_equations import Correspondences, Priors
 from page4d.refinement.plane_sweep import sweep_planes
-from page4d.refinement.state import Evidence, RefinementState, upsample_patches
+from page4d.refinement.state import Evidence, Kept, RefinementState, predicted_depth, upsample_patches
 from page4d.refinement.view_prediction import ViewPrediction, stack_views, view_predictions
 
 _SIGMA_CELLS = 0.8
@@ -51,6 +58,19 @@ _GUIDED_ROUNDS = 3
 _CONFIDENCE_POWER = 1.25
 """The prior sigma of log depth is divided by this power of the confidence."""
 
+
+class Refinement(NamedTuple):
+    """A refined output, and what the run records of it.
+
+    `kept` is None without a comparison with held-out evidence. `rig_scale` is the unit of the output in that of known
+    cameras, if depth was fitted to them.
+    """
+
+    output: RigOutput
+    kept: Kept | None = None
+    rig_scale: Float[Tensor, " B"] | None = None
+
+
 Images = Float[Tensor, "B T V 3 H W"] | Sequence[Float[Tensor, "B T 3 _ _"]]
 """Of views of one size, or one tensor per view."""
 
@@ -74,16 +94,23 @@ def refine(
     conditioning: Conditioning = NO_CONDITIONING,
 ) -> NetworkOutput | RigOutput:
     """Refine the output of a network for these images; unchanged if the network has no matching."""
-    matches = network.config.matches
-    if matches is None:
-        return output
     rig = RigOutput.of(output) if isinstance(output, NetworkOutput) else output
-    refined = refine_rig(rig, network.config.patch_size, matches.finer, conditioning, images)
+    refined = refinement_of(network, rig, images, conditioning).output
     return refined.outputs[0] if isinstance(output, NetworkOutput) else refined
 
 
+def refinement_of(
+    network: ViewTimeNetwork, output: RigOutput, images: Images, conditioning: Conditioning = NO_CONDITIONING
+) -> Refinement:
+    """Refine the output of a network, with the record of what was kept; unchanged if the network has no matching."""
+    matches = network.config.matches
+    if matches is None:
+        return Refinement(output)
+    return run_refinement(output, network.config.patch_size, matches.finer, conditioning, images)
+
+
 @torch.no_grad()
-def refine_rig(
+def run_refinement(
     output: RigOutput,
     patch_size: int,
     finer: int,
@@ -91,7 +118,7 @@ def refine_rig(
     images: Images | None = None,
     priors: Priors = _PRIORS,
     sigma_cells: float = _SIGMA_CELLS,
-) -> RigOutput:
+) -> Refinement:
     """Refine cameras and depth; unchanged without matches.
 
     Steps that compare pixels need `images`. Everything but them runs on the CPU in float64, where sums have a fixed
@@ -100,10 +127,10 @@ def refine_rig(
     """
     state = _initial_state(output, patch_size, finer, conditioning, images, priors, sigma_cells)
     if state is None:
-        return output
+        return Refinement(output)
     for step in STEPS:
         state = step(state)
-    return _apply(state, output)
+    return Refinement(_apply(state, output), state.kept, state.scale[:, 0, 0] if state.rig_is_known else None)
 
 
 def _initial_state(
@@ -145,22 +172,39 @@ def _initial_state(
 def adjust_cameras(state: RefinementState) -> RefinementState:
     """Bundle-adjust cameras and patch depth to the network's matches, then in rounds to guided matches.
 
-    With known poses the guided rounds are left to `fit_known_cameras`.
+    All rounds but the last leave out held-out patches, which decide, scene by scene, whether the result is kept, and
+    its focal lengths. With known poses, which replace the adjusted ones, nothing is held out, and the guided rounds
+    are left to `fit_known_cameras`.
     """
     evidence = state.evidence
     cameras, depth, priors = evidence.prior_cameras, evidence.prior_depth, evidence.priors
-    found = adjust_bundle(cameras, depth, evidence.matches, priors)
-    if evidence.known_cameras is None:
-        for _ in range(_GUIDED_ROUNDS if evidence.comparable_images is not None else 0):
-            guided = _guided_correspondences(evidence, found.cameras, found.depth)
-            found = adjust_bundle(cameras, depth, guided, priors, initial=found)
-    return replace(
-        state,
-        cameras=found.cameras,
-        patch_depth=found.depth,
-        log_correction=upsample_patches(evidence, found.depth),
-        rig=found.cameras,
+    if evidence.known_cameras is not None:
+        return state.adjusted(adjust_bundle(cameras, depth, evidence.matches, priors))
+    held = held_out_patches(evidence.views, evidence.num_times)
+    found = adjust_bundle(cameras, depth, without_patches(evidence.matches, held), priors)
+    rounds = _GUIDED_ROUNDS if evidence.comparable_images is not None else 0
+    for _ in range(rounds - 1):
+        guided = _guided_correspondences(evidence, found.cameras, found.depth)
+        found = adjust_bundle(cameras, depth, without_patches(guided, held), priors, initial=found)
+    start, free = (
+        measure_agreement(evidence, held, *one) for one in ((cameras, depth), (found.cameras, found.depth))
     )
+    # The prior of a single view holds its focal length.
+    focal = free.is_better(start, MIN_FOCAL_SIGNIFICANCE if len(evidence.views) > 1 else MIN_SIGNIFICANCE)
+    poses = focal | free.is_better(start, MIN_SIGNIFICANCE)
+    if not bool(poses.any()):
+        return replace(state, kept=Kept(poses, focal))
+    matches = _guided_correspondences(evidence, found.cameras, found.depth) if rounds else evidence.matches
+    # Continuing narrows the robust kernel to guided matches, for which the network's own are not accurate enough.
+    adjusted = state.adjusted(adjust_bundle(cameras, depth, matches, priors, initial=found if rounds else None))
+    if not torch.equal(poses, focal):
+        fixed, shown = replace(priors, log_focal=0.0), without_patches(matches, held)
+        found = adjust_bundle(cameras, depth, shown, fixed, initial=found.with_focal_of_prior() if rounds else None)
+        of_fixed = measure_agreement(evidence, held, found.cameras, found.depth)
+        poses = focal | of_fixed.is_better(start, MIN_SIGNIFICANCE)
+        found = adjust_bundle(cameras, depth, matches, fixed, initial=found if rounds else None)
+        adjusted = adjusted.chosen(focal, state.adjusted(found))
+    return replace(adjusted.chosen(poses, state), kept=Kept(poses, focal))
 
 
 def fit_known_cameras(state: RefinementState) -> RefinementState:
@@ -180,21 +224,21 @@ def fit_known_cameras(state: RefinementState) -> RefinementState:
 
 
 def sweep_pixels(state: RefinementState) -> RefinementState:
-    """Refine the depth of pixels by a plane sweep over neighbouring images."""
+    """Refine the depth of pixels by a plane sweep over neighbouring images, where evidence supports the cameras."""
     evidence = state.evidence
     images = evidence.comparable_images
-    if images is None:
+    if images is None or not state.has_cameras:
         return state
-    return state.corrected(
-        sweep_planes(evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known)
-    )
+    swept = sweep_planes(evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known)
+    return state.corrected(swept).chosen(state.cameras_hold, state)
 
 
 def fuse_views(state: RefinementState) -> RefinementState:
-    """Make the depth maps of neighbouring views consistent."""
-    if len(state.evidence.views) == 1:
+    """Make the depth maps of neighbouring views consistent, where evidence supports the cameras."""
+    if len(state.evidence.views) == 1 or not state.has_cameras:
         return state
-    return state.corrected(fuse_depth(state.evidence.views, state.rig_by_time, state.rig_depth))
+    fused = fuse_depth(state.evidence.views, state.rig_by_time, state.rig_depth)
+    return state.corrected(fused).chosen(state.cameras_hold, state)
 
 
 def align_edges(state: RefinementState) -> RefinementState:
@@ -225,11 +269,7 @@ def _guided_correspondences(
 ) -> Correspondences:
     """Return guided matches near the projections by these cameras and depths."""
     assert evidence.images is not None
-    depth = [
-        view.depth[:, :, 0].float() * correction.float().exp()
-        for view, correction in zip(evidence.views, upsample_patches(evidence, patch_depth), strict=True)
-    ]
-    by_time = cameras.by_time(evidence.num_times)
+    by_time, depth = cameras.by_time(evidence.num_times), predicted_depth(evidence, patch_depth)
     return guided_correspondences(evidence.matches, evidence.views, evidence.images, by_time, depth)
 
 

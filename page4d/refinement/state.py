@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras
+from page4d.refinement.bundle_adjustment import BundleAdjustment
 from page4d.refinement.normal_equations import Correspondences, Priors
 from page4d.refinement.view_prediction import ViewPrediction
 
@@ -41,13 +43,20 @@ class Evidence:
         return self.images if len(self.views) > 1 else None
 
 
+class Kept(NamedTuple):
+    """Whether held-out evidence supports the adjusted poses, and the adjusted focal lengths, of each scene."""
+
+    poses: Bool[Tensor, " B"]
+    focal: Bool[Tensor, " B"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RefinementState:
     """Cameras [B, N] and depth after some of the steps.
 
     `patch_depth` is that of patch centers after bundle adjustment; `log_correction` holds, view by view, the
     logarithm of refined over predicted depth. Depth fits `rig`: the cameras themselves, or known ones; `scale` is the
-    unit of `cameras` in that of `rig`.
+    unit of `cameras` in that of `rig`. `kept` is None without a comparison with held-out evidence.
     """
 
     evidence: Evidence
@@ -57,6 +66,19 @@ class RefinementState:
     rig: Cameras
     scale: Float[Tensor, "B one one"]
     rig_is_known: bool = False
+    kept: Kept | None = None
+
+    @property
+    def cameras_hold(self) -> Bool[Tensor, " B"]:
+        """Whether depth may be refined under the cameras: those that evidence does not support are left out."""
+        if self.rig_is_known or self.kept is None:
+            return torch.ones(len(self.patch_depth), dtype=torch.bool)
+        return self.kept.poses
+
+    @property
+    def has_cameras(self) -> bool:
+        """Whether depth may be refined in any scene."""
+        return bool(self.cameras_hold.any())
 
     @property
     def depth(self) -> list[Float[Tensor, "B T _ _"]]:
@@ -81,11 +103,46 @@ class RefinementState:
         pairs = zip(self.log_correction, log_factors, strict=True)
         return replace(self, log_correction=tuple(one + more.to(one) for one, more in pairs))
 
+    def adjusted(self, found: BundleAdjustment) -> "RefinementState":
+        """Replace cameras and depth by the result of an adjustment."""
+        correction = upsample_patches(self.evidence, found.depth)
+        cameras = found.cameras
+        return replace(self, cameras=cameras, patch_depth=found.depth, log_correction=correction, rig=cameras)
+
+    def chosen(self, which: Bool[Tensor, " B"], other: "RefinementState") -> "RefinementState":
+        """Return this state for some scenes, and another one for the rest."""
+
+        def choose(own: Tensor, others: Tensor) -> Tensor:
+            return torch.where(which.to(own.device).reshape(-1, *(1,) * (own.ndim - 1)), own, others)
+
+        def choose_cameras(own: Cameras, others: Cameras) -> Cameras:
+            pose = choose(own.world_to_camera, others.world_to_camera)
+            return replace(own, world_to_camera=pose, intrinsics=choose(own.intrinsics, others.intrinsics))
+
+        if bool(which.all()):
+            return self
+        pairs = zip(self.log_correction, other.log_correction, strict=True)
+        return replace(
+            self,
+            cameras=choose_cameras(self.cameras, other.cameras),
+            patch_depth=choose(self.patch_depth, other.patch_depth),
+            log_correction=tuple(choose(*pair) for pair in pairs),
+            rig=choose_cameras(self.rig, other.rig),
+        )
+
 
 def upsample_patches(evidence: Evidence, depth: Float[Tensor, "B N P"]) -> tuple[Float[Tensor, "B T _ _"], ...]:
     """Return the log corrections of all pixels from the depth of patch centers, interpolated bilinearly."""
     of_views = torch.unflatten(depth / evidence.prior_depth, 1, (-1, len(evidence.views)))
     return tuple(_upsample(view, of_views[:, :, place]) for place, view in enumerate(evidence.views))
+
+
+def predicted_depth(evidence: Evidence, patch_depth: Float[Tensor, "B N P"]) -> list[Float[Tensor, "B T _ _"]]:
+    """Return the depth of every pixel in float32: the network's, corrected to the depth of patch centers."""
+    return [
+        view.depth[:, :, 0].float() * correction.float().exp()
+        for view, correction in zip(evidence.views, upsample_patches(evidence, patch_depth), strict=True)
+    ]
 
 
 def _upsample(view: ViewPrediction, ratio: Float[Tensor, "B T P"]) -> Float[Tensor, "B T H W"]:

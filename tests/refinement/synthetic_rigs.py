@@ -12,7 +12,7 @@ from page4d.ground_truth import GroundTruth
 from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches
 from page4d.models.output import NetworkOutput, RigOutput
-from page4d.refinement.refine import refine_rig
+from page4d.refinement.refine import run_refinement
 from page4d.refinement.view_prediction import ViewPrediction
 from page4d.training.supervised.matching_losses import centered
 from page4d.training.supervised.targets import TrueCorrespondences, targets_of, true_correspondences
@@ -24,8 +24,8 @@ FAR = 60.0
 
 
 def refined(output: NetworkOutput, **options) -> NetworkOutput:
-    """Refine the output of views of one size; options are those of `refine_rig`."""
-    return refine_rig(RigOutput.of(output), PATCH, FINER, **options).outputs[0]
+    """Refine the output of views of one size; options are those of `run_refinement`."""
+    return run_refinement(RigOutput.of(output), PATCH, FINER, **options).output.outputs[0]
 
 
 def true_cameras(truth: GroundTruth) -> Cameras:

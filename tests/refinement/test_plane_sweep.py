@@ -14,7 +14,7 @@ from page4d.models.config import MatchTarget
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.size_groups import ViewGroups
 from page4d.refinement.plane_sweep import sweep_planes
-from page4d.refinement.refine import refine_rig
+from page4d.refinement.refine import run_refinement
 from page4d.refinement.view_prediction import ViewPrediction
 from page4d.synthetic.sampler import SceneRequest, sample_truth
 from tests.refinement.synthetic_rigs import (
@@ -173,5 +173,5 @@ def test_refined_depth_of_known_cameras_is_more_accurate_with_images(truth: Grou
     rig = RigOutput(
         outputs=tuple(output.of_view(view) for view in range(3)), groups=ViewGroups(members=((0,), (1,), (2,)))
     )
-    separate = refine_rig(rig, PATCH, FINER, conditioning, images_of(truth))
+    separate = run_refinement(rig, PATCH, FINER, conditioning, images_of(truth)).output
     torch.testing.assert_close(torch.cat([view.depth for view in separate.views], dim=2), with_images.depth)

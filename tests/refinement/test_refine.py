@@ -16,7 +16,7 @@ from page4d.models.inputs.matching import Matches, target_images
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.size_groups import ViewGroups
 from page4d.refinement import refine
-from page4d.refinement.refine import refine_rig
+from page4d.refinement.refine import run_refinement
 from page4d.refinement.state import RefinementState
 from page4d.synthetic.sampler import SceneRequest, sample_truth
 from tests.refinement.synthetic_rigs import (
@@ -155,7 +155,7 @@ def test_matches_of_moving_patches_between_instants_are_ignored(
 
 def test_predictions_without_matches_are_unchanged(output: NetworkOutput) -> None:
     missing = RigOutput.of(replace(output, matches=None))
-    assert refine_rig(missing, PATCH, FINER) is missing
+    assert run_refinement(missing, PATCH, FINER).output is missing
     uncertain = without_matches(output)
     found = refined(uncertain)
     torch.testing.assert_close(found.world_to_camera, output.world_to_camera)
@@ -168,7 +168,7 @@ def test_views_of_different_sizes_are_refined_together(
     output: NetworkOutput, matches: Matches, truth: GroundTruth
 ) -> None:
     views = [output.of_view(view) for view in range(3)]
-    whole, separate = refined(output), refine_rig(rig_of(views), PATCH, FINER)
+    whole, separate = refined(output), run_refinement(rig_of(views), PATCH, FINER).output
     torch.testing.assert_close(separate.world_to_camera, whole.world_to_camera)
     torch.testing.assert_close(torch.cat([view.depth for view in separate.views], dim=2), whole.depth)
     # The last view without its lowest rows of patches: a smaller image, with a different middle.
@@ -194,7 +194,7 @@ def test_views_of_different_sizes_are_refined_together(
         depth_confidence=views[2].depth_confidence[..., : rows * PATCH, :],
         dynamic=views[2].dynamic[..., : rows * PATCH, :],
     )
-    better = refine_rig(rig_of(cut), PATCH, FINER, sigma_cells=0.2)
+    better = run_refinement(rig_of(cut), PATCH, FINER, sigma_cells=0.2).output
     assert better.views[2].depth.shape[-2:] == (rows * PATCH, SIZE[1])
     assert rotation_error_deg(better, truth) < 2.5
 
