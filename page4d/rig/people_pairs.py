@@ -6,7 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.rig.epipolar import RelativePose, estimate_pose, refine_pose, rotation_angle_deg
-from page4d.rig.person_pairs import TOLERANCE, PersonPairs, matches_of, pair_people
+from page4d.rig.person_pairs import (
+    TOLERANCE,
+    PersonPairs,
+    exchange_sides,
+    matches_of,
+    pair_people,
+    resolve_sides,
+    rows_of_tracklets,
+)
 from page4d.rig.records import Evidence, Lens, PairPose, ViewPeople
 
 Array = NDArray[np.float64]
@@ -61,9 +69,10 @@ def register_people_pair(
 ) -> PairPose:
     """Estimate the relative pose of two views from people, with its evidence.
 
-    `num_instants` is the number T of sampled instants. `initial`, an accepted pair of another focal length, replaces
-    the search for hypotheses and the control, which hardly depend on the focal length. The result depends only on the
-    arguments. A pair without common people has no pose.
+    `num_instants` is the number T of sampled instants. `initial`, an accepted pair of another focal length,
+    replaces the search for hypotheses and the control, which hardly depend on the focal length. Where the pose
+    model confuses left and right over a tracklet, pose and matches use the exchanged sides; the score does not. The
+    result depends only on the arguments. A pair without common people has no pose.
     """
     people = pair_people(first, second, lenses, num_instants)
     known = initial if initial is not None and initial.is_accepted else None
@@ -82,14 +91,16 @@ def register_people_pair(
             reason=reason,
         )
     control = _control(first, second, lenses, num_instants, seed) if known is None else known.control
-    jackknife = _jackknife_deg(found, seed)
-    matches, residual = matches_of(found.matched, found.pose, lenses, num_instants)
+    exchanged = pair_people(first, exchange_sides(second), lenses, num_instants)
+    final = _refined(resolve_sides(people, exchanged, found.pose), found.pose)
+    jackknife = _jackknife_deg(final, seed)
+    matches, residual = matches_of(final.matched, final.pose, lenses, num_instants)
     return PairPose(
         first=indices[0],
         second=indices[1],
         evidence=Evidence.PEOPLE,
-        rotation=found.pose.rotation,
-        direction=found.pose.direction,
+        rotation=final.pose.rotation,
+        direction=final.pose.direction,
         score=found.score,
         control=control,
         jackknife_deg=jackknife,
@@ -165,10 +176,7 @@ def _hypothesis(people: PersonPairs, seed: int) -> RelativePose | None:
 
 def _tracklet_pairs(people: PersonPairs) -> list[NDArray[np.intp]]:
     """Return the rows of every two tracklets with enough common instants, those with most visible joints first."""
-    _, inverse = np.unique(np.stack([people.first_tracklets, people.second_tracklets]), axis=1, return_inverse=True)
-    inverse = inverse.ravel()
-    groups = [np.flatnonzero(inverse == group) for group in range(inverse.max(initial=-1) + 1)]
-    groups = [rows for rows in groups if len(rows) >= MIN_COMMON_INSTANTS]
+    groups = [rows for rows in rows_of_tracklets(people) if len(rows) >= MIN_COMMON_INSTANTS]
     return sorted(groups, key=lambda rows: -float(people.weights[rows].sum()))
 
 

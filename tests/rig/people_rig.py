@@ -1,6 +1,6 @@
 """A synthetic test bed of rig registration: walking skeletons of 33 joints in front of static cameras."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,15 +95,6 @@ def lens(focal: float = FOCAL_PX) -> Lens:
 def with_instants(people: ViewPeople, instants: NDArray[np.int64]) -> ViewPeople:
     """Move the keypoints of instant t to `instants[t]`."""
     return ViewPeople(tracklets=tuple(_moved(tracklet, instants[tracklet.instants]) for tracklet in people.tracklets))
-
-
-def with_swapped_sides(people: ViewPeople) -> ViewPeople:
-    """Exchange left and right joints of all people."""
-    tracklets = (
-        replace(tracklet, joints=tracklet.joints[:, SWAPPED_SIDES], visibility=tracklet.visibility[:, SWAPPED_SIDES])
-        for tracklet in people.tracklets
-    )
-    return ViewPeople(tracklets=tuple(tracklets))
 
 
 def _moved(tracklet: Tracklet, instants: NDArray[np.int64]) -> Tracklet:

@@ -5,11 +5,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from people_rig import Filming, PeopleRig, film_people, lens, with_instants, with_swapped_sides
+from people_rig import SWAPPED_SIDES, Filming, PeopleRig, film_people, lens, with_instants
 
 from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
 from page4d.rig.people_pairs import MIN_INSTANTS, register_people_pair
-from page4d.rig.person_pairs import TOLERANCE
+from page4d.rig.person_pairs import TOLERANCE, exchange_sides
 from page4d.rig.records import PairPose, ViewPeople
 
 EXACT = Filming(angles_deg=(0.0, 65.0, 174.0), num_instants=40, seed=1)
@@ -70,7 +70,7 @@ def test_people_without_agreement_are_refused() -> None:
         "permuted": with_instants(people, np.random.default_rng(7).permutation(instants)),
         "reversed": with_instants(people, instants[::-1]),
         "shifted": with_instants(people, np.roll(instants, 13)),
-        "swapped sides": with_swapped_sides(people),
+        "swapped sides": exchange_sides(people),
         "of another capture": film_people(replace(REAL, seed=5)).people[1],
     }
     for name, other in wrong.items():
@@ -174,3 +174,19 @@ def test_errors_beyond_the_tolerance_do_not_support_a_pose() -> None:
     assert pair.residual_px is not None
     assert 0.3 < pair.residual_px < 1.0, "the median of one normal coordinate of 1 px"
     assert pair.residual_px < TOLERANCE * rig.lenses[0].focal
+
+
+def test_tracklets_with_confused_sides_are_used_with_exchanged_joints() -> None:
+    """One of two tracklets has left and right exchanged; matches pair the joints that are one point in space."""
+    rig = filmed(replace(REAL, breaks=1))
+    tracklets = sorted(rig.people[1].tracklets, key=lambda tracklet: len(tracklet.instants))
+    confused = exchange_sides(ViewPeople(tracklets=tuple(tracklets[:1]))).tracklets
+    pair = registered(rig, 0, 1, ViewPeople(tracklets=(*confused, *tracklets[1:])))
+    assert pair.is_accepted, pair.reason
+    assert errors_deg(rig, pair)[0] < 4
+    matches = pair.matches
+    assert matches is not None
+    joints = matches.first_ids % 33, matches.second_ids % 33
+    of_confused = matches.second_ids // 33 // rig.num_instants == 0
+    np.testing.assert_array_equal(joints[1], np.where(of_confused, SWAPPED_SIDES[joints[0]], joints[0]))
+    assert of_confused.sum() > 0.8 * 33 * len(confused[0].instants)
