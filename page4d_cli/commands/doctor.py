@@ -128,6 +128,22 @@ def _extra(name: str, package: str, extra: str, purpose: str) -> Callable[[], Ca
     return check
 
 
+def _pose_model() -> Capability:
+    name, fix = "pose model", "page4d weights get people"
+    try:
+        importlib.import_module("ai_edge_litert.interpreter")
+        from page4d.rig.people.model import is_fetched
+    except (ImportError, OSError) as error:
+        return Capability(
+            name, False, f"{error}; cameras are not registered from people", pip_install("ai-edge-litert")
+        )
+    if is_fetched():
+        return Capability(
+            name, True, f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}, MediaPipe Pose"
+        )
+    return Capability(name, False, "not fetched; only registration, clocks and checks from people need it", fix)
+
+
 def _checkpoints() -> list[Capability]:
     """Return the public checkpoint that suits this machine for each use; none without PyTorch."""
     try:
@@ -154,6 +170,7 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _decoders,
     _gpu,
     _open3d,
+    _pose_model,
     _extra("Ray", "ray", "ray", "--distributed"),
     _extra("TensorBoard", "tensorboard", "train", "--tensorboard"),
     _extra("viewer", "viser", "viewer", "page4d view"),

