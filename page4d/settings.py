@@ -95,7 +95,14 @@ class SceneOptions:
     def __post_init__(self) -> None:
         if self.calibration_unit is not None and self.calibration is None:
             raise UsageError("--calibration-unit without --calibration", "pass the calibration file too")
-        if self.calibration_resize is not None and self.calibration is None:
+
+    def check_resize(self, intrinsics: Path | None = None) -> None:
+        """Refuse `calibration_resize` without a calibration, or a file of lenses, that it could apply to.
+
+        Raises:
+            UsageError: if there is none.
+        """
+        if self.calibration_resize is not None and self.calibration is None and intrinsics is None:
             raise UsageError("--calib-resize without --calibration", "pass the calibration file too")
 
 

@@ -228,9 +228,9 @@ CalibResize = Annotated[
 Focal = Annotated[
     str | None,
     typer.Option(
-        metavar="PX|VIEW=PX|26mm",
-        help="Focal length without a calibration: pixels of the videos, for all views or some, or the equivalent of "
-        "35 mm film. Default: that of the files, else estimated.",
+        metavar="PX|26mm",
+        help="Focal length without a calibration, in pixels of the videos or as the equivalent of 35 mm film; per "
+        "view as VIEW=PX,... Default: that of the files, else estimated.",
         rich_help_panel=RIG,
     ),
 ]

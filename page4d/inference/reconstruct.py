@@ -97,6 +97,7 @@ def _registration(
     scene: Scene, settings: ReconstructSettings, out: Path, existing: ExistingOutput, journal: Journal
 ) -> RegistrationState | None:
     """Return the registration of the run to continue, or a new one; None for a scene that is not registered."""
+    scene.options.check_resize(settings.intrinsics)
     if not will_register(scene, settings):
         return None
     known_length(scene, settings.scale_from)  # refused before any work

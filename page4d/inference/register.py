@@ -57,6 +57,7 @@ def register(
         scene = open_scene(scene, SceneOptions(**of_scene))
     elif of_scene:
         raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
+    scene.options.check_resize(settings.intrinsics)
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
     observer = observer or SilentObserver()

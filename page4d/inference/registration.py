@@ -59,7 +59,7 @@ def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
 def register_for_run(
     scene: Scene, settings: ReconstructSettings, notify: Notify, progress: StageProgress
 ) -> RegistrationState:
-    """Register the rig of a run; views that evidence does not place are left to the network.
+    """Register the rig of a run.
 
     Raises:
         InputError: if requested evidence places no view.
@@ -140,12 +140,15 @@ def _with_moving_views(
 
 
 def state_of(found: RigRegistration, asked: Registration) -> RegistrationState:
-    """Return what a run keeps: the record for `run.json`, and the cameras of placed views in the rig's unit."""
+    """Return what a run keeps: the record for `run.json`, and the cameras of placed views in the rig's unit.
+
+    A run takes the cameras of the evidence if all views are placed, else those of the network.
+    """
     used_people = any(pair.evidence is Evidence.PEOPLE for pair in found.pairs)
     record = RegistrationRecord(
         asked=asked,
         pairs=[_pair_record(pair, found) for pair in found.pairs],
-        cameras=[_placed_record(view) for view in found.views],
+        cameras=[_placed_record(view, is_used=found.is_complete) for view in found.views],
         num_instants=found.num_instants,
         metres_per_unit=found.metres_per_unit,
         person_height=found.person_height,
@@ -170,11 +173,11 @@ def _pair_record(pair: PairPose, found: RigRegistration) -> PairRecord:
     )
 
 
-def _placed_record(view: RegisteredView) -> PlacedRecord:
+def _placed_record(view: RegisteredView, *, is_used: bool) -> PlacedRecord:
     return PlacedRecord(
         view=view.name,
         placed=view.is_placed,
-        source="evidence" if view.is_placed else "network",
+        source="evidence" if is_used else "network",
         focal=view.lens.focal,
         focal_source=view.lens.focal_source.value,
         focal_std=view.focal_std,
@@ -217,7 +220,7 @@ def reasons(found: RigRegistration) -> str:
 
 
 def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> tuple[Notice, ...]:
-    """Report the placed cameras; views that are not placed, in a run left to the network, are a warning."""
+    """Report the placed cameras; views that are not placed are a warning."""
     total = len(record.cameras)
     left = [camera for camera in record.cameras if not camera.placed]
     if not left:
@@ -225,8 +228,8 @@ def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> 
     why = listed([f"{camera.view}: {camera.reason or 'no accepted pair'}" for camera in left], separator="; ")
     has_people = record.pose_model is not None or record.asked is Registration.TEXTURE
     advice = "give --calibration, or --focal" if has_people else f"try '{FETCH_PEOPLE}', or give --calibration"
-    left_to = "the network's" if in_run else "not placed"
-    return (Notice(f"cameras of {len(left)} of {total} views are {left_to} ({why}); {advice}"),)
+    used = "; those of the network are used for all views" if in_run else ""
+    return (Notice(f"cameras of {len(left)} of {total} views are not placed ({why}){used}; {advice}"),)
 
 
 def metres_of_people(scene: Scene, length: KnownLength | None, state: RegistrationState | None) -> float | None:

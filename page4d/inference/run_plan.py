@@ -172,6 +172,7 @@ def _with_cameras(
     That is a distance that the result must have, the origin of the metre of the cameras, and whether they are still
     to be registered.
     """
+    scene.options.check_resize(settings.intrinsics)
     length = known_length(scene, settings.scale_from)
     will = will_register(scene, settings)
     if scene.scale is Scale.METRIC and is_calibrated(scene):

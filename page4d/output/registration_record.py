@@ -33,7 +33,7 @@ class PairRecord(FileModel):
 
 
 class PlacedRecord(FileModel):
-    """The camera of a view: placed by evidence, or left to the network, for `reason`.
+    """The camera of a view: whether evidence places it, or why not, and the `source` of the camera in the result.
 
     `focal` is in pixels of the original image; `focal_std` is the relative standard deviation of an estimated one;
     `residual_px` is the median reprojection error. `focal` is a start value where the source is `unknown` and the

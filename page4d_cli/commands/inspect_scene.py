@@ -34,25 +34,24 @@ def inspect_scene(
     """Print the views of a scene with clocks, frame rates, dropped frames and calibration, and all ignored files."""
     from page4d.scene.open import open_scene
 
-    opened = open_scene(
-        scene,
-        SceneOptions(
-            views=options.parse_views(views),
-            sync=sync,
-            fps=fps,
-            image_fps=image_fps,
-            stride=stride,
-            frames=options.parse_frames(frames),
-            max_frames=max_frames,
-            calibration=calibration,
-            calibration_unit=calibration_unit,
-            calibration_match=calibration_match,
-            calibration_resize=calib_resize,
-            masks=masks,
-            allow_damaged=allow_damaged,
-            max_megapixels=max_pixels,
-        ),
+    scene_options = SceneOptions(
+        views=options.parse_views(views),
+        sync=sync,
+        fps=fps,
+        image_fps=image_fps,
+        stride=stride,
+        frames=options.parse_frames(frames),
+        max_frames=max_frames,
+        calibration=calibration,
+        calibration_unit=calibration_unit,
+        calibration_match=calibration_match,
+        calibration_resize=calib_resize,
+        masks=masks,
+        allow_damaged=allow_damaged,
+        max_megapixels=max_pixels,
     )
+    scene_options.check_resize()
+    opened = open_scene(scene, scene_options)
     rows = [_row(view) for view in opened.views]
     if as_json:
         console.print_json(_document(opened, rows))

@@ -38,6 +38,7 @@ def register(
     ] = RegisterSettings.register,
     focal: options.Focal = None,
     intrinsics: options.Intrinsics = None,
+    calib_resize: options.CalibResize = None,
     scale_from: options.ScaleFrom = None,
     max_instants: Annotated[
         int, typer.Option(min=1, help="Number of instants that are sampled.", rich_help_panel=options.RIG)
@@ -80,6 +81,7 @@ def register(
         stride=stride,
         frames=options.parse_frames(frames),
         max_frames=max_frames,
+        calibration_resize=calib_resize,
         allow_damaged=allow_damaged,
         max_megapixels=max_pixels,
     )
