@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from page4d.choices import CameraMotion, Poses, Registration
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, WeightsError, listed
+from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed
 from page4d.inference.metric_scale import KnownHeight, KnownLength, known_length, metres_per_rig_unit
 from page4d.inference.rig_parts import has_pose_model, is_available, moving_views, pose_model_files, register_rig
 from page4d.inference.state_records import RegisteredCameraState, RegistrationState
@@ -34,6 +34,7 @@ def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
 
     Raises:
         UsageError: if registration is requested where it cannot apply.
+        CapabilityError: if it is requested, and parts of page4d are missing.
     """
     is_explicit = settings.register in EXPLICIT
     reason = _obstacle(scene, settings)
@@ -42,6 +43,8 @@ def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
         option = f"--register {settings.register}" if is_explicit else f"--{lens}"
         raise UsageError(f"{option} {reason}", "leave one of them out" if "with" in reason else "leave it out")
     wanted = is_explicit or (settings.register is Registration.AUTO and settings.poses is Poses.INPUT)
+    if is_explicit and not is_available():
+        raise CapabilityError("this installation has no registration of rigs", "leave --register out")
     return reason is None and wanted and is_available()
 
 
