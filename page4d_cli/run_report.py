@@ -105,12 +105,14 @@ def report_run(record: "RunRecord", out: Path) -> None:
         console.print_text("")
         report_registration(record.registration)
     if record.calibration_residuals is not None:
-        console.print_text("")
-        _report_agreement(record.calibration_residuals, "m" if metric else "units")
+        if record.registration is None:
+            console.print_text("")
+        cameras = "calibration" if record.registration is None else "registration"
+        _report_agreement(record.calibration_residuals, "m" if metric else "units", cameras)
 
 
-def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
-    """Print the residuals between the network's cameras and the calibration."""
+def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "calibration") -> None:
+    """Print the residuals between the network's cameras and the calibrated or registered ones."""
     headings = ("rotation", f"centre [{unit}]", "share of rig", "focal length")
     rows = [
         (
@@ -123,7 +125,7 @@ def _report_agreement(agreement: "AgreementRecord", unit: str) -> None:
         for camera in agreement.cameras
     ]
     columns = [Column("view"), *(Column(heading, right=True) for heading in headings)]
-    print_table(columns, rows, "residuals between the network's cameras and the calibration")
+    print_table(columns, rows, f"residuals between the network's cameras and the {known}")
 
 
 _COLORS = {"complete": "green", "failed": "red", "interrupted": "yellow"}
