@@ -1,0 +1,236 @@
+"""The graph of accepted pairs of views: which pairs to try, connected parts, wrong pairs, and initial cameras."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from jaxtyping import Float
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from page4d.rig.positions import locate
+from page4d.rig.records import Array, Lens, PairPose
+from page4d.rig.rotations import angle_deg, exp_rotation, log_rotation
+
+Pair = tuple[int, int]
+
+_ALL_PAIRS = 5
+"""Up to this number of views (10 pairs) all pairs are tried."""
+
+_PARTNERS = 4
+"""Partners that each view is tried with first in larger rigs: 32 pairs of 16 views, and many loops."""
+
+_LINKS = 3
+"""Pairs tried between any two parts of a graph that is not connected."""
+
+_AFFINITY_STEPS = 5
+"""Affinities are compared in steps of this fraction of the largest; within a step, views that are close in order are
+preferred: the order of cameras often follows the rig."""
+
+_LOOP_LIMIT_DEG = 15.0
+"""Rotation of a loop of three pairs that counts as a contradiction: right pairs are wrong by up to 6 degrees each."""
+
+_ROTATION_LIMIT_DEG = 10.0
+_DIRECTION_LIMIT_DEG = 25.0
+"""Deviations of a pair from the averaged rig beyond which it is dropped; right pairs stay below 6 degrees, and
+directions of short baselines vary more."""
+
+_ITERATIONS = 50
+_MIN_RESIDUAL = 1e-3
+"""Residuals in radians below which L1 weights grow no more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Initial cameras of one connected part: views in order, `world_to_camera` [n, 4, 4], pairs in use.
+
+    The first view is the world, the median baseline is 1. `dropped` are wrong pairs with reasons, `undetermined` the
+    views whose distance follows from no pair.
+    """
+
+    views: tuple[int, ...]
+    world_to_camera: Float[Array, "n 4 4"]
+    pairs: tuple[PairPose, ...]
+    dropped: tuple[tuple[PairPose, str], ...] = ()
+    undetermined: tuple[int, ...] = ()
+
+
+def choose_pairs(affinity: Float[Array, "V V"]) -> tuple[Pair, ...]:
+    """Return the pairs of views to try first, by common evidence `affinity`; pairs without any are never tried."""
+    num_views = len(affinity)
+    order = _ranking(affinity)
+    if num_views <= _ALL_PAIRS:
+        return tuple(order)
+    chosen: set[Pair] = set()
+    for view in range(num_views):
+        chosen |= set([pair for pair in order if view in pair][:_PARTNERS])
+    for first, second in order:  # a spanning tree of what can be connected
+        if not _are_connected(num_views, chosen, first, second):
+            chosen.add((first, second))
+    return tuple(pair for pair in order if pair in chosen)
+
+
+def choose_links(affinity: Float[Array, "V V"], tried: set[Pair], accepted: Sequence[Pair]) -> tuple[Pair, ...]:
+    """Return untried pairs that may connect the parts of the graph of accepted pairs."""
+    parts = connected_parts(len(affinity), accepted)
+    part_of = {view: index for index, part in enumerate(parts) for view in part}
+    count: dict[Pair, int] = {}
+    chosen = []
+    for first, second in _ranking(affinity):
+        link = (min(part_of[first], part_of[second]), max(part_of[first], part_of[second]))
+        if link[0] != link[1] and (first, second) not in tried and count.get(link, 0) < _LINKS:
+            count[link] = count.get(link, 0) + 1
+            chosen.append((first, second))
+    return tuple(chosen)
+
+
+def _ranking(affinity: Float[Array, "V V"]) -> list[Pair]:
+    num_views = len(affinity)
+    largest = max(float(affinity.max(initial=0.0)), 1e-300)
+
+    def key(pair: Pair) -> tuple[int, int, Pair]:
+        gap = pair[1] - pair[0]
+        level = round(_AFFINITY_STEPS * float(affinity[pair]) / largest)
+        return -level, min(gap, num_views - gap), pair
+
+    return sorted((pair for pair in combinations(range(num_views), 2) if affinity[pair] > 0), key=key)
+
+
+def connected_parts(num_views: int, links: Sequence[Pair]) -> tuple[tuple[int, ...], ...]:
+    """Return the connected parts, largest first, then by their first view."""
+    first, second = np.array(list(links), int).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(num_views, num_views))
+    _, labels = connected_components(graph, directed=False)
+    parts = [tuple(map(int, np.flatnonzero(labels == label))) for label in np.unique(labels)]
+    return tuple(sorted(parts, key=lambda part: (-len(part), part)))
+
+
+def _are_connected(num_views: int, links: set[Pair], first: int, second: int) -> bool:
+    return any(first in part and second in part for part in connected_parts(num_views, sorted(links)))
+
+
+def drop_loops(pairs: Sequence[PairPose]) -> tuple[tuple[PairPose, ...], tuple[tuple[PairPose, str], ...]]:
+    """Drop pairs that contradict loops of three views, until no loop contradicts; return the rest and the dropped.
+
+    The pair with the most contradicting and fewest consistent loops is dropped first; of equal ones the weakest.
+    """
+    kept = list(pairs)
+    dropped: list[tuple[PairPose, str]] = []
+    while True:
+        votes = np.zeros((len(kept), 2), int)
+        worst = np.zeros(len(kept))
+        for loop, error in _loops(kept):
+            bad = error > _LOOP_LIMIT_DEG
+            votes[list(loop), int(bad)] += 1
+            worst[list(loop)] = np.maximum(worst[list(loop)], error if bad else 0.0)
+        guilty = [index for index in range(len(kept)) if votes[index, 1]]
+        if not guilty:
+            return tuple(kept), tuple(dropped)
+        index = min(guilty, key=lambda i: (votes[i, 0] - votes[i, 1], kept[i].evidence, kept[i].score, i))
+        dropped.append((kept.pop(index), f"contradicts other pairs by {worst[index]:.0f} degrees"))
+
+
+def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]]:
+    """Return the indices of three pairs that form a loop, and the loop's rotation in degrees."""
+    found = []
+    for indices in combinations(range(len(pairs)), 3):
+        views = sorted({view for index in indices for view in (pairs[index].first, pairs[index].second)})
+        links = {frozenset((pairs[index].first, pairs[index].second)) for index in indices}
+        if len(views) == 3 and len(links) == 3:
+            a, b, c = views
+            turn = {link: _rotation(pairs, indices, *link) for link in ((a, b), (b, c), (a, c))}
+            found.append((indices, float(angle_deg(turn[b, c] @ turn[a, b], turn[a, c]))))
+    return found
+
+
+def _rotation(pairs: Sequence[PairPose], indices: Sequence[int], first: int, second: int) -> Array:
+    for index in indices:
+        pair = pairs[index]
+        assert pair.rotation is not None
+        if (pair.first, pair.second) == (first, second):
+            return pair.rotation
+        if (pair.second, pair.first) == (first, second):
+            return pair.rotation.T
+    raise AssertionError
+
+
+def average_rotations(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[Array, "n 3 3"]:
+    """Return the rotations world to camera with the smallest sum of angles to the pairs'; the first is the identity.
+
+    The views are one connected part. The start is a spanning tree in order of the pairs.
+
+    Source: Chatterjee & Govindu, "Robust relative rotation averaging", TPAMI 2018 (iteratively reweighted).
+    """
+    index = {view: row for row, view in enumerate(views)}
+    rotations = _spanning_tree(views, pairs)
+    ends = np.array([(index[pair.first], index[pair.second]) for pair in pairs]).reshape(-1, 2)
+    relative = np.stack([pair.rotation for pair in pairs if pair.rotation is not None])
+    incidence = np.zeros((len(pairs), len(views)))
+    incidence[np.arange(len(pairs)), ends[:, 0]] = -1
+    incidence[np.arange(len(pairs)), ends[:, 1]] = 1
+    for _ in range(_ITERATIONS):
+        first, second = rotations[ends[:, 0]], rotations[ends[:, 1]]
+        error = log_rotation(np.swapaxes(second, 1, 2) @ relative @ first)
+        weight = np.maximum(np.linalg.norm(error, axis=-1), _MIN_RESIDUAL) ** -0.5
+        rows = incidence[:, 1:] * weight[:, None]
+        turn = np.linalg.lstsq(rows, error * weight[:, None], rcond=None)[0]
+        rotations[1:] = rotations[1:] @ exp_rotation(turn)
+        if np.abs(turn).max(initial=0.0) < 1e-10:
+            break
+    return rotations
+
+
+def _spanning_tree(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[Array, "n 3 3"]:
+    found = {views[0]: np.eye(3)}
+    while len(found) < len(views):
+        for pair in sorted(pairs, key=lambda pair: (-pair.score, pair.first, pair.second)):
+            assert pair.rotation is not None
+            if pair.first in found and pair.second not in found:
+                found[pair.second] = pair.rotation @ found[pair.first]
+                break
+            if pair.second in found and pair.first not in found:
+                found[pair.first] = pair.rotation.T @ found[pair.second]
+                break
+    return np.stack([found[view] for view in views])
+
+
+def place(part: Sequence[int], pairs: Sequence[PairPose], lenses: Sequence[Lens]) -> Placement:
+    """Return the initial cameras of a connected part, without the pairs that the others contradict.
+
+    Where dropped pairs disconnect the part, its largest rest is placed.
+    """
+    inside, dropped = drop_loops([pair for pair in pairs if pair.first in part and pair.second in part])
+    while True:
+        views = max(
+            (p for p in connected_parts(len(lenses), [(pair.first, pair.second) for pair in inside])),
+            key=lambda p: (len(p), -p[0]),
+        )
+        inside = tuple(pair for pair in inside if pair.first in views)
+        if len(views) < 2:
+            return Placement(views=views, world_to_camera=np.eye(4)[None], pairs=(), dropped=dropped)
+        rotations = average_rotations(views, inside)
+        centers, undetermined, bend = locate(views, inside, rotations, lenses)
+        index = {view: row for row, view in enumerate(views)}
+        turn = np.array(
+            [
+                angle_deg(rotations[index[pair.second]] @ rotations[index[pair.first]].T, np.asarray(pair.rotation))
+                for pair in inside
+            ]
+        )
+        excess = np.maximum(turn / _ROTATION_LIMIT_DEG, bend / _DIRECTION_LIMIT_DEG)
+        worst = int(excess.argmax())
+        if excess[worst] <= 1:
+            break
+        text = f"{turn[worst]:.0f} degrees in rotation and {bend[worst]:.0f} in direction from the other pairs"
+        dropped = (*dropped, (inside[worst], text))
+        inside = inside[:worst] + inside[worst + 1 :]
+    cameras = np.tile(np.eye(4), (len(views), 1, 1))
+    cameras[:, :3, :3] = rotations
+    cameras[:, :3, 3] = -np.einsum("nij,nj->ni", rotations, centers)
+    kept = [row for row, view in enumerate(views) if view not in undetermined]
+    placed = tuple(views[row] for row in kept)
+    used = tuple(pair for pair in inside if pair.first in placed and pair.second in placed)
+    return Placement(
+        views=placed, world_to_camera=cameras[kept], pairs=used, dropped=dropped, undetermined=undetermined
+    )

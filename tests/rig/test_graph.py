@@ -1,0 +1,195 @@
+"""The graph of pairs and the adjustment of a rig, on simulated pairs of walking people."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from page4d.rig import adjust as adjustment
+from page4d.rig.adjust import Adjustment, adjust
+from page4d.rig.graph import Placement, choose_links, choose_pairs, connected_parts, place
+from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches
+from page4d.rig.rotations import angle_deg, direction_angle_deg, exp_rotation
+from page4d.rig.tracks import NUM_JOINTS, Tracks, merge_tracks
+from page4d.rig.triangulate import triangulate
+from tests.rig.people_rig import Filming, PeopleRig, film_people
+
+ANGLES = (0.0, 70.0, 140.0, 230.0)
+
+
+def rig(**changes: object) -> PeopleRig:
+    filming = Filming(angles_deg=ANGLES, num_instants=12, seed=3)
+    return film_people(replace(filming, **changes))  # type: ignore[arg-type]
+
+
+def matches(world: PeopleRig, first: int, second: int) -> PointMatches:
+    here, there = world.people[first].tracklets[0], world.people[second].tracklets[0]
+    count = NUM_JOINTS * len(here.instants)
+    ids = (here.instants[:, None] * NUM_JOINTS + np.arange(NUM_JOINTS)).reshape(-1)
+    return PointMatches(
+        first=here.joints.reshape(-1, 2),
+        second=there.joints.reshape(-1, 2),
+        weights=np.ones(count),
+        first_ids=ids,
+        second_ids=ids,
+    )
+
+
+def pair(world: PeopleRig, first: int, second: int, turn_deg: float = 0.0, score: float = 0.6) -> PairPose:
+    rotation, direction = world.relative_pose(first, second)
+    wrong = exp_rotation(np.radians([0.0, turn_deg, 0.0]))
+    return PairPose(
+        first=first,
+        second=second,
+        evidence=Evidence.PEOPLE,
+        rotation=wrong @ rotation,
+        direction=wrong @ direction,
+        score=score,
+        matches=matches(world, first, second),
+    )
+
+
+def all_pairs(world: PeopleRig) -> list[PairPose]:
+    return [pair(world, first, second) for first, second in combinations(range(len(world.people)), 2)]
+
+
+def adjusted(world: PeopleRig, placement: Placement, lenses: tuple[Lens, ...], free: bool = False) -> Adjustment:
+    matrices = np.stack([lenses[view].intrinsics for view in placement.views])
+    tracks = merge_tracks(placement.pairs, world.num_instants)
+    result = adjust(placement.world_to_camera, matrices, tracks, np.full(len(matrices), free))
+    assert result is not None
+    return result
+
+
+def errors_deg(world: PeopleRig, views: tuple[int, ...], cameras: Array) -> tuple[float, float]:
+    """Return the largest error of rotation and of direction over all pairs of views."""
+    turns, bends = [], []
+    for one, other in combinations(range(len(views)), 2):
+        relative = cameras[other] @ np.linalg.inv(cameras[one])
+        rotation, direction = world.relative_pose(views[one], views[other])
+        turns.append(float(angle_deg(relative[:3, :3], rotation)))
+        bends.append(float(direction_angle_deg(relative[:3, 3], direction)))
+    return max(turns), max(bends)
+
+
+def test_exact_pairs_give_the_exact_rig() -> None:
+    world = rig()
+    placement = place(range(4), all_pairs(world), world.lenses)
+    assert placement.views == (0, 1, 2, 3)
+    assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-4
+    result = adjusted(world, placement, world.lenses)
+    assert max(errors_deg(world, placement.views, result.world_to_camera)) < 1e-4
+    assert result.residual_px.max() < 1e-2
+
+
+def test_distances_follow_from_shared_points_in_a_chain() -> None:
+    world = rig()
+    placement = place(range(4), [pair(world, 0, 1), pair(world, 1, 2), pair(world, 2, 3)], world.lenses)
+    assert placement.undetermined == ()
+    assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
+
+
+def test_a_chain_without_shared_points_is_not_determined() -> None:
+    world = rig()
+    pairs = [replace(pair(world, 0, 1), matches=None), replace(pair(world, 1, 2), matches=None)]
+    placement = place((0, 1, 2), pairs, world.lenses)
+    assert len(placement.undetermined) == 1
+    assert len(placement.views) == 2
+
+
+def test_adjustment_improves_noisy_pairs() -> None:
+    world = rig(noise_px=4.0)
+    turns = (2.0, -2.0, 1.5, -1.5, 2.0, 1.0)
+    pairs = [pair(world, *views, turn_deg=t) for views, t in zip(combinations(range(4), 2), turns, strict=True)]
+    placement = place(range(4), pairs, world.lenses)
+    result = adjusted(world, placement, world.lenses)
+    before = errors_deg(world, placement.views, placement.world_to_camera)
+    after = errors_deg(world, placement.views, result.world_to_camera)
+    assert after[0] < 0.5 < before[0]
+    assert after[1] < 0.5
+
+
+@pytest.mark.parametrize("wrong", [(0, 1), (1, 3)])
+def test_a_wrong_pair_is_dropped(wrong: tuple[int, int]) -> None:
+    world = rig()
+    pairs = [pair(world, *views, turn_deg=40.0 if views == wrong else 0.0) for views in combinations(range(4), 2)]
+    placement = place(range(4), pairs, world.lenses)
+    assert [(dropped.first, dropped.second) for dropped, _ in placement.dropped] == [wrong]
+    assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
+
+
+def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped() -> None:
+    world = rig()
+    pairs = [pair(world, 0, 1), pair(world, 1, 2), pair(world, 0, 2, turn_deg=40.0, score=0.45)]
+    placement = place((0, 1, 2), pairs, world.lenses)
+    assert [(dropped.first, dropped.second) for dropped, _ in placement.dropped] == [(0, 2)]
+    assert placement.views == (0, 1, 2)
+
+
+def test_a_shared_focal_length_is_recovered() -> None:
+    world = rig(noise_px=1.0)
+    scale = np.array([[1.2, 1, 1], [1, 1.2, 1], [1, 1, 1]])
+    lenses = tuple(replace(lens, intrinsics=lens.intrinsics * scale) for lens in world.lenses)
+    result = adjusted(world, place(range(4), all_pairs(world), lenses), lenses, free=True)
+    assert result.log_focal == pytest.approx(-np.log(1.2), abs=0.01)
+    assert result.focal_std is not None
+    assert 0 < result.focal_std < 0.02
+
+
+def test_the_result_repeats_bit_by_bit() -> None:
+    world = rig(noise_px=3.0)
+    results = [adjusted(world, place(range(4), all_pairs(world), world.lenses), world.lenses) for _ in range(2)]
+    assert results[0].world_to_camera.tobytes() == results[1].world_to_camera.tobytes()
+
+
+def test_jacobians_match_finite_differences() -> None:
+    world = rig(noise_px=3.0)
+    placement = place(range(4), all_pairs(world), world.lenses)
+    matrices = np.stack([lens.intrinsics for lens in world.lenses])
+    tracks = merge_tracks(placement.pairs, world.num_instants)
+    points, _ = triangulate(placement.world_to_camera, matrices, tracks)
+    problem = adjustment._Problem(tracks, matrices, np.ones(4, bool), 0.0)
+    state = adjustment._State(placement.world_to_camera, points, 0.05)
+    by_camera, by_point = problem.jacobians(state)
+    step = 1e-6
+    for column in range(3):
+        moved = replace(state, points=points + step * np.eye(3)[column])
+        slope = (problem.residuals(moved) - problem.residuals(state)) / step
+        np.testing.assert_allclose(slope, by_point[..., column], atol=1e-2, rtol=1e-4)
+    for column in range(7):
+        motion = step * np.eye(7)[column]
+        cameras = state.cameras.copy()
+        cameras[:, :3] = exp_rotation(motion[None, :3]) @ cameras[:, :3]
+        cameras[:, :3, 3] += motion[3:6]
+        moved = replace(state, cameras=cameras, log_focal=state.log_focal + motion[6])
+        slope = (problem.residuals(moved) - problem.residuals(state)) / step
+        np.testing.assert_allclose(slope, by_camera[..., column], atol=1e-2, rtol=1e-4)
+
+
+def test_tracks_merge_and_keep_one_person_per_view() -> None:
+    world = rig()
+    tracks: Tracks = merge_tracks(all_pairs(world), world.num_instants)
+    assert tracks.num_points == 12 * NUM_JOINTS
+    assert len(tracks.view) == 4 * tracks.num_points
+    mixed = all_pairs(world)
+    other = matches(world, 0, 2)  # a person of the wrong tracklet in one pair, of a lower score
+    shifted = replace(other, first_ids=other.first_ids + world.num_instants * NUM_JOINTS)
+    mixed[1] = replace(mixed[1], matches=shifted, score=0.1)
+    merged = merge_tracks(mixed, world.num_instants)
+    assert merged.num_points == 12 * NUM_JOINTS
+    assert np.unique(np.stack([merged.point, merged.view]), axis=1).shape[1] == len(merged.view)
+
+
+def test_parts_and_links() -> None:
+    assert connected_parts(5, [(3, 4), (0, 3)]) == ((0, 3, 4), (1,), (2,))
+    affinity = np.ones((16, 16))
+    affinity[15] = affinity[:, 15] = 0.0
+    pairs = choose_pairs(affinity)
+    assert len(pairs) < 45
+    assert connected_parts(16, pairs) == (tuple(range(15)), (15,))
+    assert len(choose_pairs(np.ones((4, 4)))) == 6
+    links = choose_links(np.ones((4, 4)), {(0, 1), (2, 3), (1, 2)}, [(0, 1), (2, 3)])
+    assert links
+    assert (1, 2) not in links
+    assert all((first < 2) != (second < 2) for first, second in links)
