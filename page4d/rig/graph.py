@@ -110,7 +110,9 @@ def _are_connected(num_views: int, links: set[Pair], first: int, second: int) ->
     return any(first in part and second in part for part in connected_parts(num_views, sorted(links)))
 
 
-def drop_loops(pairs: Sequence[PairPose]) -> tuple[tuple[PairPose, ...], tuple[tuple[PairPose, str], ...]]:
+def drop_loops(
+    pairs: Sequence[PairPose], tolerance: float = 1.0
+) -> tuple[tuple[PairPose, ...], tuple[tuple[PairPose, str], ...]]:
     """Drop pairs that contradict loops of three views, until no loop contradicts; return the rest and the dropped.
 
     The pair with the most contradicting and fewest consistent loops is dropped first; of equal ones the weakest.
@@ -121,7 +123,7 @@ def drop_loops(pairs: Sequence[PairPose]) -> tuple[tuple[PairPose, ...], tuple[t
         votes = np.zeros((len(kept), 2), int)
         worst = np.zeros(len(kept))
         for loop, error in _loops(kept):
-            bad = error > _LOOP_LIMIT_DEG
+            bad = error > tolerance * _LOOP_LIMIT_DEG
             votes[list(loop), int(bad)] += 1
             worst[list(loop)] = np.maximum(worst[list(loop)], error if bad else 0.0)
         guilty = [index for index in range(len(kept)) if votes[index, 1]]
@@ -195,12 +197,15 @@ def _spanning_tree(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[Arr
     return np.stack([found[view] for view in views])
 
 
-def place(part: Sequence[int], pairs: Sequence[PairPose], lenses: Sequence[Lens]) -> Placement:
+def place(
+    part: Sequence[int], pairs: Sequence[PairPose], lenses: Sequence[Lens], tolerance: float = 1.0
+) -> Placement:
     """Return the initial cameras of a connected part, without the pairs that the others contradict.
 
-    Where dropped pairs disconnect the part, its largest rest is placed.
+    `tolerance` multiplies the limits of contradictions. Where dropped pairs disconnect the part, its largest rest
+    is placed.
     """
-    inside, dropped = drop_loops([pair for pair in pairs if pair.first in part and pair.second in part])
+    inside, dropped = drop_loops([pair for pair in pairs if pair.first in part and pair.second in part], tolerance)
     while True:
         views = max(
             (p for p in connected_parts(len(lenses), [(pair.first, pair.second) for pair in inside])),
@@ -220,7 +225,7 @@ def place(part: Sequence[int], pairs: Sequence[PairPose], lenses: Sequence[Lens]
         )
         excess = np.maximum(turn / _ROTATION_LIMIT_DEG, bend / _DIRECTION_LIMIT_DEG)
         worst = int(excess.argmax())
-        if excess[worst] <= 1:
+        if excess[worst] <= tolerance:
             break
         text = f"{turn[worst]:.0f} degrees in rotation and {bend[worst]:.0f} in direction from the other pairs"
         dropped = (*dropped, (inside[worst], text))

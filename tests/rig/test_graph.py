@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from people_rig import Filming, PeopleRig, film_people
 
 from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import Adjustment, adjust
@@ -13,7 +14,6 @@ from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches
 from page4d.rig.rotations import angle_deg, direction_angle_deg, exp_rotation
 from page4d.rig.tracks import NUM_JOINTS, Tracks, merge_tracks
 from page4d.rig.triangulate import triangulate
-from tests.rig.people_rig import Filming, PeopleRig, film_people
 
 ANGLES = (0.0, 70.0, 140.0, 230.0)
 

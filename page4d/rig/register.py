@@ -1,0 +1,83 @@
+"""Registration of a static rig from evidence in pixels: body keypoints and texture."""
+
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from page4d.choices import Registration
+from page4d.notices import Notice
+from page4d.rig.assemble import Assembly, TexturePair
+from page4d.rig.lens import lenses_of
+from page4d.rig.records import Lens, RigRegistration, ViewPeople
+from page4d.scene.records import Scene
+from page4d.settings import RegisterSettings
+
+StageProgress = Callable[[int, int, str], None]
+
+NO_POSE_MODEL = "body keypoints are not used: 'page4d weights get people' fetches the model"
+
+
+def register_rig(
+    scene: Scene, settings: RegisterSettings, notify: Callable[[Notice], None], progress: StageProgress
+) -> RigRegistration:
+    """Register the views of a scene, all of them static, from the evidence that `settings.register` names.
+
+    `progress` receives the steps done of a stage, all its steps, and its name. The result depends only on the scene
+    and the settings.
+
+    Raises:
+        UsageError: if `settings.focal` is invalid.
+        InputError: if a frame cannot be decoded, or `settings.intrinsics` is unusable.
+    """
+    seconds: dict[str, float] = {}
+    notes: list[str] = []
+    lenses = lenses_of(scene, settings.focal, settings.intrinsics)
+    instants = _part("instants", "choose_instants")(scene.times, settings.max_instants)
+    start = time.perf_counter()
+    people: tuple[ViewPeople, ...] | None = None
+    if settings.register in (Registration.AUTO, Registration.PEOPLE):
+        if _part("people.model", "is_fetched")():
+            people = _part("people.detect", "detect_people")(
+                scene, instants, lenses, lambda done, total: progress(done, total, "registering: keypoints")
+            )
+        else:
+            notes.append(NO_POSE_MODEL)
+            notify(Notice(NO_POSE_MODEL))
+    seconds["keypoints"] = time.perf_counter() - start
+    start = time.perf_counter()
+    texture: TexturePair | None = None
+    if settings.register in (Registration.AUTO, Registration.TEXTURE):
+        views = _part("texture", "extract_texture")(
+            scene, instants, lenses, lambda done, total: progress(done, total, "registering: texture")
+        )
+
+        def texture(pair: tuple[int, int], both: tuple[Lens, Lens]) -> Any:
+            return _part("texture_pairs", "register_texture_pair")(
+                views[pair[0]], views[pair[1]], both, pair, settings.seed
+            )
+
+    seconds["texture"] = time.perf_counter() - start
+    start = time.perf_counter()
+    assembly = Assembly(
+        names=scene.view_names,
+        lenses=list(lenses),
+        people=people,
+        texture=texture,
+        num_instants=len(instants),
+        seed=settings.seed,
+        progress=progress,
+    )
+    assembly.run()
+    seconds["pairs and adjustment"] = time.perf_counter() - start
+    return RigRegistration(
+        views=assembly.views(),
+        pairs=tuple(assembly.pairs.values()),
+        num_instants=len(instants),
+        notes=(*notes, *assembly.notes),
+        seconds=seconds,
+    )
+
+
+def _part(module: str, name: str) -> Any:
+    return getattr(import_module(f"page4d.rig.{module}"), name)

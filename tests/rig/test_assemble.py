@@ -1,0 +1,58 @@
+"""A rig from keypoints of people: known and unknown focal length, views without evidence."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from people_rig import Filming, PeopleRig, film_people
+
+from page4d.rig.assemble import Assembly
+from page4d.rig.records import FocalSource, Lens, RegisteredView, ViewPeople
+from page4d.rig.rotations import angle_deg
+
+WORLD = film_people(
+    Filming(angles_deg=(0.0, 70.0, 140.0), num_instants=40, num_people=1, noise_px=2.0, bias_px=2.0, seed=1)
+)
+
+
+def registered(
+    world: PeopleRig, people: tuple[ViewPeople, ...], lenses: tuple[Lens, ...]
+) -> tuple[RegisteredView, ...]:
+    names = tuple(f"cam{view}" for view in range(len(people)))
+    assembly = Assembly(
+        names=names, lenses=list(lenses), people=people, texture=None, num_instants=world.num_instants
+    )
+    assembly.run()
+    return assembly.views()
+
+
+def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
+    scale = np.array([[1.3, 1, 1], [1, 1.3, 1], [1, 1, 1]])
+    lenses = tuple(
+        replace(lens, intrinsics=lens.intrinsics * scale, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses
+    )
+    views = registered(WORLD, WORLD.people, lenses)
+    assert all(view.is_placed for view in views)
+    assert views[0].lens.focal == pytest.approx(WORLD.lenses[0].focal, rel=0.05)
+    for first, second in combinations(range(3), 2):
+        one, other = views[first].world_to_camera, views[second].world_to_camera
+        assert one is not None
+        assert other is not None
+        turn = (other @ np.linalg.inv(one))[:3, :3]
+        assert float(angle_deg(turn, WORLD.relative_pose(first, second)[0])) < 4
+
+
+def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> None:
+    nobody = ViewPeople(tracklets=())
+    views = registered(WORLD, (*WORLD.people[:2], nobody), WORLD.lenses)
+    assert [view.is_placed for view in views] == [True, True, False]
+    assert views[2].reason == "no pair with common evidence"
+    unknown = tuple(replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses[:2])
+    for view in registered(WORLD, WORLD.people[:2], unknown):
+        assert "unknown focal length" in view.reason
+
+
+def test_a_rig_without_evidence_is_not_placed() -> None:
+    nobody = (ViewPeople(tracklets=()),) * 3
+    assert not any(view.is_placed for view in registered(WORLD, nobody, WORLD.lenses))
