@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from page4d.rig.adjust import Adjustment, adjust
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connected_parts, place
+from page4d.rig.heights import person_height
 from page4d.rig.people_pairs import register_people_pair
 from page4d.rig.records import Array, Evidence, Lens, PairPose, RegisteredView, ViewPeople
 from page4d.rig.rotations import angle_deg
@@ -203,6 +204,11 @@ class Assembly:
             )
             for view, name in enumerate(self.names)
         )
+
+    @property
+    def person_height(self) -> float | None:
+        """Median height of the people in units of the rig; None if it is unknown."""
+        return None if self.adjustment is None else person_height(self.adjustment.points, self.adjustment.tracks)
 
     def _set_final_lenses(self) -> None:
         if self.placement is not None and self.adjustment is not None:

@@ -74,6 +74,7 @@ def register_rig(
         views=assembly.views(),
         pairs=tuple(assembly.pairs.values()),
         num_instants=len(instants),
+        person_height=assembly.person_height,
         notes=(*notes, *assembly.notes),
         seconds=seconds,
     )
