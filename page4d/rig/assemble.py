@@ -33,6 +33,14 @@ _TEXTURE_LIMIT_DEG = 15.0
 _STABILITY_LIMIT_DEG = 5.0
 """Change of rotation between halves of the instants beyond which a camera is not placed."""
 
+_RESIDUAL_LIMIT = 0.009
+_RESIDUAL_RATIO = 2.5
+"""Median residual in focal lengths (the threshold of pairs), and its ratio to the median over the cameras, beyond
+which a camera is not placed."""
+
+_FOCAL_LIMIT = 0.1
+"""Relative standard deviation of an estimated focal length that is reported."""
+
 _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
 
@@ -58,15 +66,18 @@ class Assembly:
         """Register pairs, place the cameras of the largest part and adjust them."""
         for number in range(_ROUNDS):
             first = number == 0 and not all(lens.is_known for lens in self.lenses)
+            tolerance = _START_TOLERANCE if first else 1.0
+            self.pairs = {key: pair for key, pair in self.pairs.items() if key[1] is Evidence.PEOPLE}
             self._register_people()
-            self._solve(_START_TOLERANCE if first else 1.0)
-            if self.texture is not None and number == 0:
+            self._solve(tolerance)
+            if self.texture is not None:
                 self._register_texture()
-                self._solve(_START_TOLERANCE if first else 1.0)
+                self._solve(tolerance)
             change = 0.0 if self.adjustment is None else self.adjustment.log_focal
             if abs(change) < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
             self._set_focal(change)
+        self._check_residuals()
         self._check_stability()
 
     def _register_people(self) -> None:
@@ -146,6 +157,24 @@ class Assembly:
                 matrix = scale @ lens.intrinsics
                 matrix[:2, 2] = lens.intrinsics[:2, 2]
                 self.lenses[index] = replace(lens, intrinsics=matrix)
+
+    def _check_residuals(self) -> None:
+        """Refuse cameras that fit far worse than the others, and report an uncertain focal length."""
+        if self.placement is None or self.adjustment is None:
+            return
+        uncertain = self.adjustment.focal_std
+        if uncertain is not None and uncertain > _FOCAL_LIMIT:
+            self.notes.append(f"the focal length is uncertain by {uncertain:.0%}: give --focal or --intrinsics")
+        residuals = {view: self._residual(view) for view in self.placement.views}
+        relative = {
+            view: residual / self.lenses[view].focal for view, residual in residuals.items() if residual is not None
+        }
+        middle = float(np.median(list(relative.values())))
+        for view in self.placement.views:
+            if view not in relative:
+                self.reasons[view] = "no point in common with the other cameras"
+            elif relative[view] > max(_RESIDUAL_LIMIT, _RESIDUAL_RATIO * middle):
+                self.reasons[view] = f"the residual of {residuals[view]:.0f} px is far above that of the others"
 
     def _check_stability(self) -> None:
         """Refuse cameras that halves of the instants place differently, and two views of unknown focal length."""
