@@ -1,0 +1,186 @@
+"""Texture of the views of a rig: RootSIFT features of a few instants of each view."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from numpy.typing import NDArray
+
+from page4d.choices import MaskMeaning
+from page4d.rig.epipolar import normalized_points
+from page4d.rig.records import Array, Lens
+from page4d.scene.records import Image, Scene, View
+from page4d.scene.resample import resize
+from page4d.scene.sidecar_values import marked_pixels
+
+MAX_INSTANTS = 8
+"""Instants of which features are extracted: a static background repeats, and further instants add little."""
+
+MAX_SIDE_PX = 1600
+"""Long side at which features are extracted; time and memory grow with its square."""
+
+MAX_FEATURES = 4000
+"""Features of one instant of a view, the strongest: 0.5 MB of descriptors."""
+
+DESCRIPTOR_SCALE = 512.0
+"""Factor of RootSIFT in 8 bits. Source: COLMAP, `FeatureDescriptorsToUnsignedByte`."""
+
+_CONTRAST = 0.02
+"""Contrast threshold of SIFT, half of OpenCV's default: rooms have weakly textured walls."""
+
+_SAME_PX = 1.5
+_SAME_COSINE = 0.9
+"""Distance, in pixels of extraction, and similarity of descriptors up to which features of two instants are one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstantTexture:
+    """N features of one instant, in the order of decreasing size.
+
+    `points` are undistorted original pixels. `descriptors` are RootSIFT times `DESCRIPTOR_SCALE`. Features of a view
+    that repeat over instants have equal `ids`.
+    """
+
+    points: Float[Array, "N 2"]
+    descriptors: UInt8[NDArray[np.uint8], "N 128"]
+    ids: Int[NDArray[np.int64], " N"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewTexture:
+    """Features of one view by instant: keys are instants of the scene, the same for all views of a rig."""
+
+    features: dict[int, InstantTexture]
+
+
+def extract_texture(
+    scene: Scene,
+    instants: Sequence[int],
+    lenses: Sequence[Lens],
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[ViewTexture, ...]:
+    """Extract the features of all views at up to `MAX_INSTANTS` of the given instants, spread over them.
+
+    Pixels that masks exclude have no features. One frame is in memory at a time. `progress` is called with the number
+    of processed frames and their total.
+
+    Raises:
+        InputError: if a frame cannot be decoded.
+    """
+    chosen = _spread(sorted(set(instants)), MAX_INSTANTS)
+    total = len(chosen) * scene.num_views
+    textures = []
+    for number, (view, lens) in enumerate(zip(scene.views, lenses, strict=True)):
+        done = number * len(chosen)
+        step = None if progress is None else lambda count, done=done: progress(done + count, total)
+        textures.append(_view_texture(scene, view, lens, chosen, step))
+    return tuple(textures)
+
+
+def _spread(instants: list[int], count: int) -> list[int]:
+    """Return up to `count` instants, evenly spread, with the first and the last."""
+    if len(instants) <= count:
+        return instants
+    places = np.linspace(0, len(instants) - 1, count).round().astype(int)
+    return [instants[place] for place in places]
+
+
+def _view_texture(
+    scene: Scene, view: View, lens: Lens, instants: list[int], step: Callable[[int], None] | None
+) -> ViewTexture:
+    size = view.source.size
+    scale = min(1.0, MAX_SIDE_PX / max(size))
+    small = (max(1, round(size[0] * scale)), max(1, round(size[1] * scale)))
+    excludes = view.mask is not None and scene.mask_meaning is not MaskMeaning.DYNAMIC
+    features: dict[int, InstantTexture] = {}
+    with ExitStack() as stack:
+        reader = stack.enter_context(view.source.open(small))
+        masks = stack.enter_context(view.mask.frames.open()) if excludes and view.mask is not None else None
+        for count, instant in enumerate(instants):
+            (pixels,) = reader.read([view.indices[instant]])
+            allowed = None
+            if masks is not None and view.mask is not None:
+                (mask,) = masks.read([view.mask.indices[instant]])
+                allowed = _allowed(mask, small, scene.mask_meaning)
+            features[instant] = _with_ids(_features(pixels, allowed, lens), features, _SAME_PX / scale)
+            if step is not None:
+                step(count + 1)
+    return ViewTexture(features=features)
+
+
+def _allowed(mask: Image, size: tuple[int, int], meaning: MaskMeaning) -> NDArray[np.uint8]:
+    marked = marked_pixels(mask)
+    kept = marked if meaning is MaskMeaning.KEEP else ~marked
+    return resize(kept.astype(np.uint8) * 255, size, nearest=True)
+
+
+def _features(pixels: Image, allowed: NDArray[np.uint8] | None, lens: Lens) -> InstantTexture:
+    """Return RootSIFT features of RGB pixels of any size.
+
+    Source: Lowe (2004); Arandjelovic & Zisserman, "Three things everyone should know to improve object retrieval",
+    CVPR 2012 (RootSIFT).
+    """
+    import cv2  # a local import keeps start-up short
+
+    shallow = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+    gray = cv2.cvtColor(shallow, cv2.COLOR_RGB2GRAY)
+    sift = cv2.SIFT.create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST, enable_precise_upscale=True)
+    found, raw = sift.detectAndCompute(gray, allowed)
+    if raw is None or not len(found):
+        return _no_features()
+    largest = np.argsort([-keypoint.size for keypoint in found], kind="stable")[:MAX_FEATURES]
+    found, raw = [found[place] for place in largest], raw[largest]
+    share = raw / np.maximum(raw.sum(axis=1, keepdims=True), 1e-9)
+    descriptors = np.clip(np.rint(DESCRIPTOR_SCALE * np.sqrt(share)), 0, 255).astype(np.uint8)
+    height, width = lens.image_size
+    factor = np.array([width / gray.shape[1], height / gray.shape[0]])
+    # OpenCV's pixel centres are integers.
+    points = undistorted((np.array([keypoint.pt for keypoint in found], dtype=np.float64) + 0.5) * factor, lens)
+    # SIFT repeats a point for each of its orientations, which is one feature with several descriptors.
+    exists = np.isfinite(points).all(axis=1)
+    points, descriptors = points[exists], descriptors[exists]
+    if not len(points):
+        return _no_features()
+    _, ids = np.unique(points, axis=0, return_inverse=True)
+    return InstantTexture(points=points, descriptors=descriptors, ids=ids.reshape(-1).astype(np.int64))
+
+
+def undistorted(pixels: Float[Array, "N 2"], lens: Lens) -> Float[Array, "N 2"]:
+    """Return undistorted original pixels; NaN where no ray exists."""
+    if lens.distortion is None:
+        return pixels
+    ideal = lens.distortion.undistort(torch.from_numpy(normalized_points(pixels, lens))).numpy()
+    moved: Array = ideal @ lens.intrinsics[:2, :2].T + lens.intrinsics[:2, 2]
+    return moved
+
+
+def _no_features() -> InstantTexture:
+    return InstantTexture(
+        points=np.zeros((0, 2)), descriptors=np.zeros((0, 128), np.uint8), ids=np.zeros(0, np.int64)
+    )
+
+
+def _with_ids(new: InstantTexture, known: dict[int, InstantTexture], radius_px: float) -> InstantTexture:
+    """Give features that repeat one of an earlier instant its id, and all others ids of their own."""
+    earlier = [texture for texture in known.values() if len(texture.points)]
+    if not earlier or not len(new.points):
+        return new
+    from scipy.spatial import KDTree
+
+    points = np.concatenate([texture.points for texture in earlier])
+    ids = np.concatenate([texture.ids for texture in earlier])
+    descriptors = np.concatenate([texture.descriptors for texture in earlier])
+    _, nearest = KDTree(points).query(new.points, k=min(4, len(points)), distance_upper_bound=radius_px)
+    nearest = nearest.reshape(len(new.points), -1)
+    own = new.ids + int(ids.max()) + 1
+    result = own.copy()
+    for column in reversed(range(nearest.shape[1])):
+        rows = np.flatnonzero(nearest[:, column] < len(points))
+        pairs = new.descriptors[rows].astype(np.float32), descriptors[nearest[rows, column]].astype(np.float32)
+        cosine = (pairs[0] * pairs[1]).sum(axis=1) / DESCRIPTOR_SCALE**2
+        same = rows[cosine > _SAME_COSINE]
+        result[same] = ids[nearest[same, column]]
+    return InstantTexture(points=new.points, descriptors=new.descriptors, ids=result)

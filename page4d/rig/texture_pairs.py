@@ -1,0 +1,252 @@
+"""Relative pose of two views from texture, with the evidence for it and the gate that accepts it."""
+
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from page4d.rig.epipolar import (
+    RelativePose,
+    direction_angle_deg,
+    estimate_pose,
+    in_front,
+    normalized_points,
+    refine_pose,
+    rotation_angle_deg,
+    sampson_errors,
+)
+from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches
+from page4d.rig.texture import ViewTexture
+from page4d.rig.texture_matches import TextureMatches, match_textures
+
+TOLERANCE = 0.002
+"""Sampson error of an inlier in focal lengths: 3 px at 1450 px, the error of features and of a real calibration."""
+
+MIN_UNIQUE = 60
+"""Fewest distinct inliers: in measured captures wrong poses have 51 and less, right ones 58 and more."""
+
+MAX_JACKKNIFE_DEG = 3.0
+"""Largest median change of rotation between halves of the matches."""
+
+MAX_DIRECTION_DEG = 10.0
+"""Largest median change of direction between halves: beyond it the translation is undetermined."""
+
+MIN_CONTROL_RATIO = 1.5
+"""Least ratio of distinct inliers to those of shuffled matches, whose agreement is chance."""
+
+MAX_ROTATION_SHARE = 0.8
+"""Largest share of inliers that a rotation alone explains: beyond it there is no parallax, and any direction fits."""
+
+MIN_FRONT_SHARE = 0.75
+"""Least share of matches on epipolar lines that meet in front of both cameras: it is one half for random matches."""
+
+MIN_CELLS = 6
+"""Fewest cells of an 8x8 grid with an inlier, in either view: fewer are one object, such as a poster."""
+
+MAX_ITERATIONS = 3000
+"""Hypotheses of RANSAC: 99 % probability of a sample of five inliers where their share is 27 %."""
+
+_MAX_POINTS = 4000
+_ROUNDS = 4
+_NUM_SPLITS = 2
+_GRID = 8
+
+
+def register_texture_pair(
+    first: ViewTexture, second: ViewTexture, lenses: tuple[Lens, Lens], indices: tuple[int, int], seed: int = 0
+) -> PairPose:
+    """Estimate the pose of the second view relative to the first from texture at common instants.
+
+    `score` is the number of distinct inliers, those that repeat over instants counted once. `reason` states why the
+    pair is refused. The result depends only on the arguments.
+    """
+    matches = match_textures(first, second)
+    empty = PairPose(
+        first=indices[0], second=indices[1], evidence=Evidence.TEXTURE, rotation=None, direction=None, score=0.0
+    )
+    pose = _fitted(matches, lenses, seed)
+    if pose is None:
+        return replace(empty, reason="too few matches of texture")
+    inliers = _inliers(pose, matches, lenses, TOLERANCE)
+    score = _num_distinct(matches, inliers)
+    found = replace(
+        empty,
+        rotation=pose.rotation,
+        direction=pose.direction,
+        score=float(score),
+        residual_px=_residual_px(pose, matches, lenses, inliers),
+        num_instants=len(np.unique(matches.instants[inliers])),
+        matches=_distinct(matches, inliers),
+    )
+    if score < MIN_UNIQUE:
+        return replace(found, reason=f"{score} distinct inliers of texture, {MIN_UNIQUE} are needed")
+    reason = _doubt(pose, matches, lenses, inliers)
+    if reason:
+        return replace(found, reason=reason)
+    return _with_controls(found, pose, matches, lenses, seed)
+
+
+def support(
+    first: ViewTexture,
+    second: ViewTexture,
+    lenses: tuple[Lens, Lens],
+    rotation: Float[Array, "3 3"],
+    direction: Float[Array, " 3"],
+) -> tuple[int, int]:
+    """Return how many distinct matches fit a given pose, and how many distinct matches there are."""
+    matches = match_textures(first, second)
+    pose = RelativePose(rotation=rotation, direction=direction)
+    return _num_distinct(matches, _inliers(pose, matches, lenses, TOLERANCE)), len(np.unique(matches.keys))
+
+
+def _with_controls(
+    found: PairPose, pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int
+) -> PairPose:
+    """Add the shuffled control and the jackknife, and refuse what they refute."""
+    control = _shuffled_score(matches, lenses, seed)
+    rotations, directions = _half_changes(pose, matches, lenses, seed)
+    jackknife = float(np.median(rotations))
+    reason = ""
+    if found.score < MIN_CONTROL_RATIO * control:
+        reason = f"{found.score:.0f} distinct inliers of texture, shuffled matches have {control}"
+    elif jackknife > MAX_JACKKNIFE_DEG:
+        reason = f"halves of the texture differ by {jackknife:.1f} degrees"
+    elif float(np.median(directions)) > MAX_DIRECTION_DEG:
+        reason = f"halves of the texture differ by {np.median(directions):.1f} degrees in direction"
+    return replace(found, control=float(control), jackknife_deg=jackknife, reason=reason)
+
+
+def _fitted(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> RelativePose | None:
+    """Estimate a pose by RANSAC over all matches with repetitions, and refine it on its inliers."""
+    first, second = _normalized(matches, lenses)
+    pose = estimate_pose(first, second, TOLERANCE, seed, max_points=_MAX_POINTS, max_iterations=MAX_ITERATIONS)
+    for _ in range(_ROUNDS):
+        if pose is None:
+            return None
+        inliers = _inliers(pose, matches, lenses, 2 * TOLERANCE)
+        if _num_distinct(matches, inliers) < 8:
+            return None
+        _, once = np.unique(matches.keys[inliers], return_index=True)
+        kept = np.flatnonzero(inliers)[once]
+        pose = refine_pose(pose, first[kept], second[kept], np.ones(len(kept)), TOLERANCE / 2)
+    return pose
+
+
+def _normalized(matches: TextureMatches, lenses: tuple[Lens, Lens]) -> tuple[Array, Array]:
+    return normalized_points(matches.first, lenses[0]), normalized_points(matches.second, lenses[1])
+
+
+def _inliers(
+    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], tolerance: float
+) -> Bool[NDArray[np.bool_], " K"]:
+    first, second = _normalized(matches, lenses)
+    near = np.abs(sampson_errors(pose.essential, first, second)) < tolerance
+    return near & in_front(pose, first, second)
+
+
+def _num_distinct(matches: TextureMatches, inliers: NDArray[np.bool_]) -> int:
+    """Count inliers once: one feature that matches several, or at several instants, is one."""
+    if not inliers.any():
+        return 0
+    return min(len(np.unique(matches.first_ids[inliers])), len(np.unique(matches.second_ids[inliers])))
+
+
+def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_]) -> PointMatches:
+    _, once = np.unique(matches.keys[inliers], return_index=True)
+    kept = np.flatnonzero(inliers)[once]
+    return PointMatches(
+        first=matches.first[kept],
+        second=matches.second[kept],
+        weights=np.ones(len(kept)),
+        first_ids=matches.first_ids[kept],
+        second_ids=matches.second_ids[kept],
+    )
+
+
+def _residual_px(
+    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], inliers: NDArray[np.bool_]
+) -> float | None:
+    if not inliers.any():
+        return None
+    errors = np.abs(sampson_errors(pose.essential, *_normalized(matches, lenses)))[inliers]
+    return float(np.median(errors) * np.sqrt(lenses[0].focal * lenses[1].focal))
+
+
+def _doubt(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], inliers: NDArray[np.bool_]) -> str:
+    """Return why inliers do not determine a pose, from their geometry; empty if they do."""
+    first, second = _normalized(matches, lenses)
+    near = np.abs(sampson_errors(pose.essential, first, second)) < TOLERANCE
+    front = _num_distinct(matches, inliers) / max(_num_distinct(matches, near), 1)
+    if front < MIN_FRONT_SHARE:
+        return f"{front:.0%} of the matches of texture are in front of both cameras"
+    share = _rotation_share(first[inliers], second[inliers])
+    if share > MAX_ROTATION_SHARE:
+        return f"a rotation alone explains {share:.0%} of the texture: the direction is undetermined"
+    for points, lens in ((matches.first, lenses[0]), (matches.second, lenses[1])):
+        cells = np.unique(np.floor(points[inliers] * _GRID / max(lens.image_size)), axis=0)
+        if len(cells) < MIN_CELLS:
+            return f"the matches of texture cover {len(cells)} of {_GRID * _GRID} cells of the image"
+    return ""
+
+
+def _rotation_share(first: Array, second: Array) -> float:
+    """Return the share of points that the best rotation alone maps onto their matches, within the tolerance."""
+    rays_first, rays_second = (_rays(points) for points in (first, second))
+    weights = np.ones(len(first))
+    for _ in range(10):
+        rotation, _ = Rotation.align_vectors(rays_second, rays_first, weights=weights)
+        errors = np.linalg.norm(rotation.apply(rays_first) - rays_second, axis=1)
+        weights = 1 / (1 + np.square(errors / TOLERANCE))
+    return float((errors < 2 * TOLERANCE).mean())
+
+
+def _rays(points: Array) -> Array:
+    rays = np.concatenate([points, np.ones((len(points), 1))], axis=1)
+    unit: Array = rays / np.linalg.norm(rays, axis=1, keepdims=True)
+    return unit
+
+
+def _shuffled_score(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> int:
+    """Return the distinct inliers of the same estimation after the second features are permuted among matches."""
+    keys, once = np.unique(matches.keys, return_index=True)
+    order = once[np.random.default_rng(seed).permutation(len(once))]
+    shuffled = TextureMatches(
+        first=matches.first[once],
+        second=matches.second[order],
+        first_ids=matches.first_ids[once],
+        second_ids=matches.second_ids[order],
+        instants=matches.instants[once],
+        keys=keys,
+    )
+    pose = _fitted(shuffled, lenses, seed)
+    return 0 if pose is None else _num_distinct(shuffled, _inliers(pose, shuffled, lenses, TOLERANCE))
+
+
+def _half_changes(
+    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int
+) -> tuple[list[float], list[float]]:
+    """Return the changes of rotation and direction between the pose and that of each half of the distinct matches."""
+    generator = np.random.default_rng(seed)
+    keys = np.unique(matches.keys)
+    rotations, directions = [], []
+    for split in range(_NUM_SPLITS):
+        side = np.zeros(int(keys.max()) + 1, dtype=bool)
+        side[generator.permutation(keys)[: len(keys) // 2]] = True
+        for half in (side[matches.keys], ~side[matches.keys]):
+            other = _fitted(_selected(matches, half), lenses, seed + split + 1)
+            rotations.append(180.0 if other is None else rotation_angle_deg(pose.rotation, other.rotation))
+            directions.append(180.0 if other is None else direction_angle_deg(pose.direction, other.direction))
+    return rotations, directions
+
+
+def _selected(matches: TextureMatches, kept: NDArray[np.bool_]) -> TextureMatches:
+    return TextureMatches(
+        first=matches.first[kept],
+        second=matches.second[kept],
+        first_ids=matches.first_ids[kept],
+        second_ids=matches.second_ids[kept],
+        instants=matches.instants[kept],
+        keys=matches.keys[kept],
+    )

@@ -1,0 +1,99 @@
+"""Features of texture are in undistorted original pixels, repeat over instants with equal ids, and respect masks."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from page4d.choices import MaskMeaning
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.rig.lens import lenses_of
+from page4d.rig.texture import MAX_INSTANTS, extract_texture, undistorted
+from page4d.scene.images import probe_image_folder
+from page4d.scene.open import open_scene
+from page4d.scene.records import PairedFrames, Scene
+
+
+def blobs(centres: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Return an image with bright blobs of 4 px at the given places, in pixels with centres at 0.5."""
+    y, x = np.mgrid[: size[0], : size[1]] + 0.5
+    image = np.full(size, 60.0)
+    for cx, cy in centres:
+        image += 150 * np.exp(-((x - cx) ** 2 + (y - cy) ** 2) / (2 * 4.0**2))
+    return np.repeat(np.clip(image, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
+
+
+CENTRES = np.array([[40.25, 30.5], [120.5, 44.0], [70.0, 90.75], [150.0, 100.0]])
+
+
+def write_scene(folder: Path, size: tuple[int, int] = (130, 190), frames: int = 2, factor: float = 1.0) -> Scene:
+    for view in ("a", "b"):
+        (folder / view).mkdir(parents=True)
+        for frame in range(frames):
+            Image.fromarray(blobs(CENTRES * factor, size)).save(folder / view / f"{frame}.png")
+    return open_scene(folder)
+
+
+def nearest_distance(points: np.ndarray) -> float:
+    """Return the largest distance of a blob from the nearest feature."""
+    return float(np.linalg.norm(points[None] - CENTRES[:, None], axis=-1).min(axis=1).max())
+
+
+def test_features_lie_on_pixel_centres_of_one_half(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path)
+    for view in extract_texture(scene, [0], lenses_of(scene)):
+        assert nearest_distance(view.features[0].points) < 0.2
+
+
+def test_features_that_repeat_over_instants_have_the_same_ids(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path)
+    seen: list[tuple[int, int]] = []
+    view = extract_texture(scene, [0, 1], lenses_of(scene), lambda done, total: seen.append((done, total)))[0]
+    assert view.features[0].ids.tolist() == view.features[1].ids.tolist()
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_few_instants_are_used_however_long_the_capture_is(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path, frames=20)
+    instants = sorted(extract_texture(scene, range(20), lenses_of(scene))[0].features)
+    assert len(instants) == MAX_INSTANTS
+    assert (instants[0], instants[-1]) == (0, 19)
+
+
+def test_excluded_pixels_have_no_features(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path / "rig")
+    (tmp_path / "mask" / "a").mkdir(parents=True)
+    mask = np.zeros((130, 190), np.uint8)
+    mask[:, :95] = 255
+    for name in ("0", "1"):
+        Image.fromarray(mask).save(tmp_path / "mask" / "a" / f"{name}.png")
+    source = probe_image_folder(tmp_path / "mask" / "a", fps=30, max_megapixels=1, grayscale=True)
+    views = tuple(replace(view, mask=PairedFrames(frames=source, indices=(0, 1))) for view in scene.views)
+    for meaning, left, right in ((MaskMeaning.IGNORE, False, True), (MaskMeaning.KEEP, True, False)):
+        masked = replace(scene, views=views, mask_meaning=meaning)
+        points = extract_texture(masked, [0], lenses_of(scene))[0].features[0].points
+        assert bool((points[:, 0] < 90).any()) is left
+        assert bool((points[:, 0] > 100).any()) is right
+
+
+def test_black_frames_have_no_features(tmp_path: Path) -> None:
+    for view in ("a", "b"):
+        (tmp_path / view).mkdir()
+        Image.new("RGB", (64, 48)).save(tmp_path / view / "0.png")
+    scene = open_scene(tmp_path)
+    for texture in extract_texture(scene, [0], lenses_of(scene)):
+        assert texture.features[0].points.shape == (0, 2)
+    assert extract_texture(scene, [], lenses_of(scene))[0].features == {}
+
+
+def test_undistortion_inverts_the_lens(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path)
+    distortion = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(0.1, 0.02, 0.001, -0.002))
+    lens = replace(lenses_of(scene)[0], distortion=distortion)
+    ideal = undistorted(CENTRES, lens)
+    focal, centre = lens.focal, lens.intrinsics[:2, 2]
+    again = distortion.distort(torch.from_numpy((ideal - centre) / focal)).numpy() * focal + centre
+    assert np.abs(ideal - CENTRES).max() > 0.05
+    np.testing.assert_allclose(again, CENTRES, atol=1e-6)
