@@ -1,0 +1,202 @@
+"""Motion of a camera between two of its pictures: corners that stay, against corners that move together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
+
+Picture = UInt8[NDArray[np.uint8], "H W"]
+Points = Float[NDArray[np.float32], "K 2"]
+
+STILL_PX = 0.25
+"""Corners within this distance of their place are still, at pictures of 256 px: half a pixel of a network's 518."""
+
+SHAKE_PX = 0.5
+"""Largest common displacement of still corners, which tripods have in wind: 0.002 of the long side."""
+
+MIN_CORNERS = 40
+"""Pictures with fewer corners, such as black or covered ones, are not judged."""
+
+STILL_SHARE = 0.15
+"""Smallest share of still corners in pictures of a static camera. Static ones had at least 0.45 in real captures, and
+0.2 with strong noise or people in most of the picture."""
+
+MOVED_SHARE = 0.04
+"""Pictures with a smaller share of still corners are of a camera that moved: moving ones had at most 0.02 after more
+than 2 px of motion; those that moved less are found by the motion that corners share."""
+
+MIN_SPREAD = 0.3
+"""Share of the cells with corners that also have still ones, in pictures of a static camera. A logo, a time stamp or
+a dashboard is still in pictures of a moving camera too, but fills fewer cells."""
+
+_MAX_CORNERS = 400
+_CORNER_QUALITY = 0.01
+_CORNER_DISTANCE_PX = 5
+_BORDER_PX = 4
+_CELLS = 5
+"""Cells per side of the grid that measures the spread of corners."""
+
+_RETURN_PX = 0.5
+"""Corners that are tracked forward and backward return to within this distance."""
+
+_MODEL_PX = 1.0
+"""Distance of corners from the motion that they share with others."""
+
+_DOMINANCE = 1.5
+"""Corners that move together are the picture, and still ones a display in it, if they are more by this
+factor, also in the number of cells. A vehicle that fills half of a picture moves together too."""
+
+_MAX_SAMPLES = 300
+"""RANSAC finds a motion that a third of the corners share, from two corners, with a probability above 1 - 1e-15."""
+
+_MIN_SIMILARITY = 0.7
+"""Normalized correlation of the surroundings of a still corner in both pictures."""
+
+_PATCH_PX = 9
+_NORMALIZED_STD = 40.0
+_NORMALIZED_MEAN = 128.0
+_MIN_STD = 6.0
+"""Grey levels that are added to the local contrast: noise of flat areas is not amplified to texture."""
+
+_NORMALIZING_PX = 25
+"""Side of the area whose brightness and contrast are normalized."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Motion of a camera between two pictures.
+
+    `share` is the share of all corners that are still. `displacement_px` is the median displacement of the corners
+    that were found again, or of the still ones for a camera that did not move; None if too few were found.
+    `has_moved` is None if the pictures do not determine it.
+    """
+
+    has_moved: bool | None
+    share: float
+    displacement_px: float | None
+
+
+def normalize_contrast(gray: Picture) -> Picture:
+    """Normalize local brightness and contrast, which exposure, lamps and clouds change."""
+    values = gray.astype(np.float32)
+    side = (_NORMALIZING_PX, _NORMALIZING_PX)
+    mean = cv2.blur(values, side)
+    std = np.sqrt(np.maximum(cv2.blur(values * values, side) - mean * mean, 0))
+    normalized = _NORMALIZED_MEAN + _NORMALIZED_STD * (values - mean) / (std + _MIN_STD)
+    return np.clip(np.rint(normalized), 0, 255).astype(np.uint8)
+
+
+def find_corners(picture: Picture) -> Points:
+    """Return corners of a normalized picture, away from its border, where tracking lacks surroundings."""
+    inside = np.zeros_like(picture)
+    inside[_BORDER_PX:-_BORDER_PX, _BORDER_PX:-_BORDER_PX] = 255
+    found = cv2.goodFeaturesToTrack(picture, _MAX_CORNERS, _CORNER_QUALITY, _CORNER_DISTANCE_PX, mask=inside)
+    return np.zeros((0, 2), np.float32) if found is None else np.asarray(found, np.float32).reshape(-1, 2)
+
+
+def compare_pictures(first: Picture, second: Picture, corners: Points) -> Comparison:
+    """Compare normalized pictures [H, W] of a view; `corners` are those of the first.
+
+    Still corners are searched from their place on, without a pyramid: people who cross the picture do not draw them
+    along. Source: Bouguet, "Pyramidal implementation of the Lucas Kanade feature tracker", 2001.
+    """
+    count = len(corners)
+    if count < MIN_CORNERS or len(find_corners(second)) < MIN_CORNERS:
+        return Comparison(has_moved=None, share=0.0, displacement_px=None)
+    still, shake = _still_corners(first, second, corners)
+    share = float(still.mean())
+    spread, rest = _num_cells(corners[still], first.shape), _num_cells(corners, first.shape)
+    flow, found = _track(first, second, corners, window=15, levels=3)
+    displacement = float(np.median(np.linalg.norm(flow[found], axis=1))) if found.sum() >= MIN_CORNERS // 4 else None
+    if _moves_as_one(
+        corners,
+        flow,
+        found & ~still,
+        max(_DOMINANCE * int(still.sum()), count * STILL_SHARE),
+        _DOMINANCE * spread,
+        first.shape,
+    ):
+        return Comparison(has_moved=True, share=share, displacement_px=displacement)
+    if share >= STILL_SHARE and spread >= MIN_SPREAD * rest:
+        return Comparison(has_moved=shake > SHAKE_PX, share=share, displacement_px=shake)
+    moved = True if share < MOVED_SHARE else None
+    return Comparison(has_moved=moved, share=share, displacement_px=displacement)
+
+
+def _still_corners(first: Picture, second: Picture, corners: Points) -> tuple[NDArray[np.bool_], float]:
+    """Return which corners stay except for a common shift, and the length of that shift in pixels."""
+    flow, found = _track(first, second, corners, window=9, levels=1)
+    shift = np.zeros(2, np.float32)
+    for reach in (2 * SHAKE_PX, SHAKE_PX, SHAKE_PX):
+        near = found & (np.linalg.norm(flow - shift, axis=1) < reach)
+        if not near.any():
+            return np.zeros(len(corners), bool), 0.0
+        shift = np.median(flow[near], axis=0)
+    still = found & (np.linalg.norm(flow - shift, axis=1) < STILL_PX)
+    still[still] = _similarity(first, second, corners[still], shift) > _MIN_SIMILARITY
+    return still, float(np.linalg.norm(shift))
+
+
+def _track(
+    first: Picture, second: Picture, corners: Points, window: int, levels: int
+) -> tuple[Float[NDArray[np.float32], "K 2"], NDArray[np.bool_]]:
+    """Track corners forward and backward; return their displacements, and which of them were found."""
+
+    def track(source: Picture, target: Picture, places: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+        window_size = (window, window)
+        after, status, _ = cv2.calcOpticalFlowPyrLK(
+            source, target, places, np.empty_like(places), winSize=window_size, maxLevel=levels
+        )
+        return np.asarray(after), np.asarray(status)
+
+    after, forward = track(first, second, corners[:, None])
+    before, backward = track(second, first, after)
+    returned = np.linalg.norm((before - corners[:, None])[:, 0], axis=1) < _RETURN_PX
+    return (after - corners[:, None])[:, 0], (forward[:, 0] > 0) & (backward[:, 0] > 0) & returned
+
+
+def _similarity(first: Picture, second: Picture, places: Points, shift: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the normalized correlation of the patches around places, shifted in the second picture."""
+    size = (_PATCH_PX, _PATCH_PX)
+    patches = [
+        [cv2.getRectSubPix(picture, size, (float(x), float(y)), patchType=cv2.CV_32F).ravel() for x, y in points]
+        for picture, points in ((first, places), (second, places + shift))
+    ]
+    if not len(places):
+        return np.zeros(0)
+    one, two = (np.stack(each) - np.mean(each, axis=1, keepdims=True) for each in patches)
+    norm = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
+    return np.asarray((one * two).sum(1) / np.maximum(norm, 1e-6), np.float64)
+
+
+def _moves_as_one(
+    corners: Points,
+    flow: Points,
+    chosen: NDArray[np.bool_],
+    min_support: float,
+    min_cells: float,
+    size: tuple[int, ...],
+) -> bool:
+    """Return whether most of the picture follows one rotation, zoom and shift: the camera moved."""
+    if chosen.sum() <= min_support:
+        return False
+    start = corners[chosen]
+    model, inliers = cv2.estimateAffinePartial2D(
+        start, start + flow[chosen], ransacReprojThreshold=_MODEL_PX, maxIters=_MAX_SAMPLES
+    )
+    if model is None:
+        return False
+    inside = inliers[:, 0] > 0
+    shifts = np.linalg.norm(flow[chosen][inside], axis=1)
+    many = inside.sum() > min_support and _num_cells(start[inside], size) > min_cells
+    return bool(many and np.median(shifts) > SHAKE_PX)
+
+
+def _num_cells(places: Points, size: tuple[int, ...]) -> int:
+    """Return the number of cells of a grid over the picture that have at least two of the places."""
+    cells = np.minimum(places[:, ::-1] * _CELLS // np.asarray(size, np.float32), _CELLS - 1).astype(int)
+    _, counts = np.unique(cells, axis=0, return_counts=True)
+    return int((counts > 1).sum())
