@@ -76,7 +76,7 @@ class CameraMotion(StrEnum):
     STATIC = "static"
     MOVING = "moving"
     AUTO = "auto"
-    """Static if the predicted cameras of the first chunk are."""
+    """Per view, from its frames; from the predicted cameras of the first chunk where frames do not determine it."""
 
 
 class CalibrationFormat(StrEnum):

@@ -81,7 +81,9 @@ def report_run(record: "RunRecord", out: Path) -> None:
         ("network", " - ".join(part for part in (record.network.name, record.network.notice) if part)),
     ]
     if record.rig is not None:
-        fields.append(("cameras", "static, one per view" if record.rig.cameras == "static" else "moving"))
+        moving = ", ".join(view.view for view in record.rig.views if not view.is_static)
+        verdicts = {"static": "static, one per view", "moving": "moving", "mixed": f"static except {moving}"}
+        fields.append(("cameras", verdicts[record.rig.cameras]))
     fields += [
         ("lengths", _lengths(record)),
         ("points", f"{record.counts.points:,}"),

@@ -10,7 +10,14 @@ from page4d.inference.metric_scale import TOLERANCE
 from page4d.inference.stitch import has_depth
 from page4d.inference.world import World
 from page4d.models.ood import OOD_MESSAGES
-from page4d.output.diagnostics import AgreementRecord, ChunkRecord, DistanceRecord, RigRecord, SeamRecord
+from page4d.output.diagnostics import (
+    AgreementRecord,
+    ChunkRecord,
+    DistanceRecord,
+    RigRecord,
+    SeamRecord,
+    ViewMotionRecord,
+)
 from page4d.predictions import Predictions
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import PointOptions
@@ -75,18 +82,33 @@ def _describe_seam(seam: SeamRecord) -> str:
 
 
 def rig_notice(rig: RigRecord) -> Notice:
-    """Report whether cameras are static; motion despite `--cameras static` is a warning."""
+    """Report which cameras are static; a `--cameras` that contradicts the measurement is a warning."""
     moving = [view for view in rig.views if not view.still]
     if rig.asked == "static" and moving:
-        worst = max(moving, key=lambda view: view.motion_px)
-        motion = f"{worst.view} moves by {worst.motion_px:.2g} px (jitter {worst.jitter_px:.2g} px)"
-        span = f"over the first {counted(rig.num_times, 'instant')}"
-        return Notice(f"--cameras static, but {motion} {span}; try --cameras auto or moving")
+        worst = max(moving, key=lambda view: (view.evidence == "pixels", view.displacement_px or 0.0, view.motion_px))
+        return Notice(f"--cameras static, but {_motion_of(worst, rig)}; try --cameras auto or moving")
+    still = [view for view in rig.views if view.still and view.evidence == "pixels"]
+    if rig.asked == "moving" and still:
+        names = ", ".join(view.view for view in still)
+        verb, share = ("does" if len(still) == 1 else "do"), min(view.still_share or 0.0 for view in still)
+        text = f"{names} {verb} not move (at least {share:.0%} of the corners stay)"
+        return Notice(f"--cameras moving, but {text}; try --cameras auto, which gives static views one camera")
     worst = max(rig.views, key=lambda view: (not view.still, view.motion_px))
-    motion = f"{worst.view} moves by {worst.motion_px:.2g} px, jitter {worst.jitter_px:.2g} px"
-    limit = f"over the first {counted(rig.num_times, 'instant')}; limit: {rig.limit_px:.2g} px or the jitter"
-    verdict = "static, one camera per view" if rig.cameras == "static" else "moving"
-    return Notice(f"cameras: {verdict} (largest motion: {motion}, {limit})", Level.INFO)
+    verdict = {"static": "static, one camera per view", "moving": "moving"}.get(rig.cameras)
+    if verdict is None:
+        verdict = f"static except {', '.join(view.view for view in rig.views if not view.is_static)}"
+    return Notice(f"cameras: {verdict} ({_motion_of(worst, rig)})", Level.INFO)
+
+
+def _motion_of(view: ViewMotionRecord, rig: RigRecord) -> str:
+    """Describe the measured motion of a view."""
+    if view.evidence == "pixels":
+        shift = "" if view.displacement_px is None else f", median displacement {view.displacement_px:.2g} px of 256"
+        extra = f"; {view.reason}" if view.reason else ""
+        verb = "does not move" if view.still else "moves"
+        return f"{view.view} {verb}: {view.still_share or 0.0:.0%} of the corners stay{shift}{extra}"
+    motion = f"{view.view} moves by {view.motion_px:.2g} px (jitter {view.jitter_px:.2g} px)"
+    return f"{motion} over the first {counted(rig.num_times, 'instant')}; limit: {rig.limit_px:.2g} px or the jitter"
 
 
 def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], long_side: int) -> Notice | None:

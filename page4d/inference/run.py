@@ -55,6 +55,7 @@ from page4d.output.maps import choose_depth_scale
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
 from page4d.predictions import Predictions
+from page4d.rig.camera_motion import measure_camera_motion
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Notice
 
@@ -76,7 +77,8 @@ class Run:
         self.layout = OutputLayout(folder, plan.scene.view_names)
         self.states = StateFolder(self.layout)
         self.world = plan.world
-        self.aligner = StaticRigAligner(plan.settings.camera_motion, self._place_first)
+        measure = partial(measure_camera_motion, plan.scene)
+        self.aligner = StaticRigAligner(plan.settings.camera_motion, self._place_first, measure)
         self.finished: list[FinishedChunk] = []
         self.registered, self.begin = Sim3.identity(), 0.0
         self.state_lock = Lock()
@@ -157,7 +159,7 @@ class Run:
         if self.finished and earlier.scale is not None:
             self.world.continue_from(earlier.scale_source, transform_of(self.finished[-1].record))
             if earlier.rig is not None:
-                self.aligner.continue_from(earlier.rig.cameras(), self.finished[-1].record.rig)
+                self.aligner.continue_from(earlier.rig.static_rig(), self.finished[-1].record.rig)
         return earlier
 
     def _begun(self, existing: ExistingOutput) -> RunState:
@@ -216,7 +218,7 @@ class Run:
         predictions, self.registered = self.world.register(predicted.predictions, predicted.rig)
         transform = transform_of(last.record)
         if self.aligner.rig is not None:
-            predictions = self.aligner.rig.apply(predictions, transform.scale)
+            predictions = self.aligner.rig.apply(predictions, transform)
         elif not self.world.is_fixed:
             predictions = predictions.transformed(transform)
         return predictions.at_times(last.stop - chunk.start, chunk.length)
@@ -391,8 +393,7 @@ class Run:
             self._update(scale_from=self.world.measured)
             self.journal.notice(distance_notice(self.world.measured))
         if self.aligner.record is not None:
-            cameras = None if self.aligner.rig is None else self.aligner.rig.cameras
-            self._update(rig=RigState.of(self.aligner.record, cameras, first.cameras.image_size))
+            self._update(rig=RigState.of(self.aligner.record, self.aligner.rig, first.cameras.image_size))
             self.journal.notice(rig_notice(self.aligner.record))
 
     def _check_seams(self, chunks: list[ChunkRecord]) -> None:

@@ -15,6 +15,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.similarity import Sim3
 from page4d.inference.chunk_plan import Chunk
+from page4d.inference.static_rig import StaticRig
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_model import FileModel, Sha256
 from page4d.output.cameras import CaptureCameras
@@ -112,38 +113,49 @@ class FinishedChunk:
 
 
 class RigState(FileModel):
-    """The decision on camera motion: the static cameras, at pixels of a network image (height, width), or none."""
+    """The decision on camera motion: the static cameras, at pixels of a network image (height, width), or none.
+
+    `views` are the indices of the static views; empty if all views are static, or none is.
+    """
 
     record: RigRecord
     image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
     world_to_camera: list[Matrix] = Field(default_factory=list)
     intrinsics: list[Matrix] = Field(default_factory=list)
+    views: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         shapes = [tuple(_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
         views = len(self.world_to_camera)
+        ordered = self.views == sorted(set(self.views)) and all(view < len(self.record.views) for view in self.views)
+        if self.views and (len(self.views) != views or not ordered):
+            raise ValueError(f"cameras of the views {self.views}")
         if shapes != ([(views, 4, 4), (views, 3, 3)] if views else [(0,), (0,)]):
             raise ValueError(f"cameras of shapes {shapes}")
         return self
 
     @staticmethod
-    def of(record: RigRecord, cameras: Cameras | None, image_size: tuple[int, int]) -> "RigState":
-        """Record the static cameras [V], or none."""
-        if cameras is None:
+    def of(record: RigRecord, rig: StaticRig | None, image_size: tuple[int, int]) -> "RigState":
+        """Record the static cameras, or none."""
+        if rig is None:
             return RigState(record=record, image_size=image_size)
-        poses, intrinsics = cameras.world_to_camera.tolist(), cameras.intrinsics.tolist()
-        return RigState(record=record, image_size=image_size, world_to_camera=poses, intrinsics=intrinsics)
+        poses, intrinsics = rig.cameras.world_to_camera.tolist(), rig.cameras.intrinsics.tolist()
+        views = [] if len(rig.views) == len(record.views) else list(rig.views)
+        return RigState(
+            record=record, image_size=image_size, world_to_camera=poses, intrinsics=intrinsics, views=views
+        )
 
-    def cameras(self) -> Cameras | None:
-        """Return the static cameras [V], or None if they move."""
+    def static_rig(self) -> StaticRig | None:
+        """Return the static cameras, or None if all move."""
         if not self.world_to_camera:
             return None
-        return Cameras(
+        cameras = Cameras(
             world_to_camera=_tensor(self.world_to_camera),
             intrinsics=_tensor(self.intrinsics),
             image_size=self.image_size,
         )
+        return StaticRig(cameras=cameras, views=tuple(self.views or range(len(self.world_to_camera))))
 
 
 class RegisteredCameraState(FileModel):
@@ -227,7 +239,9 @@ class RunState(FileModel):
 
     def fits(self, num_times: int, num_views: int) -> bool:
         """Return whether plan and cameras are those of a scene of this extent."""
-        views = num_views if self.rig is None or not self.rig.world_to_camera else len(self.rig.world_to_camera)
+        views = num_views if self.rig is None or not self.rig.world_to_camera else len(self.rig.record.views)
+        if self.rig is not None and not self.rig.views and self.rig.world_to_camera:
+            views = len(self.rig.world_to_camera)
         return self.chunks[-1].stop == num_times and views == num_views
 
 

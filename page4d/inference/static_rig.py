@@ -17,6 +17,7 @@ from page4d.inference.stitch import MAX_CORRESPONDENCES, PlacedChunk, has_depth,
 from page4d.inference.world import has_baseline
 from page4d.output.diagnostics import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.predictions import Predictions
+from page4d.rig.camera_motion import ViewMotion
 
 STATIC_SHARE = 0.002
 """Motion up to this share of the image's long side counts as none: 1 px of 518."""
@@ -104,33 +105,37 @@ def median_depths(predictions: Predictions) -> Float[Tensor, " V"]:
 
 @dataclass(frozen=True, kw_only=True)
 class StaticRig:
-    """One camera for each of V views in the world, at network pixels."""
+    """One camera for each of S static views in the world, at network pixels; `views` are their indices."""
 
     cameras: Cameras
+    views: tuple[int, ...]
 
-    def apply(self, predictions: Predictions, scale: Tensor) -> Predictions:
-        """Replace the cameras of predictions, and scale depth and points to the world.
+    def apply(self, predictions: Predictions, transform: Sim3) -> Predictions:
+        """Bring predictions into the world by a transform, with the cameras of static views replaced.
 
         Depth is relative to its camera and only multiplied. The points of a frame keep their positions in the camera
         frame.
         """
-        axes = predictions.depth.shape[:3]
-        cameras = Cameras(
-            world_to_camera=self.cameras.world_to_camera.expand(*axes, 4, 4),
-            intrinsics=self.cameras.intrinsics.expand(*axes, 3, 3),
-            image_size=predictions.cameras.image_size,
-        )
+        axes, static = predictions.depth.shape[:2], list(self.views)
+        poses = transform.apply_to_cameras(predictions.cameras.world_to_camera.to(torch.float64)).clone()
+        intrinsics = predictions.cameras.intrinsics.to(torch.float64).clone()
+        poses[:, :, static] = self.cameras.world_to_camera.to(poses).expand(*axes, -1, 4, 4)
+        intrinsics[:, :, static] = self.cameras.intrinsics.to(intrinsics).expand(*axes, -1, 3, 3)
+        cameras = replace(predictions.cameras, world_to_camera=poses, intrinsics=intrinsics)
         points = predictions.points
         if points is not None:
             local = transform_points(predictions.cameras.world_to_camera.to(points), points)
-            points = transform_points(cameras.camera_to_world.to(points), scale.to(points) * local)
-        return replace(
-            predictions, cameras=cameras, depth=predictions.depth * scale.to(predictions.depth), points=points
-        )
+            points = transform_points(cameras.camera_to_world.to(points), transform.scale.to(points) * local)
+        depth = predictions.depth * transform.scale.to(predictions.depth)
+        return replace(predictions, cameras=cameras, depth=depth, points=points)
 
 
 class StaticRigAligner:
-    """Decides on the first chunk whether cameras are static; if so, aligns every chunk to the same cameras.
+    """Decides on the first chunk which cameras are static, and aligns every chunk to them.
+
+    `measure` judges the views from pixels; those that it does not determine are static if all their predicted cameras
+    are. Static views get one camera, moving ones keep a camera per instant. With `registered` cameras of some static
+    views the world is theirs.
 
     The average cameras of a chunk determine its rotation and translation. The scale estimates from camera baselines
     and from the depth of the overlap are weighted by their variances, and the variance of the result is propagated
@@ -138,22 +143,27 @@ class StaticRigAligner:
     ones do not add noise.
     """
 
-    def __init__(self, requested: CameraMotion, place_first: Callable[[Predictions], Sim3]) -> None:
-        self._requested, self._motion = requested, requested
-        self._place_first = place_first
+    def __init__(
+        self,
+        requested: CameraMotion,
+        place_first: Callable[[Predictions], Sim3],
+        measure: Callable[[], Sequence[ViewMotion]] = tuple,
+        registered: StaticRig | None = None,
+    ) -> None:
+        self._requested, self._is_moving = requested, False
+        self._place_first, self._measure, self._registered = place_first, measure, registered
         self._scale_std = 0.0
         self.record: RigRecord | None = None
         self.rig: StaticRig | None = None
 
-    def continue_from(self, rig: Cameras | None, last: RigFitRecord | None) -> None:
-        """Restore the decision of an interrupted run and the fit of its last chunk; without `rig` cameras move."""
-        self._motion = CameraMotion.MOVING if rig is None else CameraMotion.STATIC
-        self.rig = None if rig is None else StaticRig(cameras=rig)
+    def continue_from(self, rig: StaticRig | None, last: RigFitRecord | None) -> None:
+        """Restore the decision of an interrupted run and the fit of its last chunk; without `rig` all views move."""
+        self._is_moving, self.rig = rig is None, rig
         self._scale_std = 0.0 if last is None else last.scale_std
 
     def anchor(self, predictions: Predictions, held: Predictions | None) -> PlacedChunk | None:
-        """Align a chunk to the rig; None if the cameras move. `held` are its first instants, in the world already."""
-        if self._motion is CameraMotion.MOVING:
+        """Align a chunk to the rig; None if all cameras move. `held` are its first instants, in the world already."""
+        if self._is_moving:
             return None
         predicted = predictions.cameras[0].to(torch.float64)
         average = median_camera(predicted)
@@ -163,48 +173,77 @@ class StaticRigAligner:
             if transform is None:
                 return None
         else:
-            scale, num_points = self._scale_of(predictions, average, held)
-            transform = align_cameras_robust(average.world_to_camera, self.rig.cameras.world_to_camera, scale)
+            anchors = self._registered or self.rig
+            scale, num_points = self._scale_of(predictions, average, held, anchors)
+            transform = _aligned(average, anchors, scale)
         assert self.rig is not None
+        static = list(self.rig.views)
         moved = replace(predicted, world_to_camera=transform.apply_to_cameras(predicted.world_to_camera))
         depths = transform.scale * median_depths(predictions)
-        shift = measure_shift(moved, self.rig.cameras, depths, predictions.view_sizes)
-        fit = RigFitRecord(motion_px=shift.motion.tolist(), scale_std=self._scale_std)
-        return PlacedChunk(self.rig.apply(predictions, transform.scale), transform, num_points, fit)
+        sizes = [predictions.view_sizes[view] for view in static]
+        shift = measure_shift(moved[:, static], self.rig.cameras, depths[static], sizes)
+        motion = dict(zip(static, shift.motion.tolist(), strict=True))
+        motions = [motion.get(view, 0.0) for view in range(len(predictions.view_names))]
+        fit = RigFitRecord(motion_px=motions, scale_std=self._scale_std)
+        return PlacedChunk(self.rig.apply(predictions, transform), transform, num_points, fit)
 
     def _decide(self, predictions: Predictions, predicted: Cameras, average: Cameras) -> Sim3 | None:
-        """Measure the motion of the first chunk; if there is none, its average cameras become the rig."""
+        """Decide which views of the first chunk are static; their average cameras become the rig."""
         shift = measure_shift(predicted, average, median_depths(predictions), predictions.view_sizes)
         long_side = max(predicted.image_size)
-        static = shift.static_views(long_side)
-        is_static = self._motion is CameraMotion.STATIC or all(static)
-        rows = zip(predictions.view_names, shift.jitter.tolist(), shift.motion.tolist(), static, strict=True)
+        steady = shift.static_views(long_side)
+        pixels = {motion.view: motion for motion in self._measure()}
+        verdicts = [pixels[name].is_static if name in pixels else None for name in predictions.view_names]
+        unknown = all(steady[view] for view, verdict in enumerate(verdicts) if verdict is None)
+        static = [unknown if verdict is None else verdict for verdict in verdicts]
+        if self._requested is not CameraMotion.AUTO:
+            static = [self._requested is CameraMotion.STATIC] * len(static)
+        for view in () if self._registered is None else self._registered.views:
+            static[view] = True
+        found = [steady[view] if verdict is None else verdict for view, verdict in enumerate(verdicts)]
         self.record = RigRecord(
             asked=self._requested.value,
-            cameras="static" if is_static else "moving",
+            cameras="static" if all(static) else "mixed" if any(static) else "moving",
             num_times=predictions.num_times,
             limit_px=STATIC_SHARE * long_side,
             views=[
-                ViewMotionRecord(view=name, jitter_px=jitter, motion_px=motion, still=still)
-                for name, jitter, motion, still in rows
+                _motion_record(name, shift, view, found[view], static[view], pixels.get(name))
+                for view, name in enumerate(predictions.view_names)
             ],
         )
-        if not is_static:
-            self._motion = CameraMotion.MOVING
+        self._is_moving = not any(static)
+        if self._is_moving:
             return None
-        placed = self._place_first(StaticRig(cameras=average).apply(predictions, torch.ones(())))
-        self.rig = StaticRig(
-            cameras=replace(average, world_to_camera=placed.apply_to_cameras(average.world_to_camera))
-        )
-        self._scale_std = _MIN_SCALE_STD  # the first chunk defines the scale
+        views = tuple(view for view, is_static in enumerate(static) if is_static)
+        return self._place(predictions, average, views)
+
+    def _place(self, predictions: Predictions, average: Cameras, views: tuple[int, ...]) -> Sim3:
+        """Bring the first chunk into the world, and make its static cameras the rig."""
+        known = self._registered
+        if known is None:
+            own = StaticRig(cameras=average[list(views)], views=views)
+            placed = self._place_first(own.apply(predictions, Sim3.identity()))
+            self._scale_std = _MIN_SCALE_STD  # the first chunk defines the scale
+        else:
+            found = self._scale_of_cameras(predictions, average, known)
+            scale, self._scale_std = found or (torch.ones((), dtype=torch.float64), _MIN_SCALE_STD)
+            placed = _aligned(average, known, scale)
+        poses, intrinsics = placed.apply_to_cameras(average.world_to_camera), average.intrinsics.clone()
+        if known is not None:
+            poses[list(known.views)] = known.cameras.world_to_camera.to(poses)
+            intrinsics[list(known.views)] = known.cameras.intrinsics.to(intrinsics)
+        cameras = replace(average, world_to_camera=poses, intrinsics=intrinsics)
+        self.rig = StaticRig(cameras=cameras[list(views)], views=views)
         return placed
 
-    def _scale_of(self, predictions: Predictions, average: Cameras, held: Predictions | None) -> tuple[Tensor, int]:
+    def _scale_of(
+        self, predictions: Predictions, average: Cameras, held: Predictions | None, anchors: StaticRig
+    ) -> tuple[Tensor, int]:
         """Return the scale of a chunk, and the number of pixels that determined it."""
         one = torch.ones((), dtype=torch.float64)
         if predictions.scale is Scale.METRIC:
             return one, 0
-        cameras = self._scale_of_cameras(predictions, predictions.cameras[0].to(torch.float64), average)
+        cameras = self._scale_of_cameras(predictions, average, anchors)
         depth = None if held is None else _scale_of_depth(predictions.at_times(0, held.num_times), held)
         if depth is None:
             scale, self._scale_std = (one, self._scale_std) if cameras is None else cameras
@@ -220,23 +259,48 @@ class StaticRigAligner:
         return (scale.log() + gain * (measured / scale).log()).exp(), num_points
 
     def _scale_of_cameras(
-        self, predictions: Predictions, predicted: Cameras, average: Cameras
+        self, predictions: Predictions, average: Cameras, anchors: StaticRig
     ) -> tuple[Tensor, float] | None:
         """Return the scale from the distances between cameras, and its relative standard deviation.
 
         Errors of the instants of a chunk correlate, so averaging does not reduce them.
         """
-        assert self.rig is not None
-        if not has_baseline(average.centers, median_depths(predictions)):
+        views, target = list(anchors.views), anchors.cameras.centers.to(torch.float64)
+        centers = average.centers[views]
+        if not has_baseline(centers, median_depths(predictions)):
             return None
-        target = self.rig.cameras.centers
-        ratio = baseline_ratio(average.centers, target)
+        ratio = baseline_ratio(centers, target)
         if ratio is None:
             return None
-        each = [found for centers in predicted.centers if (found := baseline_ratio(centers, target)) is not None]
+        samples = predictions.cameras[0].to(torch.float64).centers[:, views]
+        each = [found for centers in samples if (found := baseline_ratio(centers, target)) is not None]
         if len(each) < 3:
             return ratio, _UNMEASURED_SCALE_STD
         return ratio, max(_robust_std((torch.stack(each) / ratio).log()), _MIN_SCALE_STD)
+
+
+def _aligned(average: Cameras, anchors: StaticRig, scale: Tensor) -> Sim3:
+    """Align the average cameras [V] of a chunk to those of the static views in the world."""
+    target = anchors.cameras.world_to_camera.to(average.world_to_camera)
+    return align_cameras_robust(average.world_to_camera[list(anchors.views)], target, scale)
+
+
+def _motion_record(
+    name: str, shift: Shift, view: int, found: bool, is_static: bool, pixels: ViewMotion | None
+) -> ViewMotionRecord:
+    """Record the decision on a view with its evidence; `found` is what was measured, whatever was requested."""
+    jitter, motion = float(shift.jitter[view]), float(shift.motion[view])
+    record = ViewMotionRecord(view=name, jitter_px=jitter, motion_px=motion, still=found, is_static=is_static)
+    if pixels is None:
+        return record
+    return record.model_copy(
+        update={
+            "evidence": "predictions" if pixels.is_static is None else "pixels",
+            "still_share": pixels.share,
+            "displacement_px": pixels.displacement_px,
+            "reason": pixels.reason,
+        }
+    )
 
 
 def _scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, float, int] | None:

@@ -77,22 +77,33 @@ class ChunkRecord(FileModel):
 
 
 class ViewMotionRecord(FileModel):
-    """Jitter and motion of a view's predicted cameras, in network pixels at the median depth (root mean squares)."""
+    """Jitter and motion of a view's predicted cameras, in network pixels at the median depth (root mean squares).
+
+    `still` is what was measured, in the frames or in the predicted cameras (`evidence`), `is_static` the decision.
+    `still_share` is the median share of corners of a frame that stay, `displacement_px` their median displacement in
+    frames of 256 px; `reason` states why frames determine nothing, or when a camera moved.
+    """
 
     view: Name
     jitter_px: float = Field(ge=0.0)
     motion_px: float = Field(ge=0.0)
     still: bool
+    is_static: bool | None = None
+    evidence: Literal["pixels", "predictions"] = "predictions"
+    still_share: float | None = None
+    displacement_px: float | None = None
+    reason: str = ""
 
 
 class RigRecord(FileModel):
     """Whether each view has one camera for the whole capture, and the measurements that decided it.
 
-    Measured over the first `num_times` instants. A view is static if its motion is at most `limit_px` or its jitter.
+    Predicted cameras are measured over the first `num_times` instants: a view is static if its motion is at most
+    `limit_px` or its jitter. They decide on views that frames do not determine.
     """
 
     asked: Literal["static", "moving", "auto"]
-    cameras: Literal["static", "moving"]
+    cameras: Literal["static", "moving", "mixed"]
     num_times: Count
     limit_px: float = Field(ge=0.0)
     views: list[ViewMotionRecord]
