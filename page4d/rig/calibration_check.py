@@ -1,0 +1,446 @@
+"""Comparison of a calibration with body keypoints and matches that were found without its poses.
+
+Faults are named by hypotheses: another assignment of cameras to views, another pose of one camera, another image
+size. A hypothesis is reported only if it fits much better than the calibration, and the pairs that it does not change
+fit.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, permutations
+
+import numpy as np
+
+from page4d.errors import counted, listed
+from page4d.rig.calibration_hypotheses import common_mistakes
+from page4d.rig.camera_refit import mean_score, refit_pose, refit_rotation
+from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
+from page4d.rig.people_fit import PairTracks, RigCamera, camera_score, estimate_pair, pair_tracks, relative_pose
+from page4d.rig.records import ViewPeople
+
+FIT_TOLERANCE = 0.02
+"""Sampson error, in units of the focal length, at which a joint no longer supports a calibration. Right calibrations
+score 0.62 to 0.83 on a rig of people, swapped cameras at most 0.39; at 0.009 bias of the keypoints hides this."""
+
+MIN_FIT = 0.5
+"""Score from which a pair fits."""
+
+MAX_MISFIT = 0.75
+"""Largest score of the calibration, as a share of that of a hypothesis, at which the hypothesis replaces it."""
+
+CERTAIN_SHARE = 0.5
+"""The same share, below which a finding is certain."""
+
+MIN_TURN_DEG = 5.0
+"""Smallest turn that is reported: bias of the keypoints turns right cameras by up to 1.1 degrees, and good
+calibrations differ by another degree."""
+
+MIN_SHIFT = 0.15
+"""Smallest displacement that is reported, as a share of the distance to the other cameras; bias reaches 0.05."""
+
+SAME_PLACE = 0.003
+SAME_TURN_DEG = 0.3
+"""Cameras at one pose: distance as a share of the largest one in the rig, and angle. Lenses of a stereo camera are
+farther apart, and rigs about one point have cameras that look elsewhere."""
+
+MIN_COMMON = 12
+"""Instants with people in both views below which a pair is not used."""
+
+MAX_CYCLE_VIEWS = 5
+"""Views up to which exchanges of three cameras are tried too."""
+
+MAX_PARTNERS = 6
+"""Pairs of a camera that its pose is fitted to: those with the most common instants."""
+
+
+MAX_CONTRADICTED = 0.3
+"""Score of the calibration below which a pair contradicts it, if people place its cameras elsewhere."""
+
+MIN_STRICT, MIN_CONTROL_RATIO = 0.43, 1.4
+"""Smallest score of an estimated pose, and its ratio to that of shuffled instants: those of the registration."""
+
+MIN_CONTRADICTION_DEG = 10.0
+"""Smallest angle between the calibrated and the estimated relative pose: bias of the keypoints alone gives up to 5
+degrees, and that of hands and half bodies more."""
+
+MAX_ESTIMATED = 50
+"""Instants of an estimated pose."""
+
+
+class Certainty(StrEnum):
+    """How strong the evidence for a finding is."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+
+
+class Fault(StrEnum):
+    """Kind of a finding."""
+
+    SWAPPED = "swapped"
+    TURNED = "turned"
+    DISPLACED = "displaced"
+    DUPLICATE = "duplicate"
+    CONVENTION = "convention"
+    """Another image size, focal length or convention of all cameras."""
+
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A fault of a calibration: what is wrong, and how to correct it.
+
+    `score` is that of the calibration on the pairs concerned, `better_score` that of the correction; None for faults
+    that the calibration alone shows. `angle_deg` is the turn of a camera.
+    """
+
+    fault: Fault
+    views: tuple[str, ...]
+    certainty: Certainty
+    what: str
+    fix: str
+    score: float | None = None
+    better_score: float | None = None
+    angle_deg: float | None = None
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        return f"{self.what} ({self.certainty}); {self.fix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCheck:
+    """How well a pair of calibrated cameras fits keypoints of `num_instants` common instants; score in [0, 1]."""
+
+    first: str
+    second: str
+    score: float
+    num_instants: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the keypoints support the calibration of the pair."""
+        return self.score >= MIN_FIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationReport:
+    """Result of a check. `unchecked` are views without evidence, `reason` states why nothing could be checked."""
+
+    findings: tuple[Finding, ...]
+    pairs: tuple[PairCheck, ...]
+    unchecked: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether any pair could be compared."""
+        return bool(self.pairs)
+
+
+Pair = tuple[int, int]
+
+
+class _Check:
+    """Keypoints of all pairs, and the scores of hypotheses."""
+
+    def __init__(self, names: Sequence[str], cameras: Sequence[RigCamera], people: Sequence[ViewPeople]) -> None:
+        self.names, self.cameras = tuple(names), tuple(cameras)
+        both = {pair: pair_tracks(people[pair[0]], people[pair[1]]) for pair in permutations(range(len(names)), 2)}
+        self.tracks: Mapping[Pair, PairTracks] = {k: v for k, v in both.items() if v.num_instants >= MIN_COMMON}
+        self.pairs = [pair for pair in combinations(range(len(names)), 2) if pair in self.tracks]
+        self.given = {pair: self.score(pair, self.cameras) for pair in self.pairs}
+
+    def score(self, pair: Pair, cameras: Sequence[RigCamera], tolerance: float = FIT_TOLERANCE) -> float:
+        return camera_score(self.tracks[pair], cameras[pair[0]], cameras[pair[1]], tolerance)
+
+    def mean_given(self, pairs: Sequence[Pair]) -> float:
+        return float(np.mean([self.given[pair] for pair in pairs])) if pairs else 0.0
+
+    def mean(self, pairs: Sequence[Pair], cameras: Sequence[RigCamera], tolerance: float = FIT_TOLERANCE) -> float:
+        return float(np.mean([self.score(pair, cameras, tolerance) for pair in pairs])) if pairs else 0.0
+
+    def touched(self, views: Sequence[int]) -> tuple[list[Pair], list[Pair]]:
+        """Return the pairs that involve some of the views, and the others."""
+        inside = [pair for pair in self.pairs if set(pair) & set(views)]
+        return inside, [pair for pair in self.pairs if pair not in inside]
+
+    def partners(self, view: int) -> dict[int, PairTracks]:
+        others = [other for other in range(len(self.names)) if (view, other) in self.tracks]
+        others.sort(key=lambda other: (-self.tracks[view, other].num_instants, other))
+        return {other: self.tracks[view, other] for other in others[:MAX_PARTNERS]}
+
+
+def check_calibration(
+    names: Sequence[str],
+    cameras: Sequence[RigCamera],
+    people: Sequence[ViewPeople],
+    progress: Callable[[int, int], None] | None = None,
+) -> CalibrationReport:
+    """Compare calibrated static cameras with body keypoints in undistorted original pixels of the same lenses.
+
+    `progress` receives the number of views that are done, and of all.
+    """
+    check = _Check(names, cameras, people)
+    duplicates = find_duplicates(cameras)
+    seen = {view for pair in check.pairs for view in pair}
+    report = CalibrationReport(
+        findings=tuple(_duplicate_finding(check, views) for views in duplicates),
+        pairs=tuple(
+            PairCheck(
+                first=names[i], second=names[j], score=check.given[i, j], num_instants=check.tracks[i, j].num_instants
+            )
+            for i, j in check.pairs
+        ),
+        unchecked=tuple(name for view, name in enumerate(names) if view not in seen),
+        reason="" if check.pairs else f"no two views show people at {MIN_COMMON} or more common instants",
+    )
+    if report.findings or min(check.given.values(), default=1.0) >= _GOOD_FIT:
+        return report
+    finding = _exchanged(check) or _common_mistake(check) or _moved_camera(check, progress) or _contradicted(check)
+    return CalibrationReport(
+        findings=() if finding is None else (finding,),
+        pairs=report.pairs,
+        unchecked=report.unchecked,
+        reason=report.reason,
+    )
+
+
+_GOOD_FIT = 0.85
+"""Score of all pairs from which no hypothesis is tried: a camera turned about its axis by 10 degrees leaves 0.6."""
+
+
+def find_duplicates(cameras: Sequence[RigCamera]) -> list[tuple[int, ...]]:
+    """Return groups of cameras at one pose."""
+    centers = np.stack([camera.center for camera in cameras])
+    size = float(np.linalg.norm(centers[:, None] - centers, axis=-1).max())
+    groups: list[list[int]] = []
+    for view, camera in enumerate(cameras):
+        for group in groups:
+            other = cameras[group[0]]
+            near = np.linalg.norm(camera.center - other.center) <= SAME_PLACE * size
+            if near and rotation_angle_deg(camera.rotation, other.rotation) <= SAME_TURN_DEG:
+                group.append(view)
+                break
+        else:
+            groups.append([view])
+    return [tuple(group) for group in groups if len(group) > 1]
+
+
+def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> Finding:
+    """Name the cameras at one pose, and the one whose pairs with all other cameras do not fit."""
+    names = tuple(check.names[view] for view in views)
+    fits = {}
+    for view in views:
+        pairs = [pair for pair in check.touched([view])[0] if not set(pair) <= set(views)]
+        if pairs:
+            fits[view] = check.mean_given(pairs)
+    right = [view for view, fit in fits.items() if fit >= MIN_FIT]
+    wrong = [check.names[view] for view, fit in fits.items() if fit < MIN_FIT]
+    what = f"{listed(names, separator=' and ')} have the same pose"
+    if len(right) == 1 and wrong and len(fits) == len(views):
+        what += f": that of {check.names[right[0]]}, which fits the people in the other views"
+        fix = f"correct the pose of {listed(wrong, separator=' and ')} in the calibration"
+    else:
+        fix = "correct the calibration, or leave one of the views out with --views"
+    return Finding(fault=Fault.DUPLICATE, views=names, certainty=Certainty.CERTAIN, what=what, fix=fix)
+
+
+def _is_better(given: float, better: float) -> bool:
+    return better >= MIN_FIT and given <= MAX_MISFIT * better
+
+
+def _certainty(given: float, better: float) -> Certainty:
+    return Certainty.CERTAIN if given <= CERTAIN_SHARE * better else Certainty.LIKELY
+
+
+def _exchanged(check: _Check) -> Finding | None:
+    """Find the exchange of two or three cameras that fits best."""
+    number = len(check.names)
+    orders = [dict(zip(pair, pair[::-1], strict=True)) for pair in combinations(range(number), 2)]
+    if number <= MAX_CYCLE_VIEWS:
+        for a, b, c in combinations(range(number), 3):
+            orders += [{a: b, b: c, c: a}, {a: c, b: a, c: b}]
+    results = []
+    for order in orders:
+        moved = [check.cameras[order.get(view, view)] for view in range(number)]
+        touched, others = check.touched(list(order))
+        if touched:
+            results.append((check.mean(touched, moved), len(others), order, touched, others))
+    totals = [
+        better * len(touched) + check.mean_given(others) * len(others) for better, _, _, touched, others in results
+    ]
+    if not totals:
+        return None
+    best = int(np.argmax(totals))
+    better, _, order, touched, others = results[best]
+    given = check.mean_given(touched)
+    settled = not others or check.mean_given(others) >= MIN_FIT
+    if given > CERTAIN_SHARE * better or not _is_better(given, better) or not settled:
+        return None
+    names = tuple(check.names[view] for view in sorted(order))
+    figures = f"the people fit with a score of {better:.2f} instead of {given:.2f}"
+    if len(names) == 2:
+        what = f"{names[0]} and {names[1]} are swapped: {figures} if they are exchanged"
+    else:
+        renames = listed([f"{check.names[a]} has the camera of {check.names[b]}" for b, a in sorted(order.items())])
+        what = f"{listed(names, separator=' and ')} are exchanged: {renames}; {figures} if this is undone"
+    return Finding(
+        fault=Fault.SWAPPED,
+        views=names,
+        certainty=_certainty(given, better) if len(touched) > 1 else Certainty.LIKELY,
+        what=what,
+        fix="rename the cameras in the calibration, or the videos",
+        score=given,
+        better_score=better,
+    )
+
+
+@dataclass(frozen=True)
+class _Refit:
+    """A camera at another pose, with the mean score of all pairs."""
+
+    view: int
+    camera: RigCamera
+    given: float
+    better: float
+    others: float
+    total: float
+    is_turn: bool
+
+
+def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) -> Finding | None:
+    """Find the camera that fits the others at another pose."""
+    refits = []
+    for view in range(len(check.names)):
+        refit = _refit(check, view)
+        if refit is not None:
+            refits.append(refit)
+        if progress is not None:
+            progress(view + 1, len(check.names))
+    if not refits:
+        return None
+    best = max(refits, key=lambda refit: refit.total)
+    if not _is_better(best.given, best.better) or best.others < MIN_FIT:
+        return None
+    return _moved_finding(check, best)
+
+
+def _refit(check: _Check, view: int) -> _Refit | None:
+    """Refit one camera to the others; a turn about its centre is preferred to another position."""
+    partners = check.partners(view)
+    touched, others = check.touched([view])
+    if len(partners) < 2 or not others:
+        return None
+    camera, is_turn = refit_rotation(view, check.cameras, partners), True
+    better = mean_score(camera, check.cameras, partners, FIT_TOLERANCE)
+    if better < MIN_FIT:
+        free = refit_pose(view, check.cameras, partners)
+        if free is not None:
+            camera, is_turn = free, False
+    cameras = [*check.cameras[:view], camera, *check.cameras[view + 1 :]]
+    better, rest = check.mean(touched, cameras), check.mean_given(others)
+    return _Refit(
+        view=view,
+        camera=camera,
+        given=check.mean_given(touched),
+        better=better,
+        others=rest,
+        total=better * len(touched) + rest * len(others),
+        is_turn=is_turn,
+    )
+
+
+def _moved_finding(check: _Check, refit: _Refit) -> Finding | None:
+    given, name = check.cameras[refit.view], check.names[refit.view]
+    angle = rotation_angle_deg(given.rotation, refit.camera.rotation)
+    shift = float(np.linalg.norm(given.center - refit.camera.center))
+    reach = float(np.mean([np.linalg.norm(camera.center - given.center) for camera in check.cameras]))
+    figures = f"the people fit with a score of {refit.better:.2f} instead of {refit.given:.2f}"
+    displaced = not refit.is_turn and shift >= MIN_SHIFT * reach
+    if angle < MIN_TURN_DEG and not displaced:
+        return None
+    if displaced:
+        where = f"{shift:.3g} units from its place" + (f" and turned by {angle:.0f} degrees" if angle >= 5 else "")
+        what = f"{name} is {where}: {figures} at the corrected pose"
+    else:
+        what = f"{name} is turned by {angle:.0f} degrees: {figures} once it is turned back"
+    return Finding(
+        fault=Fault.DISPLACED if displaced else Fault.TURNED,
+        views=(name,),
+        certainty=_certainty(refit.given, refit.better),
+        what=what,
+        fix=f"calibrate {name} again, or leave its pose out (--poses predicted)",
+        score=refit.given,
+        better_score=refit.better,
+        angle_deg=angle,
+    )
+
+
+def _common_mistake(check: _Check) -> Finding | None:
+    """Find another image size, focal length or convention that fits far better for all cameras."""
+    given = check.mean_given(check.pairs)
+    if len(check.pairs) < 2:
+        return None
+    results = []
+    for mistake in common_mistakes(check.cameras):  # errors shrink with longer focal lengths, so does the tolerance
+        tolerance = FIT_TOLERANCE / max(1.0, mistake.focal_ratio)
+        results.append((check.mean(check.pairs, mistake.cameras, tolerance), mistake))
+    better, best = max(results, key=lambda result: result[0])
+    if given > CERTAIN_SHARE * better or not _is_better(given, better):
+        return None
+    return Finding(
+        fault=Fault.CONVENTION,
+        views=check.names,
+        certainty=Certainty.LIKELY if len(check.pairs) < 3 else Certainty.CERTAIN,
+        what=f"{best.what}: the people fit with a score of {better:.2f} instead of {given:.2f} after correction",
+        fix=best.fix,
+        score=given,
+        better_score=better,
+    )
+
+
+def _contradicted(check: _Check) -> Finding | None:
+    """Report pairs that do not fit although the people determine another relative pose of them well."""
+    wrong = []
+    for pair in check.pairs:
+        if check.given[pair] < MAX_CONTRADICTED:
+            better = _best_pose_score(check, pair)
+            if better is not None:
+                wrong.append((pair, better))
+    if not wrong or 2 * len(wrong) < len(check.pairs):
+        return None
+    views = sorted({view for pair, _ in wrong for view in pair})
+    given = check.mean_given([pair for pair, _ in wrong])
+    better = float(np.mean([score for _, score in wrong]))
+    pairs = listed([f"{check.names[i]}-{check.names[j]}" for (i, j), _ in wrong], 6)
+    return Finding(
+        fault=Fault.CONTRADICTED,
+        views=tuple(check.names[view] for view in views),
+        certainty=Certainty.LIKELY,
+        what=f"{len(wrong)} of {counted(len(check.pairs), 'pair')} of cameras do not fit the people: {pairs} "
+        f"(score {given:.2f}, {better:.2f} at other poses)",
+        fix="check that the calibration belongs to these videos and that the clocks are right; "
+        "or leave it out and let the tool register the cameras",
+        score=given,
+        better_score=better,
+    )
+
+
+def _best_pose_score(check: _Check, pair: Pair) -> float | None:
+    """Return the score of the best relative pose of a pair; None if it is near, or could be one by chance."""
+    first, second = (check.cameras[view] for view in pair)
+    lenses, tracks = (first.lens, second.lens), check.tracks[pair].thinned(MAX_ESTIMATED)
+    pose, score = estimate_pair(tracks, lenses)
+    if pose is None or score < MIN_STRICT:
+        return None
+    given = relative_pose(first, second)
+    if given is not None:
+        turn = rotation_angle_deg(pose.rotation, given.rotation)
+        if max(turn, direction_angle_deg(pose.direction, given.direction)) < MIN_CONTRADICTION_DEG:
+            return None
+    _, control = estimate_pair(tracks.shuffled(), lenses)
+    return score if score >= MIN_CONTROL_RATIO * control else None
