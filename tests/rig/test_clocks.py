@@ -1,0 +1,35 @@
+"""Clocks from people: offsets between instants are found, and ambiguous ones are refused."""
+
+import numpy as np
+import pytest
+
+from page4d.errors import InputError
+from page4d.rig.clocks import estimate_clocks, pair_offset
+from page4d.rig.records import ViewPeople
+from tests.rig.walkers import FRAME_S, Walk, observe, ring
+
+
+def test_an_offset_between_instants_is_found() -> None:
+    rng = np.random.default_rng(2)
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=(0.0, -4.4 * FRAME_S))
+    found = pair_offset(people, [camera.lens for camera in cameras], (0, 1), max_offset=12)
+    assert found is not None
+    assert found.is_clear
+    assert found.instants == pytest.approx(4.4, abs=0.5)
+
+
+def test_periodic_motion_is_ambiguous() -> None:
+    rng = np.random.default_rng(3)
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng, periodic=True)], rng, step_s=FRAME_S)
+    found = pair_offset(people, [camera.lens for camera in cameras], (0, 1), max_offset=30)
+    assert found is not None
+    assert not found.is_clear
+
+
+def test_views_without_people_are_named() -> None:
+    rng = np.random.default_rng(4)
+    lenses = [camera.lens for camera in ring(2, rng)]
+    with pytest.raises(InputError, match="clock of cam02"):
+        estimate_clocks(("cam01", "cam02"), (ViewPeople(tracklets=()),) * 2, lenses)
