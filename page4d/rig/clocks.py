@@ -23,6 +23,9 @@ MIN_PEAK = 0.4
 MAX_SECOND = 0.9
 """Score of another offset, as a share of the best, above which the offset is ambiguous."""
 
+MAX_GIVEN = 0.8
+"""Score without an offset, as a share of the best one, below which given clocks are doubted."""
+
 PEAK_WIDTH = 6
 """Offsets that are attributed to the best one."""
 
@@ -39,13 +42,14 @@ _HINT = "pass --sync FILE or --sync none"
 class PairOffset:
     """Instants by which the second view is ahead: its instant i + `instants` shows what the first shows at i.
 
-    `second` is the best score of offsets that are not part of the peak.
+    `second` is the best score of offsets that are not part of the peak, `given` the score without an offset.
     """
 
     views: tuple[int, int]
     instants: float
     score: float
     second: float
+    given: float
 
     @property
     def is_clear(self) -> bool:
@@ -79,7 +83,29 @@ def pair_offset(
     bend = left - 2 * scores[best] + right
     vertex = 0.5 * (left - right) / bend if bend < 0 and min(left, right) > 0 else 0.0
     apart = [value for offset, value in scores.items() if abs(offset - best) > PEAK_WIDTH]
-    return PairOffset(views=views, instants=best + vertex, score=scores[best], second=max(apart, default=0.0))
+    return PairOffset(
+        views=views, instants=best + vertex, score=scores[best], second=max(apart, default=0.0), given=score(0)
+    )
+
+
+def check_clocks(
+    names: Sequence[str], people: Sequence[ViewPeople], lenses: Sequence[Lens], frame_s: float
+) -> tuple[str, ...]:
+    """Return a warning for each view whose people fit the first view clearly better at another offset.
+
+    `frame_s` are the seconds between two sampled instants.
+    """
+    texts = []
+    for view in range(1, len(names)):
+        found = pair_offset(people, lenses, (0, view))
+        if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:
+            continue
+        when = "later" if found.instants > 0 else "earlier"
+        texts.append(
+            f"{names[view]} fits the people in {names[0]} better {abs(found.instants) * frame_s:.3f} s {when} "
+            f"(score {found.score:.2f} instead of {found.given:.2f}); check the clocks"
+        )
+    return tuple(texts)
 
 
 def estimate_clocks(

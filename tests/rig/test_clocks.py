@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError
-from page4d.rig.clocks import estimate_clocks, pair_offset
+from page4d.rig.clocks import check_clocks, estimate_clocks, pair_offset
 from page4d.rig.records import ViewPeople
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
 
@@ -33,3 +33,13 @@ def test_views_without_people_are_named() -> None:
     lenses = [camera.lens for camera in ring(2, rng)]
     with pytest.raises(InputError, match="clock of cam02"):
         estimate_clocks(("cam01", "cam02"), (ViewPeople(tracklets=()),) * 2, lenses)
+
+
+@pytest.mark.parametrize(("delay", "number"), [(0.0, 0), (-7.0, 1)])
+def test_given_clocks_are_doubted_only_if_another_offset_fits_better(delay: float, number: int) -> None:
+    rng = np.random.default_rng(2)
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=(0.0, delay * FRAME_S))
+    texts = check_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras], FRAME_S)
+    assert len(texts) == number
+    assert all("cam02 fits the people in cam01 better 0.23" in text and "later" in text for text in texts)
