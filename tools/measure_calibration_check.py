@@ -13,26 +13,10 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+from page4d.rig.calibrated import calibrated_cameras
 from page4d.rig.calibration_check import check_calibration
 from page4d.rig.people_fit import RigCamera
-from page4d.rig.records import FocalSource, Lens
 from page4d.scene.open import open_scene
-from page4d.scene.records import Scene
-
-
-def rig_cameras(scene: Scene) -> list[RigCamera]:
-    """Return the calibrated cameras of a static rig."""
-    cameras = []
-    for view in scene.views:
-        assert view.camera is not None
-        lens = Lens(
-            intrinsics=view.camera.intrinsics.double().numpy(),
-            image_size=view.source.size,
-            distortion=view.camera.distortion,
-            focal_source=FocalSource.CALIBRATION,
-        )
-        cameras.append(RigCamera(lens=lens, world_to_camera=view.camera.world_to_camera.double().numpy()))
-    return cameras
 
 
 def cases(cameras: list[RigCamera]) -> list[tuple[str, set[int], list[RigCamera]]]:
@@ -58,8 +42,10 @@ def main() -> None:
     keypoints, folder, calibration, *resize = sys.argv[1:]
     people = pickle.loads(Path(keypoints).read_bytes())["people"]
     scene = open_scene(folder, calibration=Path(calibration), calibration_resize=resize[0] if resize else None)
+    given = calibrated_cameras(scene)
+    assert given is not None
     named = total = 0
-    for label, wrong, cameras in cases(rig_cameras(scene)):
+    for label, wrong, cameras in cases(list(given)):
         report = check_calibration(scene.view_names, cameras, people)
         views = {scene.view_names.index(name) for finding in report.findings for name in finding.views}
         named, total = named + (views == wrong), total + 1
