@@ -261,12 +261,18 @@ class Assembly:
             return f"in a part of {len(part)} views apart from the largest"
         if self.placement is not None and view in self.placement.undetermined:
             return "its distance from the other cameras is not determined"
+        if self.placement is not None and view in self.placement.views:
+            return "no other camera is placed"
         if len(part) > 1:
             return "its pairs contradict the others"
-        scores = [pair.score for pair in self.pairs.values() if view in (pair.first, pair.second)]
-        if not scores:
-            return "no pair with common evidence"
-        return f"no accepted pair; best score {max(scores):.2g}"
+        own = [
+            pair for pair in self.pairs.values() if view in (pair.first, pair.second) and pair.rotation is not None
+        ]
+        people = max((pair.score for pair in own if pair.evidence is Evidence.PEOPLE), default=None)
+        texture = max((pair.score for pair in own if pair.evidence is Evidence.TEXTURE), default=None)
+        scores = [] if people is None else [f"best score {people:.2f}"]
+        scores += [] if texture is None else [f"at most {texture:.0f} inliers of texture"]
+        return f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
 
 
 def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Array, "V V"]:

@@ -2,14 +2,18 @@
 
 import time
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any
+from functools import partial
 
 from page4d.choices import Registration
 from page4d.notices import Notice
 from page4d.rig.assemble import Assembly, TexturePair
+from page4d.rig.instants import choose_instants
 from page4d.rig.lens import lenses_of
-from page4d.rig.records import Lens, RigRegistration, ViewPeople
+from page4d.rig.people.detect import detect_people
+from page4d.rig.people.model import is_fetched
+from page4d.rig.records import Lens, PairPose, RigRegistration, ViewPeople
+from page4d.rig.texture import extract_texture
+from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.records import Scene
 from page4d.settings import RegisterSettings
 
@@ -33,29 +37,22 @@ def register_rig(
     seconds: dict[str, float] = {}
     notes: list[str] = []
     lenses = lenses_of(scene, settings.focal, settings.intrinsics)
-    instants = _part("instants", "choose_instants")(scene.times, settings.max_instants)
+    instants = choose_instants(scene.times, settings.max_instants)
     start = time.perf_counter()
     people: tuple[ViewPeople, ...] | None = None
     if settings.register in (Registration.AUTO, Registration.PEOPLE):
-        if _part("people.model", "is_fetched")():
-            people = _part("people.detect", "detect_people")(
-                scene, instants, lenses, lambda done, total: progress(done, total, "registering: keypoints")
-            )
+        if is_fetched():
+            people = detect_people(scene, instants, lenses, partial(_report, progress, "registering: keypoints"))
         else:
             notes.append(NO_POSE_MODEL)
-            notify(Notice(NO_POSE_MODEL))
     seconds["keypoints"] = time.perf_counter() - start
     start = time.perf_counter()
     texture: TexturePair | None = None
     if settings.register in (Registration.AUTO, Registration.TEXTURE):
-        views = _part("texture", "extract_texture")(
-            scene, instants, lenses, lambda done, total: progress(done, total, "registering: texture")
-        )
+        views = extract_texture(scene, instants, lenses, partial(_report, progress, "registering: texture"))
 
-        def texture(pair: tuple[int, int], both: tuple[Lens, Lens]) -> Any:
-            return _part("texture_pairs", "register_texture_pair")(
-                views[pair[0]], views[pair[1]], both, pair, settings.seed
-            )
+        def texture(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
+            return register_texture_pair(views[pair[0]], views[pair[1]], both, pair, settings.seed)
 
     seconds["texture"] = time.perf_counter() - start
     start = time.perf_counter()
@@ -70,6 +67,8 @@ def register_rig(
     )
     assembly.run()
     seconds["pairs and adjustment"] = time.perf_counter() - start
+    for note in assembly.notes:
+        notify(Notice(note))
     return RigRegistration(
         views=assembly.views(),
         pairs=tuple(assembly.pairs.values()),
@@ -80,5 +79,5 @@ def register_rig(
     )
 
 
-def _part(module: str, name: str) -> Any:
-    return getattr(import_module(f"page4d.rig.{module}"), name)
+def _report(progress: StageProgress, stage: str, done: int, total: int) -> None:
+    progress(done, total, stage)

@@ -8,11 +8,11 @@ import pytest
 from people_rig import Filming, PeopleRig, film_people
 
 from page4d.rig.assemble import Assembly
-from page4d.rig.records import FocalSource, Lens, RegisteredView, ViewPeople
-from page4d.rig.rotations import angle_deg
+from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, ViewPeople
+from page4d.rig.rotations import angle_deg, exp_rotation
 
 WORLD = film_people(
-    Filming(angles_deg=(0.0, 70.0, 140.0), num_instants=40, num_people=1, noise_px=2.0, bias_px=2.0, seed=1)
+    Filming(angles_deg=(0.0, 70.0, 140.0), num_instants=30, num_people=1, noise_px=2.0, bias_px=2.0, seed=1)
 )
 
 
@@ -56,3 +56,31 @@ def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> N
 def test_a_rig_without_evidence_is_not_placed() -> None:
     nobody = (ViewPeople(tracklets=()),) * 3
     assert not any(view.is_placed for view in registered(WORLD, nobody, WORLD.lenses))
+
+
+@pytest.mark.parametrize(("turn_deg", "is_kept"), [(2.0, True), (30.0, False)])
+def test_texture_that_contradicts_the_people_is_refused(turn_deg: float, is_kept: bool) -> None:
+    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
+        rotation, direction = WORLD.relative_pose(*views)
+        wrong = exp_rotation(np.radians([0.0, turn_deg, 0.0]))
+        return PairPose(
+            first=views[0],
+            second=views[1],
+            evidence=Evidence.TEXTURE,
+            rotation=wrong @ rotation,
+            direction=wrong @ direction,
+            score=90,
+        )
+
+    assembly = Assembly(
+        names=("a", "b", "c"),
+        lenses=list(WORLD.lenses),
+        people=WORLD.people,
+        texture=texture,
+        num_instants=WORLD.num_instants,
+    )
+    assembly.run()
+    assert all(view.is_placed for view in assembly.views())
+    found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
+    assert len(found) == 3
+    assert all(pair.is_accepted == is_kept for pair in found)
