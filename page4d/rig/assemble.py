@@ -11,7 +11,7 @@ from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connec
 from page4d.rig.heights import person_height
 from page4d.rig.people_pairs import register_people_pair
 from page4d.rig.records import Array, Evidence, Lens, PairPose, RegisteredView, ViewPeople
-from page4d.rig.rotations import angle_deg
+from page4d.rig.rotations import angle_deg, direction_angle_deg
 from page4d.rig.tracks import Tracks, merge_tracks
 
 TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
@@ -29,6 +29,10 @@ turns right pairs by 10 to 20 degrees."""
 
 _TEXTURE_LIMIT_DEG = 15.0
 """Difference in rotation between a texture pair and the rig from people beyond which the texture pair is refused."""
+
+_TEXTURE_RANGE_DEG = 75.0
+"""Angle between the optical axes of placed views beyond which texture is not tried: matches are right up to 55
+degrees, and wrong ones of a static background repeat at every instant."""
 
 _STABILITY_LIMIT_DEG = 5.0
 """Change of rotation between halves of the instants beyond which a camera is not placed."""
@@ -103,11 +107,17 @@ class Assembly:
 
     def _register_texture(self) -> None:
         assert self.texture is not None
-        wanted = choose_pairs(np.ones((len(self.names),) * 2))
+        pairs = choose_pairs(np.ones((len(self.names),) * 2))
+        wanted = [pair for pair in pairs if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
         for done, (first, second) in enumerate(wanted):
             self.progress(done, len(wanted), "registering: pairs from texture")
             found = self.texture((first, second), (self.lenses[first], self.lenses[second]))
             self.pairs[(first, second), Evidence.TEXTURE] = self._agreeing(found)
+
+    def _axis_angle_deg(self, pair: Pair) -> float:
+        """Return the angle between the optical axes of two views; 0 unless both are placed."""
+        axes = [camera[2, :3] for view, camera in self.cameras().items() if view in pair]
+        return float(direction_angle_deg(*axes)) if len(axes) == 2 else 0.0
 
     def _agreeing(self, pair: PairPose) -> PairPose:
         """Refuse a texture pair that contradicts the cameras so far."""
