@@ -9,6 +9,7 @@ from torch import Tensor
 from page4d.choices import Poses
 from page4d.conventions import Scale, ScaleSource
 from page4d.geometry.camera import Cameras
+from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, disagreement_deg
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.metric_scale import KnownDistance, measure_distance, metres_per_unit
@@ -83,7 +84,8 @@ class World:
     def register(self, predictions: Predictions, rig: Cameras | None) -> tuple[Predictions, Sim3]:
         """Replace a chunk's cameras by the rig's and transform depth and points; also return the transform.
 
-        The scale is the ratio of the distances between the calibrated and between the predicted cameras of the chunk.
+        The scale is the ratio of the distances between the calibrated and between the predicted cameras of the chunk;
+        where predicted cameras are wrong, it is the one at which the depth of all views agrees in the rig.
         Predictions that keep their own cameras are returned unchanged, except that metres of a network become a unit:
         they differ between chunks, so that later chunks are scaled to the first one.
         """
@@ -120,7 +122,7 @@ class World:
         depth = predictions.depth[predictions.valid & (predictions.depth > 0)]
         if (is_first or self.scale_is_known) and has_baseline(predictions.cameras.centers.reshape(-1, 3), depth):
             try:
-                transform = align_cameras(predicted, known)
+                transform = self._with_scale_of_depth(align_cameras(predicted, known), predictions, rig)
             except DegenerateGeometryError:
                 pass
             else:
@@ -132,6 +134,14 @@ class World:
         scaled = predictions.transformed(replace(Sim3.identity(), scale=self._last_scale))
         rigid = align_cameras(scaled.cameras.world_to_camera.reshape(-1, 4, 4), known, with_scale=False)
         return Sim3(scale=self._last_scale, rotation=rigid.rotation, translation=rigid.translation)
+
+    def _with_scale_of_depth(self, transform: Sim3, predictions: Predictions, rig: Cameras) -> Sim3:
+        """Replace the scale of an alignment to which the predicted cameras are too wrong."""
+        if not self._replaces_cameras or disagreement_deg(predictions.cameras[0], rig[0]) <= MAX_DISAGREEMENT_DEG:
+            return transform
+        depth, valid = (maps[0].unbind(1) for maps in (predictions.depth, predictions.valid))
+        scale = agreeing_scale(rig[0], depth, valid)
+        return transform if scale is None else replace(transform, scale=scale.to(transform.scale))
 
 
 def has_baseline(centers: Float[Tensor, "K 3"], depth: Float[Tensor, " N"]) -> bool:

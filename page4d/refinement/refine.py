@@ -14,7 +14,7 @@ from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput, RigOutput
-from page4d.refinement.bundle_adjustment import adjust_bundle
+from page4d.refinement.bundle_adjustment import BundleAdjustment, adjust_bundle
 from page4d.refinement.correspondences import guided_correspondences, network_correspondences
 from page4d.refinement.depth_fusion import fuse_depth
 from page4d.refinement.edge_aware_filter import filter_edges
@@ -22,6 +22,7 @@ from page4d.refinement.feature_sweep import sweep_features
 from page4d.refinement.held_out import (
     MIN_FOCAL_SIGNIFICANCE,
     MIN_SIGNIFICANCE,
+    Agreement,
     held_out_patches,
     measure_agreement,
     without_patches,
@@ -172,37 +173,38 @@ def _initial_state(
 def adjust_cameras(state: RefinementState) -> RefinementState:
     """Bundle-adjust cameras and patch depth to the network's matches, then in rounds to guided matches.
 
-    All rounds but the last leave out held-out patches, which decide, scene by scene, whether the result is kept, and
-    its focal lengths. With known poses, which replace the adjusted ones, nothing is held out, and the guided rounds
-    are left to `fit_known_cameras`.
+    Then held-out patches decide, scene by scene, whether the result is kept, and its focal lengths: the last round is
+    repeated without them. With known poses, which replace the adjusted ones, nothing is held out, and the guided
+    rounds are left to `fit_known_cameras`.
     """
     evidence = state.evidence
     cameras, depth, priors = evidence.prior_cameras, evidence.prior_depth, evidence.priors
+    matches = evidence.matches
+    found = adjust_bundle(cameras, depth, matches, priors)
     if evidence.known_cameras is not None:
-        return state.adjusted(adjust_bundle(cameras, depth, evidence.matches, priors))
-    held = held_out_patches(evidence.views, evidence.num_times)
-    found = adjust_bundle(cameras, depth, without_patches(evidence.matches, held), priors)
+        return state.adjusted(found)
     rounds = _GUIDED_ROUNDS if evidence.comparable_images is not None else 0
-    for _ in range(rounds - 1):
-        guided = _guided_correspondences(evidence, found.cameras, found.depth)
-        found = adjust_bundle(cameras, depth, without_patches(guided, held), priors, initial=found)
-    start, free = (
-        measure_agreement(evidence, held, *one) for one in ((cameras, depth), (found.cameras, found.depth))
-    )
+    for _ in range(rounds):
+        matches = _guided_correspondences(evidence, found.cameras, found.depth)
+        found = adjust_bundle(cameras, depth, matches, priors, initial=found)
+    held = held_out_patches(evidence.views, evidence.num_times)
+    start = measure_agreement(evidence, held, cameras, depth)
+
+    def agreement(start_of: BundleAdjustment, priors: Priors) -> Agreement:
+        # Continuing narrows the robust kernel to guided matches, for which the network's own are not accurate enough.
+        shown, initial = without_patches(matches, held), start_of if rounds else None
+        repeated = adjust_bundle(cameras, depth, shown, priors, initial=initial)
+        return measure_agreement(evidence, held, repeated.cameras, repeated.depth)
+
+    free = agreement(found, priors)
     # The prior of a single view holds its focal length.
     focal = free.is_better(start, MIN_FOCAL_SIGNIFICANCE if len(evidence.views) > 1 else MIN_SIGNIFICANCE)
     poses = focal | free.is_better(start, MIN_SIGNIFICANCE)
-    if not bool(poses.any()):
-        return replace(state, kept=Kept(poses, focal))
-    matches = _guided_correspondences(evidence, found.cameras, found.depth) if rounds else evidence.matches
-    # Continuing narrows the robust kernel to guided matches, for which the network's own are not accurate enough.
-    adjusted = state.adjusted(adjust_bundle(cameras, depth, matches, priors, initial=found if rounds else None))
+    adjusted = state.adjusted(found)
     if not torch.equal(poses, focal):
-        fixed, shown = replace(priors, log_focal=0.0), without_patches(matches, held)
-        found = adjust_bundle(cameras, depth, shown, fixed, initial=found.with_focal_of_prior() if rounds else None)
-        of_fixed = measure_agreement(evidence, held, found.cameras, found.depth)
-        poses = focal | of_fixed.is_better(start, MIN_SIGNIFICANCE)
-        found = adjust_bundle(cameras, depth, matches, fixed, initial=found if rounds else None)
+        fixed, initial = replace(priors, log_focal=0.0), found.with_focal_of_prior()
+        poses = focal | (poses & agreement(initial, fixed).is_better(start, MIN_SIGNIFICANCE))
+        found = adjust_bundle(cameras, depth, matches, fixed, initial=initial if rounds else None)
         adjusted = adjusted.chosen(focal, state.adjusted(found))
     return replace(adjusted.chosen(poses, state), kept=Kept(poses, focal))
 
