@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from page4d.rig.epipolar import (
+    MIN_POINTS,
     RelativePose,
     direction_angle_deg,
     estimate_pose,
@@ -25,13 +26,22 @@ TOLERANCE = 0.002
 """Sampson error of an inlier in focal lengths: 3 px at 1450 px, the error of features and of a real calibration."""
 
 MIN_UNIQUE = 60
-"""Fewest distinct inliers: in measured captures wrong poses have 51 and less, right ones 58 and more."""
+"""Distinct inliers from which the median of the jackknife decides: wrong poses of measured captures have up to 58."""
 
-MAX_JACKKNIFE_DEG = 3.0
-"""Largest median change of rotation between halves of the matches."""
+MIN_CONSISTENT = 40
+"""Fewest distinct inliers: with fewer than `MIN_UNIQUE`, every half must agree, not only the median of the halves."""
+
+MAX_JACKKNIFE_DEG = 4.0
+"""Largest change of rotation between halves of the matches: right pairs have at most 3, wrong ones 11 and more."""
 
 MAX_DIRECTION_DEG = 10.0
-"""Largest median change of direction between halves: beyond it the translation is undetermined."""
+"""Largest change of direction between halves: beyond it the translation is undetermined."""
+
+MIN_RIVAL_SHARE = 0.95
+"""Share of the score from which the pose of a half is a rival: two poses explain the matches, as with a plane."""
+
+MAX_RIVAL_DEG = (6.0, 20.0)
+"""Largest change of rotation, and of direction, of a rival."""
 
 MIN_CONTROL_RATIO = 1.5
 """Least ratio of distinct inliers to those of shuffled matches, whose agreement is chance."""
@@ -50,8 +60,15 @@ MAX_ITERATIONS = 3000
 
 _MAX_POINTS = 4000
 _ROUNDS = 4
-_NUM_SPLITS = 2
+_NUM_SPLITS = 3
 _GRID = 8
+
+_NUM_STARTS = 2
+_START_TOLERANCES = (TOLERANCE, TOLERANCE / 4)
+"""Starts of each RANSAC: seeds, and tolerances, the small one for views with little noise."""
+
+_SHARP, _REFINED = 0.25, 0.5
+"""Scales, in tolerances, of the score that compares starts and of the loss of refinement."""
 
 
 def register_texture_pair(
@@ -80,8 +97,8 @@ def register_texture_pair(
         num_instants=len(np.unique(matches.instants[inliers])),
         matches=_distinct(matches, inliers),
     )
-    if score < MIN_UNIQUE:
-        return replace(found, reason=f"{score} distinct inliers of texture, {MIN_UNIQUE} are needed")
+    if score < MIN_CONSISTENT:
+        return replace(found, reason=f"{score} distinct inliers of texture, {MIN_CONSISTENT} are needed")
     reason = _doubt(pose, matches, lenses, inliers)
     if reason:
         return replace(found, reason=reason)
@@ -106,32 +123,65 @@ def _with_controls(
 ) -> PairPose:
     """Add the shuffled control and the jackknife, and refuse what they refute."""
     control = _shuffled_score(matches, lenses, seed)
-    rotations, directions = _half_changes(pose, matches, lenses, seed)
-    jackknife = float(np.median(rotations))
-    reason = ""
+    halves = _half_poses(matches, lenses, seed)
+    turns = [180.0 if half is None else rotation_angle_deg(pose.rotation, half.rotation) for half in halves]
+    shifts = [180.0 if half is None else direction_angle_deg(pose.direction, half.direction) for half in halves]
+    found = replace(found, control=float(control), jackknife_deg=float(np.median(turns)))
     if found.score < MIN_CONTROL_RATIO * control:
         reason = f"{found.score:.0f} distinct inliers of texture, shuffled matches have {control}"
-    elif jackknife > MAX_JACKKNIFE_DEG:
-        reason = f"halves of the texture differ by {jackknife:.1f} degrees"
-    elif float(np.median(directions)) > MAX_DIRECTION_DEG:
-        reason = f"halves of the texture differ by {np.median(directions):.1f} degrees in direction"
-    return replace(found, control=float(control), jackknife_deg=jackknife, reason=reason)
+        return replace(found, reason=reason)
+    summary = np.median if found.score >= MIN_UNIQUE else np.max
+    turn, shift = float(summary(turns)), float(summary(shifts))
+    if turn > MAX_JACKKNIFE_DEG or shift > MAX_DIRECTION_DEG:
+        reason = f"halves of the texture differ by {turn:.1f} degrees, in direction by {shift:.1f}"
+        return replace(found, reason=reason)
+    least = MIN_RIVAL_SHARE * _sharp_score(pose, matches, lenses)
+    for half, turn, shift in zip(halves, turns, shifts, strict=True):
+        is_other = turn > MAX_RIVAL_DEG[0] or shift > MAX_RIVAL_DEG[1]
+        if half is not None and is_other and _sharp_score(half, matches, lenses) >= least:
+            reason = (
+                f"a pose that differs by {turn:.1f} degrees, in direction by {shift:.1f}, explains the texture too"
+            )
+            return replace(found, reason=reason)
+    return found
 
 
 def _fitted(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> RelativePose | None:
-    """Estimate a pose by RANSAC over all matches with repetitions, and refine it on its inliers."""
+    """Return the best pose of several starts of RANSAC over all matches with repetitions, refined on its inliers.
+
+    Starts with the same number of inliers may be several degrees apart: their sharper scores separate them.
+    """
+    best, highest = None, 0.0
+    for start in range(_NUM_STARTS):
+        for tolerance in _START_TOLERANCES:
+            pose = _refined_start(matches, lenses, tolerance, _NUM_STARTS * seed + start)
+            if pose is not None:
+                score = _sharp_score(pose, matches, lenses)
+                best, highest = (pose, score) if score > highest else (best, highest)
+    return best
+
+
+def _refined_start(
+    matches: TextureMatches, lenses: tuple[Lens, Lens], tolerance: float, seed: int
+) -> RelativePose | None:
     first, second = _normalized(matches, lenses)
-    pose = estimate_pose(first, second, TOLERANCE, seed, max_points=_MAX_POINTS, max_iterations=MAX_ITERATIONS)
+    pose = estimate_pose(first, second, tolerance, seed, max_points=_MAX_POINTS, max_iterations=MAX_ITERATIONS)
     for _ in range(_ROUNDS):
         if pose is None:
             return None
         inliers = _inliers(pose, matches, lenses, 2 * TOLERANCE)
-        if _num_distinct(matches, inliers) < 8:
+        if _num_distinct(matches, inliers) < MIN_POINTS:
             return None
-        _, once = np.unique(matches.keys[inliers], return_index=True)
-        kept = np.flatnonzero(inliers)[once]
-        pose = refine_pose(pose, first[kept], second[kept], np.ones(len(kept)), TOLERANCE / 2)
+        kept = _once(matches, inliers)
+        pose = refine_pose(pose, first[kept], second[kept], np.ones(len(kept)), _REFINED * TOLERANCE)
     return pose
+
+
+def _sharp_score(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens]) -> float:
+    """Return the weight of the distinct inliers, which falls from 1 where an error exceeds `_SHARP` tolerances."""
+    errors = sampson_errors(pose.essential, *_normalized(matches, lenses))
+    kept = _once(matches, _inliers(pose, matches, lenses, TOLERANCE))
+    return float((1 / (1 + np.square(errors[kept] / (_SHARP * TOLERANCE)))).sum())
 
 
 def _normalized(matches: TextureMatches, lenses: tuple[Lens, Lens]) -> tuple[Array, Array]:
@@ -153,9 +203,14 @@ def _num_distinct(matches: TextureMatches, inliers: NDArray[np.bool_]) -> int:
     return min(len(np.unique(matches.first_ids[inliers])), len(np.unique(matches.second_ids[inliers])))
 
 
+def _once(matches: TextureMatches, inliers: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the places of inliers, each distinct match once."""
+    _, places = np.unique(matches.keys[inliers], return_index=True)
+    return np.flatnonzero(inliers)[places].astype(np.int64)
+
+
 def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_]) -> PointMatches:
-    _, once = np.unique(matches.keys[inliers], return_index=True)
-    kept = np.flatnonzero(inliers)[once]
+    kept = _once(matches, inliers)
     return PointMatches(
         first=matches.first[kept],
         second=matches.second[kept],
@@ -224,21 +279,17 @@ def _shuffled_score(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: in
     return 0 if pose is None else _num_distinct(shuffled, _inliers(pose, shuffled, lenses, TOLERANCE))
 
 
-def _half_changes(
-    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int
-) -> tuple[list[float], list[float]]:
-    """Return the changes of rotation and direction between the pose and that of each half of the distinct matches."""
+def _half_poses(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> list[RelativePose | None]:
+    """Return the poses of halves of the distinct matches, by several random splits."""
     generator = np.random.default_rng(seed)
     keys = np.unique(matches.keys)
-    rotations, directions = [], []
+    poses = []
     for split in range(_NUM_SPLITS):
         side = np.zeros(int(keys.max()) + 1, dtype=bool)
         side[generator.permutation(keys)[: len(keys) // 2]] = True
-        for half in (side[matches.keys], ~side[matches.keys]):
-            other = _fitted(_selected(matches, half), lenses, seed + split + 1)
-            rotations.append(180.0 if other is None else rotation_angle_deg(pose.rotation, other.rotation))
-            directions.append(180.0 if other is None else direction_angle_deg(pose.direction, other.direction))
-    return rotations, directions
+        halves = (_selected(matches, kept) for kept in (side[matches.keys], ~side[matches.keys]))
+        poses += [_fitted(half, lenses, seed + split + 1) for half in halves]
+    return poses
 
 
 def _selected(matches: TextureMatches, kept: NDArray[np.bool_]) -> TextureMatches:
