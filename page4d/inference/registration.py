@@ -14,6 +14,7 @@ from page4d.io.digest import file_sha256
 from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.lens import lenses_of
 from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
+from page4d.rig.whole_capture import with_all_instants
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import ReconstructSettings, RegisterSettings
 
@@ -87,7 +88,7 @@ def register_scene(
     notify: Notify = lambda _: None,
     progress: StageProgress = lambda _done, _total, _stage: None,
 ) -> RigRegistration:
-    """Register the static views of a scene; a known length gives the unit.
+    """Register the static views of a scene, from all instants of its range; a known length gives the unit.
 
     Raises:
         UsageError: if the known length is not of its form, or names views that do not exist.
@@ -96,6 +97,7 @@ def register_scene(
     """
     length = known_length(scene, settings.scale_from)
     _check_pose_model(settings.register, notify)
+    scene = with_all_instants(scene)
     moving = _moving_views(scene, motion, progress)
     static = [view for view in scene.views if view.name not in moving]
     if len(static) < 2:

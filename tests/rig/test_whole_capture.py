@@ -1,0 +1,56 @@
+"""Registration of a short or sparse run takes all instants of the capture."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from page4d.rig import whole_capture
+from page4d.rig.whole_capture import with_all_instants
+from page4d.scene.records import Clock, Scene, View
+from page4d.scene.timeline import build_timeline
+
+
+class Source:
+    """A source without pictures."""
+
+    label, codec, size = "video", "h264", (4, 6)
+
+    def __init__(self, num_frames: int, fps: float) -> None:
+        self.frame_times = np.arange(num_frames) / fps
+
+
+def scene(stride: int = 1, frames: tuple[int | None, int | None] = (None, None), num_frames: int = 300) -> Scene:
+    sources = [Source(num_frames, 60.0), Source(num_frames, 60.0)]
+    clocks = [Clock(), Clock(offset_s=0.5)]
+    times = [clock.to_common(source.frame_times) for clock, source in zip(clocks, sources, strict=True)]
+    timeline = build_timeline(("a", "b"), times, stride=stride, frames=frames)
+    views = tuple(
+        View(name=name, source=source, clock=clock, indices=indices)  # type: ignore[arg-type]
+        for name, source, clock, indices in zip("ab", sources, clocks, timeline.indices, strict=True)
+    )
+    return Scene(name="scene", views=views, times=timeline.times)
+
+
+@pytest.mark.parametrize("stride", [2, 12])
+def test_a_stride_is_ignored_within_the_range_of_a_run(stride: int) -> None:
+    full = with_all_instants(scene(stride, (40, 240)))
+    assert full.times[0] == scene(stride, (40, 240)).times[0]
+    assert full.num_times == len(range(40, 240, stride)) * stride - stride + 1
+    assert np.diff(full.times) == pytest.approx(1 / 60)
+    assert np.diff(full.views[0].indices).tolist() == [1] * (full.num_times - 1)
+    assert full.views[0].indices[0] - full.views[1].indices[0] == 30  # half a second apart
+
+
+def test_a_short_range_is_extended_to_the_capture() -> None:
+    assert with_all_instants(scene(frames=(10, 20))).num_times == scene().num_times
+    assert with_all_instants(scene(frames=(10, 20), num_frames=90)).num_times == scene(num_frames=90).num_times
+
+
+def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = scene()
+    assert with_all_instants(whole) is whole
+    single = replace(whole, views=tuple(replace(view, indices=view.indices[:1]) for view in whole.views))
+    monkeypatch.setattr(whole_capture, "MIN_SPAN", 0)
+    alone = replace(single, times=whole.times[:1])
+    assert with_all_instants(alone) is alone
