@@ -1,4 +1,4 @@
-"""Comparison of a calibration with body keypoints and matches that were found without its poses.
+"""Comparison of a calibration with body keypoints, which are found without its poses.
 
 Faults are named by hypotheses: another assignment of cameras to views, another pose of one camera, another image
 size. A hypothesis is reported only if it fits much better than the calibration, and the pairs that it does not change
@@ -7,13 +7,13 @@ fit.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import combinations, permutations
 
 import numpy as np
 
 from page4d.errors import counted, listed
 from page4d.rig.calibration_hypotheses import common_mistakes
+from page4d.rig.calibration_report import MIN_FIT, CalibrationReport, Certainty, Fault, Finding, PairCheck
 from page4d.rig.camera_refit import mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
 from page4d.rig.people_fit import PairTracks, RigCamera, camera_score, estimate_pair, pair_tracks, relative_pose
@@ -22,9 +22,6 @@ from page4d.rig.records import ViewPeople
 FIT_TOLERANCE = 0.02
 """Sampson error, in units of the focal length, at which a joint no longer supports a calibration. Right calibrations
 score 0.62 to 0.83 on a rig of people, swapped cameras at most 0.39; at 0.009 bias of the keypoints hides this."""
-
-MIN_FIT = 0.5
-"""Score from which a pair fits."""
 
 MAX_MISFIT = 0.75
 """Largest score of the calibration, as a share of that of a hypothesis, at which the hypothesis replaces it."""
@@ -53,7 +50,6 @@ MAX_CYCLE_VIEWS = 5
 MAX_PARTNERS = 6
 """Pairs of a camera that its pose is fitted to: those with the most common instants."""
 
-
 MAX_CONTRADICTED = 0.3
 """Score of the calibration below which a pair contradicts it, if people place its cameras elsewhere."""
 
@@ -66,80 +62,6 @@ degrees, and that of hands and half bodies more."""
 
 MAX_ESTIMATED = 50
 """Instants of an estimated pose."""
-
-
-class Certainty(StrEnum):
-    """How strong the evidence for a finding is."""
-
-    CERTAIN = "certain"
-    LIKELY = "likely"
-
-
-class Fault(StrEnum):
-    """Kind of a finding."""
-
-    SWAPPED = "swapped"
-    TURNED = "turned"
-    DISPLACED = "displaced"
-    DUPLICATE = "duplicate"
-    CONVENTION = "convention"
-    """Another image size, focal length or convention of all cameras."""
-
-    CONTRADICTED = "contradicted"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """A fault of a calibration: what is wrong, and how to correct it.
-
-    `score` is that of the calibration on the pairs concerned, `better_score` that of the correction; None for faults
-    that the calibration alone shows. `angle_deg` is the turn of a camera.
-    """
-
-    fault: Fault
-    views: tuple[str, ...]
-    certainty: Certainty
-    what: str
-    fix: str
-    score: float | None = None
-    better_score: float | None = None
-    angle_deg: float | None = None
-
-    @property
-    def text(self) -> str:
-        """One line."""
-        return f"{self.what} ({self.certainty}); {self.fix}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairCheck:
-    """How well a pair of calibrated cameras fits keypoints of `num_instants` common instants; score in [0, 1]."""
-
-    first: str
-    second: str
-    score: float
-    num_instants: int
-
-    @property
-    def fits(self) -> bool:
-        """Whether the keypoints support the calibration of the pair."""
-        return self.score >= MIN_FIT
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationReport:
-    """Result of a check. `unchecked` are views without evidence, `reason` states why nothing could be checked."""
-
-    findings: tuple[Finding, ...]
-    pairs: tuple[PairCheck, ...]
-    unchecked: tuple[str, ...] = ()
-    reason: str = ""
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether any pair could be compared."""
-        return bool(self.pairs)
-
 
 Pair = tuple[int, int]
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from jaxtyping import Float
 from scipy.optimize import least_squares
 
 from page4d.errors import InputError
@@ -25,6 +26,9 @@ MAX_SECOND = 0.9
 
 MAX_GIVEN = 0.8
 """Score without an offset, as a share of the best one, below which given clocks are doubted."""
+
+GOOD_SCORE = 0.66
+"""Score without an offset from which given clocks are right: no other offset can exceed 0.85 by enough."""
 
 PEAK_WIDTH = 6
 """Offsets that are attributed to the best one."""
@@ -97,6 +101,10 @@ def check_clocks(
     """
     texts = []
     for view in range(1, len(names)):
+        tracks = pair_tracks(people[0], people[view])
+        enough = tracks.num_instants >= MIN_COMMON
+        if enough and estimate_pair(tracks.thinned(MAX_SCORED), (lenses[0], lenses[view]))[1] >= GOOD_SCORE:
+            continue
         found = pair_offset(people, lenses, (0, view))
         if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:
             continue
@@ -108,13 +116,24 @@ def check_clocks(
     return tuple(texts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PeopleClocks:
+    """By how many sampled instants each view is ahead of the first one, which is 0, and its best score with another.
+
+    The score is 1 for a single view.
+    """
+
+    ahead: Float[Array, " V"]
+    scores: tuple[float, ...]
+
+
 def estimate_clocks(
     names: Sequence[str],
     people: Sequence[ViewPeople],
     lenses: Sequence[Lens],
     progress: Callable[[int, int], None] | None = None,
-) -> Array:
-    """Return by how many sampled instants each view is ahead of the first one, which is 0.
+) -> PeopleClocks:
+    """Determine the clocks of static views from body keypoints at consecutive sampled instants.
 
     Up to 8 views all pairs are searched, else each view with its next two.
 
@@ -131,15 +150,16 @@ def estimate_clocks(
         if progress is not None:
             progress(done, len(pairs))
     _check_connected(names, clear)
+    if number < 2:
+        return PeopleClocks(ahead=np.zeros(number), scores=(1.0,) * number)
 
     def residuals(offsets: Array) -> Array:
         ahead = np.concatenate([[0.0], offsets])
         return np.array([p.score * (ahead[p.views[1]] - ahead[p.views[0]] - p.instants) for p in clear])
 
-    if number < 2:
-        return np.zeros(number)
     solved = least_squares(residuals, np.zeros(number - 1), loss="soft_l1", f_scale=1.0)
-    return np.concatenate([[0.0], solved.x])
+    scores = tuple(max(p.score for p in clear if view in p.views) for view in range(number))
+    return PeopleClocks(ahead=np.concatenate([[0.0], solved.x]), scores=scores)
 
 
 def _check_connected(names: Sequence[str], clear: Sequence[PairOffset]) -> None:

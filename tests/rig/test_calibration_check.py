@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.calibration_check import CalibrationReport, Fault, check_calibration
+from page4d.rig.calibration_check import check_calibration
+from page4d.rig.calibration_report import CalibrationReport, Fault
 from page4d.rig.people_fit import RigCamera
 from page4d.rig.records import ViewPeople
 from tests.rig.walkers import Walk, observe, ring
@@ -14,10 +15,14 @@ from tests.rig.walkers import Walk, observe, ring
 NAMES = ("cam01", "cam02", "cam03", "cam04")
 
 
+def _slow(*values: float) -> object:
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def rig(seed: int, *, bias: float = 0.004) -> tuple[tuple[RigCamera, ...], tuple[ViewPeople, ...]]:
     rng = np.random.default_rng(seed)
     cameras = ring(4, rng)
-    return cameras, observe(cameras, [Walk.random(rng) for _ in range(1 + seed % 2)], rng, bias=bias, num_instants=20)
+    return cameras, observe(cameras, [Walk.random(rng) for _ in range(1 + seed % 2)], rng, bias=bias, num_instants=16)
 
 
 def turned(camera: RigCamera, degrees: float, axis: np.ndarray) -> RigCamera:
@@ -29,7 +34,7 @@ def checked(cameras: tuple[RigCamera, ...] | list[RigCamera], people: tuple[View
     return check_calibration(NAMES, cameras, people)
 
 
-@pytest.mark.parametrize(("noise_deg", "bias"), [(0.0, 0.004), (1.0, 0.004), (0.5, 0.02)])
+@pytest.mark.parametrize(("noise_deg", "bias"), [(0.0, 0.004), _slow(1.0, 0.004), _slow(0.5, 0.02)])
 def test_a_right_calibration_is_not_accused(noise_deg: float, bias: float) -> None:
     cameras, people = rig(3, bias=bias)
     rng = np.random.default_rng(1)
@@ -49,7 +54,7 @@ def test_swapped_cameras_are_named(first: int, second: int) -> None:
     assert finding.views == (NAMES[first], NAMES[second])
 
 
-@pytest.mark.parametrize(("view", "degrees"), [(0, 10.0), (2, 20.0)])
+@pytest.mark.parametrize(("view", "degrees"), [(0, 10.0), _slow(2, 20.0)])
 def test_a_turned_camera_is_named_with_its_angle(view: int, degrees: float) -> None:
     cameras, people = rig(5)
     axis = np.random.default_rng(view).normal(size=3)
@@ -66,6 +71,7 @@ def test_of_two_cameras_at_one_pose_the_wrong_one_is_to_be_corrected() -> None:
     assert "correct the pose of cam02" in finding.fix
 
 
+@pytest.mark.slow
 def test_a_displaced_camera_is_named() -> None:
     cameras, people = rig(9)
     moved = cameras[1].placed(cameras[1].rotation, cameras[1].center + np.array([1.0, 0.8, 0.5]))

@@ -35,7 +35,7 @@ def test_views_without_people_are_named() -> None:
         estimate_clocks(("cam01", "cam02"), (ViewPeople(tracklets=()),) * 2, lenses)
 
 
-@pytest.mark.parametrize(("delay", "number"), [(0.0, 0), (-7.0, 1)])
+@pytest.mark.parametrize(("delay", "number"), [(0.0, 0), pytest.param(-7.0, 1, marks=pytest.mark.slow)])
 def test_given_clocks_are_doubted_only_if_another_offset_fits_better(delay: float, number: int) -> None:
     rng = np.random.default_rng(2)
     cameras = ring(2, rng)
