@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from page4d.inference.reconstruct import reconstruct
     from page4d.inference.register import register
     from page4d.output.reader import Output, open_output
+    from page4d.rig.opening import open_scene
     from page4d.rig.records import RigRegistration
-    from page4d.scene.open import open_scene
     from page4d.scene.records import Scene
     from page4d.settings import PointOptions, ReconstructSettings, RegisterSettings, SceneOptions
     from page4d.weights.loading import load, load_network
@@ -38,7 +38,7 @@ _MODULES = {
     "load": "page4d.weights.loading",
     "load_network": "page4d.weights.loading",
     "open_output": "page4d.output.reader",
-    "open_scene": "page4d.scene.open",
+    "open_scene": "page4d.rig.opening",
     "reconstruct": "page4d.inference.reconstruct",
     "register": "page4d.inference.register",
 }

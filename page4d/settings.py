@@ -69,9 +69,9 @@ _Memory = Annotated[
 class SceneOptions:
     """How to read a scene folder; the defaults use everything that is there.
 
-    `views` is a number (the first ones) or names. `sync` is a file or one of auto, none, audio, timecode. `frames` is
-    (start, stop) on the common timeline. `calibration_unit` makes a calibration of unknown unit metric. `depth` is a
-    folder of measured depth maps with `depth_levels` levels per unit of the calibration.
+    `views` is a number (the first ones) or names. `sync` is a file or one of auto, none, audio, timecode and people.
+    `frames` is (start, stop) on the common timeline. `calibration_unit` makes a calibration of unknown unit metric.
+    `depth` is a folder of measured depth maps with `depth_levels` levels per unit of the calibration.
     """
 
     views: PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -181,7 +181,8 @@ class ReconstructSettings:
     and fits into `memory_bytes` (a number or such as "20GB"), or into free memory. A resumed run keeps its plan.
     `poses` applies with a calibration, `camera_motion` to predicted cameras. `register`, `focal` and `intrinsics` are
     those of `RegisterSettings`; they apply without a calibration. `scale_from` is a known distance between two
-    cameras, such as `cam01-cam02=1.25m`, or the height of the people (`person=1.75m`). `refine` runs bundle
+    cameras, such as `cam01-cam02=1.25m`, or the height of the people (`person=1.75m`). `check_calibration` compares
+    the calibration of static cameras with people, if the pose model was fetched. `refine` runs bundle
     adjustment and multi-view stereo. `mesh` fuses the depth maps of each instant into a mesh of voxels of
     `mesh_voxel` (in units of the scene; 0: from the image resolution).
     With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
@@ -198,6 +199,7 @@ class ReconstructSettings:
     focal: _Focal | None = None
     intrinsics: Path | None = None
     scale_from: str | None = None
+    check_calibration: bool = True
     refine: bool = True
     points: PointOptions = PointOptions()
     mesh: bool = False
@@ -256,6 +258,7 @@ OPTION_NAMES = {
     "camera_motion": "cameras",
     "max_megapixels": "max-pixels",
     "calibration_resize": "calib-resize",
+    "check_calibration": "check",
     "source": "points-from",
     "edge_angle_deg": "edge-angle",
     "voxel_size": "voxel",

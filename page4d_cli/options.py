@@ -164,8 +164,9 @@ Sync = Annotated[
     str,
     typer.Option(
         metavar="FILE|MODE",
-        help="Clocks of the views: a file such as sync.json, or auto, none, audio or timecode. auto: sync.json, else "
-        "time codes, else frame numbers, else a common start.",
+        help="Clocks of the views: a file such as sync.json, or auto, none, audio, timecode or people (body "
+        "keypoints, with 'page4d weights get people'). auto: sync.json, else time codes, else frame numbers, else a "
+        "common start.",
         rich_help_panel=INPUT,
     ),
 ]

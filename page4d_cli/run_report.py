@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from page4d.errors import counted
 from page4d_cli import console
+from page4d_cli.check_report import report_check
 from page4d_cli.progress_display import duration
 from page4d_cli.registration_report import report_registration
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
@@ -41,6 +42,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "predicted_network_seconds": round(seconds, 3),
                 "bytes_on_disk": plan.bytes_on_disk,
                 "will_register": plan.will_register,
+                "will_check": plan.will_check,
             }
         )
         return
@@ -59,6 +61,8 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     if plan.will_register:
         evidence = {"auto": "people and texture"}.get(plan.settings.register, plan.settings.register)
         fields.append(("cameras", f"registered from {evidence} before the network, else the network's"))
+    if plan.will_check:
+        fields.append(("check", "the calibration is compared with people before the network"))
     if plan.forecast.cost is not None:
         shown = f"{seconds:.3g} s" if seconds < _LONG_S else f"{duration(seconds)} h"
         fields.append(("time", f"about {shown} for the network, without refinement"))
@@ -106,6 +110,9 @@ def report_run(record: "RunRecord", out: Path) -> None:
     if record.registration is not None:
         console.print_text("")
         report_registration(record.registration)
+    if record.calibration_check is not None and record.calibration_check.is_checked:
+        console.print_text("")
+        report_check(record.calibration_check)
     if record.calibration_residuals is not None:
         if record.registration is None:
             console.print_text("")
@@ -118,7 +125,7 @@ def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "cal
     headings = ("rotation", f"centre [{unit}]", "share of rig", "focal length")
     rows = [
         (
-            camera.view + ("  <- at fault" if camera.view == agreement.at_fault else ""),
+            camera.view + ("  <- differs" if camera.view == agreement.at_fault else ""),
             f"{camera.rotation_deg:.2f} deg",
             f"{camera.distance:.3f}",
             "" if camera.share is None else f"{100 * camera.share:.1f} %",

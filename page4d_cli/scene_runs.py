@@ -76,9 +76,9 @@ def run_scene(
     preload_open3d()  # while torch and the network load
     from page4d.inference.chunk_source import local_chunks
     from page4d.inference.reconstruct import reconstruct
-    from page4d.scene.open import open_scene
+    from page4d.rig.opening import open_scene
 
-    scene = open_scene(job.scene, request.scene)
+    scene = open_scene(job.scene, request.scene, progress=observer.progress)
     return reconstruct(
         scene,
         request.predictor(scene),
@@ -96,9 +96,10 @@ def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
     _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load
     from page4d.inference.run_plan import plan_run
-    from page4d.scene.open import open_scene
+    from page4d.rig.opening import open_scene
 
-    scene = open_scene(job.scene, request.scene)
+    with observed_run(show.verbosity, "plan") as observer:
+        scene = open_scene(job.scene, request.scene, progress=observer.progress)
     notify = partial(console.print_notice, verbosity=show.verbosity)
     plan = plan_run(scene, request.predictor(scene), notify)
     for notice in (*scene.notices, *plan.notices):

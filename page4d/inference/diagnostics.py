@@ -10,6 +10,7 @@ from page4d.inference.metric_scale import TOLERANCE
 from page4d.inference.stitch import has_depth
 from page4d.inference.world import World
 from page4d.models.ood import OOD_MESSAGES
+from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.diagnostics import (
     AgreementRecord,
     ChunkRecord,
@@ -160,14 +161,29 @@ def distance_notice(distance: DistanceRecord) -> Notice:
     return Notice(f"metric scale from the median distance between {pair} over {count}", Level.INFO)
 
 
-def calibration_notice(scene: Scene, agreement: AgreementRecord) -> Notice | None:
-    """Warn of a camera that disagrees with all others."""
+def calibration_notice(
+    scene: Scene,
+    agreement: AgreementRecord,
+    check: CalibrationCheckRecord | None = None,
+    *,
+    is_conditioned: bool = False,
+) -> Notice | None:
+    """Warn of a camera that the network predicts far from its calibration, the others near theirs.
+
+    Evidence from people comes first: if it names cameras, or supports the calibration of this one, nothing is added.
+    A network that is conditioned on the calibration is a weak witness.
+    """
     for camera in agreement.cameras:
         if camera.view == agreement.at_fault:
             share = "" if camera.share is None else f" ({camera.share:.0%} of the rig)"
             unit = " m" if scene.scale.unit == "metre" else ""
             residual = f"{camera.rotation_deg:.1f} deg and {camera.distance:.3g}{unit}{share}"
-            return Notice(f"{scene.calibration}: {camera.view} disagrees with all other cameras, by {residual}")
+            if check is not None and (check.findings or check.fits(camera.view)):
+                return None
+            given = ", which the calibration is an input of," if is_conditioned else ""
+            text = f"the network{given} predicts {camera.view} elsewhere than the calibration, by {residual}"
+            others = "and the other cameras near theirs: either may be wrong; 'page4d inspect-scene --check' compares"
+            return Notice(f"{scene.calibration}: {text}, {others} the calibration with people")
     return None
 
 

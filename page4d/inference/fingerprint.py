@@ -21,7 +21,7 @@ from page4d.scene.records import Scene
 from page4d.settings import ReconstructSettings, describe_settings, option_name
 
 _EDGE_BYTES = 1 << 20
-_WITHOUT_EFFECT = ("preview", "strict_seams", "memory_bytes", "max_frames", "max_megapixels")
+_WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes", "max_frames", "max_megapixels")
 _PATHS = ("sync", "calibration", "masks", "depth", "intrinsics")
 
 

@@ -213,6 +213,15 @@ class NetworkPredictor:
         )
 
 
+def is_conditioned(predictor: Predictor) -> bool:
+    """Return whether calibrated cameras are an input of the predictor's network, where there are any."""
+    if not isinstance(predictor, NetworkPredictor):
+        return False
+    config = predictor.network.config
+    takes_cameras = config.known_cameras or config.known_geometry is not None
+    return takes_cameras and predictor.is_conditioned_on_cameras
+
+
 @dataclass(frozen=True)
 class MeasuredDepth:
     """Depth of a sensor and cameras of a calibration, without a network."""

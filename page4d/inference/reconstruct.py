@@ -10,11 +10,12 @@ from page4d.inference.chunk_source import OpenChunks, local_chunks
 from page4d.inference.fingerprint import earlier_registration
 from page4d.inference.metric_scale import known_length
 from page4d.inference.output_policy import check_inputs_outside, check_target
+from page4d.inference.people_check import check_for_run
 from page4d.inference.predictor import Predictor, predictor_for
 from page4d.inference.progress import Journal, Observer, SilentObserver
 from page4d.inference.registration import register_for_run, will_register
 from page4d.inference.run import Run
-from page4d.inference.run_plan import plan_run
+from page4d.inference.run_plan import RunPlan, plan_run
 from page4d.inference.run_state import StateFolder, is_occupied
 from page4d.inference.state_records import RegistrationState
 from page4d.io.atomic import claim_output
@@ -22,7 +23,7 @@ from page4d.io.limits import limits_named
 from page4d.output.layout import OutputLayout
 from page4d.output.open3d_runtime import preload_open3d
 from page4d.output.run_record import RunRecord
-from page4d.scene.open import open_scene
+from page4d.rig.opening import open_scene
 from page4d.scene.records import Notice, Scene
 from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 
@@ -74,7 +75,7 @@ def reconstruct(
         if of_scene:
             raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
     else:
-        scene = open_scene(scene, SceneOptions(**of_scene))
+        scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
     if predictor is None:
         settings = replace(settings or ReconstructSettings(), **of_run)
         predictor = predictor_for(scene, NetworkOptions(**of_network), settings)
@@ -88,9 +89,21 @@ def reconstruct(
     journal = Journal(observer)
     registration = _registration(scene, predictor.settings, out, existing, journal)
     plan = plan_run(scene, predictor, observer.notice, registration)
+    plan = _with_check(plan, out, existing, journal)
     with claim_output(out) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile
         return Run(plan, folder, journal, open_chunks).execute(existing)
+
+
+def _with_check(plan: RunPlan, out: Path, existing: ExistingOutput, journal: Journal) -> RunPlan:
+    """Return the plan with the check of the calibration, that of the run to continue if there is one."""
+    if not plan.will_check:
+        return plan
+    if existing is ExistingOutput.RESUME and is_occupied(out):
+        earlier = StateFolder(OutputLayout(out, ())).read_run()
+        return replace(plan, calibration_check=None if earlier is None else earlier.calibration_check)
+    with journal.timed("check"):
+        return replace(plan, calibration_check=check_for_run(plan.scene, journal.notice, journal.progress))
 
 
 def _registration(

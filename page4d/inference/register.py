@@ -12,9 +12,9 @@ from page4d.errors import InputError, UsageError
 from page4d.inference.progress import Observer, SilentObserver
 from page4d.inference.registration import reasons, register_scene
 from page4d.io.limits import limits_named
+from page4d.rig.opening import open_scene
 from page4d.rig.records import RigRegistration
 from page4d.scene.calibration.record import CalibratedCamera, Calibration
-from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 from page4d.settings import RegisterSettings, SceneOptions
 
@@ -53,14 +53,14 @@ def register(
     settings = replace(settings or RegisterSettings(), **of_settings)
     if settings.register not in _EVIDENCE:
         raise UsageError(f"no evidence is called '{settings.register}'", "use auto, people or texture")
+    observer = observer or SilentObserver()
     if not isinstance(scene, Scene):
-        scene = open_scene(scene, SceneOptions(**of_scene))
+        scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
     elif of_scene:
         raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
     scene.options.check_resize(settings.intrinsics)
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
-    observer = observer or SilentObserver()
     return register_scene(scene, settings, notify=observer.notice, progress=observer.progress)
 
 

@@ -1,6 +1,5 @@
 """Registration in a run: cameras of a rig without calibration from evidence, before the network runs."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -8,18 +7,21 @@ from page4d.choices import CameraMotion, Poses, Registration
 from page4d.conventions import Scale
 from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed
 from page4d.inference.metric_scale import KnownHeight, KnownLength, known_length, metres_per_rig_unit
-from page4d.inference.rig_parts import has_pose_model, is_available, moving_views, pose_model_files, register_rig
+from page4d.inference.rig_parts import (
+    StageProgress,
+    has_pose_model,
+    is_available,
+    moving_views,
+    pose_model_sha256,
+    register_rig,
+)
 from page4d.inference.state_records import RegisteredCameraState, RegistrationState
-from page4d.io.digest import file_sha256
 from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.lens import lenses_of
 from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
 from page4d.rig.whole_capture import with_all_instants
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import ReconstructSettings, RegisterSettings
-
-StageProgress = Callable[[int, int, str], None]
-"""Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
 
 Notify = Callable[[Notice], None]
 
@@ -157,7 +159,7 @@ def state_of(found: RigRegistration, asked: Registration) -> RegistrationState:
         num_instants=found.num_instants,
         metres_per_unit=found.metres_per_unit,
         person_height=found.person_height,
-        pose_model=_pose_model_sha256() if used_people else None,
+        pose_model=pose_model_sha256() if used_people else None,
         notes=list(found.notes),
         seconds={stage: round(seconds, 3) for stage, seconds in found.seconds.items()},
     )
@@ -199,11 +201,6 @@ def _camera_state(view: RegisteredView) -> RegisteredCameraState | None:
         intrinsics=view.lens.intrinsics.tolist(),
         distortion=RegisteredCameraState.distortion_of(view.lens.distortion),
     )
-
-
-def _pose_model_sha256() -> str:
-    """Return one hash of all files of the pose model."""
-    return hashlib.sha256("".join(file_sha256(file) for file in pose_model_files()).encode()).hexdigest()
 
 
 def registered_scene(scene: Scene, state: RegistrationState) -> Scene:

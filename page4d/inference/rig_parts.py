@@ -1,15 +1,23 @@
 """Parts of registration that are imported on first use: they load OpenCV and the runner of the pose model."""
 
+import hashlib
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from page4d.io.digest import file_sha256
 from page4d.notices import Notice
 from page4d.rig.records import RigRegistration
 from page4d.scene.records import Scene
 from page4d.settings import RegisterSettings
+
+if TYPE_CHECKING:
+    from page4d.rig.scene_check import SceneCheck
+
+StageProgress = Callable[[int, int, str], None]
+"""Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
 
 
 def _part(module: str, name: str) -> Any:
@@ -25,7 +33,7 @@ def register_rig(
     scene: Scene,
     settings: RegisterSettings,
     notify: Callable[[Notice], None],
-    progress: Callable[[int, int, str], None],
+    progress: StageProgress,
 ) -> RigRegistration:
     """Register the static views of a scene from evidence."""
     found: RigRegistration = _part("register", "register_rig")(scene, settings, notify, progress)
@@ -38,6 +46,12 @@ def moving_views(scene: Scene, progress: Callable[[int, int], None]) -> list[str
     return [found.view for found in motions if found.is_static is False]
 
 
+def check_scene(scene: Scene, progress: StageProgress) -> "SceneCheck | None":
+    """Compare the calibration and the clocks of a scene with people."""
+    found: SceneCheck | None = _part("scene_check", "check_scene")(scene, progress)
+    return found
+
+
 def has_pose_model() -> bool:
     """Return whether the model of body keypoints was fetched."""
     return bool(_part("people.model", "is_fetched")())
@@ -46,3 +60,8 @@ def has_pose_model() -> bool:
 def pose_model_files() -> tuple[Path, ...]:
     """Return the files of the model of body keypoints."""
     return tuple(_part("people.model", "model_files")())
+
+
+def pose_model_sha256() -> str:
+    """Return one hash of all files of the pose model."""
+    return hashlib.sha256("".join(file_sha256(file) for file in pose_model_files()).encode()).hexdigest()

@@ -170,7 +170,8 @@ class Run:
             self.states.remove_listed_files()
         check_disk(folder, self.plan.bytes_on_disk)
         chunks = [(chunk.start, chunk.stop, chunk.overlap) for chunk in self.plan.chunks]
-        state = RunState(fingerprint=fingerprint_of(self.plan), plan=chunks, registration=self.plan.registration)
+        made = {"registration": self.plan.registration, "calibration_check": self.plan.calibration_check}
+        state = RunState(fingerprint=fingerprint_of(self.plan), plan=chunks, **made)
         self.states.write_run(state)
         return state
 

@@ -15,10 +15,12 @@ from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, 
 from page4d.inference.metric_scale import KnownDistance, is_calibrated, known_length, metric_scene, scene_in_metres
 from page4d.inference.network_cost import ProbeInputs, network_cost
 from page4d.inference.network_io import CAMERAS_HINT
+from page4d.inference.people_check import will_check
 from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.inference.registration import metres_of_people, registered_scene, will_register
 from page4d.inference.state_records import RegistrationState
 from page4d.inference.world import World
+from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.open3d_runtime import load_open3d, require_open3d
 from page4d.output.points import MAX_VIEWS
@@ -42,7 +44,8 @@ class RunPlan:
     """Plan of a run: scene, image sizes, chunks, world, memory forecast and disk space.
 
     `scene` has metric cameras if a known length gives its calibration a unit, and registered cameras if all are
-    placed. `registration` is None where none is made, or with `will_register` not yet. `bytes_on_disk` is an upper
+    placed. `registration` and `calibration_check` are None where none is made, or with `will_register` and
+    `will_check` not yet. `bytes_on_disk` is an upper
     bound for points and maps.
     """
 
@@ -57,6 +60,8 @@ class RunPlan:
     bytes_on_disk: int
     registration: RegistrationState | None = None
     will_register: bool = False
+    calibration_check: CalibrationCheckRecord | None = None
+    will_check: bool = False
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -156,6 +161,7 @@ def plan_run(
         bytes_on_disk=scene.num_times * (pixels * map_bytes + points * point_bytes),
         registration=registration,
         will_register=is_pending,
+        will_check=registration is None and will_check(scene, settings),
         notices=(
             *_preprocess_notices(scene, transforms, settings.preprocess),
             *_motion_notices(scene, predictor, chunks),

@@ -18,6 +18,7 @@ from page4d.inference.chunk_plan import Chunk
 from page4d.inference.static_rig import StaticRig
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_model import FileModel, Sha256
+from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.cameras import CaptureCameras
 from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
 from page4d.output.layout import is_own_file
@@ -216,6 +217,7 @@ class RunState(FileModel):
     scale_source: ScaleSource | None = None
     rig: RigState | None = None
     registration: RegistrationState | None = None
+    calibration_check: CalibrationCheckRecord | None = None
     scale_from: DistanceRecord | None = None
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)

@@ -15,7 +15,7 @@ from page4d.inference.diagnostics import (
     seams_notice,
 )
 from page4d.inference.memory_budget import peak_bytes
-from page4d.inference.predictor import PRECISION_NAMES
+from page4d.inference.predictor import PRECISION_NAMES, is_conditioned
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import FinishedChunk, RunState
@@ -63,6 +63,7 @@ def summarize_run(
         network=predictor.record,
         rig=None if state.rig is None else state.rig.record,
         registration=None if state.registration is None else state.registration.record,
+        calibration_check=state.calibration_check,
         scale_from=state.scale_from,
         calibration_residuals=summarize_residuals(scene, chunks),
         chunks=chunks,
@@ -94,7 +95,11 @@ def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChu
         rig_fit_notice(chunks, plan.scene.view_names, plan.max_side),
         empty_frames_notice(chunks, plan.scene.view_names, plan.scene.num_times),
         no_points_notice(sum(chunk.num_points for chunk in finished), plan.settings.points),
-        None if agreement is None else calibration_notice(plan.scene, agreement),
+        None
+        if agreement is None
+        else calibration_notice(
+            plan.scene, agreement, state.calibration_check, is_conditioned=is_conditioned(plan.predictor)
+        ),
         open3d_notice(*load_open3d()),
     )
     return tuple(notice for notice in notices if notice is not None)

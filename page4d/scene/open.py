@@ -14,16 +14,23 @@ from page4d.scene.images import ImageFolderSource, dark_notices, probe_image_fol
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
 from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
-from page4d.scene.sync import synchronise
+from page4d.scene.sync import Synchronisation, synchronise
 from page4d.scene.timeline import build_timeline
 from page4d.scene.video_probe import probe_video
 from page4d.settings import SceneOptions
 
 
-def open_scene(folder: Path | str, options: SceneOptions | None = None, **changes: Any) -> Scene:
+def open_scene(
+    folder: Path | str,
+    options: SceneOptions | None = None,
+    *,
+    synchronisation: Synchronisation | None = None,
+    **changes: Any,
+) -> Scene:
     """Open a folder of synchronized videos or image folders.
 
     `changes` are fields of `SceneOptions`, as in `open_scene("rig", views=4, sync="audio")`.
+    Clocks that were determined before are given as `synchronisation`, one per view in order.
 
     Raises:
         UsageError: if an option is invalid or contradicts the folder.
@@ -36,7 +43,9 @@ def open_scene(folder: Path | str, options: SceneOptions | None = None, **change
     names = tuple(candidate.name for candidate in chosen)
     all_names = tuple(candidate.name for candidate in found.candidates)
     sources, offsets, source_notices = open_sources(chosen, options)
-    sync = synchronise(names, sources, options.sync, found.sync_file, all_names=all_names, number_offsets=offsets)
+    sync = synchronisation or synchronise(
+        names, sources, options.sync, found.sync_file, all_names=all_names, number_offsets=offsets
+    )
     timeline = build_timeline(
         names,
         [clock.to_common(source.frame_times) for clock, source in zip(sync.clocks, sources, strict=True)],

@@ -23,7 +23,10 @@ from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import VideoSource
 
-MODES = ("auto", "none", "audio", "timecode")
+BY_PEOPLE = "people"
+"""Mode whose clocks are determined before a scene is opened, with body keypoints (`page4d.rig.opening`)."""
+
+MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE)
 """Values of `--sync` other than a file."""
 
 _DAY_S = 86_400.0
@@ -70,7 +73,7 @@ def synchronise(
     folders, if all views are such folders.
 
     Raises:
-        UsageError: if the sync file is invalid.
+        UsageError: if the sync file is invalid, or the mode is `people`.
         InputError: if the views do not support the requested method.
     """
     file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
@@ -81,6 +84,8 @@ def synchronise(
             method=f"file {file.name}",
             notices=_file_notices(file, names, clocks),
         )
+    if mode == BY_PEOPLE:
+        raise UsageError("--sync people does not apply here", "pass --sync FILE, or another mode")
     if mode == "audio":
         return _by_audio(names, sources)
     codes = [getattr(source, "timecode", None) for source in sources]

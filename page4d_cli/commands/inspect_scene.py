@@ -2,13 +2,17 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from page4d.settings import SceneOptions
 from page4d_cli import console, options
+from page4d_cli.progress_display import observed_run
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 
 if TYPE_CHECKING:
+    from page4d.output.calibration_check_record import CalibrationCheckRecord
     from page4d.scene.records import Scene, View
     from page4d_cli.tables import Row
 
@@ -29,10 +33,19 @@ def inspect_scene(
     calibration_unit: options.CalibrationUnit = None,
     calibration_match: options.CalibrationPairing = SceneOptions.calibration_match,
     calib_resize: options.CalibResize = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Compare the calibration of static cameras, and the clocks, with people and pixels; needs "
+            "--calibration, and 'page4d weights get people' for people.",
+        ),
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Print the views of a scene with clocks, frame rates, dropped frames and calibration, and all ignored files."""
-    from page4d.scene.open import open_scene
+    from page4d.errors import UsageError
+    from page4d.rig.opening import open_scene
 
     scene_options = SceneOptions(
         views=options.parse_views(views),
@@ -51,12 +64,43 @@ def inspect_scene(
         max_megapixels=max_pixels,
     )
     scene_options.check_resize()
-    opened = open_scene(scene, scene_options)
+    if check and calibration is None:
+        raise UsageError("--check without --calibration", "pass the calibration that is to be checked")
+    with observed_run(console.Verbosity(), "inspect-scene") as observer:
+        opened = open_scene(scene, scene_options, progress=observer.progress)
     rows = [_row(view) for view in opened.views]
+    record, moving = _checked(opened) if check else (None, [])
     if as_json:
-        console.print_json(_document(opened, rows))
+        checked = {} if record is None else {"check": record.model_dump(mode="json"), "moving_views": moving}
+        console.print_json({**_document(opened, rows), **checked})
         return
     _print(opened, rows)
+    if record is not None:
+        from page4d_cli.check_report import report_check
+
+        console.print_text("")
+        report_check(record)
+        print_fields([("motion:", f"the camera of {view} moves, but its calibration is static") for view in moving])
+
+
+def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
+    """Check the calibration of a scene; return the record, and the views whose camera moves.
+
+    Raises:
+        UsageError: if the cameras are not static, or there is one view.
+    """
+    from page4d.errors import UsageError
+    from page4d.inference.people_check import record_of
+    from page4d.inference.rig_parts import check_scene, moving_views
+    from page4d.rig.calibrated import calibrated_cameras
+
+    if calibrated_cameras(scene) is None:
+        raise UsageError("--check of a single or a moving camera", "it compares two or more static cameras")
+    with observed_run(console.Verbosity(), "check") as observer:
+        moving = moving_views(scene, lambda done, total: observer.progress(done, total, "checking: camera motion"))
+        found = check_scene(scene, observer.progress)
+    assert found is not None
+    return record_of(found), moving
 
 
 def _row(view: "View") -> dict[str, Any]:

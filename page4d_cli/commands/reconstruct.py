@@ -72,6 +72,14 @@ def reconstruct(
     focal: options.Focal = None,
     intrinsics: options.Intrinsics = None,
     scale_from: options.ScaleFrom = None,
+    check: Annotated[
+        bool,
+        typer.Option(
+            help="Compare the calibration of static cameras with people, if 'page4d weights get people' was run: "
+            "swapped, turned and duplicated cameras are warnings.",
+            rich_help_panel=options.RIG,
+        ),
+    ] = ReconstructSettings.check_calibration,
     refine: Annotated[
         bool,
         typer.Option(
@@ -290,6 +298,7 @@ def reconstruct(
             focal=focal,
             intrinsics=intrinsics,
             scale_from=scale_from,
+            check_calibration=check,
             refine=refine,
             points=PointOptions(
                 source=points_from,

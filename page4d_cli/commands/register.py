@@ -88,8 +88,8 @@ def register(
     from page4d.inference.register import placed_cameras
     from page4d.inference.register import register as register_rig
     from page4d.inference.registration import registration_notices, state_of
+    from page4d.rig.opening import open_scene
     from page4d.scene.calibration.write import check_calibration_target, choose_format, write_calibration
-    from page4d.scene.open import open_scene
     from page4d_cli.registration_report import report_registration
 
     chosen = choose_format(out, file_format)
@@ -97,7 +97,7 @@ def register(
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
     with stops_cleanly():
         with observed_run(verbosity, "register") as observer:
-            opened = open_scene(scene, scene_options)
+            opened = open_scene(scene, scene_options, progress=observer.progress)
             for notice in opened.notices:
                 observer.notice(notice)
             found = register_rig(opened, settings=settings, observer=observer)

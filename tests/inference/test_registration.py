@@ -11,7 +11,7 @@ from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
 from page4d.geometry.rigid import camera_centers
-from page4d.inference import registration
+from page4d.inference import registration, rig_parts
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.output.reader import open_output
@@ -81,7 +81,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistration:
     monkeypatch.setattr(registration, "register_rig", found)
     monkeypatch.setattr(registration, "is_available", lambda: True)
     monkeypatch.setattr(registration, "has_pose_model", lambda: True)
-    monkeypatch.setattr(registration, "pose_model_files", lambda: (model,))
+    monkeypatch.setattr(rig_parts, "pose_model_files", lambda: (model,))
     monkeypatch.setattr(registration, "moving_views", lambda *_: [])
     return found
 

@@ -120,6 +120,7 @@ RUN_CASES = (
     Case("focal", "60", Effect.FINGERPRINT),
     Case("intrinsics", "rig.json", Effect.FINGERPRINT),
     Case("scale_from", "cam01-cam02=1.25m"),
+    Case("check_calibration", False, Effect.NONE, base="calibrated"),
     Case("refine", True),
     Case("points", {"min_confidence": 0.6}),
     Case("mesh", True),

@@ -10,7 +10,7 @@ import pytest
 import page4d
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.inference import registration
+from page4d.inference import registration, rig_parts
 from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.records import Scene
@@ -49,7 +49,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     model.write_bytes(b"model")
     monkeypatch.setattr(registration, "register_rig", found_in)
     monkeypatch.setattr(registration, "has_pose_model", lambda: True)
-    monkeypatch.setattr(registration, "pose_model_files", lambda: (model,))
+    monkeypatch.setattr(rig_parts, "pose_model_files", lambda: (model,))
     monkeypatch.setattr(registration, "moving_views", lambda *_: [])
     write_scene(Path("videos"))
 

@@ -1,0 +1,80 @@
+"""Check of a calibration against people, as a stage of a run before the network."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from page4d.errors import CapabilityError, InputError, listed
+from page4d.inference.rig_parts import StageProgress, check_scene, has_pose_model, pose_model_sha256
+from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
+from page4d.scene.records import Level, Notice, Scene
+from page4d.settings import ReconstructSettings
+
+if TYPE_CHECKING:
+    from page4d.rig.scene_check import SceneCheck
+
+
+def will_check(scene: Scene, settings: ReconstructSettings) -> bool:
+    """Return whether a run compares the calibration of a scene with people."""
+    is_static = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views)
+    return settings.check_calibration and is_static and scene.num_views > 1 and has_pose_model()
+
+
+def check_for_run(
+    scene: Scene, notify: Callable[[Notice], None], progress: StageProgress
+) -> CalibrationCheckRecord | None:
+    """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too."""
+    try:
+        found = check_scene(scene, progress)
+    except (CapabilityError, InputError) as error:
+        notify(Notice(f"the calibration is not checked: {error.message} ({error.hint})"))
+        return None
+    record = None if found is None else record_of(found)
+    for notice in () if record is None else check_notices(scene, record):
+        notify(notice)
+    return record
+
+
+def record_of(check: "SceneCheck") -> CalibrationCheckRecord:
+    """Return the record of a check."""
+    report = check.report
+    return CalibrationCheckRecord(
+        pairs=[
+            PairFitRecord(
+                views=(pair.first, pair.second), score=pair.score, num_instants=pair.num_instants, fits=pair.fits
+            )
+            for pair in report.pairs
+        ],
+        findings=[
+            FindingRecord(
+                fault=finding.fault.value,
+                views=list(finding.views),
+                certainty=finding.certainty.value,
+                what=finding.what,
+                fix=finding.fix,
+                score=finding.score,
+                better_score=finding.better_score,
+                angle_deg=finding.angle_deg,
+            )
+            for finding in report.findings
+        ],
+        unchecked=list(report.unchecked),
+        clocks=list(check.clocks),
+        reason=report.reason,
+        num_instants=check.num_instants,
+        pose_model=pose_model_sha256() if check.num_instants else None,
+        seconds={stage: round(seconds, 3) for stage, seconds in check.seconds.items()},
+    )
+
+
+def check_notices(scene: Scene, record: CalibrationCheckRecord) -> tuple[Notice, ...]:
+    """Report the faults of a calibration and its clocks as warnings, and what was not checked."""
+    notices = [Notice(f"{scene.calibration}: {finding.text}") for finding in record.findings]
+    notices += [Notice(text) for text in record.clocks]
+    if not record.is_checked:
+        notices.append(Notice(f"the calibration is not compared with people: {record.reason}", Level.INFO))
+    elif not record.findings:
+        lowest = min(pair.score for pair in record.pairs)
+        left = f"; not compared: {listed(record.unchecked)}" if record.unchecked else ""
+        text = f"no fault of the calibration is found from people (lowest score of a pair {lowest:.2f}){left}"
+        notices.append(Notice(text, Level.INFO))
+    return tuple(notices)

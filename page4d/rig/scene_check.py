@@ -1,0 +1,89 @@
+"""Check of the calibration and the clocks of a scene against the people in it."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from page4d.rig.calibrated import calibrated_cameras
+from page4d.rig.calibration_check import MIN_COMMON, check_calibration
+from page4d.rig.calibration_report import CalibrationReport
+from page4d.rig.clocks import check_clocks
+from page4d.rig.instants import choose_instants
+from page4d.rig.people.detect import FETCH_COMMAND, detect_people
+from page4d.rig.people.model import is_fetched
+from page4d.rig.records import Lens, ViewPeople
+from page4d.scene.records import Scene
+
+NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{FETCH_COMMAND}')"
+
+StageProgress = Callable[[int, int, str], None]
+"""Receives the steps done of a stage, all its steps, and its name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneCheck:
+    """What people show of a calibration; `clocks` are warnings, `num_instants` were searched for people."""
+
+    report: CalibrationReport
+    clocks: tuple[str, ...] = ()
+    num_instants: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def check_scene(scene: Scene, progress: StageProgress = lambda _done, _total, _stage: None) -> SceneCheck | None:
+    """Compare static calibrated cameras, and the clocks of their views, with body keypoints.
+
+    Without the pose model, or with too few instants, only the calibration itself is checked. None for a scene without
+    two or more static calibrated cameras.
+
+    Raises:
+        CapabilityError: if the pose model cannot run on this platform.
+        InputError: if a frame cannot be decoded.
+    """
+    cameras = calibrated_cameras(scene)
+    if cameras is None:
+        return None
+    instants = choose_instants(scene.times)
+    reason = "" if is_fetched() else NO_POSE_MODEL
+    if len(instants) < MIN_COMMON:
+        reason = f"too few instants to compare people: {len(instants)}, need {MIN_COMMON}"
+    if reason:
+        nobody = (ViewPeople(tracklets=()),) * scene.num_views
+        return SceneCheck(report=replace(check_calibration(scene.view_names, cameras, nobody), reason=reason))
+    lenses = [camera.lens for camera in cameras]
+    begin = time.perf_counter()
+    people = detect_people(scene, instants, lenses, partial(_report, progress, "checking: keypoints"))
+    detected = time.perf_counter()
+    report = check_calibration(scene.view_names, cameras, people, partial(_report, progress, "checking: cameras"))
+    compared = time.perf_counter()
+    clocks = check_sampled_clocks(scene, instants, people, lenses)
+    seconds = {
+        "keypoints": detected - begin,
+        "cameras": compared - detected,
+        "clocks": time.perf_counter() - compared,
+    }
+    return SceneCheck(report=report, clocks=clocks, num_instants=len(instants), seconds=seconds)
+
+
+def check_sampled_clocks(
+    scene: Scene, instants: Sequence[int], people: Sequence[ViewPeople], lenses: Sequence[Lens]
+) -> tuple[str, ...]:
+    """Return the warnings of `check_clocks` for people at sampled instants, in runs or evenly spaced."""
+    steps = np.diff(instants)
+    if len(steps) == 0:
+        return ()
+    step = int(steps.min())
+    numbers = np.asarray(instants) // step  # runs stay apart, so that offsets do not pair one with the next
+    spaced = tuple(
+        ViewPeople(tracklets=tuple(replace(one, instants=numbers[one.instants]) for one in view.tracklets))
+        for view in people
+    )
+    frame_s = step * float(np.median(np.diff(scene.times)))
+    return check_clocks(scene.view_names, spaced, lenses, frame_s)
+
+
+def _report(progress: StageProgress, stage: str, done: int, total: int) -> None:
+    progress(done, total, stage)

@@ -1,0 +1,167 @@
+"""The check of a calibration in runs and in `inspect-scene`, with the check itself replaced."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from page4d.choices import ExistingOutput
+from page4d.errors import CapabilityError, InterruptedRunError
+from page4d.inference import people_check, rig_parts
+from page4d.inference.diagnostics import calibration_notice
+from page4d.inference.reconstruct import reconstruct
+from page4d.output.calibration_check_record import CalibrationCheckRecord, PairFitRecord
+from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
+from page4d.output.reader import open_output
+from page4d.rig.calibration_report import CalibrationReport, Certainty, Fault, Finding, PairCheck
+from page4d.rig.scene_check import SceneCheck
+from page4d.scene.records import Level, Scene
+from page4d_cli.app import run
+from tests.cli.clips import write_scene
+from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated
+from tests.inference.test_settings_act import rig
+from tests.inference.truth import TruthPredictor
+
+FINDING = Finding(
+    fault=Fault.SWAPPED,
+    views=("cam01", "cam02"),
+    certainty=Certainty.CERTAIN,
+    what="cam01 and cam02 are swapped",
+    fix="rename the cameras in the calibration, or the videos",
+    score=0.1,
+    better_score=0.7,
+)
+PAIR = PairCheck(first="cam01", second="cam02", score=0.1, num_instants=30)
+FOUND = SceneCheck(
+    report=CalibrationReport(findings=(FINDING,), pairs=(PAIR,)), clocks=("cam02: late",), num_instants=40
+)
+
+
+class FakeCheck:
+    """Returns `found`, or raises it; counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.found: SceneCheck | Exception = FOUND
+
+    def __call__(self, scene: Scene, progress) -> SceneCheck:
+        del scene
+        self.calls += 1
+        progress(1, 2, "checking: keypoints")
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCheck:
+    found, model = FakeCheck(), tmp_path / "model.tflite"
+    model.write_bytes(b"model")
+    for module in (people_check, rig_parts):
+        monkeypatch.setattr(module, "check_scene", found)
+        monkeypatch.setattr(module, "has_pose_model", lambda: True)
+    monkeypatch.setattr(rig_parts, "pose_model_files", lambda: (model,))
+    monkeypatch.setattr(rig_parts, "moving_views", lambda *_: ["cam02"])
+    return found
+
+
+def result(out: Path, existing=ExistingOutput.REFUSE, observer=None, scene: Scene | None = None, **changes):
+    settings = replace(SETTINGS, **changes)
+    return reconstruct(
+        scene or CAPTURE.scene(),
+        TruthPredictor(CAPTURE),
+        out=out,
+        settings=settings,
+        existing=existing,
+        observer=observer,
+    )
+
+
+def test_faults_are_warnings_and_recorded(tmp_path: Path) -> None:
+    record = result(tmp_path / "out")
+    assert record.calibration_check is not None
+    assert record.calibration_check.findings[0].views == ["cam01", "cam02"]
+    assert record.calibration_check.pose_model is not None
+    assert open_output(tmp_path / "out").run.calibration_check == record.calibration_check
+    assert any("cam01 and cam02 are swapped (certain); rename" in text for text in record.warnings)
+    assert "cam02: late" in record.warnings
+    assert record.timings["check"] >= 0
+
+
+def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck) -> None:
+    with pytest.raises(InterruptedRunError):
+        result(tmp_path / "out", observer=StopAt(9))
+    again = result(tmp_path / "out", ExistingOutput.RESUME)
+    assert fake.calls == 1
+    whole = result(tmp_path / "whole")
+    assert again.calibration_check == whole.calibration_check
+    assert again.warnings == whole.warnings
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("case", ["off", "no model", "no calibration"])
+def test_without_need_or_means_nothing_is_checked(
+    tmp_path: Path, fake: FakeCheck, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(people_check, "has_pose_model", lambda: case != "no model")
+    scene = uncalibrated(CAPTURE.scene()) if case == "no calibration" else None
+    record = result(tmp_path / "out", scene=scene, check_calibration=case != "off")
+    assert (record.calibration_check, fake.calls) == (None, 0)
+
+
+def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck) -> None:
+    fake.found = CapabilityError("no runner", "install it")
+    record = result(tmp_path / "out")
+    assert record.calibration_check is None
+    assert "the calibration is not checked: no runner (install it)" in record.warnings
+
+
+def test_a_fit_is_no_warning() -> None:
+    fits = CalibrationReport(findings=(), pairs=(replace(PAIR, score=0.8),), unchecked=("cam03",))
+    record = people_check.record_of(SceneCheck(report=fits, num_instants=5))
+    (notice,) = people_check.check_notices(CAPTURE.scene(), record)
+    assert notice.level is Level.INFO
+    assert "0.80" in notice.text
+    assert "cam03" in notice.text
+
+
+def test_the_network_is_a_weaker_witness_than_people() -> None:
+    camera = CameraResidualRecord(view="cam01", rotation_deg=9.0, distance=0.2, share=0.1, focal_percent=0.0)
+    agreement, scene = AgreementRecord(cameras=[camera], at_fault="cam01"), CAPTURE.scene()
+    fits = CalibrationCheckRecord(
+        pairs=[PairFitRecord(views=("cam01", "cam02"), score=0.8, num_instants=30, fits=True)]
+    )
+    assert calibration_notice(scene, agreement, fits) is None
+    assert calibration_notice(scene, agreement, people_check.record_of(FOUND)) is None
+    plain = calibration_notice(scene, agreement, CalibrationCheckRecord(reason="no people"))
+    conditioned = calibration_notice(scene, agreement, is_conditioned=True)
+    assert plain is not None
+    assert conditioned is not None
+    assert "either may be wrong" in plain.text
+    assert "an input of" in conditioned.text
+
+
+def test_inspect_scene_prints_pairs_faults_and_motion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fake: FakeCheck
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_scene(Path("videos"))
+    Path("rig.json").write_text(rig())
+    words = ["inspect-scene", "videos", "--check"]
+    assert run(words) == 2
+    assert "--check without --calibration" in capsys.readouterr().err
+    assert run([*words, "--calibration", "rig.json", "--views", "1"]) == 2
+    capsys.readouterr()
+    assert run([*words, "--calibration", "rig.json"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for text in ("cam01-cam02", "0.10", "are swapped (certain); rename", "cam02: late", "camera of cam02 moves"):
+        assert text in printed
+    assert run([*words, "--calibration", "rig.json", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["check"]["findings"][0]["fault"] == "swapped"
+    assert document["moving_views"] == ["cam02"]
+    reason = "the model was not fetched ('page4d weights get people')"
+    fake.found = SceneCheck(report=CalibrationReport(findings=(), pairs=(), reason=reason))
+    assert run([*words, "--calibration", "rig.json"]) == 0
+    assert "page4d weights get people" in capsys.readouterr().out
