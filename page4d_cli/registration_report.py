@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
 
 
-def report_registration(record: "RegistrationRecord") -> None:
+def report_registration(record: "RegistrationRecord", *, in_run: bool = True) -> None:
     """Print why pairs of views are accepted or not, and how every camera is placed."""
     numbers = [Column(title, right=True) for title in ("score", "control", "jackknife", "residual", "instants")]
     pairs = [_pair(pair) for pair in record.pairs]
@@ -24,7 +24,8 @@ def report_registration(record: "RegistrationRecord") -> None:
         ),
         Column("reason", wraps=True),
     ]
-    print_table(columns, [_camera(camera) for camera in record.cameras], "cameras from evidence")
+    cameras = [_camera(camera, in_run=in_run) for camera in record.cameras]
+    print_table(columns, cameras, "cameras" if in_run else "cameras from evidence")
 
 
 def _pair(pair: "PairRecord") -> Row:
@@ -40,11 +41,14 @@ def _pair(pair: "PairRecord") -> Row:
     )
 
 
-def _camera(camera: "PlacedRecord") -> Row:
+def _camera(camera: "PlacedRecord", *, in_run: bool) -> Row:
+    verdict = "placed" if camera.placed else "not placed"
+    if in_run:
+        verdict = "evidence" if camera.source == "evidence" else "network"
     spread = "" if camera.focal_std is None else f" +-{100 * camera.focal_std:.0f} %"
     return (
         camera.view,
-        "placed" if camera.placed else "not placed",
+        verdict,
         f"{camera.focal:.0f} px{spread}",
         "estimated" if camera.focal_source == "unknown" else camera.focal_source,
         "" if camera.residual_px is None else f"{camera.residual_px:.1f} px",

@@ -43,6 +43,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "bytes_on_disk": plan.bytes_on_disk,
                 "will_register": plan.will_register,
                 "will_check": plan.will_check,
+                "registration_seconds": {stage.name: round(stage.seconds, 1) for stage in plan.registration_stages},
             }
         )
         return
@@ -61,6 +62,9 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     if plan.will_register:
         evidence = {"auto": "people and texture"}.get(plan.settings.register, plan.settings.register)
         fields.append(("cameras", f"registered from {evidence} before the network, else the network's"))
+        stages = [f"{stage.name} {stage.seconds:.0f} s" for stage in plan.registration_stages]
+        memory = console.human_size(max(stage.num_bytes for stage in plan.registration_stages))
+        fields.append(("", f"at most about {', '.join(stages)}; {memory} of memory"))
     if plan.will_check:
         fields.append(("check", "the calibration is compared with people before the network"))
     if plan.forecast.cost is not None:
@@ -88,6 +92,10 @@ def report_run(record: "RunRecord", out: Path) -> None:
         moving = ", ".join(view.view for view in record.rig.views if not view.is_static)
         verdicts = {"static": "static, one per view", "moving": "moving", "mixed": f"static except {moving}"}
         fields.append(("cameras", verdicts[record.rig.cameras]))
+    registration = record.registration
+    if registration is not None and not registration.num_placed:
+        reason = f"{registration.cameras[0].view}: {registration.cameras[0].reason}"
+        fields.append(("registered", f"none, the cameras are the network's ({reason}); {registration.advice}"))
     fields += [
         ("lengths", _lengths(record)),
         ("points", f"{record.counts.points:,}"),
@@ -107,16 +115,16 @@ def report_run(record: "RunRecord", out: Path) -> None:
             ("preview", str(preview)) if record.settings["preview"] else ("clouds", str(clouds)),
         ]
     )
-    if record.registration is not None:
+    if registration is not None and registration.num_placed:
         console.print_text("")
-        report_registration(record.registration)
+        report_registration(registration)
     if record.calibration_check is not None and record.calibration_check.is_checked:
         console.print_text("")
         report_check(record.calibration_check)
     if record.calibration_residuals is not None:
-        if record.registration is None:
+        if registration is None:
             console.print_text("")
-        cameras = "calibration" if record.registration is None else "registration"
+        cameras = "calibration" if registration is None else "registration"
         _report_agreement(record.calibration_residuals, "m" if metric else "units", cameras)
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page4d.choices import ExistingOutput
+from page4d.choices import ExistingOutput, Registration
 from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions
 from page4d_cli import console
 from page4d_cli.interrupts import stops_cleanly
@@ -198,7 +198,7 @@ def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "
 
 
 def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None:
-    """Fetch and convert named weights, after what would refuse the run at once."""
+    """Fetch and convert named weights, and the pose model, after what would refuse the run at once."""
     for job in jobs:
         _check_target(request, job)
         if not job.scene.is_dir():
@@ -208,6 +208,10 @@ def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None
         from page4d_cli.fetching import fetched_weights
 
         fetched_weights(network.weights, network.sha256, show.verbosity)
+    if request.settings.register is Registration.PEOPLE:
+        from page4d_cli.fetching import fetched_pose_model
+
+        fetched_pose_model(show.verbosity)
 
 
 def _check_target(request: Request, job: "SceneJob") -> None:

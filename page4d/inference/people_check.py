@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from page4d.errors import CapabilityError, InputError, listed
-from page4d.inference.rig_parts import StageProgress, check_scene, has_pose_model, pose_model_sha256
 from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
+from page4d.rig.people.model import is_fetched, model_sha256
+from page4d.rig.register import StageProgress
+from page4d.rig.scene_check import check_scene
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import ReconstructSettings
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 def will_check(scene: Scene, settings: ReconstructSettings) -> bool:
     """Return whether a run compares the calibration of a scene with people."""
     is_static = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views)
-    return settings.check_calibration and is_static and scene.num_views > 1 and has_pose_model()
+    return settings.check_calibration and is_static and scene.num_views > 1 and is_fetched()
 
 
 def check_for_run(
@@ -61,7 +63,7 @@ def record_of(check: "SceneCheck") -> CalibrationCheckRecord:
         clocks=list(check.clocks),
         reason=report.reason,
         num_instants=check.num_instants,
-        pose_model=pose_model_sha256() if check.num_instants else None,
+        pose_model=model_sha256() if check.num_instants else None,
         seconds={stage: round(seconds, 3) for stage, seconds in check.seconds.items()},
     )
 

@@ -52,7 +52,10 @@ def register(
     of_scene, of_settings = ({key: value for key, value in options.items() if key in group} for group in names)
     settings = replace(settings or RegisterSettings(), **of_settings)
     if settings.register not in _EVIDENCE:
-        raise UsageError(f"no evidence is called '{settings.register}'", "use auto, people or texture")
+        raise UsageError(
+            f"no evidence is called '{settings.register}'",
+            "use auto, people or texture; the network's cameras are in the result of `page4d reconstruct`",
+        )
     observer = observer or SilentObserver()
     if not isinstance(scene, Scene):
         scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)

@@ -1,24 +1,19 @@
 """Registration in a run: cameras of a rig without calibration from evidence, before the network runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from page4d.choices import CameraMotion, Poses, Registration
 from page4d.conventions import Scale
-from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed
-from page4d.inference.metric_scale import KnownHeight, KnownLength, known_length, metres_per_rig_unit
-from page4d.inference.rig_parts import (
-    StageProgress,
-    has_pose_model,
-    is_available,
-    moving_views,
-    pose_model_sha256,
-    register_rig,
-)
+from page4d.errors import InputError, UsageError, WeightsError, listed
+from page4d.inference.metric_scale import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
 from page4d.inference.state_records import RegisteredCameraState, RegistrationState
 from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
+from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.lens import lenses_of
+from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
+from page4d.rig.register import StageProgress, register_rig
 from page4d.rig.whole_capture import with_all_instants
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import ReconstructSettings, RegisterSettings
@@ -27,6 +22,10 @@ Notify = Callable[[Notice], None]
 
 FETCH_PEOPLE = "page4d weights get people"
 """Command that obtains the pose model."""
+
+CAMERA_MOVES = "the camera moves"
+OTHERS_MOVE = "the other cameras move"
+"""Reasons why views are left out of a static rig."""
 
 EXPLICIT = (Registration.PEOPLE, Registration.TEXTURE)
 """Evidence that a user requests by name: a rig that it does not place is an error, not a warning."""
@@ -37,7 +36,6 @@ def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
 
     Raises:
         UsageError: if registration is requested where it cannot apply.
-        CapabilityError: if it is requested, and parts of page4d are missing.
     """
     is_explicit = settings.register in EXPLICIT
     reason = _obstacle(scene, settings)
@@ -46,9 +44,7 @@ def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
         option = f"--register {settings.register}" if is_explicit else f"--{lens}"
         raise UsageError(f"{option} {reason}", "leave one of them out" if "with" in reason else "leave it out")
     wanted = is_explicit or (settings.register is Registration.AUTO and settings.poses is Poses.INPUT)
-    if is_explicit and not is_available():
-        raise CapabilityError("this installation has no registration of rigs", "leave --register out")
-    return reason is None and wanted and is_available()
+    return reason is None and wanted
 
 
 def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
@@ -65,14 +61,17 @@ def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
 def register_for_run(
     scene: Scene, settings: ReconstructSettings, notify: Notify, progress: StageProgress
 ) -> RegistrationState:
-    """Register the rig of a run.
+    """Register the rig of a run: from all instants of the capture, or from those of the run if a camera moves.
 
     Raises:
         InputError: if requested evidence places no view.
         WeightsError: if it is people, and the pose model was not fetched.
     """
-    found = register_scene(scene, settings.registration, settings.camera_motion, notify, progress)
-    state = state_of(found, settings.register)
+    scene, motions = _chosen_instants(scene, settings.camera_motion, progress)
+    found = register_scene(scene, settings.registration, motions, notify, progress)
+    uses_parts = settings.poses is Poses.INPUT and _gives_length(found, known_length(scene, settings.scale_from))
+    state = state_of(found, settings.register, uses_parts=uses_parts)
+    state = state.model_copy(update={"motions": list(motions)})
     if found.num_placed < 2 and settings.register in EXPLICIT:
         raise InputError(
             f"--register {settings.register} places no camera: {reasons(found)}",
@@ -83,14 +82,43 @@ def register_for_run(
     return state
 
 
+def _chosen_instants(
+    scene: Scene, motion: CameraMotion, progress: StageProgress
+) -> tuple[Scene, tuple[ViewMotion, ...]]:
+    """Return the scene to register, and the motion of its cameras; none is measured for static cameras."""
+    whole = with_all_instants(scene)
+    if motion is CameraMotion.STATIC:
+        return whole, ()
+    motions = _measure_motion(whole, progress)
+    if whole is scene or not _moving(motions):
+        return whole, motions
+    return scene, _measure_motion(scene, progress)
+
+
+def _measure_motion(scene: Scene, progress: StageProgress) -> tuple[ViewMotion, ...]:
+    return measure_camera_motion(scene, lambda done, total: progress(done, total, "registering: camera motion"))
+
+
+def _moving(motions: Sequence[ViewMotion]) -> dict[str, str]:
+    """Return why views cannot belong to a static rig, by their names."""
+    return {motion.view: CAMERA_MOVES for motion in motions if motion.is_static is False}
+
+
+def _gives_length(found: RigRegistration, length: KnownLength | None) -> bool:
+    """Return whether the placed cameras have the unit that a known distance requires."""
+    return not isinstance(length, KnownDistance) or found.metres_per_unit is not None
+
+
 def register_scene(
     scene: Scene,
     settings: RegisterSettings,
-    motion: CameraMotion = CameraMotion.AUTO,
+    motions: Sequence[ViewMotion] | None = None,
     notify: Notify = lambda _: None,
     progress: StageProgress = lambda _done, _total, _stage: None,
 ) -> RigRegistration:
-    """Register the static views of a scene, from all instants of its range; a known length gives the unit.
+    """Register the static views of a scene; a known length gives the unit.
+
+    `motions` are those of the cameras; they are measured if None.
 
     Raises:
         UsageError: if the known length is not of its form, or names views that do not exist.
@@ -99,8 +127,7 @@ def register_scene(
     """
     length = known_length(scene, settings.scale_from)
     _check_pose_model(settings.register, notify)
-    scene = with_all_instants(scene)
-    moving = _moving_views(scene, motion, progress)
+    moving = _moving(_measure_motion(scene, progress) if motions is None else motions)
     static = [view for view in scene.views if view.name not in moving]
     if len(static) < 2:
         found = RigRegistration(views=(), pairs=(), num_instants=0)
@@ -113,19 +140,11 @@ def register_scene(
 
 
 def _check_pose_model(register: Registration, notify: Notify) -> None:
-    if register in (Registration.TEXTURE, Registration.NETWORK) or has_pose_model():
+    if register in (Registration.TEXTURE, Registration.NETWORK) or is_fetched():
         return
     if register is Registration.PEOPLE:
         raise WeightsError("the model of body keypoints was not fetched", f"run '{FETCH_PEOPLE}'")
     notify(Notice(f"registration from people needs a model, once: {FETCH_PEOPLE}", Level.INFO))
-
-
-def _moving_views(scene: Scene, motion: CameraMotion, progress: StageProgress) -> dict[str, str]:
-    """Return why views cannot belong to a static rig, by their names."""
-    if motion is CameraMotion.STATIC:
-        return {}
-    names = moving_views(scene, lambda done, total: progress(done, total, "registering: camera motion"))
-    return dict.fromkeys(names, "the camera moves")
 
 
 def _with_moving_views(
@@ -138,7 +157,7 @@ def _with_moving_views(
     lenses = lenses_of(scene, settings.focal, settings.intrinsics)
     views = []
     for name, lens in zip(scene.view_names, lenses, strict=True):
-        reason = moving.get(name, "the other cameras move")
+        reason = moving.get(name, OTHERS_MOVE)
         left_out = RegisteredView(name=name, lens=lens, world_to_camera=None, reason=reason)
         views.append(by_name.get(name, left_out))
     places = [scene.view_names.index(view.name) for view in found.views]
@@ -146,24 +165,34 @@ def _with_moving_views(
     return replace(found, views=tuple(views), pairs=pairs)
 
 
-def state_of(found: RigRegistration, asked: Registration) -> RegistrationState:
+def state_of(found: RigRegistration, asked: Registration, *, uses_parts: bool = True) -> RegistrationState:
     """Return what a run keeps: the record for `run.json`, and the cameras of placed views in the rig's unit.
 
-    A run takes the cameras of the evidence if all views are placed, else those of the network.
+    A run takes the cameras of placed views from the evidence, others from the network; with `uses_parts=False` all
+    from the network unless all views are placed.
     """
+    is_used = found.is_complete or (uses_parts and found.num_placed >= 2)
     used_people = any(pair.evidence is Evidence.PEOPLE for pair in found.pairs)
     record = RegistrationRecord(
         asked=asked,
         pairs=[_pair_record(pair, found) for pair in found.pairs],
-        cameras=[_placed_record(view, is_used=found.is_complete) for view in found.views],
+        cameras=[_placed_record(view, is_used=is_used) for view in found.views],
         num_instants=found.num_instants,
         metres_per_unit=found.metres_per_unit,
         person_height=found.person_height,
-        pose_model=pose_model_sha256() if used_people else None,
+        pose_model=model_sha256() if used_people else None,
         notes=list(found.notes),
+        advice=_advice(asked),
         seconds={stage: round(seconds, 3) for stage, seconds in found.seconds.items()},
     )
     return RegistrationState(record=record, cameras=[_camera_state(view) for view in found.views])
+
+
+def _advice(asked: Registration) -> str:
+    """Return what to try for views that are not placed."""
+    if asked is not Registration.TEXTURE and not is_fetched():
+        return f"try '{FETCH_PEOPLE}', or give --calibration"
+    return "give --calibration, or --focal"
 
 
 def _pair_record(pair: PairPose, found: RigRegistration) -> PairRecord:
@@ -184,7 +213,7 @@ def _placed_record(view: RegisteredView, *, is_used: bool) -> PlacedRecord:
     return PlacedRecord(
         view=view.name,
         placed=view.is_placed,
-        source="evidence" if is_used else "network",
+        source="evidence" if is_used and view.is_placed else "network",
         focal=view.lens.focal,
         focal_source=view.lens.focal_source.value,
         focal_std=view.focal_std,
@@ -204,12 +233,13 @@ def _camera_state(view: RegisteredView) -> RegisteredCameraState | None:
 
 
 def registered_scene(scene: Scene, state: RegistrationState) -> Scene:
-    """Return the scene with registered cameras as if calibrated; unchanged unless all are placed."""
-    cameras = state.view_cameras()
-    if any(camera is None for camera in cameras):
-        return scene
-    views = tuple(replace(view, camera=camera) for view, camera in zip(scene.views, cameras, strict=True))
+    """Return the scene with the cameras that the run takes from the evidence, as if calibrated."""
     record = state.record
+    if not record.is_used:
+        return scene
+    views = tuple(
+        replace(view, camera=camera) for view, camera in zip(scene.views, state.view_cameras(), strict=True)
+    )
     count = f"{record.num_placed} of {scene.num_views} views"
     return replace(
         scene, views=views, scale=Scale.ARBITRARY, calibration=f"registered from {record.evidence} ({count})"
@@ -222,16 +252,26 @@ def reasons(found: RigRegistration) -> str:
 
 
 def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> tuple[Notice, ...]:
-    """Report the placed cameras; views that are not placed are a warning."""
+    """Report the placed cameras; views that are not placed are a warning.
+
+    With `Registration.AUTO` it is none where nothing is placed, or where only moving cameras are not: then the run is
+    the same as without registration, and its report names the reason.
+    """
     total = len(record.cameras)
     left = [camera for camera in record.cameras if not camera.placed]
     if not left:
         return (Notice(f"cameras registered from {record.evidence} ({total} of {total} views)", Level.INFO),)
     why = listed([f"{camera.view}: {camera.reason or 'no accepted pair'}" for camera in left], separator="; ")
-    has_people = record.pose_model is not None or record.asked is Registration.TEXTURE
-    advice = "give --calibration, or --focal" if has_people else f"try '{FETCH_PEOPLE}', or give --calibration"
-    used = "; those of the network are used for all views" if in_run else ""
-    return (Notice(f"cameras of {len(left)} of {total} views are not placed ({why}){used}; {advice}"),)
+    used = f"; those of the network are used for {_networks(record)}" if in_run else ""
+    is_expected = len(left) == total or all(camera.reason in (CAMERA_MOVES, OTHERS_MOVE) for camera in left)
+    level = Level.INFO if in_run and is_expected and record.asked is Registration.AUTO else Level.WARNING
+    text = f"cameras of {len(left)} of {total} views are not placed ({why}){used}; {record.advice}"
+    return (Notice(text, level),)
+
+
+def _networks(record: RegistrationRecord) -> str:
+    names = [camera.view for camera in record.cameras if camera.source == "network"]
+    return "all views" if len(names) == len(record.cameras) else listed(names)
 
 
 def metres_of_people(scene: Scene, length: KnownLength | None, state: RegistrationState | None) -> float | None:
@@ -239,7 +279,7 @@ def metres_of_people(scene: Scene, length: KnownLength | None, state: Registrati
 
     Raises:
         UsageError: if the rig is not registered.
-        InputError: if people do not place all cameras.
+        InputError: if people do not place the cameras.
     """
     if not isinstance(length, KnownHeight):
         return None
@@ -247,7 +287,7 @@ def metres_of_people(scene: Scene, length: KnownLength | None, state: Registrati
         raise UsageError(
             "--scale-from person=... without registration from people", "give a distance between two cameras"
         )
-    if state.record.metres_per_unit is None or state.record.num_placed < scene.num_views:
+    if state.record.metres_per_unit is None or not state.record.is_used:
         raise InputError(
             f"--scale-from person=...: people place {state.record.num_placed} of {scene.num_views} cameras",
             "give a distance between two cameras, or leave it out",

@@ -1,7 +1,7 @@
 """One run: chunks are predicted, stitched and written, resumably, each stage in a thread of its own."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.run_state import StateFolder, check_disk, is_occupied
 from page4d.inference.state_records import FinishedChunk, RigState, RunState, transform_of, transform_record
-from page4d.inference.static_rig import StaticRigAligner
+from page4d.inference.static_rig import StaticRigAligner, registered_rig
 from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.summary import final_notices, summarize_run
 from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
@@ -55,7 +55,7 @@ from page4d.output.maps import choose_depth_scale
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
 from page4d.predictions import Predictions
-from page4d.rig.camera_motion import measure_camera_motion
+from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Notice
 
@@ -77,8 +77,12 @@ class Run:
         self.layout = OutputLayout(folder, plan.scene.view_names)
         self.states = StateFolder(self.layout)
         self.world = plan.world
-        measure = partial(measure_camera_motion, plan.scene)
-        self.aligner = StaticRigAligner(plan.settings.camera_motion, self._place_first, measure)
+        self.aligner = StaticRigAligner(
+            plan.settings.camera_motion,
+            self._place_first,
+            self._measured_motion,
+            registered_rig(plan.scene, plan.transforms),
+        )
         self.finished: list[FinishedChunk] = []
         self.registered, self.begin = Sim3.identity(), 0.0
         self.state_lock = Lock()
@@ -170,8 +174,12 @@ class Run:
             self.states.remove_listed_files()
         check_disk(folder, self.plan.bytes_on_disk)
         chunks = [(chunk.start, chunk.stop, chunk.overlap) for chunk in self.plan.chunks]
-        made = {"registration": self.plan.registration, "calibration_check": self.plan.calibration_check}
-        state = RunState(fingerprint=fingerprint_of(self.plan), plan=chunks, **made)
+        state = RunState(
+            fingerprint=fingerprint_of(self.plan),
+            plan=chunks,
+            registration=self.plan.registration,
+            calibration_check=self.plan.calibration_check,
+        )
         self.states.write_run(state)
         return state
 
@@ -322,6 +330,11 @@ class Run:
             del predicted
             yield chunk, registered
             del registered
+
+    def _measured_motion(self) -> Sequence[ViewMotion]:
+        """Return the motion of the cameras, measured by registration or now."""
+        registration = self.plan.registration
+        return (registration and registration.motions) or measure_camera_motion(self.scene)
 
     def _place_first(self, first: Predictions) -> Sim3:
         calibrated = scene_cameras(self.scene, first.pixel_transforms, 0, first.num_times)

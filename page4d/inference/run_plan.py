@@ -18,6 +18,7 @@ from page4d.inference.network_io import CAMERAS_HINT
 from page4d.inference.people_check import will_check
 from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.inference.registration import metres_of_people, registered_scene, will_register
+from page4d.inference.registration_cost import RegistrationStage, registration_stages
 from page4d.inference.state_records import RegistrationState
 from page4d.inference.world import World
 from page4d.output.calibration_check_record import CalibrationCheckRecord
@@ -43,9 +44,9 @@ _VISIBLE_STRETCH = 1.1
 class RunPlan:
     """Plan of a run: scene, image sizes, chunks, world, memory forecast and disk space.
 
-    `scene` has metric cameras if a known length gives its calibration a unit, and registered cameras if all are
-    placed. `registration` and `calibration_check` are None where none is made, or with `will_register` and
-    `will_check` not yet. `bytes_on_disk` is an upper
+    `scene` has metric cameras if a known length gives its calibration a unit, and the cameras of registered views.
+    `registration` and `calibration_check` are None where none is made, or with `will_register` and `will_check` not
+    yet. `bytes_on_disk` is an upper
     bound for points and maps.
     """
 
@@ -62,6 +63,7 @@ class RunPlan:
     will_register: bool = False
     calibration_check: CalibrationCheckRecord | None = None
     will_check: bool = False
+    registration_stages: tuple[RegistrationStage, ...] = ()
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -112,7 +114,7 @@ def plan_run(
 
     Raises:
         UsageError: if the settings do not fit the scene or the predictor.
-        InputError: if the height of people is to give the scale, and they do not place all cameras.
+        InputError: if the height of people is to give the scale, and they do not place the cameras.
         CapabilityError: if they need Open3D, which cannot be loaded.
         MemoryBudgetError: if the memory that the user allows does not suffice.
     """
@@ -162,6 +164,7 @@ def plan_run(
         registration=registration,
         will_register=is_pending,
         will_check=registration is None and will_check(scene, settings),
+        registration_stages=registration_stages(scene, settings) if is_pending else (),
         notices=(
             *_preprocess_notices(scene, transforms, settings.preprocess),
             *_motion_notices(scene, predictor, chunks),
@@ -188,6 +191,13 @@ def _with_cameras(
     if registration is not None:
         scene = registered_scene(scene, registration)
     if isinstance(length, KnownDistance):
+        if registration is not None and registration.record.is_used and not is_calibrated(scene):
+            return (
+                scene_in_metres(scene, registration.record.metres_per_unit or 1.0),
+                None,
+                ScaleSource.DISTANCE,
+                False,
+            )
         return metric_scene(scene, length), length, ScaleSource.DISTANCE, will and registration is None
     if will and registration is None:
         return scene, None, None, True

@@ -23,6 +23,7 @@ from page4d.output.cameras import CaptureCameras
 from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
 from page4d.output.layout import is_own_file
 from page4d.output.registration_record import RegistrationRecord
+from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import ViewCamera
 
 Matrix = list[list[float]]
@@ -185,10 +186,11 @@ class RegisteredCameraState(FileModel):
 
 
 class RegistrationState(FileModel):
-    """The registration of a run: its record, and the camera of every view that is placed."""
+    """The registration of a run: its record, the cameras of placed views, and the measured motion of cameras."""
 
     record: RegistrationRecord
     cameras: list[RegisteredCameraState | None]
+    motions: list[ViewMotion] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

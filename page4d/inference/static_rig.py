@@ -11,6 +11,8 @@ from page4d.choices import CameraMotion
 from page4d.conventions import Scale
 from page4d.geometry.averaging import align_cameras_robust, baseline_ratio, median_camera, weighted_median
 from page4d.geometry.camera import Cameras, unproject
+from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, disagreement_deg
+from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.similarity import Sim3
 from page4d.inference.stitch import MAX_CORRESPONDENCES, PlacedChunk, has_depth, static_pixels
@@ -18,6 +20,8 @@ from page4d.inference.world import has_baseline
 from page4d.output.diagnostics import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.predictions import Predictions
 from page4d.rig.camera_motion import ViewMotion
+from page4d.scene.batches import scene_cameras
+from page4d.scene.records import Scene
 
 STATIC_SHARE = 0.002
 """Motion up to this share of the image's long side counts as none: 1 px of 518."""
@@ -103,6 +107,17 @@ def median_depths(predictions: Predictions) -> Float[Tensor, " V"]:
     return torch.stack([median(predictions.depth[:, :, v], known[:, :, v], of_all) for v in views])
 
 
+def registered_rig(scene: Scene, transforms: Sequence[PixelTransform]) -> "StaticRig | None":
+    """Return the cameras of a scene of which only some views have one, at network pixels; None for other scenes."""
+    views = tuple(index for index, view in enumerate(scene.views) if view.camera is not None)
+    if len(views) in (0, scene.num_views):
+        return None
+    placed = replace(scene, views=tuple(scene.views[view] for view in views))
+    cameras = scene_cameras(placed, [transforms[view] for view in views], 0, 1)
+    assert cameras is not None
+    return StaticRig(cameras=replace(cameras[0, 0], image_size=shared_canvas(transforms)), views=views)
+
+
 @dataclass(frozen=True, kw_only=True)
 class StaticRig:
     """One camera for each of S static views in the world, at network pixels; `views` are their indices."""
@@ -183,6 +198,8 @@ class StaticRigAligner:
         sizes = [predictions.view_sizes[view] for view in static]
         shift = measure_shift(moved[:, static], self.rig.cameras, depths[static], sizes)
         motion = dict(zip(static, shift.motion.tolist(), strict=True))
+        if self._registered is not None:  # it is the prediction that is wrong, not the camera that moves
+            motion.update(dict.fromkeys(self._registered.views, 0.0))
         motions = [motion.get(view, 0.0) for view in range(len(predictions.view_names))]
         fit = RigFitRecord(motion_px=motions, scale_std=self._scale_std)
         return PlacedChunk(self.rig.apply(predictions, transform), transform, num_points, fit)
@@ -266,6 +283,8 @@ class StaticRigAligner:
         Errors of the instants of a chunk correlate, so averaging does not reduce them.
         """
         views, target = list(anchors.views), anchors.cameras.centers.to(torch.float64)
+        if anchors is self._registered and (found := _scale_of_wrong(predictions, average, anchors)) is not None:
+            return found, _UNMEASURED_SCALE_STD
         centers = average.centers[views]
         if not has_baseline(centers, median_depths(predictions)):
             return None
@@ -283,6 +302,20 @@ def _aligned(average: Cameras, anchors: StaticRig, scale: Tensor) -> Sim3:
     """Align the average cameras [V] of a chunk to those of the static views in the world."""
     target = anchors.cameras.world_to_camera.to(average.world_to_camera)
     return align_cameras_robust(average.world_to_camera[list(anchors.views)], target, scale)
+
+
+def _scale_of_wrong(predictions: Predictions, average: Cameras, anchors: StaticRig) -> Tensor | None:
+    """Return the scale at which the depth of registered views agrees, if their predicted cameras are too wrong."""
+    views, instants = list(anchors.views), predictions.num_times
+    if disagreement_deg(average[views][None], anchors.cameras[None]) <= MAX_DISAGREEMENT_DEG:
+        return None
+    known = replace(
+        anchors.cameras,
+        world_to_camera=anchors.cameras.world_to_camera.expand(instants, -1, 4, 4),
+        intrinsics=anchors.cameras.intrinsics.expand(instants, -1, 3, 3),
+    )
+    depth, valid = (maps[0, :, views].unbind(1) for maps in (predictions.depth, predictions.valid))
+    return agreeing_scale(known, depth, valid)
 
 
 def _motion_record(

@@ -27,7 +27,8 @@ class World:
     first chunk is placed and the others are stitched to it. The first chunk determines whether the scale is the
     rig's; a chunk without a baseline takes the scale of the previous one.
 
-    `scale_source` is the origin of the metre of the rig's cameras, by default their calibration.
+    `scale_source` is the origin of the metre of the rig's cameras, by default their calibration. A rig of which only
+    some views have cameras gives the unit; `StaticRigAligner` places its chunks.
 
     Predictions in metres (`predicted_scale`) give the unit where rig and known distance do not. `predicted_scale` is
     None for predictions in the unit of the rig.
@@ -44,18 +45,20 @@ class World:
         scale_source: ScaleSource | None = None,
     ) -> None:
         self._has_rig = all(view.camera is not None for view in scene.views)
-        self._distance = None if self._has_rig else distance
+        has_cameras = any(view.camera is not None for view in scene.views)
+        self._distance = None if has_cameras else distance
         self._scale_of_cameras: ScaleSource | None = None
         if distance is not None:
             self._scale_of_cameras = ScaleSource.DISTANCE
-        elif self._has_rig and scene.scale is Scale.METRIC:
+        elif has_cameras and scene.scale is Scale.METRIC:
             self._scale_of_cameras = scale_source or ScaleSource.CALIBRATION
         self._predicts_metres = predicted_scale is Scale.METRIC
         self.measured: DistanceRecord | None = None
         self._replaces_cameras = self._has_rig and poses is Poses.INPUT and not predictor_uses_rig
         self.is_fixed = self._has_rig and (poses is Poses.INPUT or predictor_uses_rig)
         depth_fits = not predictor_uses_rig or predicted_scale in (None, scene.scale)
-        self.scale_is_known = (self._has_rig and depth_fits) or self._distance is not None
+        is_partial = has_cameras and not self._has_rig
+        self.scale_is_known = (self._has_rig and depth_fits) or is_partial or self._distance is not None
         self._last_scale: Tensor | None = None
 
     @property

@@ -55,7 +55,7 @@ class RegistrationRecord(FileModel):
 
     `person_height` is the median height of the people in units of the registered rig, `metres_per_unit` the length of
     its unit if a known length gives it. `pose_model` is the SHA-256 of the model that found the keypoints. `seconds`
-    are those of the stages.
+    are those of the stages; `advice` is what to try for views that are not placed.
     """
 
     asked: Registration
@@ -66,12 +66,18 @@ class RegistrationRecord(FileModel):
     person_height: _Positive | None = None
     pose_model: Sha256 | None = None
     notes: list[str] = Field(default_factory=list)
+    advice: str = ""
     seconds: dict[str, _NotNegative] = Field(default_factory=dict)
 
     @property
     def num_placed(self) -> int:
         """Number of views that evidence places."""
         return sum(camera.placed for camera in self.cameras)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the result has cameras from evidence."""
+        return any(camera.source == "evidence" for camera in self.cameras)
 
     @property
     def evidence(self) -> str:

@@ -45,6 +45,11 @@ which a camera is not placed."""
 _FOCAL_LIMIT = 0.1
 """Relative standard deviation of an estimated focal length that is reported."""
 
+_SUFFICIENT_LINKS = 2
+"""Accepted pairs from people of every view from which on texture is not tried: their loops confirm each other. On a
+rig of four cameras, texture in addition changes the errors of rotations from 1.5 to 1.4 degrees and of directions
+from 0.6 to 1.0, and takes most of the time."""
+
 _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
 
@@ -74,7 +79,7 @@ class Assembly:
             self.pairs = {key: pair for key, pair in self.pairs.items() if key[1] is Evidence.PEOPLE}
             self._register_people()
             self._solve(tolerance)
-            if self.texture is not None:
+            if self.texture is not None and not self._people_suffice():
                 self._register_texture()
                 self._solve(tolerance)
             change = 0.0 if self.adjustment is None else self.adjustment.log_focal
@@ -104,6 +109,15 @@ class Assembly:
                 )
             tried = {pair for pair, evidence in self.pairs if evidence is Evidence.PEOPLE}
             wanted = choose_links(affinity, tried, [(pair.first, pair.second) for pair in self.accepted()])
+
+    def _people_suffice(self) -> bool:
+        """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
+        if self.people is None or self.placement is None or self.adjustment is None or self.placement.dropped:
+            return False
+        uncertain = self.adjustment.focal_std
+        links = np.bincount([view for pair in self.placement.pairs for view in (pair.first, pair.second)])
+        is_whole = len(self.placement.views) == len(self.names) == len(links)
+        return is_whole and int(links.min()) >= _SUFFICIENT_LINKS and (uncertain is None or uncertain <= _FOCAL_LIMIT)
 
     def _register_texture(self) -> None:
         assert self.texture is not None

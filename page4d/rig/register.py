@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from page4d.choices import Registration
 from page4d.notices import Notice
@@ -12,12 +12,13 @@ from page4d.rig.lens import lenses_of
 from page4d.rig.people.detect import detect_people
 from page4d.rig.people.model import is_fetched
 from page4d.rig.records import Lens, PairPose, RigRegistration, ViewPeople
-from page4d.rig.texture import extract_texture
+from page4d.rig.texture import ViewTexture, extract_texture
 from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.records import Scene
 from page4d.settings import RegisterSettings
 
 StageProgress = Callable[[int, int, str], None]
+"""Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
 
 NO_POSE_MODEL = "body keypoints are not used: 'page4d weights get people' fetches the model"
 
@@ -28,7 +29,7 @@ def register_rig(
     """Register the views of a scene, all of them static, from the evidence that `settings.register` names.
 
     `progress` receives the steps done of a stage, all its steps, and its name. The result depends only on the scene
-    and the settings.
+    and the settings. Texture is extracted only where people do not place all views in loops of accepted pairs.
 
     Raises:
         UsageError: if `settings.focal` is invalid.
@@ -49,12 +50,18 @@ def register_rig(
     start = time.perf_counter()
     texture: TexturePair | None = None
     if settings.register in (Registration.AUTO, Registration.TEXTURE):
-        views = extract_texture(scene, instants, lenses, partial(_report, progress, "registering: texture"))
+
+        @cache
+        def views() -> tuple[ViewTexture, ...]:
+            begin = time.perf_counter()
+            found = extract_texture(scene, instants, lenses, partial(_report, progress, "registering: texture"))
+            seconds["texture"] = time.perf_counter() - begin
+            return found
 
         def texture(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
-            return register_texture_pair(views[pair[0]], views[pair[1]], both, pair, settings.seed)
+            first, second = (views()[view] for view in pair)
+            return register_texture_pair(first, second, both, pair, settings.seed)
 
-    seconds["texture"] = time.perf_counter() - start
     start = time.perf_counter()
     assembly = Assembly(
         names=scene.view_names,
@@ -66,7 +73,7 @@ def register_rig(
         progress=progress,
     )
     assembly.run()
-    seconds["pairs and adjustment"] = time.perf_counter() - start
+    seconds["pairs and adjustment"] = time.perf_counter() - start - seconds.get("texture", 0.0)
     for note in assembly.notes:
         notify(Notice(note))
     return RigRegistration(

@@ -91,13 +91,17 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
     """
     from page4d.errors import UsageError
     from page4d.inference.people_check import record_of
-    from page4d.inference.rig_parts import check_scene, moving_views
     from page4d.rig.calibrated import calibrated_cameras
+    from page4d.rig.camera_motion import measure_camera_motion
+    from page4d.rig.scene_check import check_scene
 
     if calibrated_cameras(scene) is None:
         raise UsageError("--check of a single or a moving camera", "it compares two or more static cameras")
     with observed_run(console.Verbosity(), "check") as observer:
-        moving = moving_views(scene, lambda done, total: observer.progress(done, total, "checking: camera motion"))
+        motions = measure_camera_motion(
+            scene, lambda done, total: observer.progress(done, total, "checking: camera motion")
+        )
+        moving = [motion.view for motion in motions if motion.is_static is False]
         found = check_scene(scene, observer.progress)
     assert found is not None
     return record_of(found), moving

@@ -32,7 +32,7 @@ def register(
         typer.Option(
             "--register",
             metavar="auto|people|texture",
-            help="Evidence: body keypoints of people (needs 'page4d weights get people'), texture, or both.",
+            help="Evidence: body keypoints of people (the pose model is fetched once), texture, or both.",
             rich_help_panel=options.RIG,
         ),
     ] = RegisterSettings.register,
@@ -90,11 +90,14 @@ def register(
     from page4d.inference.registration import registration_notices, state_of
     from page4d.rig.opening import open_scene
     from page4d.scene.calibration.write import check_calibration_target, choose_format, write_calibration
+    from page4d_cli.fetching import fetched_pose_model
     from page4d_cli.registration_report import report_registration
 
     chosen = choose_format(out, file_format)
     check_calibration_target(out, chosen, overwrite=overwrite)
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
+    if register is Registration.PEOPLE and scene.is_dir():
+        fetched_pose_model(verbosity)
     with stops_cleanly():
         with observed_run(verbosity, "register") as observer:
             opened = open_scene(scene, scene_options, progress=observer.progress)
@@ -105,7 +108,7 @@ def register(
         if as_json:
             console.print_json({"out": str(out), **record.model_dump(mode="json")})
         elif not quiet:
-            report_registration(record)
+            report_registration(record, in_run=False)
         calibration = placed_cameras(found)
         write_calibration(calibration, out, chosen, overwrite=overwrite)
     if found.is_complete:

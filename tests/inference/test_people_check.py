@@ -8,13 +8,15 @@ import pytest
 
 from page4d.choices import ExistingOutput
 from page4d.errors import CapabilityError, InterruptedRunError
-from page4d.inference import people_check, rig_parts
+from page4d.inference import people_check
 from page4d.inference.diagnostics import calibration_notice
 from page4d.inference.reconstruct import reconstruct
 from page4d.output.calibration_check_record import CalibrationCheckRecord, PairFitRecord
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.output.reader import open_output
+from page4d.rig import camera_motion, scene_check
 from page4d.rig.calibration_report import CalibrationReport, Certainty, Fault, Finding, PairCheck
+from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.scene_check import SceneCheck
 from page4d.scene.records import Level, Scene
 from page4d_cli.app import run
@@ -55,14 +57,14 @@ class FakeCheck:
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeCheck:
-    found, model = FakeCheck(), tmp_path / "model.tflite"
-    model.write_bytes(b"model")
-    for module in (people_check, rig_parts):
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
+    found = FakeCheck()
+    for module in (people_check, scene_check):
         monkeypatch.setattr(module, "check_scene", found)
-        monkeypatch.setattr(module, "has_pose_model", lambda: True)
-    monkeypatch.setattr(rig_parts, "pose_model_files", lambda: (model,))
-    monkeypatch.setattr(rig_parts, "moving_views", lambda *_: ["cam02"])
+    monkeypatch.setattr(people_check, "is_fetched", lambda: True)
+    monkeypatch.setattr(people_check, "model_sha256", lambda: "0" * 64)
+    moving = ViewMotion(view="cam02", is_static=False)
+    monkeypatch.setattr(camera_motion, "measure_camera_motion", lambda *_: (moving,))
     return found
 
 
@@ -104,7 +106,7 @@ def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck) -> None:
 def test_without_need_or_means_nothing_is_checked(
     tmp_path: Path, fake: FakeCheck, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    monkeypatch.setattr(people_check, "has_pose_model", lambda: case != "no model")
+    monkeypatch.setattr(people_check, "is_fetched", lambda: case != "no model")
     scene = uncalibrated(CAPTURE.scene()) if case == "no calibration" else None
     record = result(tmp_path / "out", scene=scene, check_calibration=case != "off")
     assert (record.calibration_check, fake.calls) == (None, 0)

@@ -11,10 +11,11 @@ from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
 from page4d.geometry.rigid import camera_centers
-from page4d.inference import registration, rig_parts
+from page4d.inference import registration
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.output.reader import open_output
+from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.scene.records import Scene
 from page4d.settings import ReconstructSettings
@@ -75,14 +76,12 @@ class FakeRegistration:
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistration:
-    found, model = FakeRegistration(), tmp_path / "model.tflite"
-    model.write_bytes(b"model")
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRegistration:
+    found = FakeRegistration()
     monkeypatch.setattr(registration, "register_rig", found)
-    monkeypatch.setattr(registration, "is_available", lambda: True)
-    monkeypatch.setattr(registration, "has_pose_model", lambda: True)
-    monkeypatch.setattr(rig_parts, "pose_model_files", lambda: (model,))
-    monkeypatch.setattr(registration, "moving_views", lambda *_: [])
+    monkeypatch.setattr(registration, "is_fetched", lambda: True)
+    monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
+    monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: ())
     return found
 
 
@@ -143,13 +142,14 @@ def test_a_resumed_run_keeps_the_registration_and_writes_the_same_bytes(
     assert fake.calls == 2
 
 
-def test_a_rig_that_is_not_placed_is_the_networks_with_a_warning(fake: FakeRegistration, tmp_path: Path) -> None:
+def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRegistration, tmp_path: Path) -> None:
     fake.placed = set()
     record = run(tmp_path / "out")
     run(tmp_path / "off", register=Registration.OFF)
-    assert [warning for warning in record.warnings if "cam02: best score 0.21" in warning]
+    assert not record.warnings
     assert record.registration is not None
     assert [camera.source for camera in record.registration.cameras] == ["network"] * 2
+    assert record.registration.cameras[1].reason == "best score 0.21"
     assert (tmp_path / "out/cameras.json").read_bytes() == (tmp_path / "off/cameras.json").read_bytes()
 
 
@@ -169,7 +169,9 @@ def test_a_height_needs_placed_people(fake: FakeRegistration, tmp_path: Path) ->
 
 
 def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(registration, "moving_views", lambda *_: ["cam02"])
+    monkeypatch.setattr(
+        registration, "measure_camera_motion", lambda *_: (ViewMotion(view="cam02", is_static=False),)
+    )
     record = run(tmp_path / "out")
     assert fake.calls == 0  # one static view is no rig
     assert record.registration is not None
@@ -177,7 +179,7 @@ def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypat
 
 
 def test_people_need_their_model(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(registration, "has_pose_model", lambda: False)
+    monkeypatch.setattr(registration, "is_fetched", lambda: False)
     with pytest.raises(WeightsError, match="was not fetched") as refused:
         run(tmp_path / "out", register=Registration.PEOPLE)
     assert "page4d weights get people" in refused.value.hint

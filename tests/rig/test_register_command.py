@@ -10,7 +10,7 @@ import pytest
 import page4d
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.inference import registration, rig_parts
+from page4d.inference import registration
 from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.records import Scene
@@ -45,12 +45,10 @@ def found_in(scene: Scene, settings: RegisterSettings, *_: object) -> RigRegistr
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    model = tmp_path / "model.tflite"
-    model.write_bytes(b"model")
     monkeypatch.setattr(registration, "register_rig", found_in)
-    monkeypatch.setattr(registration, "has_pose_model", lambda: True)
-    monkeypatch.setattr(rig_parts, "pose_model_files", lambda: (model,))
-    monkeypatch.setattr(registration, "moving_views", lambda *_: [])
+    monkeypatch.setattr(registration, "is_fetched", lambda: True)
+    monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
+    monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: ())
     write_scene(Path("videos"))
 
 

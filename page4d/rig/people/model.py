@@ -3,6 +3,7 @@
 Source: Bazarevsky et al. (2020), BlazePose: On-device Real-time Body Pose Tracking, arXiv:2006.10204.
 """
 
+import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from page4d.errors import CapabilityError
 from page4d.io.cache import cache_folder
+from page4d.io.digest import file_sha256
 
 FloatArray = NDArray[np.float32]
 
@@ -54,6 +56,11 @@ def model_folder() -> Path:
 def model_files() -> tuple[Path, Path]:
     """Return the paths of the detector and of the network of landmarks, which may be absent."""
     return model_folder() / DETECTOR, model_folder() / LANDMARKS
+
+
+def model_sha256() -> str:
+    """Return one hash of the files of the pose model."""
+    return hashlib.sha256("".join(file_sha256(file) for file in model_files()).encode()).hexdigest()
 
 
 def is_fetched() -> bool:

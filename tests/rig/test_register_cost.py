@@ -1,0 +1,106 @@
+"""Registration stays affordable: pairs of a large rig are chosen, and texture is extracted only where it can help."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from page4d.choices import Registration
+from page4d.rig import assemble, register
+from page4d.rig.assemble import Assembly
+from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
+from page4d.settings import RegisterSettings
+from tests.rig.people_rig import Filming, PeopleRig, film_people
+
+RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_px=1.0, seed=1))
+
+
+def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
+    """Register from people and from texture without features; return the result and the calls of extraction."""
+    calls: list[int] = []
+    monkeypatch.setattr(register, "lenses_of", lambda *_: rig.lenses)
+    monkeypatch.setattr(register, "choose_instants", lambda *_: tuple(range(rig.num_instants)))
+    monkeypatch.setattr(register, "detect_people", lambda *_: people)
+    monkeypatch.setattr(register, "is_fetched", lambda: True)
+    monkeypatch.setattr(register, "extract_texture", lambda *_: calls.append(1) or (None,) * len(rig.lenses))
+
+    def nothing(_first: object, _second: object, _lenses: object, pair: tuple[int, int], _seed: int) -> PairPose:
+        return PairPose(
+            first=pair[0],
+            second=pair[1],
+            evidence=Evidence.TEXTURE,
+            rotation=None,
+            direction=None,
+            score=0,
+            reason="none",
+        )
+
+    monkeypatch.setattr(register, "register_texture_pair", nothing)
+    scene = SimpleNamespace(view_names=("a", "b", "c"), times=np.arange(rig.num_instants) / 30)
+    settings = RegisterSettings(register=Registration.AUTO)
+    found = register.register_rig(scene, settings, lambda _: None, lambda *_: None)  # type: ignore[arg-type]
+    return found, calls
+
+
+def test_texture_is_extracted_once_and_only_if_people_do_not_place_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, calls = with_texture(RIG, RIG.people, monkeypatch)
+    assert found.is_complete
+    assert not calls
+    assert "texture" not in found.seconds
+    alone = (*RIG.people[:2], type(RIG.people[2])(tracklets=()))
+    found, calls = with_texture(RIG, alone, monkeypatch)
+    assert found.num_placed == 2
+    assert len(calls) == 1
+    assert found.seconds["texture"] >= 0
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_rig_of_16_views_tries_few_pairs_in_every_round(is_known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = film_people(Filming(angles_deg=tuple(22.5 * np.arange(16)), num_instants=30, noise_px=1.0, seed=2))
+    tried: list[tuple[int, int]] = []
+
+    def true_pair(
+        first: object, second: object, lenses: tuple[Lens, Lens], indices: tuple[int, int], *_: object
+    ) -> PairPose:
+        del first, second, lenses
+        tried.append(indices)
+        rotation, direction = rig.relative_pose(*indices)
+        return PairPose(
+            first=indices[0],
+            second=indices[1],
+            evidence=Evidence.PEOPLE,
+            rotation=rotation,
+            direction=direction,
+            score=0.6,
+            matches=matches(rig, indices),
+        )
+
+    monkeypatch.setattr(assemble, "register_people_pair", true_pair)
+    lenses = [
+        lens if is_known else Lens(intrinsics=lens.intrinsics, image_size=lens.image_size) for lens in rig.lenses
+    ]
+    assembly = Assembly(
+        names=tuple(f"cam{view:02}" for view in range(16)),
+        lenses=lenses,
+        people=rig.people,
+        texture=None,
+        num_instants=rig.num_instants,
+    )
+    assembly.run()
+    assert all(view.is_placed for view in assembly.views())
+    assert len(set(tried)) <= 48
+    assert len(tried) <= 3 * 48
+
+
+def matches(rig: PeopleRig, indices: tuple[int, int]) -> PointMatches:
+    """Return the joints that both views see at every third instant."""
+    parts: list[list[np.ndarray]] = [[], []]
+    ids = []
+    for instant in range(0, rig.num_instants, 3):
+        for part, view in zip(parts, indices, strict=True):
+            part.append(rig.people[view].tracklets[0].joints[instant])
+        ids.append(instant * 33 + np.arange(33))
+    first, second = (np.concatenate(part) for part in parts)
+    one = np.concatenate(ids)
+    return PointMatches(first=first, second=second, weights=np.ones(len(first)), first_ids=one, second_ids=one)
