@@ -107,7 +107,7 @@ def test_placed_cameras_are_kept_and_the_network_fills_in(tmp_path: Path) -> Non
     assert sources(record) == ["evidence", "network", "evidence", "evidence"]
     assert any("those of the network are used for cam02" in warning for warning in record.warnings)
     assert record.scale is Scale.ARBITRARY
-    assert record.views[0].distortion is not None
+    assert record.views[0].undistorted is not None
     output = open_output(tmp_path / "out")
     expected = TRUE @ torch.linalg.inv(TRUE[0])
     expected[:, :3, 3] *= UNIT
