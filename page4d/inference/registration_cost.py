@@ -41,7 +41,7 @@ def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[Re
     register, views = settings.registration, scene.num_views
     num_pairs = len(choose_pairs(np.ones((views, views))))
     stages = []
-    if register.register is not Registration.TEXTURE and is_fetched():
+    if register.register is Registration.PEOPLE or (register.register is Registration.AUTO and is_fetched()):
         seconds = _KEYPOINT_S * register.max_instants * views
         stages.append(RegistrationStage(name="keypoints", seconds=seconds, num_bytes=_KEYPOINT_BYTES))
         stages.append(RegistrationStage(name="pairs", seconds=2 * _PAIR_S * num_pairs, num_bytes=_KEYPOINT_BYTES))

@@ -210,6 +210,9 @@ def test_registration_where_it_cannot_apply_is_refused(
 
 def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration) -> None:
     predictor = TruthPredictor(CAPTURE).with_settings(SETTINGS)
-    assert plan_run(uncalibrated(CAPTURE.scene()), predictor).will_register
+    plan = plan_run(uncalibrated(CAPTURE.scene()), predictor)
+    assert plan.will_register
+    assert all(stage.seconds > 0 and stage.num_bytes > 0 for stage in plan.registration_stages)
+    assert {stage.name for stage in plan.registration_stages} <= {"keypoints", "pairs", "texture"}
     assert not plan_run(CAPTURE.scene(), predictor).will_register
     assert fake.calls == 0
