@@ -130,10 +130,11 @@ def report_run(record: "RunRecord", out: Path) -> None:
 
 def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "calibration") -> None:
     """Print the residuals between the network's cameras and the calibrated or registered ones."""
+    is_checked = known == "calibration"  # cameras from evidence are more certain than predicted ones
     headings = ("rotation", f"centre [{unit}]", "share of rig", "focal length")
     rows = [
         (
-            camera.view + ("  <- differs" if camera.view == agreement.at_fault else ""),
+            camera.view + ("  <- differs" if is_checked and camera.view == agreement.at_fault else ""),
             f"{camera.rotation_deg:.2f} deg",
             f"{camera.distance:.3f}",
             "" if camera.share is None else f"{100 * camera.share:.1f} %",

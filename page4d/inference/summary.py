@@ -88,6 +88,8 @@ def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChu
     levels = state.depth_scale or 1.0
     text = f"{clipped} depths outside {1 / levels:.4g} to {65535 / levels:.4g} were clipped in the depth PNGs"
     agreement = summarize_residuals(plan.scene, chunks)
+    # Evidence was checked on its own; predicted cameras are the less certain ones.
+    is_registered = plan.registration is not None and plan.registration.record.is_used
     notices = (
         Notice(text) if clipped else None,
         seams_notice(chunks, plan.max_side),
@@ -96,7 +98,7 @@ def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChu
         empty_frames_notice(chunks, plan.scene.view_names, plan.scene.num_times),
         no_points_notice(sum(chunk.num_points for chunk in finished), plan.settings.points),
         None
-        if agreement is None
+        if agreement is None or is_registered
         else calibration_notice(
             plan.scene, agreement, state.calibration_check, is_conditioned=is_conditioned(plan.predictor)
         ),

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 
 import page4d
+from page4d.choices import ExistingOutput, Registration
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.inference import registration
 from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.scene.calibration.read import read_calibration
 from page4d.scene.records import Scene
-from page4d.settings import RegisterSettings
+from page4d.settings import NetworkOptions, ReconstructSettings, RegisterSettings, SceneOptions
 from page4d_cli.app import run
+from page4d_cli.console import Verbosity
+from page4d_cli.scene_runs import Request, Show, run_batch
 from tests.cli.clips import write_scene
 
 
@@ -125,6 +128,12 @@ def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch: pytest.
     assert run(["register", "videos", "--out", "one.json", "--quiet"]) == 0
     assert not fetched
     assert run(["register", "videos", "--out", "two.json", "--quiet", "--register", "people"]) == 0
-    plan = ["--untrained", "--preset", "mv-tiny", "--dry-run", "--quiet", "--register", "people"]
-    assert run(["reconstruct", "videos", "--out", "out", *plan]) == 0
+    request = Request(
+        scene=SceneOptions(),
+        network=NetworkOptions(),
+        settings=ReconstructSettings(register=Registration.PEOPLE),
+        existing=ExistingOutput.REFUSE,
+    )
+    monkeypatch.setattr("page4d.batch.process.in_a_process", lambda *_: iter(()))
+    run_batch(request, [], Path("out"), Show(as_json=False, verbosity=Verbosity(quiet=True)), None, dry_run=False)
     assert len(fetched) == 2
