@@ -72,7 +72,7 @@ def test_weak_evidence_supports_poses_but_not_focal_lengths(
 
     def weak(_, __, cameras: Cameras, ___) -> Agreement:
         calls.append(cameras)
-        level = torch.full((2,), 4.0 if len(calls) > 1 else 0.0, dtype=torch.float64)
+        level = torch.full((2,), 2.7 if len(calls) > 1 else 0.0, dtype=torch.float64)
         return Agreement(level, level)
 
     monkeypatch.setattr(refine, "measure_agreement", weak)
