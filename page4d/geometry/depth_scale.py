@@ -47,6 +47,11 @@ def disagreement_deg(found: Cameras, known: Cameras) -> float:
     return float(torch.rad2deg(rotation_angle(relative(found), relative(known))).quantile(0.5))
 
 
+def confident(confidence: Float[Tensor, "T H W"]) -> Bool[Tensor, "T H W"]:
+    """Return the mask of the more confident half of the pixels, all of them where confidence does not vary."""
+    return confidence >= confidence.flatten().float().quantile(0.5)
+
+
 def agreeing_scale(
     rig: Cameras, depth: Sequence[Float[Tensor, "T _ _"]], valid: Sequence[Bool[Tensor, "T _ _"]]
 ) -> Tensor | None:

@@ -23,7 +23,7 @@ from page4d.models.output import RigOutput
 from page4d.models.size_groups import parts_for_one_size
 from page4d.output.run_record import NetworkRecord
 from page4d.predictions import Predictions
-from page4d.refinement.refine import refine
+from page4d.refinement.refine import refinement_of
 from page4d.scene.records import FrameBatch, Scene
 from page4d.settings import NetworkOptions, ReconstructSettings
 from page4d.weights.loading import (
@@ -45,13 +45,15 @@ class PredictedChunk(NamedTuple):
     """Predictions for the frames of a chunk.
 
     `rig` are the calibrated cameras of its frames, `memory` is an input of the network for the next chunk, and `ood`
-    names the out-of-distribution indicators above their thresholds.
+    names the out-of-distribution indicators above their thresholds. `rig_scale` is the unit of refined depth in
+    that of `rig`, None if depth was not fitted to it.
     """
 
     predictions: Predictions
     rig: Cameras | None = None
     memory: Memory | None = None
     ood: tuple[str, ...] = ()
+    rig_scale: float | None = None
 
 
 class Predictor(Protocol):
@@ -175,11 +177,13 @@ class NetworkPredictor:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
         output = self.run(batch, memory)
         ood = () if self.ood_limits is None else self.ood_limits.exceeded(measure_ood(output))
+        rig_scale = None
         if self.settings.refine:
-            output = refine(self.network, output, self._images(batch), self._conditioning(batch, None))
+            refined = refinement_of(self.network, output, self._images(batch), self._conditioning(batch, None))
+            output, rig_scale = refined.output, None if refined.rig_scale is None else float(refined.rig_scale[0])
         kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         on_canvas = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1]))
-        return PredictedChunk(predictions_of(batch, on_canvas, self.scale), batch.cameras, kept, ood)
+        return PredictedChunk(predictions_of(batch, on_canvas, self.scale), batch.cameras, kept, ood, rig_scale)
 
     def run(self, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
         """Return the network's output without refinement, on its device.

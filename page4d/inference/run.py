@@ -224,7 +224,7 @@ class Run:
         predicted = self._predict_or_none(source, chunk, len(self.finished) - 1)
         if predicted is None:
             raise self._out_of_memory()
-        predictions, self.registered = self.world.register(predicted.predictions, predicted.rig)
+        predictions, self.registered = self.world.register(predicted.predictions, predicted.rig, predicted.rig_scale)
         transform = transform_of(last.record)
         if self.aligner.rig is not None:
             predictions = self.aligner.rig.apply(predictions, transform)
@@ -325,7 +325,9 @@ class Run:
         self, chunks: Iterator[tuple[Chunk, PredictedChunk, float]]
     ) -> Iterator[tuple[Chunk, Predictions]]:
         for chunk, predicted, begin in chunks:
-            registered, self.registered = self.world.register(predicted.predictions, predicted.rig)
+            registered, self.registered = self.world.register(
+                predicted.predictions, predicted.rig, predicted.rig_scale
+            )
             self.begin = begin
             del predicted
             yield chunk, registered

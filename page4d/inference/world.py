@@ -9,7 +9,7 @@ from torch import Tensor
 from page4d.choices import Poses
 from page4d.conventions import Scale, ScaleSource
 from page4d.geometry.camera import Cameras
-from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, disagreement_deg
+from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, confident, disagreement_deg
 from page4d.geometry.registration import DegenerateGeometryError, align_cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.metric_scale import KnownDistance, measure_distance, metres_per_unit
@@ -60,6 +60,7 @@ class World:
         is_partial = has_cameras and not self._has_rig
         self.scale_is_known = (self._has_rig and depth_fits) or is_partial or self._distance is not None
         self._last_scale: Tensor | None = None
+        self._scale_is_of_depth: bool | None = None
 
     @property
     def scale_source(self) -> ScaleSource | None:
@@ -84,11 +85,14 @@ class World:
         if self.is_fixed:
             self._last_scale = last.scale
 
-    def register(self, predictions: Predictions, rig: Cameras | None) -> tuple[Predictions, Sim3]:
+    def register(
+        self, predictions: Predictions, rig: Cameras | None, rig_scale: float | None = None
+    ) -> tuple[Predictions, Sim3]:
         """Replace a chunk's cameras by the rig's and transform depth and points; also return the transform.
 
-        The scale is the ratio of the distances between the calibrated and between the predicted cameras of the chunk;
-        where predicted cameras are wrong, it is the one at which the depth of all views agrees in the rig.
+        The scale is `rig_scale`, that of a refinement in the rig. Otherwise it is the ratio of the distances between
+        the calibrated and between the predicted cameras of the chunk; if those of the first chunk are wrong, it is
+        the one at which the depth of all views agrees in the rig.
         Predictions that keep their own cameras are returned unchanged, except that metres of a network become a unit:
         they differ between chunks, so that later chunks are scaled to the first one.
         """
@@ -97,7 +101,7 @@ class World:
         if not self._replaces_cameras:
             return predictions, Sim3.identity()
         assert rig is not None
-        transform = self._align_to_rig(predictions, rig)
+        transform = self._align_to_rig(predictions, rig, rig_scale)
         return replace(predictions.transformed(transform), cameras=rig), transform
 
     def place_first(self, predictions: Predictions, rig: Cameras | None) -> Sim3:
@@ -118,14 +122,20 @@ class World:
         first = predictions.cameras.world_to_camera[0, 0, 0].to(torch.float64)
         return Sim3(scale=scale, rotation=first[:3, :3], translation=scale * first[:3, 3])
 
-    def _align_to_rig(self, predictions: Predictions, rig: Cameras) -> Sim3:
+    def _align_to_rig(self, predictions: Predictions, rig: Cameras, rig_scale: float | None = None) -> Sim3:
         predicted = predictions.cameras.world_to_camera.reshape(-1, 4, 4)
         known = rig.world_to_camera.reshape(-1, 4, 4).to(predicted)
         is_first = self._last_scale is None
         depth = predictions.depth[predictions.valid & (predictions.depth > 0)]
         if (is_first or self.scale_is_known) and has_baseline(predictions.cameras.centers.reshape(-1, 3), depth):
             try:
-                transform = self._with_scale_of_depth(align_cameras(predicted, known), predictions, rig)
+                transform = align_cameras(predicted, known)
+                if self._replaces_cameras:
+                    ratio = transform.scale
+                    scale = (
+                        self._scale_of(predictions, rig, ratio) if rig_scale is None else ratio.new_tensor(rig_scale)
+                    )
+                    transform = _rescaled(transform, scale, predictions.cameras.centers)
             except DegenerateGeometryError:
                 pass
             else:
@@ -138,13 +148,34 @@ class World:
         rigid = align_cameras(scaled.cameras.world_to_camera.reshape(-1, 4, 4), known, with_scale=False)
         return Sim3(scale=self._last_scale, rotation=rigid.rotation, translation=rigid.translation)
 
-    def _with_scale_of_depth(self, transform: Sim3, predictions: Predictions, rig: Cameras) -> Sim3:
-        """Replace the scale of an alignment to which the predicted cameras are too wrong."""
-        if not self._replaces_cameras or disagreement_deg(predictions.cameras[0], rig[0]) <= MAX_DISAGREEMENT_DEG:
-            return transform
-        depth, valid = (maps[0].unbind(1) for maps in (predictions.depth, predictions.valid))
-        scale = agreeing_scale(rig[0], depth, valid)
-        return transform if scale is None else replace(transform, scale=scale.to(transform.scale))
+    def _scale_of(self, predictions: Predictions, rig: Cameras, ratio: Tensor) -> Tensor:
+        """Return the ratio of distances between cameras, or the scale of depth in the rig if cameras are too wrong.
+
+        The first chunk determines for all of them which it is; in a continued run, the one nearer to the recorded
+        scale of the last chunk, which is predicted again.
+        """
+        if self._scale_is_of_depth is None and self._last_scale is None:
+            self._scale_is_of_depth = disagreement_deg(predictions.cameras[0], rig[0]) > MAX_DISAGREEMENT_DEG
+        if self._scale_is_of_depth is False:
+            return ratio
+        parts = (predictions.depth, predictions.valid, predictions.depth_confidence)
+        depth, valid, confidence = (maps[0].unbind(1) for maps in parts)
+        masks = [one & confident(of_view) for one, of_view in zip(valid, confidence, strict=True)]
+        found = agreeing_scale(rig[0], depth, masks)
+        if found is None:
+            return ratio
+        scale = found.to(ratio)
+        if self._scale_is_of_depth is None:
+            assert self._last_scale is not None
+            change, change_of_ratio = ((one / self._last_scale).log().abs() for one in (scale, ratio))
+            self._scale_is_of_depth = bool(change < change_of_ratio)
+        return scale if self._scale_is_of_depth else ratio
+
+
+def _rescaled(transform: Sim3, scale: Tensor, centers: Float[Tensor, "*_ 3"]) -> Sim3:
+    """Replace the scale of an alignment; the mean camera center keeps its place."""
+    mean = transform.rotation @ centers.reshape(-1, 3).mean(0).to(transform.rotation)
+    return replace(transform, scale=scale, translation=transform.translation + (transform.scale - scale) * mean)
 
 
 def has_baseline(centers: Float[Tensor, "K 3"], depth: Float[Tensor, " N"]) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from page4d.geometry.averaging import baseline_ratio
 from page4d.geometry.camera import Cameras
+from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, confident, disagreement_deg
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
@@ -215,8 +216,9 @@ def fit_known_cameras(state: RefinementState) -> RefinementState:
     scale = None if known is None else _scale_between(state.cameras, known)
     if known is None or scale is None:
         return state
+    scale, depth = _without_wrong_cameras(state, known, scale)
     fixed = replace(evidence.priors, rotation_rad=0.0, position=0.0)
-    depth = adjust_bundle(known, state.patch_depth * scale, evidence.matches, fixed).depth
+    depth = adjust_bundle(known, depth * scale, evidence.matches, fixed).depth
     depth = sweep_features(evidence.views, known, depth)
     tighter = replace(fixed, log_depth=_SWEPT_DEPTH * fixed.log_depth)
     for _ in range(_GUIDED_ROUNDS if evidence.comparable_images is not None else 0):
@@ -280,6 +282,22 @@ def _scale_between(cameras: Cameras, known: Cameras) -> Float[Tensor, "B one one
     scales = [baseline_ratio(*centers) for centers in zip(cameras.centers, known.centers, strict=True)]
     found = [scale for scale in scales if scale is not None]
     return torch.stack(found)[:, None, None] if len(found) == len(scales) else None
+
+
+def _without_wrong_cameras(
+    state: RefinementState, known: Cameras, scale: Float[Tensor, "B one one"]
+) -> tuple[Float[Tensor, "B one one"], Float[Tensor, "B N P"]]:
+    """Return scale and depth of patches in known cameras: where adjusted ones are wrong, of the predicted depth."""
+    evidence, scale, depth = state.evidence, scale.clone(), state.patch_depth.clone()
+    found, rig = state.cameras.by_time(evidence.num_times), known.by_time(evidence.num_times)
+    for scene in range(len(depth)):
+        if disagreement_deg(found[scene], rig[scene]) > MAX_DISAGREEMENT_DEG:
+            maps = [view.depth[scene, :, 0] for view in evidence.views]
+            masks = [confident(view.confidence[scene]) for view in evidence.views]
+            agreeing = agreeing_scale(rig[scene], maps, masks)
+            if agreeing is not None:
+                scale[scene], depth[scene] = agreeing, evidence.prior_depth[scene]
+    return scale, depth
 
 
 def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[ViewPrediction]) -> Cameras:

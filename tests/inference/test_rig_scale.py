@@ -17,10 +17,12 @@ from page4d.synthetic.sampler import SceneRequest, sample_truth
 from tests.inference.truth import exact_predictions
 
 UNIT = 3.7
+TOLERANCE = 0.12
+"""Holds for the seeds 0 to 7, which were not selected."""
 REQUEST = SceneRequest(family=SceneFamily.RING, num_times=1, num_views=4, image_size=(64, 80))
 
 
-@pytest.fixture(scope="module", params=[1, 3, 9])
+@pytest.fixture(scope="module", params=range(8))
 def ring(request: pytest.FixtureRequest) -> GroundTruth:
     return sample_truth([request.param], REQUEST)
 
@@ -32,7 +34,7 @@ def scale_of(truth: GroundTruth, depth: torch.Tensor) -> torch.Tensor | None:
 def test_exact_depth_has_the_scale_of_the_rig(ring: GroundTruth) -> None:
     found = scale_of(ring, ring.depth / UNIT)
     assert found is not None
-    assert float(found) / UNIT == pytest.approx(1, rel=0.04)
+    assert float(found) / UNIT == pytest.approx(1, rel=TOLERANCE)
 
 
 def test_cameras_at_one_place_and_missing_depth_give_no_scale(ring: GroundTruth) -> None:
