@@ -9,7 +9,6 @@ from page4d.errors import InputError, counted
 from page4d.inference.metric_scale import TOLERANCE
 from page4d.inference.stitch import has_depth
 from page4d.inference.world import World
-from page4d.models.ood import OOD_MESSAGES
 from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.diagnostics import (
     AgreementRecord,
@@ -22,8 +21,6 @@ from page4d.output.diagnostics import (
 from page4d.predictions import Predictions
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import PointOptions
-from page4d.weights.catalogue import CatalogueEntry
-from page4d.weights.choose import licence_and_size
 
 MAX_SHIFT = 0.01
 """Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""
@@ -33,12 +30,6 @@ MAX_SHARE = 0.05
 
 MAX_METRE_ERROR = 0.1
 """Largest acceptable relative difference between the metres that a network estimates in two chunks."""
-
-OOD_WARNING = "this footage is unlike the network's training set"
-"""Beginning of the warning of out-of-distribution indicators."""
-
-ADVICE = "; use a network for real footage: "
-"""What separates that warning from the checkpoint that it suggests."""
 
 
 def seam_fits(seam: SeamRecord, long_side: int) -> bool:
@@ -214,10 +205,3 @@ def no_points_notice(num_points: int, points: PointOptions) -> Notice | None:
         return None
     filters = f"--min-confidence {points.min_confidence:g} and --edge-angle {points.edge_angle_deg:g}"
     return Notice(f"all point clouds are empty: no pixel has depth and passes {filters}")
-
-
-def ood_notice(indicators: Sequence[str], suggestion: CatalogueEntry | None = None) -> Notice:
-    """Warn of footage unlike the training set, with a checkpoint for it."""
-    reasons = ", ".join(OOD_MESSAGES[name] for name in indicators)
-    advice = "" if suggestion is None else f"{ADVICE}--weights {suggestion.name} ({licence_and_size(suggestion)})"
-    return Notice(f"{OOD_WARNING} ({reasons}): do not trust the result{advice}")

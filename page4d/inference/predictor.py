@@ -1,6 +1,7 @@
 """Predictors: a network, or measured depth, as the source of a run's predictions."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -45,15 +46,17 @@ class PredictedChunk(NamedTuple):
     """Predictions for the frames of a chunk.
 
     `rig` are the calibrated cameras of its frames, `memory` is an input of the network for the next chunk, and `ood`
-    names the out-of-distribution indicators above their thresholds. `rig_scale` is the unit of refined depth in
-    that of `rig`, None if depth was not fitted to it.
+    holds the out-of-distribution indicators in units of their thresholds, None without any. `rig_scale` is the unit of
+    refined depth in that of `rig`, None if depth was not fitted to it. `kept` are the parts of cameras whose refinement
+    held-out evidence supports, None without such a comparison.
     """
 
     predictions: Predictions
     rig: Cameras | None = None
     memory: Memory | None = None
-    ood: tuple[str, ...] = ()
+    ood: Mapping[str, float] | None = None
     rig_scale: float | None = None
+    kept: tuple[str, ...] | None = None
 
 
 class Predictor(Protocol):
@@ -176,14 +179,16 @@ class NetworkPredictor:
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
         output = self.run(batch, memory)
-        ood = () if self.ood_limits is None else self.ood_limits.exceeded(measure_ood(output))
-        rig_scale = None
+        ood = None if self.ood_limits is None else self.ood_limits.ratios(measure_ood(output))
+        rig_scale, kept = None, None
         if self.settings.refine:
             refined = refinement_of(self.network, output, self._images(batch), self._conditioning(batch, None))
-            output, rig_scale = refined.output, None if refined.rig_scale is None else float(refined.rig_scale[0])
-        kept = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
+            output, kept = refined.output, None if refined.kept is None else refined.kept.names
+            rig_scale = None if refined.rig_scale is None else float(refined.rig_scale[0])
+        memory = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         on_canvas = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1]))
-        return PredictedChunk(predictions_of(batch, on_canvas, self.scale), batch.cameras, kept, ood, rig_scale)
+        predictions = predictions_of(batch, on_canvas, self.scale)
+        return PredictedChunk(predictions, batch.cameras, memory, ood, rig_scale, kept)
 
     def run(self, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
         """Return the network's output without refinement, on its device.

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.inference.diagnostics import ADVICE, OOD_WARNING
+from page4d.inference.domain import ADVICE, OOD_WARNING
 from page4d.inference.run_state import PREVIEW_NAMES
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.output.maps import write_png

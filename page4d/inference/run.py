@@ -30,10 +30,10 @@ from page4d.inference.diagnostics import (
     check_seams,
     count_empty_frames,
     distance_notice,
-    ood_notice,
     rig_notice,
     scale_notice,
 )
+from page4d.inference.domain import Domain, domain_of
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
 from page4d.inference.memory_budget import fitting_checkpoint, is_out_of_memory
 from page4d.inference.predictor import PredictedChunk
@@ -88,6 +88,7 @@ class Run:
         self.state_lock = Lock()
         self.memories: dict[int, Memory | None] = {}
         self.residuals: dict[int, ResidualsRecord] = {}
+        self.domains: dict[int, Domain] = {}
 
     def execute(self, existing: ExistingOutput) -> RunRecord:
         """Run to the end and return the content of `run.json`."""
@@ -267,9 +268,10 @@ class Run:
             predictions = replace(predictions, dynamic=None)
         check_finite(predictions, WeightsError)
         self.memories[index] = predicted.memory
-        if index == 0 and not self.finished and predicted.ood:
-            suggestion = fitting_checkpoint(self.plan.predictor.device, commercial=True)
-            self.journal.notice(ood_notice(predicted.ood, suggestion))
+        self.domains[index] = domain = domain_of(predicted, self.plan)
+        if index == 0 and not self.finished:
+            for notice in domain.notices(fitting_checkpoint(self.plan.predictor.device, commercial=True)):
+                self.journal.notice(notice)
         if rig is not None and not self.plan.predictor.uses_rig_cameras:
             self.residuals[index] = compare_rigs(predictions.cameras[0], rig[0], predictions.view_names)
         return predicted._replace(predictions=predictions, memory=None)
@@ -389,7 +391,7 @@ class Run:
         self._update()
 
     def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:
-        chunk = stitched.chunk
+        chunk, domain = stitched.chunk, self.domains.pop(len(self.finished), None)
         transform = self.registered if self.world.is_fixed else stitched.transform
         return ChunkRecord(
             start=chunk.start,
@@ -401,6 +403,8 @@ class Run:
             rig=stitched.fit,
             calibration=self.residuals.pop(len(self.finished), None),
             empty_frames=count_empty_frames(stitched.predictions),
+            refined=None if domain is None else domain.refined,
+            domain=None if domain is None else domain.record,
         )
 
     def _record_rig(self, first: Predictions) -> None:

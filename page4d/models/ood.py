@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import inf, isnan
 
 import torch
 from jaxtyping import Float
@@ -125,6 +126,12 @@ class OODLimits:
             name for name, limit in self.limits.items() if (value := found[name]) is not None and not value <= limit
         )
 
+    def ratios(self, indicators: OODIndicators) -> dict[str, float]:
+        """Return the measured indicators in units of their thresholds; infinite for NaN, and above one of 0."""
+        found = asdict(indicators)
+        values = {name: value for name in self.limits if (value := found[name]) is not None}
+        return {name: _ratio(value, self.limits[name]) for name, value in values.items()}
+
     def to_json(self) -> str:
         """Write the thresholds as one line of JSON."""
         return json.dumps({"limits": dict(self.limits)}, sort_keys=True)
@@ -146,6 +153,12 @@ class OODLimits:
             unknown = listed(sorted(limits.keys() - known))
             raise WeightsError(f"the weights' domain has unknown indicators: {unknown}", "update page4d")
         return OODLimits(limits=limits)
+
+
+def _ratio(value: float, limit: float) -> float:
+    if isnan(value) or (limit == 0 and value > 0):
+        return inf
+    return value / limit if limit else 0.0
 
 
 def fit_ood_limits(indicators: Sequence[OODIndicators], quantile: float) -> OODLimits:

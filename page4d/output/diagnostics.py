@@ -59,10 +59,24 @@ class ResidualsRecord(FileModel):
     at_fault: Name | None = None
 
 
+class DomainRecord(FileModel):
+    """How far a chunk's footage is from the network's training set.
+
+    `indicators` are in units of their limits, by name; None is beyond any number. `camera_disagreement_deg` is the
+    median angle between rotations of pairs of the network's cameras and of calibrated or registered ones; None if
+    they were not compared.
+    """
+
+    indicators: dict[str, float | None] = Field(default_factory=dict)
+    camera_disagreement_deg: float | None = Field(default=None, ge=0.0)
+
+
 class ChunkRecord(FileModel):
     """Instants `start` to before `stop`; the first `overlap` of them are shared with the previous chunk.
 
-    `empty_frames` counts, for every view, the frames written by this chunk that have no pixel with depth.
+    `empty_frames` counts, for every view, the frames written by this chunk that have no pixel with depth. `refined`
+    are the parts of cameras ("poses", "focal") whose refinement held-out evidence supports; the others are the
+    network's. None without such a comparison. `domain` is None without indicators and without known cameras.
     """
 
     start: Count
@@ -74,6 +88,8 @@ class ChunkRecord(FileModel):
     rig: RigFitRecord | None = None
     calibration: ResidualsRecord | None = None
     empty_frames: list[Count] = Field(default_factory=list)
+    refined: list[Literal["poses", "focal"]] | None = None
+    domain: DomainRecord | None = None
 
 
 class ViewMotionRecord(FileModel):

@@ -49,6 +49,11 @@ class Kept(NamedTuple):
     poses: Bool[Tensor, " B"]
     focal: Bool[Tensor, " B"]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the parts that are kept in all scenes."""
+        return tuple(name for name, kept in self._asdict().items() if bool(kept.all()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class RefinementState:

@@ -4,15 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from page4d.inference.diagnostics import ood_notice
+from page4d.inference.domain import Domain
 from page4d.inference.previews import banner
 from page4d.output.run_record import UNTRAINED_NOTICE, NetworkRecord
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.loading import BUNDLED_NOTICE
 
 BUNDLED = NetworkRecord(name="mv-demo", trained=True, notice=BUNDLED_NOTICE)
-UNLIKE = ood_notice(["doubt"]).text
-SUGGESTS = ood_notice(["doubt"], CATALOGUE["da3-small"]).text
+DOMAIN = Domain(ratios={"doubt": 1.5})
+UNLIKE = DOMAIN.notices()[0].text
+SUGGESTS = DOMAIN.notices(CATALOGUE["da3-small"])[0].text
 
 
 @pytest.mark.parametrize(

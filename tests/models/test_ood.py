@@ -106,6 +106,22 @@ class TestOODLimits:
         assert self.LIMITS.exceeded(OODIndicators(depth_gap=math.nan)) == ("depth_gap",)
         assert self.LIMITS.exceeded(OODIndicators()) == ()
 
+    def test_ratios_are_those_to_the_limits_of_all_measured_indicators(self):
+        limits = OODLimits(limits={**self.LIMITS.limits, "match_doubt": 0.0})
+        found = limits.ratios(OODIndicators(doubt=0.75, depth_gap=0.1, match_doubt=0.0, ray_gap_deg=90))
+        assert found == {"doubt": 1.5, "depth_gap": 0.5, "match_doubt": 0.0}
+        assert limits.ratios(OODIndicators(depth_gap=math.nan, match_doubt=0.1)) == {
+            "depth_gap": math.inf,
+            "match_doubt": math.inf,
+        }
+        assert limits.ratios(OODIndicators()) == {}
+
+    def test_ratios_above_one_are_the_exceeded_limits(self):
+        for value in (0.1, 0.2, 0.20001, math.inf, math.nan):
+            measured = OODIndicators(doubt=0.5, depth_gap=value)
+            above = tuple(name for name, ratio in self.LIMITS.ratios(measured).items() if ratio > 1)
+            assert above == self.LIMITS.exceeded(measured)
+
     def test_limits_are_quantiles_of_measured_indicators(self):
         measured = [OODIndicators(doubt=number / 100) for number in range(101)]
         assert fit_ood_limits(measured, 0.98).limits == {"doubt": pytest.approx(0.98)}

@@ -1,0 +1,239 @@
+"""Warnings of footage unlike a network's training set: what is likely wrong, how badly, and what to do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from page4d.choices import CameraMotion
+from page4d.geometry.camera import Cameras
+from page4d.geometry.rotation import rotation_angle
+from page4d.inference.predictor import PredictedChunk
+from page4d.inference.run_plan import RunPlan
+from page4d.models.ood import OOD_MESSAGES
+from page4d.output.diagnostics import DomainRecord
+from page4d.scene.records import Notice
+from page4d.weights.catalogue import CatalogueEntry
+from page4d.weights.choose import licence_and_size
+
+OOD_WARNING = "this footage is unlike the network's training set"
+"""Beginning of the warning of out-of-distribution indicators."""
+
+ADVICE = "; use a network for real footage: "
+"""What separates that warning from the checkpoint that it suggests."""
+
+_GRADES = ((1.0, 5.0, "slightly"), (1.3, 15.0, "clearly"), (2.0, 45.0, "far"))
+"""Grades, above an indicator in units of its limit or above an angle of the cameras in degrees.
+
+Limits are quantiles over scenes like those of the training set, which exceed them by a few percent at most. Cameras
+within 5 degrees are usable; from 45 on, the views of a rig are not even in order.
+"""
+
+_VERDICTS = {"slightly": "{} may be wrong", "clearly": "{} {} probably wrong", "far": "do not trust {}"}
+"""What a grade means for parts of the result."""
+
+_REJECTED = 1.5
+"""Grade of a rejected refinement of several views, in units of the limits of indicators.
+
+Indicators alone grade too mildly: on a rig whose pairs are 50 degrees off, the worst is 1.1 times its limit.
+"""
+
+_LIKELY_WRONG = {
+    "doubt": ("depth", "masks"),
+    "ray_gap_deg": ("cameras",),
+    "match_doubt": ("cameras", "depth"),
+    "depth_gap": ("cameras", "depth"),
+}
+"""Parts of the result that an indicator above its limit makes doubtful."""
+
+_MAX_REASONS = 2
+"""Largest number of indicators that a warning names, the worst first; none besides a comparison of cameras.
+
+Warnings stay within three lines; `run.json` holds all indicators.
+"""
+
+_MAX_INSTANTS = 8
+"""Maximum number of instants of a chunk whose cameras are compared, spread evenly over it."""
+
+
+class KnownCameras(NamedTuple):
+    """Cameras from elsewhere than the network.
+
+    `are_used` states that they are those of the result. `disagreement_deg` is the median angle between rotations of
+    pairs of the network's cameras and of them, None if the network predicts none or if there is no pair.
+    """
+
+    source: Literal["calibrated", "registered"]
+    are_used: bool
+    disagreement_deg: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Domain:
+    """How well a chunk's footage fits the network.
+
+    `ratios` are out-of-distribution indicators in units of their limits; `kept` are the parts of cameras whose
+    refinement held-out evidence supports, None without such a comparison; `camera_options` provide other cameras.
+    """
+
+    ratios: Mapping[str, float] | None = None
+    known: KnownCameras | None = None
+    kept: tuple[str, ...] | None = None
+    num_views: int = 2
+    camera_options: str = "--register people or --calibration"
+
+    @property
+    def refined(self) -> list[Literal["poses", "focal"]] | None:
+        """The parts of cameras whose refinement was kept, for `run.json`."""
+        kept = self.kept
+        return None if kept is None else [part for part in ("poses", "focal") if part in kept]
+
+    @property
+    def record(self) -> DomainRecord | None:
+        """The record for `run.json`; None if nothing was measured."""
+        angle = None if self.known is None else self.known.disagreement_deg
+        if self.ratios is None and angle is None:
+            return None
+        return DomainRecord(
+            indicators={name: ratio if isfinite(ratio) else None for name, ratio in (self.ratios or {}).items()},
+            camera_disagreement_deg=angle,
+        )
+
+    def notices(self, suggestion: CatalogueEntry | None = None) -> tuple[Notice, ...]:
+        """Warn of the footage, with a checkpoint for it, and of a refinement of cameras that was rejected."""
+        footage = self._footage_notice(suggestion)
+        refinement = self._refinement_notice(with_options=footage is None)
+        return tuple(notice for notice in (footage, refinement) if notice is not None)
+
+    @property
+    def _exceeded(self) -> dict[str, float]:
+        """The indicators above their limits, the worst first."""
+        ratios = (self.ratios or {}).items()
+        return {name: ratio for name, ratio in sorted(ratios, key=lambda item: -item[1]) if ratio > 1}
+
+    def _footage_notice(self, suggestion: CatalogueEntry | None) -> Notice | None:
+        exceeded, known = self._exceeded, self.known
+        angle = 0.0 if known is None or known.disagreement_deg is None else known.disagreement_deg
+        by_angle = next((grade for _, limit, grade in reversed(_GRADES) if angle > limit), None)
+        # Accepted evidence shows wrong cameras by itself; where a calibration disagrees, either may be wrong.
+        registered = known is not None and known.source == "registered" and not known.are_used
+        if not exceeded and not (registered and by_angle is not None):
+            return None
+        parts = self._doubtful_parts(cameras_are_wrong=by_angle is not None or self._rejects_cameras)
+        worst = max([*exceeded.values(), _REJECTED * self._rejects_cameras], default=0.0)
+        grade = next((name for ratio, limit, name in reversed(_GRADES) if worst > ratio or angle > limit), "slightly")
+        verdict = _VERDICTS[grade].format(_joined(parts), "is" if parts == ["depth"] else "are")
+        comparison = self._comparison()
+        reasons = ", ".join(OOD_MESSAGES[name] for name in list(exceeded)[:_MAX_REASONS])
+        start = f"{OOD_WARNING} ({grade if comparison else f'{grade}: {reasons}'}): " if exceeded else ""
+        options = {"cameras": f"{self.camera_options} for cameras", "depth": "--depth for depth"}
+        remedy = ", ".join(options[part] for part in parts if part in options)
+        advice = "" if suggestion is None else f"{ADVICE}--weights {suggestion.name} ({licence_and_size(suggestion)})"
+        return Notice(f"{start}{comparison}{verdict}; give {remedy}{advice}")
+
+    def _doubtful_parts(self, *, cameras_are_wrong: bool) -> list[str]:
+        """Name the parts of the result that may be wrong: depth and masks with wrong cameras of the network."""
+        found = {part for name in self._exceeded for part in _LIKELY_WRONG[name]}
+        if cameras_are_wrong:
+            found |= {"cameras", "depth", "masks"}
+        if self.known is not None and (self.known.are_used or self._cameras_are_confirmed):
+            found = (found - {"cameras"}) or {"depth"}
+        return [part for part in ("cameras", "depth", "masks") if part in found]
+
+    @property
+    def _rejects_cameras(self) -> bool:
+        """Whether held-out pixels contradict cameras of the result that nothing else confirms."""
+        return self.kept == () and self.num_views > 1 and not self._cameras_are_confirmed
+
+    @property
+    def _cameras_are_confirmed(self) -> bool:
+        angle = None if self.known is None else self.known.disagreement_deg
+        return angle is not None and angle <= _GRADES[0][1]
+
+    def _comparison(self) -> str:
+        """State what the comparison with known cameras found; empty without one, or if it has no consequence."""
+        known = self.known
+        if known is None or known.disagreement_deg is None or (known.are_used and self._cameras_are_confirmed):
+            return ""
+        angle = f"{known.disagreement_deg:.0f} degrees"
+        if self._cameras_are_confirmed:
+            return f"cameras are within {max(known.disagreement_deg, 1):.0f} degrees of the {known.source} ones, "
+        if known.are_used:
+            return f"the network's own cameras differ by {angle} from the {known.source} ones: "
+        return f"cameras differ by {angle} from the {known.source} ones: "
+
+    def _refinement_notice(self, *, with_options: bool) -> Notice | None:
+        if self.kept != ():
+            return None
+        text = "held-out pixels do not support the refined cameras: those of the network are kept"
+        if self.num_views == 1:
+            return Notice(text)
+        options = f"; give {self.camera_options}" if with_options else ""
+        return Notice(f"{text}, and depth is not refined between views{options}")
+
+
+def _joined(parts: list[str]) -> str:
+    """Join words: "cameras, depth and masks"."""
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
+
+
+def domain_of(predicted: PredictedChunk, plan: RunPlan) -> Domain:
+    """Return how well a predicted chunk fits its network."""
+    return Domain(
+        ratios=predicted.ood,
+        known=_known_cameras(predicted, plan),
+        kept=predicted.kept,
+        num_views=plan.scene.num_views,
+        camera_options=_camera_options(plan),
+    )
+
+
+def _known_cameras(predicted: PredictedChunk, plan: RunPlan) -> KnownCameras | None:
+    cameras, predicts = predicted.predictions.cameras[0], not plan.predictor.uses_rig_cameras
+    if predicted.rig is not None:
+        known, views = predicted.rig[0].world_to_camera, list(range(plan.scene.num_views))
+    elif plan.registration is not None:
+        placed = {i: camera for i, camera in enumerate(plan.registration.view_cameras()) if camera is not None}
+        if len(placed) < 2:
+            return None
+        views = list(placed)
+        poses = torch.stack([camera.world_to_camera.reshape(-1, 4, 4)[0] for camera in placed.values()])
+        known = poses.expand(len(cameras.intrinsics), -1, -1, -1)
+    else:
+        return None
+    return KnownCameras(
+        source="calibrated" if plan.registration is None else "registered",
+        are_used=plan.world.is_fixed,
+        disagreement_deg=pair_rotation_error(cameras, known, views) if predicts else None,
+    )
+
+
+def pair_rotation_error(found: Cameras, known: Float[Tensor, "T W 4 4"], views: list[int]) -> float | None:
+    """Return the median angle in degrees between relative rotations of pairs of views; None without a pair.
+
+    `known` holds the poses of `views`, in any world.
+    """
+    if len(views) < 2:
+        return None
+    chosen = torch.arange(len(known))[:: -(-len(known) // _MAX_INSTANTS)]
+    first, second = torch.combinations(torch.arange(len(views))).unbind(1)
+    poses = (found.world_to_camera[chosen][:, views], known[chosen])
+    rotations = [pose[..., :3, :3].double().cpu() for pose in poses]
+    relative = [rotation[:, second] @ rotation[:, first].mT for rotation in rotations]
+    return float(torch.rad2deg(rotation_angle(*relative)).median())
+
+
+def _camera_options(plan: RunPlan) -> str:
+    """Name the options that provide other cameras than the network's."""
+    scene, tried = plan.scene, plan.registration is not None
+    has_cameras = [view.camera is not None for view in scene.views]
+    if all(has_cameras):
+        return "--poses input"
+    moves = plan.settings.camera_motion is CameraMotion.MOVING
+    if tried or moves or any(has_cameras) or scene.num_views == 1:
+        return "--calibration"
+    return "--register people or --calibration"
