@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 
@@ -27,6 +28,12 @@ MAX_FILES = 200
 
 _SUFFIX = ".npz"
 
+_PARSING = Lock()
+"""Views are read by several threads, and numpy parses headers as Python, which is not safe in threads on Python 3.11.
+
+Source: github.com/python/cpython, issue 106905.
+"""
+
 
 def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[Pose]] | None:
     """Return the poses of some frames; None if they are not in the cache or cannot be read."""
@@ -34,7 +41,7 @@ def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[Pose]] |
     if path is None:
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with _PARSING, np.load(path, allow_pickle=False) as file:
             counts, values = file["counts"], file["values"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
