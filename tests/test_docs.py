@@ -58,7 +58,9 @@ def anchors_of(document: Path) -> set[str]:
 def options_of_all_commands() -> set[str]:
     command = get_command(app)
     assert isinstance(command, typer.core.TyperGroup)
-    parameters = [parameter for one in (command, *command.commands.values()) for parameter in one.params]
+    groups = [one for one in command.commands.values() if isinstance(one, typer.core.TyperGroup)]
+    commands = [command, *command.commands.values(), *(one for group in groups for one in group.commands.values())]
+    parameters = [parameter for one in commands for parameter in one.params]
     names = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
     return names | {"--help"}
 
