@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError
 from page4d.rig.frame_motion import (
+    GONE_SHARE,
     MIN_CORNERS,
     Comparison,
     Picture,
     compare_pictures,
+    compare_together,
     find_corners,
     normalize_contrast,
 )
@@ -31,6 +33,9 @@ MAX_OTHERS = 0.1
 MAX_DECODED = 1500
 """Frames decoded for a view: 20 s of a 4K video on two cores. Videos that can be sought need far fewer; of others,
 the beginning is measured."""
+
+_MIN_GROUP = 2
+"""Other pictures of a camera at rest in one place, from which it was moved to another."""
 
 _SEEKABLE = (".mp4", ".mov", ".m4v", ".3gp", ".mkv", ".webm")
 """Suffixes of containers in which page4d seeks."""
@@ -150,19 +155,35 @@ def measure_motion(name: str, pictures: Sequence[Picture], times: NDArray[np.flo
     if len(pictures) < 2:
         return replace(undetermined, reason="1 instant")
     plain = [normalize_contrast(picture) for picture in _without_bars(pictures)]
-    best: ViewMotion | None = None
+    corners = [find_corners(picture) for picture in plain]
+    judged: list[ViewMotion] = []
+    lost: dict[int, set[int]] = {}
     for reference in dict.fromkeys((0, len(plain) // 2, len(plain) - 1)):
-        corners = find_corners(plain[reference])
-        if len(corners) < MIN_CORNERS:
+        if len(corners[reference]) < MIN_CORNERS:
             continue
         others = [index for index in range(len(plain)) if index != reference]
-        found = [compare_pictures(plain[reference], plain[index], corners) for index in others]
-        judged = _judge(undetermined, found, times[reference], times[others])
-        if best is None or _rank(judged) > _rank(best):
-            best = judged
-        if judged.is_static and not judged.reason:
+        found = [
+            compare_pictures(plain[reference], plain[index], corners[reference])
+            if len(corners[index]) >= MIN_CORNERS
+            else Comparison(has_moved=None)
+            for index in others
+        ]
+        found = compare_together(found, corners[reference], plain[reference].shape)
+        if sum(one.has_moved is False for one in found) >= _MIN_GROUP:
+            lost[reference] = {index for index, one in zip(others, found, strict=True) if one.is_lost}
+        judged.append(_judge(undetermined, found, times[reference], times[others]))
+        if judged[-1].is_static and not judged[-1].reason:
             break
-    return best or replace(undetermined, reason="too few corners")
+    if not judged:
+        return replace(undetermined, reason="too few corners")
+    best = max(judged, key=_rank)
+    if best.is_static is not None:
+        return best
+    if any(second in lost[first] and first in lost[second] for first in lost for second in lost):
+        return replace(best, is_static=False, reason="still at times, but not in one place")
+    if all(one.share is not None and one.share < GONE_SHARE for one in judged):
+        return replace(best, is_static=False, reason="")
+    return best
 
 
 def _rank(motion: ViewMotion) -> tuple[int, float]:
@@ -171,22 +192,30 @@ def _rank(motion: ViewMotion) -> tuple[int, float]:
 
 def _judge(base: ViewMotion, found: Sequence[Comparison], at: float, times: NDArray[np.float64]) -> ViewMotion:
     """Judge a view by comparisons of its pictures with the one at the time `at`."""
-    known = [one for one in found if one.has_moved is not None]
-    if 2 * len(known) < len(found):
+    moved = [one for one in found if one.has_moved]
+    still = [one for one in found if one.has_moved is False]
+    lost = [one for one in found if one.is_lost]
+    if 2 * (len(moved) + len(still) + len(lost)) < len(found):
         return replace(base, reason="too few corners are found again")
-    moved = [one for one in known if one.has_moved]
-    is_static = len(moved) <= MAX_OTHERS * len(found)
-    shifts = [one.displacement_px for one in (known if is_static else moved) if one.displacement_px is not None]
+    most = MAX_OTHERS * len(found)
+    is_static: bool | None = False if len(moved) > most else None
+    if len(moved) + len(lost) <= most and 2 * len(still) >= len(found):
+        is_static = True
+    shown = still if is_static else moved or lost
+    shifts = [one.displacement_px for one in shown if one.displacement_px is not None]
     judged = replace(
         base,
         is_static=is_static,
-        share=float(np.median([one.share for one in known])),
+        share=float(np.median([one.share for one in (*moved, *still, *lost)])),
         displacement_px=float(np.median(shifts)) if shifts else None,
     )
-    moments = [time for time, one in zip(times, found, strict=True) if one.has_moved]
-    if moved and judged.is_static:
+    moments = [time for time, one in zip(times, found, strict=True) if one.has_moved or one.is_lost]
+    if is_static is None:
+        share = f"{len(lost)} of {len(found)} pictures"
+        return replace(judged, reason=f"corners neither stay nor move together in {share}")
+    if is_static and moments:
         return replace(judged, reason=f"except at {moments[0]:.1f} s")
-    if moved and len(moved) <= len(known) * (1 - MAX_OTHERS) - 1:
+    if is_static is False and len(still) >= 1 + most:
         return replace(judged, reason=f"not at all times: still around {at:.1f} s, moved at {moments[0]:.1f} s")
     return judged
 

@@ -1,6 +1,7 @@
 """Motion of a camera between two of its pictures: corners that stay, against corners that move together."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
@@ -24,13 +25,38 @@ STILL_SHARE = 0.15
 """Smallest share of still corners in pictures of a static camera. Static ones had at least 0.45 in real captures, and
 0.2 with strong noise or people in most of the picture."""
 
-MOVED_SHARE = 0.04
-"""Pictures with a smaller share of still corners are of a camera that moved: moving ones had at most 0.02 after more
-than 2 px of motion; those that moved less are found by the motion that corners share."""
+LOST_SHARE = 0.04
+"""Pictures with a smaller share of still corners have lost the one that they are compared with: the camera moved by
+more than 2 px (at most 0.02 in real captures), or people, light or noise hide the corners."""
 
 MIN_SPREAD = 0.3
 """Share of the cells with corners that also have still ones, in pictures of a static camera. A logo, a time stamp or
 a dashboard is still in pictures of a moving camera too, but fills fewer cells."""
+
+GONE_SHARE = 0.02
+"""Share of corners that are still by chance in pictures of a camera that moved."""
+
+_MOST_SHARE = 0.4
+"""Corners that move together while more than that stay are the picture, and not people, from this share on."""
+
+ANCHOR_SHARE = 0.25
+"""Share of pictures in which a corner is still that anchors the others. A moving camera has no anchors except those
+of a display in its picture, which fill few cells; people uncover different anchors over time."""
+
+KEPT_SHARE = 0.3
+"""Share of anchors that are still in a picture of a camera at rest, although people move together in the rest."""
+
+ANCHOR_SPREAD = 0.4
+"""Smallest share of cells with corners that have anchors too."""
+
+_REST_SHARE = 0.3
+"""Share of corners that noise displaces by less than 1 px around a common motion of none: it is then averaged."""
+
+_REST_SPREAD = 0.5
+"""Share of cells with corners that these fill."""
+
+_MIN_TOGETHER = 5
+"""With fewer pictures, corners that stay in a quarter of them are those of one picture."""
 
 _MAX_CORNERS = 400
 _CORNER_QUALITY = 0.01
@@ -71,12 +97,20 @@ class Comparison:
 
     `share` is the share of all corners that are still. `displacement_px` is the median displacement of the corners
     that were found again, or of the still ones for a camera that did not move; None if too few were found.
-    `has_moved` is None if the pictures do not determine it.
+    `has_moved` is None if the two pictures do not determine it. `stays` holds which corners are still, None if the
+    pictures were not compared, and `moving_cells` the number of cells that move together.
     """
 
     has_moved: bool | None
-    share: float
-    displacement_px: float | None
+    share: float = 0.0
+    displacement_px: float | None = None
+    stays: NDArray[np.bool_] | None = None
+    moving_cells: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the second picture has corners, but nearly none of the first."""
+        return self.has_moved is None and self.stays is not None and self.share < LOST_SHARE
 
 
 def normalize_contrast(gray: Picture) -> Picture:
@@ -98,32 +132,51 @@ def find_corners(picture: Picture) -> Points:
 
 
 def compare_pictures(first: Picture, second: Picture, corners: Points) -> Comparison:
-    """Compare normalized pictures [H, W] of a view; `corners` are those of the first.
+    """Compare normalized pictures [H, W] of a view; `corners` are those of the first, at least one.
 
     Still corners are searched from their place on, without a pyramid: people who cross the picture do not draw them
     along. Source: Bouguet, "Pyramidal implementation of the Lucas Kanade feature tracker", 2001.
     """
     count = len(corners)
-    if count < MIN_CORNERS or len(find_corners(second)) < MIN_CORNERS:
-        return Comparison(has_moved=None, share=0.0, displacement_px=None)
     still, shake = _still_corners(first, second, corners)
     share = float(still.mean())
     spread, rest = _num_cells(corners[still], first.shape), _num_cells(corners, first.shape)
     flow, found = _track(first, second, corners, window=15, levels=3)
-    displacement = float(np.median(np.linalg.norm(flow[found], axis=1))) if found.sum() >= MIN_CORNERS // 4 else None
-    if _moves_as_one(
-        corners,
-        flow,
-        found & ~still,
-        max(_DOMINANCE * int(still.sum()), count * STILL_SHARE),
-        _DOMINANCE * spread,
-        first.shape,
-    ):
-        return Comparison(has_moved=True, share=share, displacement_px=displacement)
+    distance = float(np.median(np.linalg.norm(flow[found], axis=1))) if found.sum() >= MIN_CORNERS // 4 else None
+    result = Comparison(has_moved=None, share=share, displacement_px=distance, stays=still & (shake <= SHAKE_PX))
+    together, motion = _common_motion(corners, flow, found & ~still)
+    cells = _num_cells(corners[together], first.shape)
+    number = int(together.sum())
+    least = STILL_SHARE if share < GONE_SHARE else _MOST_SHARE
+    if motion > SHAKE_PX and number > max(_DOMINANCE * still.sum(), count * least) and cells > _DOMINANCE * spread:
+        return replace(result, has_moved=True, moving_cells=cells)
     if share >= STILL_SHARE and spread >= MIN_SPREAD * rest:
-        return Comparison(has_moved=shake > SHAKE_PX, share=share, displacement_px=shake)
-    moved = True if share < MOVED_SHARE else None
-    return Comparison(has_moved=moved, share=share, displacement_px=displacement)
+        return replace(result, has_moved=shake > SHAKE_PX, displacement_px=shake)
+    together |= still
+    fills = _num_cells(corners[together], first.shape) >= _REST_SPREAD * rest
+    if motion <= SHAKE_PX and together.mean() >= _REST_SHARE and fills:
+        return replace(result, has_moved=False, displacement_px=motion)
+    return result
+
+
+def compare_together(found: Sequence[Comparison], corners: Points, size: tuple[int, ...]) -> list[Comparison]:
+    """Judge pictures of a view by the corners that stay in others of them too, if these fill the picture [H, W].
+
+    A picture that keeps a part of them is of a camera at rest, even if people in front of the rest move together.
+    """
+    known = [one.stays for one in found if one.stays is not None]
+    if len(known) < _MIN_TOGETHER:
+        return list(found)
+    anchors = np.mean(known, axis=0) >= ANCHOR_SHARE
+    cells = _num_cells(corners[anchors], size)
+    if anchors.mean() < STILL_SHARE or cells < ANCHOR_SPREAD * _num_cells(corners, size):
+        return list(found)
+
+    def rests(one: Comparison) -> bool:
+        hidden = one.moving_cells > _DOMINANCE * cells
+        return one.stays is not None and not hidden and bool(one.stays[anchors].mean() >= KEPT_SHARE)
+
+    return [replace(one, has_moved=False) if rests(one) else one for one in found]
 
 
 def _still_corners(first: Picture, second: Picture, corners: Points) -> tuple[NDArray[np.bool_], float]:
@@ -160,39 +213,43 @@ def _track(
 
 def _similarity(first: Picture, second: Picture, places: Points, shift: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the normalized correlation of the patches around places, shifted in the second picture."""
-    size = (_PATCH_PX, _PATCH_PX)
-    patches = [
-        [cv2.getRectSubPix(picture, size, (float(x), float(y)), patchType=cv2.CV_32F).ravel() for x, y in points]
-        for picture, points in ((first, places), (second, places + shift))
-    ]
     if not len(places):
         return np.zeros(0)
-    one, two = (np.stack(each) - np.mean(each, axis=1, keepdims=True) for each in patches)
+    reach = np.arange(_PATCH_PX, dtype=np.float32) - _PATCH_PX // 2
+    x, y = np.tile(reach, _PATCH_PX), np.repeat(reach, _PATCH_PX)
+    patches = [
+        cv2.remap(
+            picture.astype(np.float32),
+            points[:, :1] + x,
+            points[:, 1:] + y,
+            cv2.INTER_LINEAR,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+        for picture, points in ((first, places), (second, places + shift))
+    ]
+    one, two = (each - each.mean(axis=1, keepdims=True) for each in patches)
     norm = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
     return np.asarray((one * two).sum(1) / np.maximum(norm, 1e-6), np.float64)
 
 
-def _moves_as_one(
-    corners: Points,
-    flow: Points,
-    chosen: NDArray[np.bool_],
-    min_support: float,
-    min_cells: float,
-    size: tuple[int, ...],
-) -> bool:
-    """Return whether most of the picture follows one rotation, zoom and shift: the camera moved."""
-    if chosen.sum() <= min_support:
-        return False
+def _common_motion(corners: Points, flow: Points, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
+    """Return which of the chosen corners follow one rotation, zoom and shift, and its median length in pixels.
+
+    The length is that of the motion and not of the corners, whose noise does not average out.
+    """
+    together = np.zeros(len(corners), bool)
+    if chosen.sum() < MIN_CORNERS // 4:
+        return together, 0.0
     start = corners[chosen]
     model, inliers = cv2.estimateAffinePartial2D(
         start, start + flow[chosen], ransacReprojThreshold=_MODEL_PX, maxIters=_MAX_SAMPLES
     )
     if model is None:
-        return False
-    inside = inliers[:, 0] > 0
-    shifts = np.linalg.norm(flow[chosen][inside], axis=1)
-    many = inside.sum() > min_support and _num_cells(start[inside], size) > min_cells
-    return bool(many and np.median(shifts) > SHAKE_PX)
+        return together, 0.0
+    together[chosen] = inliers[:, 0] > 0
+    places = corners[together]
+    moved = places @ model[:, :2].T + model[:, 2]
+    return together, float(np.median(np.linalg.norm(moved - places, axis=1)))
 
 
 def _num_cells(places: Points, size: tuple[int, ...]) -> int:

