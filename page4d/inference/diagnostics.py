@@ -99,8 +99,10 @@ def _motion_of(view: ViewMotionRecord, rig: RigRecord) -> str:
         extra = f"; {view.reason}" if view.reason else ""
         verb = "does not move" if view.still else "moves"
         return f"{view.view} {verb}: {view.still_share or 0.0:.0%} of the corners stay{shift}{extra}"
-    motion = f"{view.view} moves by {view.motion_px:.2g} px (jitter {view.jitter_px:.2g} px)"
-    return f"{motion} over the first {counted(rig.num_times, 'instant')}; limit: {rig.limit_px:.2g} px or the jitter"
+    unclear = f"; its frames do not determine it: {view.reason}" if view.reason else ""
+    motion = f"predicted: {view.view} moves by {view.motion_px:.2g} px (jitter {view.jitter_px:.2g} px)"
+    limit = f"limit: {rig.limit_px:.2g} px or the jitter"
+    return f"{motion} over the first {counted(rig.num_times, 'instant')}; {limit}{unclear}"
 
 
 def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], long_side: int) -> Notice | None:

@@ -39,7 +39,8 @@ class RigFitRecord(FileModel):
     """Residuals of a chunk's cameras from static ones.
 
     `motion_px` is the displacement of each view's predicted cameras without jitter, in network pixels at the median
-    depth; `scale_std` is the relative standard deviation of the chunk's scale.
+    depth, and 0 for views that move, which have no static camera; `scale_std` is the relative standard deviation of
+    the chunk's scale.
     """
 
     motion_px: list[float]
