@@ -18,7 +18,7 @@ from page4d.rig.frame_motion import (
     find_corners,
     normalize_contrast,
 )
-from page4d.scene.records import FrameSource, Image, Scene, View
+from page4d.scene.records import FrameSource, Image, Notice, Scene, View
 from page4d.scene.video import VideoSource
 
 LONG_SIDE = 256
@@ -82,6 +82,16 @@ def measure_camera_motion(scene: Scene, progress: Callable[[int, int], None] | N
         if progress is not None:
             progress(len(found), scene.num_views)
     return tuple(found)
+
+
+def calibrated_motion_notices(scene: Scene, motions: Sequence[ViewMotion]) -> tuple[Notice, ...]:
+    """Warn of views that move although their calibration has one pose."""
+    moving = {motion.view for motion in motions if motion.is_static is False}
+    return tuple(
+        Notice(f"{view.name} moves, but its calibration has one pose; the result is wrong while it moves")
+        for view in scene.views
+        if view.name in moving and view.camera is not None and view.camera.world_to_camera.ndim == 2
+    )
 
 
 def choose_pictures(view: View, count: int = NUM_PICTURES) -> tuple[int, ...]:

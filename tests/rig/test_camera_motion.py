@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError
-from page4d.rig.camera_motion import MAX_DECODED, ViewMotion, choose_pictures, measure_camera_motion, measure_motion
+from page4d.rig.camera_motion import (
+    MAX_DECODED,
+    ViewMotion,
+    calibrated_motion_notices,
+    choose_pictures,
+    measure_camera_motion,
+    measure_motion,
+)
 from page4d.scene.open import open_scene
 from page4d.scene.orientation import Orientation
 from page4d.scene.records import Clock, Scene, View
 from page4d.scene.video import VideoSource
+from page4d.synthetic.capture import SyntheticCapture
 
 SIZE = (90, 160)
 SCENES = Path(__file__).resolve().parents[2].parent / "shared" / "scenes"
@@ -208,6 +216,18 @@ def test_each_view_of_a_rig_is_judged_by_itself() -> None:
     assert motions[2].reason == "damaged"
     assert done == [(1, 3), (2, 3), (3, 3)]
     assert motions == measure_camera_motion(replace(scene, views=(*scene.views, damaged)))
+
+
+def test_a_view_that_moves_with_a_calibration_of_one_pose_is_named() -> None:
+    scene = SyntheticCapture(seed=1, num_views=3, num_times=2).scene()
+    motions = [
+        ViewMotion(view=name, is_static=verdict)
+        for name, verdict in zip(scene.view_names, (True, False, None), strict=True)
+    ]
+    (notice,) = calibrated_motion_notices(scene, motions)
+    assert notice.text.startswith(f"{scene.view_names[1]} moves, but its calibration has one pose")
+    plain = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
+    assert not calibrated_motion_notices(plain, motions)
 
 
 def video(num_frames: int, every: int | None, suffix: str = ".mp4") -> View:
