@@ -1,24 +1,28 @@
 """Rigs of static and moving views, decided from pixels, and rigs of which some cameras are registered."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from page4d.choices import CameraMotion, Poses
+from page4d.choices import CameraMotion, ExistingOutput, Poses
+from page4d.errors import InterruptedRunError
 from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.time_axis import join_times
 from page4d.inference.chunk_plan import plan_chunks
 from page4d.inference.diagnostics import rig_notice
+from page4d.inference.reconstruct import reconstruct
 from page4d.inference.state_records import RigState
 from page4d.inference.static_rig import StaticRig, StaticRigAligner
 from page4d.inference.world import World
 from page4d.predictions import Predictions
 from page4d.rig.camera_motion import ViewMotion
-from tests.inference.test_reconstruct import uncalibrated
-from tests.inference.test_static_rig import CAPTURE, drifting, shaken_chunks, stitched
-from tests.inference.truth import exact_predictions
+from page4d.synthetic.capture import SyntheticCapture
+from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
+from tests.inference.test_static_rig import CAPTURE, SETTINGS, drifting, shaken, shaken_chunks, stitched
+from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity
 
 MOTIONS = tuple(
     ViewMotion(view=f"cam0{view}", is_static=view != 2, share=0.0 if view == 2 else 0.8, displacement_px=1.0)
@@ -92,3 +96,27 @@ def test_both_directions_of_a_wrong_option_are_named(requested: str, text: str) 
     assert (placed is None) is (requested == "moving")
     assert found.record is not None
     assert text in rig_notice(found.record).text
+
+
+def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = SyntheticCapture(seed=5, num_views=3, num_times=9, image_size=(24, 32))
+    scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5)
+    motions = tuple(replace(motion, view=name) for motion, name in zip(MOTIONS, scene.view_names, strict=True))
+    monkeypatch.setattr("page4d.inference.run.measure_camera_motion", lambda _scene: motions)
+
+    def disturb(start: int, part: Predictions) -> Predictions:
+        return shaken(part, start).transformed(random_similarity(start))
+
+    def predictor() -> TruthPredictor:
+        return TruthPredictor(capture, disturb)
+
+    whole, out = tmp_path / "whole", tmp_path / "stopped"
+    record = reconstruct(scene, predictor(), out=whole, settings=settings)
+    assert record.rig is not None
+    assert record.rig.cameras == "mixed"
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, predictor(), out=out, settings=settings, observer=StopAt(6))
+    reconstruct(scene, predictor(), out=out, settings=settings, existing=ExistingOutput.RESUME)
+    assert bytes_of(out) == bytes_of(whole)
