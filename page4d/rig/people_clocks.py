@@ -69,7 +69,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
 
 def _window(scene: Scene, samples: Sequence[int], lenses: Sequence[Lens], progress: StageProgress) -> tuple[int, ...]:
     """Return consecutive samples at which the most views show people."""
-    if len(samples) < NUM_SAMPLES + _NUM_LOOKS * _LOOK:  # the searched ranges would overlap
+    if len(samples) < NUM_SAMPLES + _NUM_LOOKS * _LOOK:  # runs would overlap
         return tuple(samples[:NUM_SAMPLES])
     starts = np.linspace(0, len(samples) - NUM_SAMPLES, _NUM_LOOKS).round().astype(int)
     looks = starts + (NUM_SAMPLES - _LOOK) // 2
