@@ -36,6 +36,9 @@ PEAK_WIDTH = 6
 MIN_COMMON = 25
 """Common instants below which an offset is not scored: few instants fit some pose at any offset."""
 
+MAX_DISAGREEMENT = 3.0
+"""Instants by which the offset of a pair may differ from the clocks of all: right ones differ by 1.4 at most."""
+
 MAX_SCORED = 25
 """Instants of a score."""
 
@@ -138,7 +141,7 @@ def estimate_clocks(
     Up to 8 views all pairs are searched, else each view with its next two.
 
     Raises:
-        InputError: if a view shares no clear peak with the others, directly or through them.
+        InputError: if a view shares no clear peak with the others, directly or through them, or pairs contradict.
     """
     number = len(names)
     pairs = [(i, j) for i, j in combinations(range(number), 2) if number <= 8 or j - i <= 2 or i + number - j <= 2]
@@ -158,6 +161,14 @@ def estimate_clocks(
         return np.array([p.score * (ahead[p.views[1]] - ahead[p.views[0]] - p.instants) for p in clear])
 
     solved = least_squares(residuals, np.zeros(number - 1), loss="soft_l1", f_scale=1.0)
+    wrong = [
+        p for p, error in zip(clear, residuals(solved.x), strict=True) if abs(error) > MAX_DISAGREEMENT * p.score
+    ]
+    if wrong:
+        pairs_text = ", ".join(f"{names[p.views[0]]}-{names[p.views[1]]}" for p in wrong)
+        raise InputError(
+            f"people do not determine the clocks: the offset of {pairs_text} contradicts the others", _HINT
+        )
     scores = tuple(max(p.score for p in clear if view in p.views) for view in range(number))
     return PeopleClocks(ahead=np.concatenate([[0.0], solved.x]), scores=scores)
 

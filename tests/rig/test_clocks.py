@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError
-from page4d.rig.clocks import check_clocks, estimate_clocks, pair_offset
+from page4d.rig import clocks
+from page4d.rig.clocks import PairOffset, check_clocks, estimate_clocks, pair_offset
 from page4d.rig.records import ViewPeople
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
 
@@ -43,3 +44,17 @@ def test_given_clocks_are_doubted_only_if_another_offset_fits_better(delay: floa
     texts = check_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras], FRAME_S)
     assert len(texts) == number
     assert all("cam02 fits the people in cam01 better 0.23" in text and "later" in text for text in texts)
+
+
+def test_offsets_of_pairs_that_contradict_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = {(0, 1): 7.0, (1, 2): 13.0, (0, 2): 20.5}
+
+    def fake(_people: object, _lenses: object, views: tuple[int, int]) -> PairOffset:
+        return PairOffset(views=views, instants=measured[views], score=0.7, second=0.3, given=0.1)
+
+    monkeypatch.setattr(clocks, "pair_offset", fake)
+    names, nobody = ("cam01", "cam02", "cam03"), (ViewPeople(tracklets=()),) * 3
+    assert estimate_clocks(names, nobody, []).ahead == pytest.approx([0, 7, 20], abs=0.5)
+    measured[0, 2] = -30.0
+    with pytest.raises(InputError, match="contradicts the others"):
+        estimate_clocks(names, nobody, [])
