@@ -27,6 +27,11 @@ _SIGMA = 0.1
 _MIN_PEAK = 1.25
 """Agreement at the best scale in units of its median over all candidates, below which depth determines no scale."""
 
+_MIN_VISIBLE = 0.1
+"""Added to the number of points that other views see, as a share of all that are compared: few points that agree do
+not determine the scale. Without the division, scales at which more points are seen would be preferred: on
+rings, depth with 10 % of noise then gets 0.76 of its scale in the median, otherwise 1.03."""
+
 _PIXELS = 400
 _INSTANTS = 4
 """Numbers of pixels per image and of instants that are compared."""
@@ -57,8 +62,8 @@ def agreeing_scale(
 ) -> Tensor | None:
     """Return the factor on depth at which most points of views lie on the surfaces that other views see.
 
-    `rig` is [T, V]; depth has any unit, one for all views and instants. All pixels count, visible elsewhere or not:
-    at too small a scale few points lie in the field of another view, at too large a scale they lie behind surfaces.
+    `rig` is [T, V]; depth has any unit, one for all views and instants. It is the share of agreeing points among those
+    that other views see; a scale at which they see few points is not preferred.
     None if the cameras coincide, there is no depth, or no scale stands out.
     """
     chosen = torch.arange(len(depth[0]))[:: -(-len(depth[0]) // _INSTANTS)]
@@ -72,11 +77,13 @@ def agreeing_scale(
         return None
     logs = torch.linspace(log(_MIN_SHARE), log(_MAX_SHARE), _NUM_SCALES, dtype=torch.float64)
     scales = size / known.median() * logs.exp()
-    score = torch.zeros_like(scales)
+    agreeing, visible, compared = torch.zeros_like(scales), torch.zeros_like(scales), torch.zeros(())
     for view in range(len(maps)):
         for other in range(len(maps)):
             if other != view:
-                score += _agreement(cameras, maps, masks, (view, other), scales)
+                of_pair = _agreement(cameras, maps, masks, (view, other), scales)
+                agreeing, visible, compared = agreeing + of_pair[0], visible + of_pair[1], compared + of_pair[2]
+    score = agreeing / (visible + _MIN_VISIBLE * compared)
     best = int(score.argmax())
     if best in (0, len(score) - 1) or not bool(score[best] > _MIN_PEAK * score.median()):
         return None
@@ -93,8 +100,11 @@ def _agreement(
     masks: Sequence[Bool[Tensor, "T _ _"]],
     pair: tuple[int, int],
     scales: Float[Tensor, " K"],
-) -> Float[Tensor, " K"]:
-    """Sum the agreement of points of one view with the depth of another, at every scale."""
+) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"], Float[Tensor, ""]]:
+    """Compare points of one view with the depth of another at every scale.
+
+    Returns the sum of their agreement, the number of those that are visible, and that of all.
+    """
     view, other = pair
     height, width = depth[view].shape[-2:]
     stride = max(1, round((height * width / _PIXELS) ** 0.5))
@@ -110,4 +120,5 @@ def _agreement(
     found, whole = sample(maps, warped.pixels).unbind(1)
     visible = warped.visible(size, _MIN_DEPTH) & mask[..., None] & (whole > 1 - 1e-6)
     ratio = warped.depth.clamp(min=_MIN_DEPTH).log() - (found.clamp(min=_MIN_DEPTH) * scales).log()
-    return (visible * torch.exp(-(ratio / _SIGMA).square() / 2)).sum(dim=(0, 1))
+    agreeing = visible * torch.exp(-(ratio / _SIGMA).square() / 2)
+    return agreeing.sum(dim=(0, 1)), visible.double().sum(dim=(0, 1)), mask.double().sum()

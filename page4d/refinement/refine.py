@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import log
 from typing import NamedTuple, overload
 
 import torch
@@ -59,6 +60,11 @@ _GUIDED_ROUNDS = 3
 
 _CONFIDENCE_POWER = 1.25
 """The prior sigma of log depth is divided by this power of the confidence."""
+
+
+_MAX_LOG_SCALE_ERROR = 0.22
+"""Largest difference of the log scales of cameras and of depth at which that of cameras is kept: noise of depth
+changes its scale by as much."""
 
 
 class Refinement(NamedTuple):
@@ -295,7 +301,7 @@ def _without_wrong_cameras(
             maps = [view.depth[scene, :, 0] for view in evidence.views]
             masks = [confident(view.confidence[scene]) for view in evidence.views]
             agreeing = agreeing_scale(rig[scene], maps, masks)
-            if agreeing is not None:
+            if agreeing is not None and abs(log(float(agreeing / scale[scene]))) > _MAX_LOG_SCALE_ERROR:
                 scale[scene], depth[scene] = agreeing, evidence.prior_depth[scene]
     return scale, depth
 

@@ -17,12 +17,12 @@ from page4d.synthetic.sampler import SceneRequest, sample_truth
 from tests.inference.truth import exact_predictions
 
 UNIT = 3.7
-TOLERANCE = 0.12
-"""Holds for the seeds 0 to 7, which were not selected."""
+TOLERANCE = 0.05
+"""Errors for the seeds 0 to 8 and 10 to 23 were measured up to 3 %; 15 and 23 are the hardest ones."""
 REQUEST = SceneRequest(family=SceneFamily.RING, num_times=1, num_views=4, image_size=(64, 80))
 
 
-@pytest.fixture(scope="module", params=range(8))
+@pytest.fixture(scope="module", params=[*range(6), 15, 23])
 def ring(request: pytest.FixtureRequest) -> GroundTruth:
     return sample_truth([request.param], REQUEST)
 
