@@ -1,4 +1,4 @@
-"""Registered cameras place the output of any network: depth of wrong predicted cameras, and what networks are given."""
+"""Registered cameras place the output of any network, and condition networks that take cameras."""
 
 from dataclasses import replace
 
