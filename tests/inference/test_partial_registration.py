@@ -12,6 +12,7 @@ from page4d.conventions import Scale
 from page4d.errors import InterruptedRunError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rigid import camera_centers
+from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.inference import registration
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
@@ -167,3 +168,22 @@ def test_the_scale_of_wrong_predicted_cameras_is_that_of_depth(tmp_path: Path) -
     truth = UNIT * CAPTURE.rendered(0, 2, output_transform(2)).depth.numpy()[: depth.shape[0], : depth.shape[1]]
     ratio = float(np.median(depth[depth > 0] / truth[depth > 0]))
     assert ratio == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_predicted_cameras_accuse_calibrated_ones_but_not_registered_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_registered: bool
+) -> None:
+    """The network turns one camera by 30 degrees."""
+
+    def turned(_: int, predictions: Predictions) -> Predictions:
+        poses = predictions.cameras.world_to_camera.clone()
+        poses[:, :, 1, :3] = matrix_from_rotation_vector(poses.new_tensor([0, 0.5, 0])) @ poses[:, :, 1, :3]
+        return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=poses))
+
+    monkeypatch.setitem(globals(), "PLACED", (0, 1, 2, 3))
+    scene = uncalibrated(CAPTURE.scene()) if is_registered else CAPTURE.scene()
+    record = reconstruct(scene, DisturbedTruth(CAPTURE, turned), out=tmp_path / "out", settings=SETTINGS)
+    assert record.calibration_residuals is not None
+    accused = any("cam02 disagrees with all other cameras" in warning for warning in record.warnings)
+    assert accused is not is_registered

@@ -11,12 +11,10 @@ from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
 from page4d.geometry.rigid import camera_centers
-from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.inference import registration
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.output.reader import open_output
-from page4d.predictions import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.scene.records import Scene
@@ -153,23 +151,6 @@ def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRe
     assert [camera.source for camera in record.registration.cameras] == ["network"] * 2
     assert record.registration.cameras[1].reason == "best score 0.21"
     assert (tmp_path / "out/cameras.json").read_bytes() == (tmp_path / "off/cameras.json").read_bytes()
-
-
-def test_predicted_cameras_do_not_accuse_registered_ones(tmp_path: Path) -> None:
-    """The network turns one camera by 30 degrees."""
-
-    def turned(start: int, predictions: Predictions) -> Predictions:
-        poses = predictions.cameras.world_to_camera.clone()
-        poses[:, :, 1, :3] = matrix_from_rotation_vector(poses.new_tensor([0, 0.5, 0])) @ poses[:, :, 1, :3]
-        cameras = replace(predictions.cameras, world_to_camera=poses)
-        return in_random_world(start, replace(predictions, cameras=cameras))
-
-    record = reconstruct(
-        uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE, turned), out=tmp_path / "out", settings=SETTINGS
-    )
-    assert record.calibration_residuals is not None
-    assert max(camera.rotation_deg for camera in record.calibration_residuals.cameras) > 5
-    assert not [warning for warning in record.warnings if "disagree" in warning]
 
 
 def test_requested_evidence_that_places_nothing_is_an_error(fake: FakeRegistration, tmp_path: Path) -> None:
