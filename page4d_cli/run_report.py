@@ -93,7 +93,7 @@ def report_run(record: "RunRecord", out: Path) -> None:
         verdicts = {"static": "static, one per view", "moving": "moving", "mixed": f"static except {moving}"}
         fields.append(("cameras", verdicts[record.rig.cameras]))
     registration = record.registration
-    if registration is not None and not registration.num_placed:
+    if registration is not None and registration.pairs and not registration.num_placed:
         reason = f"{registration.cameras[0].view}: {registration.cameras[0].reason}"
         fields.append(("registered", f"none, the cameras are the network's ({reason}); {registration.advice}"))
     fields += [

@@ -94,8 +94,8 @@ class StopAt(SilentObserver):
         self.instants = instants
 
     def progress(self, done: int, total: int, stage: str = "") -> None:
-        del total, stage
-        if done == self.instants:
+        del total
+        if not stage and done == self.instants:
             raise InterruptedRunError("stop", "", 15)
 
 
