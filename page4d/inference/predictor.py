@@ -46,9 +46,9 @@ class PredictedChunk(NamedTuple):
     """Predictions for the frames of a chunk.
 
     `rig` are the calibrated cameras of its frames, `memory` is an input of the network for the next chunk, and `ood`
-    holds the out-of-distribution indicators in units of their thresholds, None without any. `rig_scale` is the unit of
-    refined depth in that of `rig`, None if depth was not fitted to it. `kept` are the parts of cameras whose refinement
-    held-out evidence supports, None without such a comparison.
+    holds the out-of-distribution indicators in units of their thresholds, None without any. `rig_scale` is the unit
+    of refined depth in that of `rig`, None if depth was not fitted to it. `kept` are the parts of cameras whose
+    refinement held-out evidence supports, None without such a comparison.
     """
 
     predictions: Predictions
