@@ -62,8 +62,9 @@ def agreeing_scale(
 ) -> Tensor | None:
     """Return the factor on depth at which most points of views lie on the surfaces that other views see.
 
-    `rig` is [T, V]; depth has any unit, one for all views and instants. It is the share of agreeing points among
-    those that other views see; a scale at which they see few points is not preferred. None if the cameras coincide, there is no depth, or no scale stands out.
+    `rig` is [T, V]; depth has any unit, one for all views and instants. Scales are compared by the share of agreeing
+    points among those that other views see; a scale at which they see few points is not preferred. None if the
+    cameras coincide, there is no depth, or no scale stands out.
     """
     chosen = torch.arange(len(depth[0]))[:: -(-len(depth[0]) // _INSTANTS)]
     cameras = rig[chosen].to(torch.float64).to("cpu")

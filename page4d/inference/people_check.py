@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from page4d.errors import CapabilityError, InputError, listed
 from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
+from page4d.rig.camera_motion import calibrated_motion_notices, measure_camera_motion
 from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.register import StageProgress
 from page4d.rig.scene_check import check_scene
@@ -25,6 +26,9 @@ def check_for_run(
     scene: Scene, notify: Callable[[Notice], None], progress: StageProgress
 ) -> CalibrationCheckRecord | None:
     """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too."""
+    motions = measure_camera_motion(scene, lambda done, total: progress(done, total, "checking: camera motion"))
+    for notice in calibrated_motion_notices(scene, motions):
+        notify(notice)
     try:
         found = check_scene(scene, progress)
     except (CapabilityError, InputError) as error:

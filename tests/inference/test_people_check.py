@@ -65,6 +65,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     monkeypatch.setattr(people_check, "model_sha256", lambda: "0" * 64)
     moving = ViewMotion(view="cam02", is_static=False)
     monkeypatch.setattr(camera_motion, "measure_camera_motion", lambda *_: (moving,))
+    monkeypatch.setattr(people_check, "measure_camera_motion", lambda *_: (moving,))
     return found
 
 
