@@ -94,10 +94,15 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
         "device": predictor.device.type,
         "cameras": _cameras_fingerprint(scene),
         "pose-model": None if plan.registration is None else plan.registration.record.pose_model,
-        "registered": None
-        if plan.registration is None
-        else _digest([plan.registration.model_dump(mode="json")["cameras"]]),
+        "registered": _registered_fingerprint(plan),
     }
+
+
+def _registered_fingerprint(plan: RunPlan) -> str | None:
+    """Return a digest of the registered cameras; None if none is placed."""
+    if plan.registration is None or not any(plan.registration.cameras):
+        return None
+    return _digest([plan.registration.model_dump(mode="json")["cameras"]])
 
 
 def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:

@@ -8,6 +8,7 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, WeightsError, listed
 from page4d.inference.metric_scale import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
 from page4d.inference.state_records import RegisteredCameraState, RegistrationState
+from page4d.io.json_model import readable
 from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.lens import lenses_of
@@ -71,7 +72,7 @@ def register_for_run(
     found = register_scene(scene, settings.registration, motions, notify, progress)
     uses_parts = settings.poses is Poses.INPUT and _gives_length(found, known_length(scene, settings.scale_from))
     state = state_of(found, settings.register, uses_parts=uses_parts)
-    state = state.model_copy(update={"motions": list(motions)})
+    state = state.model_copy(update={"motions": [replace(motion, view=readable(motion.view)) for motion in motions]})
     if found.num_placed < 2 and settings.register in EXPLICIT:
         raise InputError(
             f"--register {settings.register} places no camera: {reasons(found)}",

@@ -66,8 +66,11 @@ def inspect_scene(
     scene_options.check_resize()
     if check and calibration is None:
         raise UsageError("--check without --calibration", "pass the calibration that is to be checked")
-    with observed_run(console.Verbosity(), "inspect-scene") as observer:
-        opened = open_scene(scene, scene_options, progress=observer.progress)
+    if sync == "people":
+        with observed_run(console.Verbosity(), "inspect-scene") as observer:
+            opened = open_scene(scene, scene_options, progress=observer.progress)
+    else:
+        opened = open_scene(scene, scene_options)
     rows = [_row(view) for view in opened.views]
     record, moving = _checked(opened) if check else (None, [])
     if as_json:
