@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from page4d.choices import CameraMotion, ExistingOutput, Poses
+from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.errors import InterruptedRunError
 from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import rotation_angle
@@ -102,7 +102,7 @@ def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture = SyntheticCapture(seed=5, num_views=3, num_times=9, image_size=(24, 32))
-    scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5)
+    scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5, register=Registration.OFF)
     motions = tuple(replace(motion, view=name) for motion, name in zip(MOTIONS, scene.view_names, strict=True))
     monkeypatch.setattr("page4d.inference.run.measure_camera_motion", lambda _scene: motions)
 

@@ -59,7 +59,11 @@ def test_a_rig_without_evidence_is_not_placed() -> None:
 
 
 @pytest.mark.parametrize(("turn_deg", "is_kept"), [(2.0, True), (30.0, False)])
-def test_texture_that_contradicts_the_people_is_refused(turn_deg: float, is_kept: bool) -> None:
+def test_texture_that_contradicts_the_people_is_refused(
+    monkeypatch: pytest.MonkeyPatch, turn_deg: float, is_kept: bool
+) -> None:
+    monkeypatch.setattr(Assembly, "_people_suffice", lambda _: False)
+
     def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
         rotation, direction = WORLD.relative_pose(*views)
         wrong = exp_rotation(np.radians([0.0, turn_deg, 0.0]))
