@@ -49,7 +49,10 @@ def register_rig(
     seconds["keypoints"] = time.perf_counter() - start
     start = time.perf_counter()
     texture: TexturePair | None = None
-    if settings.register in (Registration.AUTO, Registration.TEXTURE):
+    # Texture alone does not determine focal lengths that differ between views.
+    has_people = people is not None and any(view.tracklets for view in people)
+    is_safe = has_people or all(lens.is_known for lens in lenses)
+    if settings.register is Registration.TEXTURE or (settings.register is Registration.AUTO and is_safe):
 
         @cache
         def views() -> tuple[ViewTexture, ...]:
