@@ -66,7 +66,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         memory = console.human_size(max(stage.num_bytes for stage in plan.registration_stages))
         fields.append(("", f"at most about {', '.join(stages)}; {memory} of memory"))
     if plan.will_check:
-        fields.append(("check", "the calibration is compared with people before the network"))
+        fields.append(("check", "the calibration is compared with camera motion and people before the network"))
     if plan.forecast.cost is not None:
         shown = f"{seconds:.3g} s" if seconds < _LONG_S else f"{duration(seconds)} h"
         fields.append(("time", f"about {shown} for the network, without refinement"))

@@ -1,4 +1,4 @@
-"""Check of a calibration against people, as a stage of a run before the network."""
+"""Check of a calibration against camera motion and people, as a stage of a run before the network."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from page4d.errors import CapabilityError, InputError, listed
 from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
 from page4d.rig.camera_motion import calibrated_motion_notices, measure_camera_motion
-from page4d.rig.people.model import is_fetched, model_sha256
+from page4d.rig.people.model import model_sha256
 from page4d.rig.register import StageProgress
 from page4d.rig.scene_check import check_scene
 from page4d.scene.records import Level, Notice, Scene
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
 
 def will_check(scene: Scene, settings: ReconstructSettings) -> bool:
-    """Return whether a run compares the calibration of a scene with people."""
+    """Return whether a run checks the calibration of a scene."""
     is_static = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views)
-    return settings.check_calibration and is_static and scene.num_views > 1 and is_fetched()
+    return settings.check_calibration and is_static and scene.num_views > 1
 
 
 def check_for_run(
     scene: Scene, notify: Callable[[Notice], None], progress: StageProgress
 ) -> CalibrationCheckRecord | None:
-    """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too."""
+    """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too.
+
+    Without the pose model only camera motion and the calibration itself are checked.
+    """
     motions = measure_camera_motion(scene, lambda done, total: progress(done, total, "checking: camera motion"))
     for notice in calibrated_motion_notices(scene, motions):
         notify(notice)

@@ -123,7 +123,9 @@ class TestReconstruct:
 
     def test_quiet_prints_nothing_without_warnings(self, measured, tmp_path, cli):
         folder, options = measured
-        ended = cli("reconstruct", folder, "--out", tmp_path / "out", "--no-preview", "--quiet", *options)
+        ended = cli(
+            "reconstruct", folder, "--out", tmp_path / "out", "--no-preview", "--no-check", "--quiet", *options
+        )
         assert (ended.code, ended.out, ended.err) == (0, "", "")
 
     def test_quiet_keeps_warnings(self, scene, tmp_path, reconstruct):

@@ -40,6 +40,9 @@ FOUND = SceneCheck(
 )
 
 
+CHECK_SCENE = scene_check.check_scene
+
+
 class FakeCheck:
     """Returns `found`, or raises it; counts its calls."""
 
@@ -61,7 +64,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     found = FakeCheck()
     for module in (people_check, scene_check):
         monkeypatch.setattr(module, "check_scene", found)
-    monkeypatch.setattr(people_check, "is_fetched", lambda: True)
     monkeypatch.setattr(people_check, "model_sha256", lambda: "0" * 64)
     moving = ViewMotion(view="cam02", is_static=False)
     monkeypatch.setattr(camera_motion, "measure_camera_motion", lambda *_: (moving,))
@@ -103,14 +105,26 @@ def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck) -> None:
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("case", ["off", "no model", "no calibration"])
-def test_without_need_or_means_nothing_is_checked(
-    tmp_path: Path, fake: FakeCheck, monkeypatch: pytest.MonkeyPatch, case: str
-) -> None:
-    monkeypatch.setattr(people_check, "is_fetched", lambda: case != "no model")
+@pytest.mark.parametrize("case", ["off", "no calibration"])
+def test_without_need_nothing_is_checked(tmp_path: Path, fake: FakeCheck, case: str) -> None:
     scene = uncalibrated(CAPTURE.scene()) if case == "no calibration" else None
     record = result(tmp_path / "out", scene=scene, check_calibration=case != "off")
     assert (record.calibration_check, fake.calls) == (None, 0)
+
+
+def test_motion_and_equal_cameras_are_named_without_the_pose_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(people_check, "check_scene", CHECK_SCENE)
+    monkeypatch.setattr(scene_check, "is_fetched", lambda: False)
+    scene = CAPTURE.scene()
+    first, second, *others = scene.views
+    record = result(
+        tmp_path / "out", scene=replace(scene, views=(first, replace(second, camera=first.camera), *others))
+    )
+    assert record.calibration_check is not None
+    assert [finding.fault for finding in record.calibration_check.findings] == ["duplicate"]
+    assert any(text.startswith("cam02 moves, but its calibration has one pose") for text in record.warnings)
 
 
 def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck) -> None:
