@@ -96,13 +96,16 @@ class Registration(StrEnum):
     """Evidence from which cameras without calibration are determined before the network runs."""
 
     AUTO = "auto"
-    """People, if the pose model was fetched, and texture; the network's cameras where both fail."""
+    """People, if the pose model was fetched, and texture; the network's cameras where both fail.
+
+    Without people, texture is used only with known focal lengths.
+    """
 
     PEOPLE = "people"
     """Body keypoints."""
 
     TEXTURE = "texture"
-    """Local features, such as corners."""
+    """Local features, such as corners; unknown focal lengths are assumed to be one."""
 
     NETWORK = "network"
     """The network's cameras."""

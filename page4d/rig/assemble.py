@@ -50,19 +50,26 @@ _SUFFICIENT_LINKS = 2
 rig of four cameras, texture in addition changes the errors of rotations from 1.5 to 1.4 degrees and of directions
 from 0.6 to 1.0, and takes most of the time."""
 
+_ONE_FOCAL = "texture is registered with one focal length for all views"
+
 _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
 
 
 @dataclass(kw_only=True)
 class Assembly:
-    """Views with cameras or reasons, and all pairs that were tried. `people` and `texture` are the evidence."""
+    """Views with cameras or reasons, and all pairs that were tried. `people` and `texture` are the evidence.
+
+    Texture alone does not show whether unknown focal lengths differ between views: cameras with one focal length fit
+    it at any. `assumes_one_focal` states that they are one; otherwise people must determine them before texture.
+    """
 
     names: tuple[str, ...]
     lenses: list[Lens]
     people: tuple[ViewPeople, ...] | None
     texture: TexturePair | None
     num_instants: int
+    assumes_one_focal: bool = False
     seed: int = 0
     progress: Callable[[int, int, str], None] = lambda _done, _total, _stage: None
     pairs: dict[tuple[Pair, Evidence], PairPose] = field(default_factory=dict)
@@ -79,7 +86,7 @@ class Assembly:
             self.pairs = {key: pair for key, pair in self.pairs.items() if key[1] is Evidence.PEOPLE}
             self._register_people()
             self._solve(tolerance)
-            if self.texture is not None and not self._people_suffice():
+            if self._texture_applies() and not self._people_suffice():
                 self._register_texture()
                 self._solve(tolerance)
             change = 0.0 if self.adjustment is None else self.adjustment.log_focal
@@ -109,6 +116,11 @@ class Assembly:
                 )
             tried = {pair for pair, evidence in self.pairs if evidence is Evidence.PEOPLE}
             wanted = choose_links(affinity, tried, [(pair.first, pair.second) for pair in self.accepted()])
+
+    def _texture_applies(self) -> bool:
+        """Return whether there is texture, with focal lengths that are known, estimated from people, or assumed."""
+        has_focal = self.adjustment is not None or all(lens.is_known for lens in self.lenses)
+        return self.texture is not None and (has_focal or self.assumes_one_focal)
 
     def _people_suffice(self) -> bool:
         """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
@@ -189,6 +201,8 @@ class Assembly:
         uncertain = self.adjustment.focal_std
         if uncertain is not None and uncertain > _FOCAL_LIMIT:
             self.notes.append(f"the focal length is uncertain by {uncertain:.0%}: give --focal or --intrinsics")
+        if uncertain is not None and not any(pair.evidence is Evidence.PEOPLE for pair in self.placement.pairs):
+            self.notes.append(f"{_ONE_FOCAL}; cameras are wrong if they differ: give --focal or --intrinsics")
         residuals = {view: self._residual(view) for view in self.placement.views}
         relative = {
             view: residual / self.lenses[view].focal for view, residual in residuals.items() if residual is not None
@@ -296,7 +310,9 @@ class Assembly:
         texture = max((pair.score for pair in own if pair.evidence is Evidence.TEXTURE), default=None)
         scores = [] if people is None else [f"best score {people:.2f}"]
         scores += [] if texture is None else [f"at most {texture:.0f} inliers of texture"]
-        return f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
+        reason = f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
+        unused = self.texture is not None and texture is None and not self._texture_applies()
+        return f"{reason}; texture needs known focal lengths" if unused else reason
 
 
 def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Array, "V V"]:

@@ -29,7 +29,8 @@ def register_rig(
     """Register the views of a scene, all of them static, from the evidence that `settings.register` names.
 
     `progress` receives the steps done of a stage, all its steps, and its name. The result depends only on the scene
-    and the settings. Texture is extracted only where people do not place all views in loops of accepted pairs.
+    and the settings. Texture is extracted only where people do not place all views in loops of accepted pairs, and
+    with unknown focal lengths only where people place some views, or `settings.register` requests texture.
 
     Raises:
         UsageError: if `settings.focal` is invalid.
@@ -49,10 +50,7 @@ def register_rig(
     seconds["keypoints"] = time.perf_counter() - start
     start = time.perf_counter()
     texture: TexturePair | None = None
-    # Texture alone does not determine focal lengths that differ between views.
-    has_people = people is not None and any(view.tracklets for view in people)
-    is_safe = has_people or all(lens.is_known for lens in lenses)
-    if settings.register is Registration.TEXTURE or (settings.register is Registration.AUTO and is_safe):
+    if settings.register in (Registration.AUTO, Registration.TEXTURE):
 
         @cache
         def views() -> tuple[ViewTexture, ...]:
@@ -71,6 +69,7 @@ def register_rig(
         lenses=list(lenses),
         people=people,
         texture=texture,
+        assumes_one_focal=settings.register is Registration.TEXTURE,
         num_instants=len(instants),
         seed=settings.seed,
         progress=progress,

@@ -57,7 +57,7 @@ def reconstruct(
         CameraMotion,
         typer.Option(
             help="Predicted cameras: one per view for the whole capture (static), or one per instant (moving); "
-            "auto: measured on the first chunk.",
+            "auto: measured per view from pixels.",
             rich_help_panel=options.RIG,
         ),
     ] = ReconstructSettings.camera_motion,

@@ -32,7 +32,7 @@ def register(
         typer.Option(
             "--register",
             metavar="auto|people|texture",
-            help="Evidence: body keypoints of people (the pose model is fetched once), texture, or both.",
+            help="Evidence: body keypoints of people ('page4d weights get people'), texture, or both.",
             rich_help_panel=options.RIG,
         ),
     ] = RegisterSettings.register,

@@ -88,3 +88,40 @@ def test_texture_that_contradicts_the_people_is_refused(
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
     assert [(pair.first, pair.second) for pair in found] == [(0, 1), (1, 2)]
     assert all(pair.is_accepted == is_kept for pair in found)
+
+
+@pytest.mark.parametrize(
+    ("focal", "assumes_one_focal", "is_used"),
+    [(FocalSource.OPTION, False, True), (FocalSource.UNKNOWN, False, False), (FocalSource.UNKNOWN, True, True)],
+)
+def test_texture_alone_needs_known_focal_lengths_or_the_assumption_of_one(
+    focal: FocalSource, assumes_one_focal: bool, is_used: bool
+) -> None:
+    tried = []
+
+    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
+        tried.append(views)
+        first, second = views
+        return PairPose(
+            first=first,
+            second=second,
+            evidence=Evidence.TEXTURE,
+            rotation=np.eye(3),
+            direction=np.array([1.0, 0, 0]),
+            score=12.0,
+            reason="few",
+        )
+
+    assembly = Assembly(
+        names=("a", "b", "c"),
+        lenses=[replace(lens, focal_source=focal) for lens in WORLD.lenses],
+        people=(ViewPeople(tracklets=()),) * 3,
+        texture=texture,
+        assumes_one_focal=assumes_one_focal,
+        num_instants=WORLD.num_instants,
+    )
+    assembly.run()
+    assert bool(tried) == is_used
+    reasons = [view.reason for view in assembly.views()]
+    expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
+    assert all(expected in reason for reason in reasons), reasons
