@@ -6,9 +6,9 @@ from itertools import combinations
 
 import numpy as np
 from jaxtyping import Float
-from scipy.optimize import least_squares
 
 from page4d.errors import InputError
+from page4d.rig.clock_graph import PEAK_WIDTH, Cut, Offsets, PairEvidence, cut, groups, joint_offsets
 from page4d.rig.people_fit import estimate_pair, pair_tracks
 from page4d.rig.records import Array, Lens, ViewPeople
 
@@ -30,19 +30,92 @@ MAX_GIVEN = 0.8
 GOOD_SCORE = 0.66
 """Score without an offset from which given clocks are right: no other offset can exceed 0.85 by enough."""
 
-PEAK_WIDTH = 6
-"""Offsets that are attributed to the best one."""
-
 MIN_COMMON = 25
 """Common instants below which an offset is not scored: few instants fit some pose at any offset."""
 
-MAX_DISAGREEMENT = 3.0
-"""Instants by which the offset of a pair may differ from the clocks of all: right ones differ by 1.4 at most."""
+MAX_OTHER = 0.75
+"""Evidence of another offset of a view or group, as a share of the best, above which its clock is ambiguous."""
+
+FINE = 4
+"""Offsets on each side of the best coarse ones that are scored from all instants."""
+
+MAX_ASCENTS = 5
 
 MAX_SCORED = 25
 """Instants of a score."""
 
-_HINT = "pass --sync FILE or --sync none"
+WEAK_PEAK = 0.6
+MIN_WEAK_COMMON = 90
+"""Score of a view below which it needs this many common instants: with 80, the offset of such a view can be wrong by
+3 to 7 instants in all its pairs."""
+
+_HINT = "pass --sync FILE or --sync none, or leave the view out (--views)"
+
+
+class PairCurve:
+    """Scores of a pair at offsets, estimated when they are asked for; the pose is estimated again at each.
+
+    At offset o, instant i + o of the second view is paired with instant i of the first one.
+    """
+
+    def __init__(self, people: Sequence[ViewPeople], lenses: Sequence[Lens], views: tuple[int, int]) -> None:
+        first, second = views
+        self.views = views
+        self.scores: dict[int, float] = {}
+        self.common: dict[int, int] = {}
+        self._fine: dict[int, float] = {}
+        self._people = people[first], people[second]
+        self._lenses = lenses[first], lenses[second]
+
+    def score(self, offset: int) -> float:
+        """Return the score of an offset, 0 with fewer than `MIN_COMMON` common instants."""
+        if offset not in self.scores:
+            tracks = pair_tracks(*self._people, offset)
+            self.common[offset] = tracks.num_instants
+            enough = tracks.num_instants >= MIN_COMMON
+            self.scores[offset] = estimate_pair(tracks.thinned(MAX_SCORED), self._lenses)[1] if enough else 0.0
+        return self.scores[offset]
+
+    def search(self, max_offset: int = MAX_OFFSET) -> None:
+        """Score offsets in coarse steps."""
+        for offset in range(-(max_offset // COARSE_STEP) * COARSE_STEP, max_offset + 1, COARSE_STEP):
+            self.score(offset)
+
+    def evidence(self, max_offset: int = MAX_OFFSET) -> PairEvidence:
+        """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
+
+        A short overlap shows few poses, which fit some camera pose at any offset: it counts less.
+        """
+        offsets = np.array(sorted(offset for offset, score in self.scores.items() if score > 0))
+        values = np.zeros(2 * max_offset + 1)
+        if len(offsets):
+            scores = np.array([self.scores[offset] for offset in offsets])
+            common = np.array([self.common[offset] for offset in offsets])
+            coarse = scores[offsets % COARSE_STEP == 0]
+            excess = np.maximum(0.0, scores - np.median(coarse if len(coarse) else scores))
+            excess *= np.sqrt(common / common.max())
+            every = np.arange(-max_offset, max_offset + 1)
+            values = np.interp(every, offsets, excess, left=0.0, right=0.0)
+        return PairEvidence(views=self.views, values=values)
+
+    def fine_score(self, offset: int) -> float:
+        """Return the score of an offset from all common instants, 0 beyond `MAX_OFFSET`."""
+        if offset not in self._fine:
+            tracks = pair_tracks(*self._people, offset)
+            enough = tracks.num_instants >= MIN_COMMON and abs(offset) <= MAX_OFFSET
+            self._fine[offset] = estimate_pair(tracks, self._lenses)[1] if enough else 0.0
+        return self._fine[offset]
+
+    def vertex(self, offset: int) -> tuple[float, float]:
+        """Return the peak of a parabola through the scores of all instants next to `offset`, and its curvature.
+
+        The curvature is 0 without a peak. Peaks are pointed and skewed: a wider parabola misses them by two instants.
+        """
+        left, middle, right = (self.fine_score(offset + step) for step in (-1, 0, 1))
+        curvature = 2 * middle - left - right
+        if min(left, right) == 0.0 or curvature <= 0.0:
+            return float(offset), 0.0
+        return offset + float(np.clip(0.5 * (right - left) / curvature, -1, 1)), curvature
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +123,7 @@ class PairOffset:
     """Instants by which the second view is ahead: its instant i + `instants` shows what the first shows at i.
 
     `second` is the best score of offsets that are not part of the peak, `given` the score without an offset.
+    `at_edge` states that the best offset is the last one searched, where a peak cannot be seen.
     """
 
     views: tuple[int, int]
@@ -57,41 +131,38 @@ class PairOffset:
     score: float
     second: float
     given: float
+    at_edge: bool = False
 
     @property
     def is_clear(self) -> bool:
         """Whether the peak is high, and higher than all others."""
-        return self.score >= MIN_PEAK and self.second <= MAX_SECOND * self.score
+        return not self.at_edge and self.score >= MIN_PEAK and self.second <= MAX_SECOND * self.score
 
 
 def pair_offset(
     people: Sequence[ViewPeople], lenses: Sequence[Lens], views: tuple[int, int], max_offset: int = MAX_OFFSET
 ) -> PairOffset | None:
-    """Search the offset of a pair; the pose is estimated again at each. None without enough common instants."""
-    first, second = views
-    scores: dict[int, float] = {}
-
-    def score(offset: int) -> float:
-        if offset not in scores:
-            tracks = pair_tracks(people[first], people[second], offset)
-            enough = tracks.num_instants >= MIN_COMMON and abs(offset) <= max_offset
-            pair = (lenses[first], lenses[second])
-            scores[offset] = estimate_pair(tracks.thinned(MAX_SCORED), pair)[1] if enough else 0.0
-        return scores[offset]
-
-    coarse = range(-(max_offset // COARSE_STEP) * COARSE_STEP, max_offset + 1, COARSE_STEP)
-    best = max(coarse, key=score)
+    """Search the offset of a pair by itself. None without enough common instants."""
+    curve = PairCurve(people, lenses, views)
+    curve.search(max_offset)
+    best = max(curve.scores, key=curve.score)
     for offset in range(best - COARSE_STEP - 1, best + COARSE_STEP + 2):
-        score(offset)
-    best = max(scores, key=lambda offset: (scores[offset], -abs(offset)))
-    if scores[best] == 0.0:
+        curve.score(offset)
+    best = max(curve.scores, key=lambda offset: (curve.score(offset), -abs(offset)))
+    highest = curve.score(best)
+    if highest == 0.0:
         return None
-    left, right = score(best - 1), score(best + 1)
-    bend = left - 2 * scores[best] + right
+    left, right = curve.score(best - 1), curve.score(best + 1)
+    bend = left - 2 * highest + right
     vertex = 0.5 * (left - right) / bend if bend < 0 and min(left, right) > 0 else 0.0
-    apart = [value for offset, value in scores.items() if abs(offset - best) > PEAK_WIDTH]
+    apart = [value for offset, value in curve.scores.items() if abs(offset - best) > PEAK_WIDTH]
     return PairOffset(
-        views=views, instants=best + vertex, score=scores[best], second=max(apart, default=0.0), given=score(0)
+        views=views,
+        instants=best + vertex,
+        score=highest,
+        second=max(apart, default=0.0),
+        given=curve.score(0),
+        at_edge=abs(best) >= max_offset or min(left, right) == 0.0,
     )
 
 
@@ -138,47 +209,102 @@ def estimate_clocks(
 ) -> PeopleClocks:
     """Determine the clocks of static views from body keypoints at consecutive sampled instants.
 
-    Up to 8 views all pairs are searched, else each view with its next two.
+    Up to 8 views all pairs are searched, else each view with its next two. A pair by itself may fit better at a
+    wrong offset, above all with little overlap: the clocks are those with the most evidence of all pairs together.
 
     Raises:
-        InputError: if a view shares no clear peak with the others, directly or through them, or pairs contradict.
+        InputError: if a view or group of views fits the others nowhere, or at another offset almost as well.
     """
     number = len(names)
-    pairs = [(i, j) for i, j in combinations(range(number), 2) if number <= 8 or j - i <= 2 or i + number - j <= 2]
-    clear = []
-    for done, pair in enumerate(pairs, start=1):
-        found = pair_offset(people, lenses, pair)
-        if found is not None and found.is_clear:
-            clear.append(found)
-        if progress is not None:
-            progress(done, len(pairs))
-    _check_connected(names, clear)
     if number < 2:
         return PeopleClocks(ahead=np.zeros(number), scores=(1.0,) * number)
-
-    def residuals(offsets: Array) -> Array:
-        ahead = np.concatenate([[0.0], offsets])
-        return np.array([p.score * (ahead[p.views[1]] - ahead[p.views[0]] - p.instants) for p in clear])
-
-    solved = least_squares(residuals, np.zeros(number - 1), loss="soft_l1", f_scale=1.0)
-    wrong = [
-        p for p, error in zip(clear, residuals(solved.x), strict=True) if abs(error) > MAX_DISAGREEMENT * p.score
-    ]
-    if wrong:
-        pairs_text = ", ".join(f"{names[p.views[0]]}-{names[p.views[1]]}" for p in wrong)
-        raise InputError(
-            f"people do not determine the clocks: the offset of {pairs_text} contradicts the others", _HINT
-        )
-    scores = tuple(max(p.score for p in clear if view in p.views) for view in range(number))
-    return PeopleClocks(ahead=np.concatenate([[0.0], solved.x]), scores=scores)
+    pairs = [(i, j) for i, j in combinations(range(number), 2) if number <= 8 or j - i <= 2 or i + number - j <= 2]
+    curves = [PairCurve(people, lenses, pair) for pair in pairs]
+    for done, curve in enumerate(curves, start=1):
+        curve.search()
+        if progress is not None:
+            progress(done, len(pairs))
+    ahead = joint_offsets(number, [curve.evidence() for curve in curves])
+    ahead = _ascended(curves, ahead)
+    refined = _refined(curves, ahead)
+    evidence = [curve.evidence() for curve in curves]
+    _check_cuts(names, [cut(evidence, ahead, group) for group in groups(number)])
+    return PeopleClocks(ahead=refined, scores=_checked_scores(names, curves, evidence, ahead))
 
 
-def _check_connected(names: Sequence[str], clear: Sequence[PairOffset]) -> None:
-    reached = {0}
-    for _ in names:
-        for offset in clear:
-            if reached & set(offset.views):
-                reached |= set(offset.views)
-    missing = [name for view, name in enumerate(names) if view not in reached]
-    if missing:
-        raise InputError(f"people do not determine the clock of {', '.join(missing)}: no clear offset", _HINT)
+def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
+    """Move views one after the other to the highest sum of the scores of all instants; coarse offsets are near it."""
+    ahead = ahead.copy()
+    for _ in range(MAX_ASCENTS):
+        before = ahead.copy()
+        for view in range(1, len(ahead)):
+            sums = []
+            for step in range(-FINE, FINE + 1):
+                moved = ahead.copy()
+                moved[view] += step
+                own = (curve for curve in curves if view in curve.views)
+                sums.append(sum(one.fine_score(int(moved[one.views[1]] - moved[one.views[0]])) for one in own))
+            ahead[view] += int(np.argmax(sums)) - FINE
+        if np.array_equal(ahead, before):
+            break
+    return ahead
+
+
+def _refined(curves: Sequence[PairCurve], ahead: Offsets) -> Float[Array, " V"]:
+    """Return offsets in parts of an instant: the maximum of the sum of the parabolas of all pairs."""
+    rows, targets = [], []
+    for curve in curves:
+        first, second = curve.views
+        offset = int(ahead[second] - ahead[first])
+        vertex, curvature = curve.vertex(offset)
+        row = np.zeros(len(ahead))
+        row[first], row[second] = -1.0, 1.0
+        rows.append(np.sqrt(curvature) * row)
+        targets.append(np.sqrt(curvature) * (vertex - offset))
+    # The first view has offset 0, and a view without a peak stays.
+    rows += [*np.diag([1e3, *np.full(len(ahead) - 1, 1e-3)])]
+    targets += [0.0] * len(ahead)
+    moved, *_ = np.linalg.lstsq(np.array(rows), np.array(targets), rcond=None)
+    return np.asarray(ahead + np.clip(moved, -1, 1))
+
+
+def _check_cuts(names: Sequence[str], cuts: Sequence[Cut]) -> None:
+    """Refuse clocks if a view or group fits almost as well elsewhere; the smallest groups are named."""
+    failed = [one for one in cuts if one.ratio > MAX_OTHER]
+    if not failed:
+        return
+    worst = max((one for one in failed if len(one.group) == len(failed[0].group)), key=lambda one: one.ratio)
+    views = ", ".join(names[view] for view in worst.group)
+    why = (
+        f"evidence {worst.placed:.2f}, and {worst.other:.2f} at {worst.by:+d} frames from there"
+        if worst.placed > 0
+        else "no common people"
+    )
+    raise InputError(f"people do not determine the clock of {views}: no clear offset ({why})", _HINT)
+
+
+def _checked_scores(
+    names: Sequence[str],
+    curves: Sequence[PairCurve],
+    evidence: Sequence[PairEvidence],
+    ahead: Offsets,
+) -> tuple[float, ...]:
+    """Return the score of each view in its best pair; refuse low ones, and offsets at the edge of the search."""
+    scores = []
+    for view, name in enumerate(names):
+        best = (0.0, 0.0, 0, 0)
+        for curve, pair in zip(curves, evidence, strict=True):
+            offset = int(ahead[curve.views[1]] - ahead[curve.views[0]])
+            if view in curve.views and abs(offset) <= MAX_OFFSET:
+                evident = float(pair.at(np.array([offset]))[0])
+                best = max(best, (evident, curve.score(offset), abs(offset), curve.common[offset]))
+        _, score, offset, common = best
+        where = ""
+        if score < MIN_PEAK or offset > MAX_OFFSET - COARSE_STEP:
+            where = f"score {score:.2f} at {offset} frames, of at most {MAX_OFFSET}"
+        elif score < WEAK_PEAK and common < MIN_WEAK_COMMON:
+            where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
+        if where:
+            raise InputError(f"people do not determine the clock of {name}: no clear offset ({where})", _HINT)
+        scores.append(score)
+    return tuple(scores)

@@ -5,7 +5,8 @@ import pytest
 
 from page4d.errors import InputError
 from page4d.rig import clocks
-from page4d.rig.clocks import PairOffset, check_clocks, estimate_clocks, pair_offset
+from page4d.rig.clock_graph import PairEvidence, cut, joint_offsets
+from page4d.rig.clocks import MAX_OTHER, MIN_PEAK, check_clocks, estimate_clocks, pair_offset
 from page4d.rig.records import ViewPeople
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
 
@@ -46,15 +47,55 @@ def test_given_clocks_are_doubted_only_if_another_offset_fits_better(delay: floa
     assert all("cam02 fits the people in cam01 better 0.23" in text and "later" in text for text in texts)
 
 
-def test_offsets_of_pairs_that_contradict_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = {(0, 1): 7.0, (1, 2): 13.0, (0, 2): 20.5}
+@pytest.mark.parametrize("ahead", [(0.0, 6.6), pytest.param((0.0, 7.0, -3.4), marks=pytest.mark.slow)])
+def test_all_views_that_are_shifted_are_found(ahead: tuple[float, ...]) -> None:
+    rng = np.random.default_rng(5)
+    cameras = ring(len(ahead), rng)
+    delays = tuple(-FRAME_S * one for one in ahead)
+    people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=delays)
+    names = tuple("abc"[: len(ahead)])
+    found = estimate_clocks(names, people, [camera.lens for camera in cameras])
+    assert found.ahead == pytest.approx(ahead, abs=0.6)
+    assert min(found.scores) > MIN_PEAK
 
-    def fake(_people: object, _lenses: object, views: tuple[int, int]) -> PairOffset:
-        return PairOffset(views=views, instants=measured[views], score=0.7, second=0.3, given=0.1)
 
-    monkeypatch.setattr(clocks, "pair_offset", fake)
-    names, nobody = ("cam01", "cam02", "cam03"), (ViewPeople(tracklets=()),) * 3
-    assert estimate_clocks(names, nobody, []).ahead == pytest.approx([0, 7, 20], abs=0.5)
-    measured[0, 2] = -30.0
-    with pytest.raises(InputError, match="contradicts the others"):
-        estimate_clocks(names, nobody, [])
+def test_a_weak_view_needs_many_common_instants(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S)
+    monkeypatch.setattr(clocks, "WEAK_PEAK", 1.1)
+    monkeypatch.setattr(clocks, "MIN_WEAK_COMMON", 10_000)
+    with pytest.raises(InputError, match=r"clock of cam01: .*, need 1.1 or 10000 frames"):
+        estimate_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras])
+
+
+def evidence(views: tuple[int, int], **peaks: float) -> PairEvidence:
+    """Return evidence of offsets up to 20 with peaks, such as `at_7=0.5` and `before_3=0.2` of offset -3."""
+    offsets = np.arange(-20, 21)
+    values = np.zeros(len(offsets))
+    for name, height in peaks.items():
+        side, place = name.split("_")
+        middle = int(place) if side == "at" else -int(place)
+        values = np.maximum(values, height * np.clip(1 - np.abs(offsets - middle) / 5, 0, 1))
+    return PairEvidence(views=views, values=values)
+
+
+def test_joint_offsets_outvote_a_pair_that_fits_better_elsewhere() -> None:
+    pairs = [
+        evidence((0, 1), at_7=0.3, before_9=0.4),
+        evidence((1, 2), at_4=0.5),
+        evidence((0, 2), at_11=0.5),
+    ]
+    assert joint_offsets(3, pairs).tolist() == [0, 7, 11]
+
+
+@pytest.mark.parametrize(("other", "is_ambiguous"), [(0.2, False), (0.45, True)])
+def test_a_view_that_fits_as_well_elsewhere_is_ambiguous(other: float, is_ambiguous: bool) -> None:
+    pairs = [evidence((0, 1), at_3=0.5), evidence((1, 2), at_0=0.5, before_12=other)]
+    ahead = joint_offsets(3, pairs)
+    assert ahead.tolist() == [0, 3, 3]
+    found = cut(pairs, ahead, (2,))
+    assert (found.ratio > MAX_OTHER) == is_ambiguous
+    assert found.by == -12
+    assert cut(pairs, ahead, (1, 2)).ratio == 0
+    assert cut([], ahead, (1,)).ratio == 1
