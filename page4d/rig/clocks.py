@@ -44,8 +44,8 @@ MAX_ASCENTS = 5
 MAX_SCORED = 25
 """Instants of a score."""
 
-WEAK_PEAK = 0.6
-MIN_WEAK_COMMON = 90
+WEAK_PEAK = 0.65
+MIN_WEAK_COMMON = 85
 """Score of a view below which it needs this many common instants: with 80, the offset of such a view can be wrong by
 3 to 7 instants in all its pairs."""
 
