@@ -7,6 +7,7 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
+from page4d.geometry.agreement import Agreement
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.similarity import Sim3
@@ -19,6 +20,7 @@ class Predictions:
 
     `images` are the RGB inputs in [0, 1]. `valid` is False on padding and on ignored pixels, where depth is
     undefined. Confidences and `dynamic`, the probability of motion, lie in [0, 1]. `points` are in world coordinates.
+    `agreement` counts the other views that confirm or contradict each depth; None if views were not compared.
     If the canvases of the views differ in size, each is placed at the top left of [H, W] and the rest is not valid.
     """
 
@@ -34,6 +36,7 @@ class Predictions:
     points: Float[Tensor, "B T V H W 3"] | None = None
     points_confidence: Float[Tensor, "B T V H W"] | None = None
     dynamic: Float[Tensor, "B T V H W"] | None = None
+    agreement: Agreement | None = None
 
     def __post_init__(self) -> None:
         maps = tuple(self.depth.shape)
@@ -46,10 +49,12 @@ class Predictions:
             "points": (*maps, 3),
             "points_confidence": maps,
             "dynamic": maps,
+            "agreement": maps,
         }
         for name, shape in expected.items():
             value = getattr(self, name)
             found = tuple(value.world_to_camera.shape[:-2]) if name == "cameras" else value
+            found = found.confirmed if isinstance(found, Agreement) else found
             found = tuple(found.shape) if isinstance(found, Tensor) else found
             if found is not None and found != shape:
                 raise ShapeError(

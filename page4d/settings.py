@@ -132,14 +132,16 @@ class PointOptions:
     """Filters of a point cloud. Zero switches `voxel_size` (in units of the scene) and `max_points` off.
 
     `edge_angle_deg`, of the slant filter, is the largest angle between a surface normal and the viewing ray; 90 keeps
-    all points. `outliers` removes points that are far from their neighbours, `normals` adds surface normals; both
-    need Open3D.
+    all points. A point stays if `min_views` views see it there, its own included, and no more views see through it
+    than confirm it; 0 keeps all, None chooses by the rig. `outliers` removes points that are far from their
+    neighbours, `normals` adds surface normals; both need Open3D.
     """
 
     source: PointSource = PointSource.DEPTH
     min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
     edges: EdgeFilter = EdgeFilter.SLANT
     edge_angle_deg: Annotated[float, Field(ge=1, le=90)] = 85.0
+    min_views: Annotated[NonNegativeInt, Field(le=256)] | None = None
     voxel_size: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
     outliers: bool = False
     normals: bool = False
@@ -183,7 +185,8 @@ class ReconstructSettings:
     those of `RegisterSettings`; they apply without a calibration. `scale_from` is a known distance between two
     cameras, such as `cam01-cam02=1.25m`, or the height of the people (`person=1.75m`). `check_calibration` compares
     the calibration of static cameras with people, if the pose model was fetched. `refine` runs bundle
-    adjustment and multi-view stereo. `mesh` fuses the depth maps of each instant into a mesh of voxels of
+    adjustment and multi-view stereo. `fuse` gives static parts of static cameras one depth from several instants, and
+    compares the views. `mesh` fuses the depth maps of each instant into a mesh of voxels of
     `mesh_voxel` (in units of the scene; 0: from the image resolution).
     With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
     """
@@ -201,6 +204,7 @@ class ReconstructSettings:
     scale_from: str | None = None
     check_calibration: bool = True
     refine: bool = True
+    fuse: bool = True
     points: PointOptions = PointOptions()
     mesh: bool = False
     mesh_voxel: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0

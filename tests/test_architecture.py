@@ -14,6 +14,7 @@ FLOORS = {
     "page4d.batch": 8,
     "page4d.benchmark": 8,
     "page4d.inference": 7,
+    "page4d.fusion": 6.5,
     "page4d.refinement": 6,
     "page4d.profiling": 6,
     "page4d.viewer": 6,

@@ -67,7 +67,7 @@ def measure_agreement(
         rig = flat[frame]
         for view in range(len(maps)):
             points = flags[frame, view]
-            for other in _compared_views(rig, view):
+            for other in compared_views(rig, view):
                 pair = torch.tensor([view, other], device=depth.device)
                 confirms, sees_through = _compare(
                     maps[pair], flags[frame, pair], rig[pair], None if margin is None else margin[frame, pair]
@@ -102,7 +102,7 @@ def _compare(
     return confirms & visible, sees_through & visible
 
 
-def _compared_views(rig: Cameras, view: int) -> list[int]:
+def compared_views(rig: Cameras, view: int) -> list[int]:
     """Return the other views with the nearest camera centres, in order of index."""
     distance = (rig.centers - rig.centers[view]).norm(dim=-1)
     distance[view] = torch.inf
@@ -114,7 +114,7 @@ def _around(
 ) -> tuple[Float[Tensor, "9 h w"], Bool[Tensor, "9 h w"]]:
     """Return the depth of the 3x3 pixels around positions, 1 where it is not known, and where it is known."""
     height, width = depth.shape
-    column, row = _indices(pixels, depth)
+    column, row = pixel_indices(pixels, (height, width))
     steps = torch.tensor([-1, 0, 1], device=depth.device)
     rows = (row + steps.repeat_interleave(3)[:, None, None]).clamp(0, height - 1)
     columns = (column + steps.repeat(3)[:, None, None]).clamp(0, width - 1)
@@ -123,13 +123,13 @@ def _around(
 
 
 def _at(values: Float[Tensor, "H W"], pixels: Float[Tensor, "h w 2"]) -> Float[Tensor, "h w"]:
-    column, row = _indices(pixels, values)
+    column, row = pixel_indices(pixels, (values.shape[-2], values.shape[-1]))
     return values[row, column]
 
 
-def _indices(pixels: Float[Tensor, "h w 2"], maps: Float[Tensor, "H W"]) -> tuple[Tensor, Tensor]:
-    """Return the columns and rows of the pixels that contain positions, those outside moved to the border."""
-    height, width = maps.shape
+def pixel_indices(pixels: Float[Tensor, "*batch 2"], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Return the columns and rows of the pixels that contain positions; those outside are moved to the border."""
+    height, width = size
     inside = torch.nan_to_num(pixels, nan=-1.0).clamp(-1.0, max(height, width) + 1.0)
     column, row = inside.floor().long().unbind(-1)
     return column.clamp(0, width - 1), row.clamp(0, height - 1)

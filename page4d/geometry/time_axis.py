@@ -1,6 +1,7 @@
 """Slicing and concatenation of records along their time axis.
 
-A record is a frozen dataclass: its `times` are [T], its other tensors [B, T, ...] and its cameras [B, T, V].
+A record is a frozen dataclass: its `times` are [T], its other tensors [B, T, ...], its cameras [B, T, V], and
+the counts of its agreement [B, T, V, H, W].
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+from page4d.geometry.agreement import Agreement
 from page4d.geometry.camera import Cameras
 
 if TYPE_CHECKING:
@@ -46,4 +48,7 @@ def _map_tensors(parts: Sequence[Record], function: Callable[[list[Tensor], int]
                 intrinsics=function([cameras.intrinsics for cameras in values], 1),
                 image_size=values[0].image_size,
             )
+        elif isinstance(values[0], Agreement):
+            counts = {name: [getattr(part, name) for part in values] for name in vars(values[0])}
+            changes[field.name] = Agreement(**{name: function(maps, 1) for name, maps in counts.items()})
     return replace(parts[0], **changes)

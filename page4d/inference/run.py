@@ -26,6 +26,7 @@ from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
+from page4d.inference.cleaning import Cleaner
 from page4d.inference.diagnostics import (
     check_seams,
     count_empty_frames,
@@ -41,7 +42,14 @@ from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.run_state import StateFolder, check_disk, is_occupied
-from page4d.inference.state_records import FinishedChunk, RigState, RunState, transform_of, transform_record
+from page4d.inference.state_records import (
+    CleaningState,
+    FinishedChunk,
+    RigState,
+    RunState,
+    transform_of,
+    transform_record,
+)
 from page4d.inference.static_rig import StaticRigAligner, registered_rig
 from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.summary import final_notices, summarize_run
@@ -83,8 +91,10 @@ class Run:
             self._measured_motion,
             registered_rig(plan.scene, plan.transforms),
         )
+        self.cleaner = Cleaner(plan, self._measured_motion)
         self.finished: list[FinishedChunk] = []
         self.registered, self.begin = Sim3.identity(), 0.0
+        self.motions: Sequence[ViewMotion] | None = None
         self.state_lock = Lock()
         self.memories: dict[int, Memory | None] = {}
         self.residuals: dict[int, ResidualsRecord] = {}
@@ -165,6 +175,10 @@ class Run:
             self.world.continue_from(earlier.scale_source, transform_of(self.finished[-1].record))
             if earlier.rig is not None:
                 self.aligner.continue_from(earlier.rig.static_rig(), self.finished[-1].record.rig)
+        if earlier.cleaning is not None:
+            self.cleaner.continue_from(
+                self.states.read_background(earlier.cleaning), earlier.cleaning, self._num_done
+            )
         return earlier
 
     def _begun(self, existing: ExistingOutput) -> RunState:
@@ -202,6 +216,7 @@ class Run:
         if self._num_done == total:
             return
         try:
+            self._predict_background()
             with self.open_chunks(self.plan, self.journal) as source:
                 held = self._predict_held(source) if self.finished else None
                 with BoundedQueue(partial(self._stitch_and_write, held=held)) as writing:
@@ -212,6 +227,17 @@ class Run:
             raise OutputError(
                 f"{error.message} (after {self._num_done} of {counted(total, 'instant')})", error.hint
             ) from error
+
+    def _predict_background(self) -> None:
+        """Predict and record the background of a run of several chunks, unless an interrupted run did."""
+        if self.state.cleaning is not None or not self.cleaner.needs_background:
+            return
+        self.cleaner.predict_background(self.open_chunks, self._in_unit_of_world, self.journal)
+        files = [] if self.cleaner.background is None else [self.states.write_background(self.cleaner.background)]
+        self._update(cleaning=CleaningState(background=[*self.states.record_files(files)]))
+
+    def _in_unit_of_world(self, predicted: PredictedChunk) -> Predictions:
+        return self.world.register(predicted.predictions, predicted.rig, predicted.rig_scale)[0]
 
     @property
     def _num_done(self) -> int:
@@ -336,9 +362,11 @@ class Run:
             del registered
 
     def _measured_motion(self) -> Sequence[ViewMotion]:
-        """Return the motion of the cameras, measured by registration or now."""
+        """Return the motion of the cameras, measured by registration, or once when it is first needed."""
         registration = self.plan.registration
-        return (registration and registration.motions) or measure_camera_motion(self.scene)
+        if self.motions is None:
+            self.motions = (registration and registration.motions) or measure_camera_motion(self.scene)
+        return self.motions
 
     def _place_first(self, first: Predictions) -> Sim3:
         calibrated = scene_cameras(self.scene, first.pixel_transforms, 0, first.num_times)
@@ -348,7 +376,8 @@ class Run:
         """Write the instants that a chunk completes, then its record."""
         record = self._chunk_record(stitched)
         self._check_seams([record])
-        predictions = replace(stitched.predictions, scale=self.world.scale)
+        with self.journal.timed("clean"):
+            predictions = self.cleaner.clean(replace(stitched.predictions, scale=self.world.scale), self.journal)
         if self.state.depth_scale is None:
             depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
             self._update(
@@ -356,6 +385,7 @@ class Run:
                 scale=predictions.scale,
                 scale_source=self.world.scale_source,
                 mesh_voxel_size=self.plan.mesh_voxel(predictions),
+                cleaning=self.cleaner.state(self.state.cleaning),
             )
             if (unit := scale_notice(self.world)) is not None:
                 self.journal.notice(unit)
@@ -364,7 +394,7 @@ class Run:
         written, first = InstantFiles(), stitched.chunk.start
         options = InstantOptions(
             depth_scale=self.state.depth_scale or 1.0,
-            points=self.settings.points,
+            points=replace(self.settings.points, min_views=self.cleaner.min_views),
             mesh_voxel=self.state.mesh_voxel_size or 1.0,
             seed=self.settings.seed,
             writers=(*DEFAULT_WRITERS, "mesh") if self.settings.mesh else DEFAULT_WRITERS,

@@ -12,7 +12,8 @@ from safetensors.torch import load, save
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
-from page4d.inference.state_records import ChunkState, FileRecord, FinishedChunk, OwnFile, RunState
+from page4d.fusion.background import Background
+from page4d.inference.state_records import ChunkState, CleaningState, FileRecord, FinishedChunk, OwnFile, RunState
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.digest import file_sha256
 from page4d.io.json_model import FileModel, Model, read_model
@@ -34,6 +35,8 @@ CONTRACT_NAMES = (
     "state",
 )
 """Names of files and folders in the output contract."""
+
+_BACKGROUND_NAME = "background.safetensors"
 
 PREVIEW_NAMES = ("contact_sheet.png", "cloud.png", "orbit.mp4")
 
@@ -105,6 +108,23 @@ class StateFolder:
             return load(path.read_bytes())
         except (SafetensorError, OSError) as error:
             raise UsageError(f"'{path}' is damaged: {error}", "repeat with --resume, or use --overwrite") from error
+
+    def write_background(self, background: Background) -> WrittenFile:
+        """Write the background of the static cameras, in the unit of the predictor."""
+        return write_bytes_atomic(self._layout.state(_BACKGROUND_NAME), save(background.tensors()))
+
+    def read_background(self, state: CleaningState) -> Background | None:
+        """Return the recorded background; None if there is none.
+
+        Raises:
+            UsageError: if the file is missing or was changed.
+        """
+        if not state.background:
+            return None
+        path = self._layout.state(_BACKGROUND_NAME)
+        if not self._is_unchanged(state.background[0]):
+            raise UsageError(f"'{path}' is missing or was changed", "use --overwrite to start again")
+        return Background(**load(path.read_bytes()))
 
     def finished_chunks(
         self, run: RunState, times: Sequence[float], image_sizes: tuple[tuple[int, int], ...]

@@ -208,6 +208,17 @@ class RegistrationState(FileModel):
         return tuple(None if camera is None else camera.view_camera() for camera in self.cameras)
 
 
+class CleaningState(FileModel):
+    """Decisions on the cleaning of clouds: the file of the background, its unit, and the views that a point needs.
+
+    The file is a list of at most one. `background_scale` and `min_views` are known after the first written chunk.
+    """
+
+    background: Annotated[list[FileRecord], Field(max_length=1)] = Field(default_factory=list)
+    background_scale: Positive | None = None
+    min_views: Annotated[int, Field(ge=0, le=256)] | None = None
+
+
 class RunState(FileModel):
     """The state of a run: the fingerprint required for resuming, the decisions of the first chunk, and totals."""
 
@@ -221,6 +232,7 @@ class RunState(FileModel):
     registration: RegistrationState | None = None
     calibration_check: CalibrationCheckRecord | None = None
     scale_from: DistanceRecord | None = None
+    cleaning: CleaningState | None = None
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, Annotated[float, Field(ge=0.0)]] = Field(default_factory=dict)

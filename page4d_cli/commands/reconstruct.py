@@ -87,6 +87,14 @@ def reconstruct(
             rich_help_panel=options.RIG,
         ),
     ] = ReconstructSettings.refine,
+    fuse: Annotated[
+        bool,
+        typer.Option(
+            help="Give static parts of static cameras one depth from several instants, and compare the depth of all "
+            "views.",
+            rich_help_panel=options.RIG,
+        ),
+    ] = ReconstructSettings.fuse,
     weights: Annotated[
         str | None,
         typer.Option(
@@ -169,6 +177,16 @@ def reconstruct(
     min_confidence: Annotated[
         float, typer.Option(min=0, max=1, help="Drop points below this confidence.", rich_help_panel=options.OUTPUT)
     ] = PointOptions.min_confidence,
+    min_views: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=256,
+            help="Views that must see a point where it is, its own included, and not fewer than see through it; 0 "
+            "keeps all points. Default: 2, or 1 with two views, or 0 where the views do not agree.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = PointOptions.min_views,
     edges: Annotated[
         EdgeFilter,
         typer.Option(
@@ -300,9 +318,11 @@ def reconstruct(
             scale_from=scale_from,
             check_calibration=check,
             refine=refine,
+            fuse=fuse,
             points=PointOptions(
                 source=points_from,
                 min_confidence=min_confidence,
+                min_views=min_views,
                 edges=edges,
                 edge_angle_deg=edge_angle,
                 voxel_size=voxel,

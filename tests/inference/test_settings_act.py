@@ -122,6 +122,7 @@ RUN_CASES = (
     Case("scale_from", "cam01-cam02=1.25m"),
     Case("check_calibration", False, Effect.NONE, base="calibrated"),
     Case("refine", True),
+    Case("fuse", False),
     Case("points", {"min_confidence": 0.6}),
     Case("mesh", True),
     Case("mesh_voxel", 0.5, base="meshed"),
@@ -133,6 +134,7 @@ RUN_CASES = (
 POINT_CASES = (
     Case("source", PointSource.POINTS),
     Case("min_confidence", 0.6),
+    Case("min_views", 2),
     Case("edges", EdgeFilter.PI3, base="without slanted surfaces"),
     Case("edge_angle_deg", 20.0),
     Case("voxel_size", 0.5),

@@ -1,0 +1,1 @@
+"""Fusion of depth over instants and views, and its resolution."""

@@ -1,0 +1,93 @@
+"""The background of static cameras: one depth, color and uncertainty per pixel, from several instants."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from page4d.output.maps import DYNAMIC_THRESHOLD
+from page4d.predictions import Predictions
+
+MIN_STATIC_SHARE = 0.25
+"""Share of the instants at which a pixel must be static for its background to be known."""
+
+_MIN_WEIGHT = 1e-3
+"""Added to the confidence, so that pixels of confidence 0 are fused too."""
+
+MAD_TO_STD = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Background:
+    """What V cameras see without the parts that move. Views whose camera moves have no known pixels.
+
+    `log_depth` is in the unit of the world, `spread` its standard deviation over instants, `color` in [0, 1] with the
+    noise `color_std` of one instant, and `confidence` in [0, 1].
+    """
+
+    log_depth: Float[Tensor, "V H W"]
+    spread: Float[Tensor, "V H W"]
+    confidence: Float[Tensor, "V H W"]
+    color: Float[Tensor, "V 3 H W"]
+    color_std: Float[Tensor, "V H W"]
+    known: Bool[Tensor, "V H W"]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name."""
+        return {name: value.contiguous() for name, value in vars(self).items()}
+
+    def scaled(self, scale: float) -> "Background":
+        """Return the background with its depth multiplied by a number."""
+        return replace(self, log_depth=self.log_depth + math.log(scale))
+
+
+@torch.no_grad()
+def estimate_background(predictions: Predictions, static_views: Sequence[int]) -> Background | None:
+    """Fuse instants [1, T, V, H, W] of static cameras by weighted medians; None if nothing is static.
+
+    The weight of a pixel is its confidence times the probability that it is static; of a single instant everything is
+    background.
+    """
+    parts = [_view_background(predictions, view) for view in range(len(predictions.view_names))]
+    background = Background(**{name: torch.stack([part[name] for part in parts]) for name in parts[0]})
+    for view in set(range(len(parts))) - set(static_views):
+        background.known[view] = False
+    return background if bool(background.known.any()) else None
+
+
+def _view_background(predictions: Predictions, view: int) -> dict[str, Tensor]:
+    """Return the tensors of one view's background; view by view, as medians take several times the memory."""
+    depth, confidence = predictions.depth[0, :, view], predictions.depth_confidence[0, :, view].nan_to_num()
+    has_depth = predictions.valid[0, :, view] & depth.isfinite() & (depth > 0)
+    if predictions.dynamic is None or predictions.num_times == 1:
+        static = torch.ones_like(depth)
+    else:
+        static = 1 - predictions.dynamic[0, :, view]
+    is_static = has_depth & (1 - static <= DYNAMIC_THRESHOLD)
+    weight = is_static * static * (confidence + _MIN_WEIGHT)
+    log_depth = torch.where(has_depth, depth, 1.0).log()
+    fused = weighted_median(log_depth, weight)
+    images = predictions.images[0, :, view]
+    color = weighted_median(images, weight[:, None].expand(images.shape))
+    deviation = (images - color).abs().mean(dim=1)
+    return {
+        "log_depth": fused,
+        "spread": MAD_TO_STD * weighted_median((log_depth - fused).abs(), weight),
+        "confidence": weighted_median(confidence.clamp(0, 1), weight),
+        "color": color,
+        "color_std": MAD_TO_STD * weighted_median(deviation, weight),
+        "known": is_static.float().mean(dim=0) >= MIN_STATIC_SHARE,
+    }
+
+
+def weighted_median(values: Float[Tensor, "N *batch H W"], weight: Tensor) -> Float[Tensor, "*batch H W"]:
+    """Return the smallest value over the first axis with at least half of the weight at or below it."""
+    ordered, order = values.sort(dim=0, stable=True)
+    cumulative = weight.gather(0, order).cumsum(dim=0)
+    middle = (cumulative < cumulative[-1:] / 2).sum(dim=0, keepdim=True)
+    median: Tensor = ordered.gather(0, middle.clamp(max=len(values) - 1))[0]
+    return median

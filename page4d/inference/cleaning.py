@@ -1,0 +1,191 @@
+"""Cleaning of a run's chunks before they are written: the background of static cameras, and agreement of views."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from page4d.choices import CameraMotion
+from page4d.fusion.background import Background, estimate_background
+from page4d.fusion.clean import FusedBackground, clean, confirmed_share, fuse_background, scale_between
+from page4d.geometry.agreement import measure_agreement
+from page4d.inference.chunk_plan import Chunk
+from page4d.inference.chunk_source import OpenChunks
+from page4d.inference.memory_budget import is_out_of_memory
+from page4d.inference.predictor import NetworkPredictor, PredictedChunk
+from page4d.inference.progress import Journal, SilentObserver
+from page4d.inference.run_plan import RunPlan
+from page4d.inference.state_records import CleaningState
+from page4d.predictions import Predictions
+from page4d.rig.camera_motion import ViewMotion
+from page4d.scene.records import Notice, PairedFrames, Scene, View
+
+MIN_CONFIRMED_SHARE = 0.3
+"""Share of the depth that another view must confirm; below, views overlap too little, or the cameras are wrong."""
+
+_MIN_SAMPLES = 3
+"""Instants that a background needs, unless the scene has fewer: the median of two is one of them."""
+
+_PAIR = 2
+
+
+class Cleaner:
+    """Cleans the predictions of a run, in the order in which they are written.
+
+    `background` is in the unit of the predictor until the first chunk is cleaned.
+    """
+
+    def __init__(self, plan: RunPlan, motions: Callable[[], Sequence[ViewMotion]]) -> None:
+        self._plan = plan
+        self._motions = motions
+        self._fuses = plan.settings.fuse and isinstance(plan.predictor, NetworkPredictor)
+        self.background: Background | None = None
+        self._scale: float | None = None
+        self._min_views: int | None = None
+        self._fused: FusedBackground | None = None
+        self._is_begun = False
+
+    @property
+    def needs_background(self) -> bool:
+        """Whether a background is predicted before the first chunk; that of a single chunk is its own."""
+        return self._fuses and len(self._plan.chunks) > 1
+
+    def continue_from(self, background: Background | None, state: CleaningState, num_done: int) -> None:
+        """Restore the decisions of an interrupted run; those of the first chunk only if it was written."""
+        self.background = background
+        if num_done:
+            self._scale, self._min_views = state.background_scale, state.min_views
+
+    def state(self, earlier: CleaningState | None) -> CleaningState:
+        """Return the decisions after the first chunk."""
+        files = [] if earlier is None else earlier.background
+        return CleaningState(background=files, background_scale=self._scale, min_views=self._min_views)
+
+    def predict_background(
+        self, open_chunks: OpenChunks, place: Callable[[PredictedChunk], Predictions], journal: Journal
+    ) -> None:
+        """Predict instants that are spread over the whole scene, and fuse them.
+
+        They are fewer than those of a chunk if those do not fit in memory; there is no background if not enough do.
+        `place` brings them into the unit of the world.
+        """
+        views = self._static_views()
+        if not views:
+            return
+        number = max(chunk.length for chunk in self._plan.chunks)
+        while number >= _MIN_SAMPLES:
+            instants = np.unique(np.linspace(0, self._plan.scene.num_times - 1, number).round().astype(int))
+            plan = replace(
+                self._plan,
+                scene=with_instants(self._plan.scene, instants.tolist()),
+                chunks=(Chunk(0, len(instants), 0),),
+            )
+            with journal.timed("background"):
+                predicted = _predicted_or_none(plan, open_chunks)
+                if predicted is not None:
+                    self.background = estimate_background(place(predicted), views)
+                    return
+            number //= 2
+
+    def clean(self, predictions: Predictions, journal: Journal) -> Predictions:
+        """Clean consecutive instants [1, T, V, H, W] in the final world."""
+        if not self._fuses:
+            return self._compared(predictions)
+        if not self._is_begun:
+            self._begin(predictions)
+        cleaned = clean(predictions, self._fused)
+        if self._min_views is None:
+            self._choose_views(cleaned, journal)
+        return cleaned
+
+    @property
+    def min_views(self) -> int:
+        """Views that a point of the clouds needs."""
+        requested = self._plan.settings.points.min_views
+        if requested is not None:
+            return requested
+        return self._min_views or 0
+
+    def _compared(self, predictions: Predictions) -> Predictions:
+        """Compare views only, where the user asks for points that several views see."""
+        if not self._plan.settings.points.min_views:
+            return predictions
+        known = predictions.valid & predictions.depth.isfinite() & (predictions.depth > 0)
+        return replace(predictions, agreement=measure_agreement(predictions.depth, known, predictions.cameras))
+
+    def _begin(self, first: Predictions) -> None:
+        """Complete the background with the unit and the cameras of the first cleaned instants."""
+        self._is_begun = True
+        if not self.needs_background and first.num_times >= min(_MIN_SAMPLES, self._plan.scene.num_times):
+            self.background = estimate_background(first, self._static_views())
+        if self.background is None:
+            return
+        if self._scale is None:
+            self._scale = 1.0 if self._plan.world.is_fixed else scale_between(self.background, first)
+        self._fused = fuse_background(self.background.scaled(self._scale), first.cameras[0, 0])
+
+    def _choose_views(self, cleaned: Predictions, journal: Journal) -> None:
+        """Choose how many views must see a point, from the agreement of the first chunk."""
+        num_views, share = len(cleaned.view_names), confirmed_share(cleaned)
+        if num_views == 1:
+            self._min_views = 0
+        elif share < MIN_CONFIRMED_SHARE:
+            self._min_views = 0
+            text = (
+                f"another view confirms only {share:.0%} of the depth: views overlap little, or cameras or depth are "
+                "wrong; the clouds keep all points (--min-views 2 for confirmed ones)"
+            )
+            journal.notice(Notice(text))
+        else:
+            self._min_views = 1 if num_views == _PAIR else 2
+
+    def _static_views(self) -> tuple[int, ...]:
+        """Return the indices of the views whose camera stands still."""
+        scene, motion = self._plan.scene, self._plan.settings.camera_motion
+        everything = tuple(range(scene.num_views))
+        if scene.num_times == 1:
+            return everything
+        if self._plan.world.is_fixed:
+            cameras = [view.camera for view in scene.views]
+            return tuple(
+                view for view, camera in enumerate(cameras) if camera is not None and camera.world_to_camera.ndim == 2
+            )
+        if motion is not CameraMotion.AUTO:
+            return everything if motion is CameraMotion.STATIC else ()
+        return tuple(view for view, found in enumerate(self._motions()) if found.is_static)
+
+
+def with_instants(scene: Scene, instants: Sequence[int]) -> Scene:
+    """Return the scene at some of its instants, in increasing order."""
+    views = tuple(_view_at(view, instants) for view in scene.views)
+    return replace(scene, views=views, times=scene.times[list(instants)])
+
+
+def _view_at(view: View, instants: Sequence[int]) -> View:
+    def paired(frames: PairedFrames | None) -> PairedFrames | None:
+        return None if frames is None else replace(frames, indices=tuple(frames.indices[index] for index in instants))
+
+    camera = view.camera
+    if camera is not None and camera.world_to_camera.ndim > 2:
+        camera = replace(camera, world_to_camera=camera.world_to_camera[list(instants)])
+    return replace(
+        view,
+        indices=tuple(view.indices[index] for index in instants),
+        camera=camera,
+        mask=paired(view.mask),
+        depth=paired(view.depth),
+    )
+
+
+def _predicted_or_none(plan: RunPlan, open_chunks: OpenChunks) -> PredictedChunk | None:
+    """Predict the one chunk of a plan; None if it does not fit in memory."""
+    try:
+        with open_chunks(plan, Journal(SilentObserver())) as source:
+            return source.predict(plan.chunks[0], (), None)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    if plan.predictor.device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None

@@ -1,0 +1,122 @@
+"""The background of static cameras: weighted medians over instants, and masks sharpened by its colors."""
+
+import pytest
+import torch
+
+from page4d.conventions import Scale
+from page4d.fusion.background import estimate_background, weighted_median
+from page4d.fusion.subtraction import sharpen_motion
+from page4d.geometry.camera import Cameras
+from page4d.geometry.pixels import fit_views
+from page4d.predictions import Predictions
+
+TIMES, VIEWS, HEIGHT, WIDTH = 5, 2, 16, 24
+
+
+def predictions_of(depth: torch.Tensor, images: torch.Tensor, dynamic: torch.Tensor | None = None) -> Predictions:
+    """Return predictions [1, T, V, H, W] of parallel static cameras, with confidence 0.5."""
+    times, views, height, width = depth.shape
+    intrinsics = torch.tensor([[20.0, 0.0, width / 2], [0.0, 20.0, height / 2], [0.0, 0.0, 1.0]])
+    poses = torch.eye(4).repeat(times, views, 1, 1)
+    poses[..., 0, 3] = -0.2 * torch.arange(views)
+    return Predictions(
+        times=torch.arange(times, dtype=torch.float64),
+        view_names=tuple(f"cam{view}" for view in range(views)),
+        scale=Scale.METRIC,
+        pixel_transforms=fit_views([(height, width)] * views, width, 8),
+        cameras=Cameras(
+            world_to_camera=poses[None].double(),
+            intrinsics=intrinsics.expand(1, times, views, 3, 3).double(),
+            image_size=(height, width),
+        ),
+        images=images[None],
+        valid=torch.ones(1, times, views, height, width, dtype=torch.bool),
+        depth=depth[None],
+        depth_confidence=torch.full((1, times, views, height, width), 0.5),
+        dynamic=None if dynamic is None else dynamic[None],
+    )
+
+
+@pytest.fixture
+def capture() -> Predictions:
+    """Return a wall at depth 4 with noise, passed by a box at depth 2 that the mask of motion marks."""
+    random = torch.Generator().manual_seed(0)
+    depth = 4 * torch.exp(0.02 * torch.randn(TIMES, VIEWS, HEIGHT, WIDTH, generator=random))
+    texture = torch.rand(VIEWS, 3, HEIGHT, WIDTH, generator=random)
+    images = texture + 0.005 * torch.randn(TIMES, VIEWS, 3, HEIGHT, WIDTH, generator=random)
+    dynamic = torch.full(depth.shape, 0.1)
+    for time in range(TIMES):
+        box = (slice(4, 10), slice(4 * time, 4 * time + 4))
+        depth[time, :, *box] = 2.0
+        images[time, :, :, *box] = 0.5
+        dynamic[time, :, *box] = 0.9
+    return predictions_of(depth, images.clamp(0, 1), dynamic)
+
+
+def test_a_weighted_median_of_equal_weights_is_the_lower_middle_value() -> None:
+    values = torch.tensor([3.0, 1.0, 2.0, 4.0]).reshape(4, 1, 1)
+    assert weighted_median(values, torch.ones_like(values)).item() == 2.0
+    weight = torch.tensor([0.1, 0.1, 0.1, 5.0]).reshape(4, 1, 1)
+    assert weighted_median(values, weight).item() == 4.0
+
+
+def test_the_background_is_free_of_what_moves_and_steadier_than_one_instant(capture: Predictions) -> None:
+    background = estimate_background(capture, range(VIEWS))
+    assert background is not None
+    assert background.known.all()
+    error = (background.log_depth.exp() / 4).log()
+    assert error.abs().max() < 0.06
+    assert error.std() < 0.75 * 0.02
+    assert background.spread.median() == pytest.approx(0.02, abs=0.01)
+
+
+def test_views_that_move_have_no_background(capture: Predictions) -> None:
+    background = estimate_background(capture, [1])
+    assert background is not None
+    assert not background.known[0].any()
+    assert background.known[1].all()
+    assert estimate_background(capture, []) is None
+
+
+def test_pixels_that_always_move_have_no_background(capture: Predictions) -> None:
+    assert capture.dynamic is not None
+    capture.dynamic[:, :, 0, :4] = 0.9
+    background = estimate_background(capture, range(VIEWS))
+    assert background is not None
+    assert not background.known[0, :4].any()
+    assert background.known[0, 4:].all()
+
+
+def test_of_a_single_instant_everything_is_background(capture: Predictions) -> None:
+    one = capture.at_times(0, 1)
+    background = estimate_background(one, range(VIEWS))
+    assert background is not None
+    assert torch.equal(background.log_depth, one.depth[0, 0].log())
+
+
+def test_subtraction_finds_a_box_that_the_mask_misses_and_drops_one_that_is_background(capture: Predictions) -> None:
+    background = estimate_background(capture, range(VIEWS))
+    assert background is not None
+    unsure = torch.full((TIMES, VIEWS, HEIGHT, WIDTH), 0.4)
+    unsure[:, :, 12:] = 0.6
+    found = sharpen_motion(unsure, capture.images[0], background)
+    for time in range(TIMES):
+        assert (found[time, :, 6:8, 4 * time + 1 : 4 * time + 3] > 0.5).all()
+    assert (found[:, :, 13:] < 0.5).all()
+    assert (found[:, :, 0] < 0.5).all()
+
+
+def test_a_change_of_exposure_is_not_motion(capture: Predictions) -> None:
+    background = estimate_background(capture, range(VIEWS))
+    assert background is not None
+    still = torch.full((TIMES, VIEWS, HEIGHT, WIDTH), 0.4)
+    darker = background.color.expand(TIMES, -1, -1, -1, -1) * torch.tensor([0.7, 0.8, 0.75])[:, None, None]
+    assert (sharpen_motion(still, darker, background) < 0.5).all()
+
+
+def test_without_a_known_background_the_probability_is_unchanged(capture: Predictions) -> None:
+    background = estimate_background(capture, [1])
+    assert background is not None
+    assert capture.dynamic is not None
+    found = sharpen_motion(capture.dynamic[0], capture.images[0], background)
+    assert torch.equal(found[:, 0], capture.dynamic[0, :, 0])
