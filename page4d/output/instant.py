@@ -1,4 +1,4 @@
-"""Writers per instant and per capture: one row of a table per kind of file."""
+"""Writers per instant and per capture, one row of a table per kind of file, and of what does not move."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,11 +13,13 @@ from page4d.output.layout import OutputLayout
 from page4d.output.maps import crop_to_content, quantize_confidence, quantize_depth, quantize_dynamic, write_png
 from page4d.output.mesh import fused_mesh
 from page4d.output.open3d_files import write_cloud, write_mesh
-from page4d.output.points import cloud_comments, merged_cloud
+from page4d.output.points import cloud_comments, merged_cloud, static_cloud
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 
 DEFAULT_WRITERS = ("depth", "confidence", "dynamic", "points")
+LAYER_WRITERS = ("depth", "confidence", "dynamic", "layers")
+"""Those that also write the moving points of every instant."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,12 +71,26 @@ def write_instant(layout: OutputLayout, index: int, instant: Predictions, option
     """
     if instant.depth.shape[:2] != (1, 1):
         raise ShapeError(f"an instant of {tuple(instant.depth.shape[:2])} times", "give one with at_times")
-    if instant.view_names != layout.view_names:
-        raise ShapeError(f"views {instant.view_names} in a folder for {layout.view_names}", "give the same views")
+    _check_views(layout, instant)
     written = InstantFiles()
     for name in options.writers:
         written += INSTANT_WRITERS[name](layout, index, instant, options)
     return written
+
+
+def write_static(layout: OutputLayout, background: Predictions, options: InstantOptions) -> InstantFiles:
+    """Write the points of what does not move, once for all instants, from the background [1, 1, V, H, W].
+
+    The points are those of `static_cloud`; pixels without a background are not valid.
+
+    Raises:
+        OutputError: if the file cannot be written.
+        ShapeError: if the background has several instants, or other views than the folder.
+    """
+    _check_views(layout, background)
+    cloud = static_cloud(background, options.points, options.seed)
+    comments = cloud_comments(background, layout.file_names, kind="what does not move, at all instants")
+    return InstantFiles((write_cloud(layout.static_points, cloud, comments),), num_points=cloud.num_points)
 
 
 def write_capture_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile]:
@@ -84,6 +100,11 @@ def write_capture_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list
         OutputError: if a file cannot be written.
     """
     return [file for write in CAPTURE_WRITERS.values() for file in write(layout, cameras)]
+
+
+def _check_views(layout: OutputLayout, instant: Predictions) -> None:
+    if instant.view_names != layout.view_names:
+        raise ShapeError(f"views {instant.view_names} in a folder for {layout.view_names}", "give the same views")
 
 
 def _write_depth(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
@@ -121,6 +142,18 @@ def _write_points(layout: OutputLayout, index: int, instant: Predictions, option
     return InstantFiles((file,), num_points=cloud.num_points)
 
 
+def _write_layers(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
+    """Write the merged cloud, and its moving points in a file of their own."""
+    cloud = merged_cloud(instant, options.points, options.seed)
+    moving = cloud[cloud.dynamic != 0]
+    comments = cloud_comments(instant, layout.file_names)
+    files = (
+        write_cloud(layout.points(index), cloud, comments),
+        write_cloud(layout.moving_points(index), moving, comments),
+    )
+    return InstantFiles(files, num_points=cloud.num_points)
+
+
 def _write_mesh(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     mesh = fused_mesh(instant, options.points, options.mesh_voxel)
     return InstantFiles((write_mesh(layout.mesh(index), mesh),))
@@ -140,6 +173,7 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
     "confidence": _write_confidence,
     "dynamic": _write_dynamic,
     "points": _write_points,
+    "layers": _write_layers,
     "mesh": _write_mesh,
 }
 """Writers of one instant; a new format is one more row."""

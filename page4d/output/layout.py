@@ -18,7 +18,7 @@ SAFE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$"
 
 _VIEW = SAFE_NAME.strip("^$")
 _OWN_FILE = re.compile(
-    rf"(run|cameras)\.json|cameras/{_VIEW}\.(tum|open3d\.json)|(points|mesh)/frame_[0-9]{{6,}}\.ply"
+    rf"(run|cameras)\.json|cameras/{_VIEW}\.(tum|open3d\.json)|(points|mesh)/((moving/)?frame_[0-9]{{6,}}|static)\.ply"
     rf"|(depth|confidence|dynamic)/{_VIEW}/frame_[0-9]{{6,}}\.png"
     r"|preview/(contact_sheet\.png|cloud\.png|orbit\.mp4)"
     r"|state/(run\.json|chunk_[0-9]{5,}\.json|(memory_[0-9]{5,}|background)\.safetensors)"
@@ -107,9 +107,27 @@ class OutputLayout:
         """Merged point cloud of an instant."""
         return self.path("points", f"{frame_name(index)}.ply")
 
+    @property
+    def static_points(self) -> Path:
+        """Point cloud of what does not move, once for all instants."""
+        return self.path("points", "static.ply")
+
+    def moving_points(self, index: int) -> Path:
+        """Point cloud of what moves at an instant."""
+        return self.path("points", "moving", f"{frame_name(index)}.ply")
+
     def mesh(self, index: int) -> Path:
         """Mesh of an instant."""
         return self.path("mesh", f"{frame_name(index)}.ply")
+
+    @property
+    def static_mesh(self) -> Path:
+        """Mesh of what does not move, once for all instants."""
+        return self.path("mesh", "static.ply")
+
+    def moving_mesh(self, index: int) -> Path:
+        """Mesh of what moves at an instant."""
+        return self.path("mesh", "moving", f"{frame_name(index)}.ply")
 
     def depth(self, index: int, view: str) -> Path:
         """Depth map of a frame."""

@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from page4d.choices import PointSource
 from page4d.errors import UsageError
 from page4d.output.arrays import to_bytes, to_numpy
 from page4d.output.open3d_geometry import BLOCK_SIDE, VOXEL_BYTES, DepthView, Mesh, fuse_mesh
-from page4d.output.points import view_surface
+from page4d.output.points import pixel_footprints, view_surface
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 
@@ -60,7 +58,7 @@ def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int
             f"--mesh-voxel {voxel_size:.3g} is too large for images that are {width:.3g} wide in the scene",
             f"use --mesh-voxel {FOOTPRINTS_PER_VOXEL * median:.2g}",
         )
-    in_voxels = _footprints(predictions) / voxel_size
+    in_voxels = pixel_footprints(predictions) / voxel_size
     counted = predictions.valid.cpu() & (predictions.depth.cpu() > 0) & (in_voxels <= MAX_VOXELS_PER_FOOTPRINT)
     voxels = torch.where(counted, in_voxels, 0.0).square().sum((0, 2, 3, 4)).max() * _LAYERS * BLOCK_SIDE
     expected = float(voxels) * VOXEL_BYTES
@@ -75,20 +73,13 @@ def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int
 
 def _median_footprint(predictions: Predictions) -> float:
     """Return the median width of pixels with depth, 0 if there are none."""
-    footprints = _footprints(predictions)[predictions.valid.cpu() & (predictions.depth.cpu() > 0)]
+    footprints = pixel_footprints(predictions)[predictions.valid.cpu() & (predictions.depth.cpu() > 0)]
     return float(footprints.median()) if len(footprints) else 0.0
-
-
-def _footprints(predictions: Predictions) -> Float[Tensor, "1 T V H W"]:
-    """Return the width of each pixel on the surface that it shows."""
-    intrinsics = predictions.cameras.intrinsics.detach().cpu().double()
-    focal = (intrinsics[..., 0, 0] * intrinsics[..., 1, 1]).abs().sqrt()
-    return torch.nan_to_num(predictions.depth.detach().cpu().double()) / focal[..., None, None]
 
 
 def _depth_views(instant: Predictions, options: PointOptions, voxel_size: float) -> Iterator[DepthView]:
     options = replace(options, source=PointSource.DEPTH)
-    close = _footprints(instant)[0, 0] <= MAX_VOXELS_PER_FOOTPRINT * voxel_size
+    close = pixel_footprints(instant)[0, 0] <= MAX_VOXELS_PER_FOOTPRINT * voxel_size
     for view in range(len(instant.view_names)):
         surface = view_surface(instant, view, options)
         depth = torch.where(surface.keep & close[view], surface.in_camera[..., 2], 0.0)

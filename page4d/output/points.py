@@ -1,8 +1,8 @@
-"""The merged point cloud of one instant: from depth or point maps through the filters to points."""
+"""Point clouds of one instant, and of what does not move: from depth or point maps through the filters to points."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,11 +37,44 @@ def merged_cloud(instant: Predictions, options: PointOptions | None = None, seed
         UsageError: if the options ask for points that are not predicted, or there are too many views.
     """
     options = options or PointOptions()
+    _check(instant)
+    cloud = join_clouds([_view_cloud(instant, view, options)[0] for view in range(len(instant.view_names))])
+    return _thinned(cloud, instant, options, seed)
+
+
+def static_cloud(background: Predictions, options: PointOptions | None = None, seed: int = 0) -> PointCloud:
+    """Merge the depth maps of the background [1, 1, V, H, W], a surface that several views show once.
+
+    Among points closer than about the width of their pixels on the surface, that of the finest pixel stays, among
+    pixels of about equal width the most confident one. The filters are those of a merged cloud; points come from
+    depth maps, whatever the options' source.
+
+    Raises:
+        ShapeError: if there is more than one instant.
+        UsageError: if there are too many views.
+    """
+    options = replace(options or PointOptions(), source=PointSource.DEPTH)
+    _check(background)
+    footprints = pixel_footprints(background)[0, 0]
+    clouds, widths = [], []
+    for view in range(len(background.view_names)):
+        cloud, keep = _view_cloud(background, view, options)
+        clouds.append(replace(cloud, dynamic=np.zeros_like(cloud.dynamic)))
+        widths.append(to_numpy(footprints[view][keep]))
+    cloud = join_clouds(clouds)
+    cloud = cloud[footprint_subset(cloud.xyz, cloud.confidence, np.concatenate(widths))]
+    return _thinned(cloud, background, options, seed)
+
+
+def _check(instant: Predictions) -> None:
     if instant.depth.shape[:2] != (1, 1):
         raise ShapeError(f"a cloud of {tuple(instant.depth.shape[:2])} instants", "give one with at_times")
     if len(instant.view_names) > MAX_VIEWS:
         raise UsageError(f"{len(instant.view_names)} views in one cloud", f"use at most {MAX_VIEWS} views")
-    cloud = join_clouds([_view_cloud(instant, view, options) for view in range(len(instant.view_names))])
+
+
+def _thinned(cloud: PointCloud, instant: Predictions, options: PointOptions, seed: int) -> PointCloud:
+    """Apply the filters of a whole cloud, and add normals."""
     if options.voxel_size > 0:
         cloud = cloud[voxel_subset(cloud.xyz, cloud.confidence, options.voxel_size)]
     if options.outliers:
@@ -106,19 +139,21 @@ def _is_supported(instant: Predictions, view: int, options: PointOptions) -> Boo
     return (confirmed >= options.min_views - 1) & instant.agreement.is_kept[0, 0, view].cpu()
 
 
-def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> PointCloud:
+def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> tuple[PointCloud, Bool[Tensor, "H W"]]:
+    """Return the points of a view, and the pixels that they belong to."""
     surface = view_surface(instant, view, options)
     keep = surface.keep
     number = int(keep.sum())
     colors = instant.images[0, 0, view].detach().cpu().permute(1, 2, 0)[keep]
     dynamic = torch.zeros(number) if instant.dynamic is None else instant.dynamic[0, 0, view].cpu()[keep]
-    return PointCloud(
+    cloud = PointCloud(
         xyz=to_numpy(surface.in_world[keep].float()),
         rgb=to_bytes(to_numpy(colors)),
         confidence=to_numpy(surface.confidence[keep]),
         view=np.full(number, view, dtype=np.uint8),
         dynamic=(to_numpy(dynamic) > DYNAMIC_THRESHOLD).astype(np.uint8),
     )
+    return cloud, keep
 
 
 def surface_mask(
@@ -166,19 +201,50 @@ def voxel_subset(xyz: NDArray[np.float32], confidence: NDArray[np.float32], voxe
     return np.sort(order[first])
 
 
+def footprint_subset(
+    xyz: NDArray[np.float32], confidence: NDArray[np.float32], footprint: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Return the indices, increasing, of points that are about their footprint apart; `footprint` [N] is positive.
+
+    Footprints are rounded to powers of two. From the finest to the coarsest, voxels of that width keep their most
+    confident point unless they hold one of a finer footprint: near surfaces keep their detail, and a view from afar
+    adds what no nearer one shows.
+    """
+    level = np.rint(np.log2(footprint)).astype(np.int64)
+    kept = np.empty(0, dtype=np.int64)
+    for exponent in np.unique(level):
+        candidates = np.flatnonzero(level == exponent)
+        chosen = np.concatenate([kept, candidates])
+        # Finer points come first in their voxels, and all of them stay.
+        rank = np.concatenate([np.full(len(kept), np.inf, dtype=np.float32), confidence[candidates]])
+        first = chosen[voxel_subset(xyz[chosen], rank, float(2.0**exponent))]
+        kept = np.concatenate([kept, first[level[first] == exponent]])
+    return np.sort(kept)
+
+
+def pixel_footprints(predictions: Predictions) -> Float[Tensor, "1 T V H W"]:
+    """Return the width of each pixel on the surface that it shows, depth / focal length; 0 without depth."""
+    intrinsics = predictions.cameras.intrinsics.detach().cpu().double()
+    focal = (intrinsics[..., 0, 0] * intrinsics[..., 1, 1]).abs().sqrt()
+    return torch.nan_to_num(predictions.depth.detach().cpu().double()) / focal[..., None, None]
+
+
 def random_subset(number: int, kept: int, seed: int) -> NDArray[np.int64]:
     """Return `kept` of `number` indices, increasing, the same for the same seed."""
     return np.sort(np.random.default_rng(seed).choice(number, size=kept, replace=False))
 
 
-def cloud_comments(instant: Predictions, view_files: Sequence[str]) -> list[str]:
-    """Return the comments of a cloud's header: axes, unit, time, and the meaning of its properties."""
-    dynamic = "1 = moving" if instant.dynamic is not None else "not predicted"
+def cloud_comments(instant: Predictions, view_files: Sequence[str], kind: str = "") -> list[str]:
+    """Return the comments of a cloud's header: axes, unit, time, and the meaning of its properties.
+
+    `kind` is what the points are if not those of an instant.
+    """
+    dynamic = "0" if kind else "1 = moving" if instant.dynamic is not None else "not predicted"
     return [
         "written by page4d",
         "axes OpenCV: x right, y down, z forward; world frame of cameras.json",
         f"unit {instant.scale.unit}",
-        f"time {float(instant.times[0])!r} seconds",
+        kind or f"time {float(instant.times[0])!r} seconds",
         f"confidence 0 to 1, higher is better; dynamic {dynamic}",
         *(f"view {index} {name}" for index, name in enumerate(view_files)),
     ]

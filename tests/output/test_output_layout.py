@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import OutputError, UsageError
-from page4d.output.layout import SAFE_NAME, OutputLayout, safe_names
+from page4d.output.layout import SAFE_NAME, OutputLayout, is_own_file, safe_names
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=100)
 HOSTILE = st.sampled_from(["", ".", "..", "../../x", "/etc/passwd", "a/b", "-rf", "a\nb", "a\0b", "con", "é" * 90])
@@ -56,12 +56,17 @@ def test_paths_follow_the_output_contract(tmp_path: Path) -> None:
         *(layout.run, layout.cameras, layout.tum("a b"), layout.open3d_trajectory("c"), layout.points(0)),
         *(layout.depth(1, "a b"), layout.confidence(12, "c"), layout.dynamic(1234567, "c")),
         *(layout.preview("contact_sheet.png"), layout.state("chunk_00000.json")),
+        *(layout.static_points, layout.moving_points(2), layout.static_mesh, layout.moving_mesh(2)),
     ]
     assert [str(path.relative_to(tmp_path)) for path in paths] == [
         *("run.json", "cameras.json", "cameras/a_b.tum", "cameras/c.open3d.json", "points/frame_000000.ply"),
         *("depth/a_b/frame_000001.png", "confidence/c/frame_000012.png", "dynamic/c/frame_1234567.png"),
         *("preview/contact_sheet.png", "state/chunk_00000.json"),
+        *("points/static.ply", "points/moving/frame_000002.ply", "mesh/static.ply", "mesh/moving/frame_000002.ply"),
     ]
+    assert all(is_own_file(path.relative_to(tmp_path).as_posix()) for path in paths)
+    assert not is_own_file("points/moving/static.ply")
+    assert not is_own_file("points/moving")
 
 
 def test_a_symbolic_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
