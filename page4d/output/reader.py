@@ -83,6 +83,35 @@ class Output:
         """Read the merged cloud of an instant."""
         return read_ply(self.layout.points(instant_index(self, time_index)))
 
+    @property
+    def has_layers(self) -> bool:
+        """Whether the run wrote what does not move once for all instants (`--layers`)."""
+        return self.run.layers is not None
+
+    def static_points(self) -> PointCloud:
+        """Read the points of what does not move, at all instants.
+
+        They are not derived from the merged clouds of runs without layers: that would read every cloud of the run,
+        and the noise of depth over time would make several surfaces of one.
+
+        Raises:
+            UsageError: if the run wrote no layers.
+        """
+        if not self.has_layers:
+            raise UsageError(
+                f"'{self.layout.folder}' has no static points of all instants",
+                "run page4d again with --layers, or select the points of an instant that do not move",
+            )
+        return read_ply(self.layout.static_points)
+
+    def moving_points(self, time_index: int) -> PointCloud:
+        """Read the points of an instant that move; in runs without layers, from its merged cloud."""
+        index = instant_index(self, time_index)
+        if self.has_layers:
+            return read_ply(self.layout.moving_points(index))
+        cloud = read_ply(self.layout.points(index))
+        return cloud[cloud.dynamic != 0]
+
     def intrinsics_at_maps(self, view: str) -> Float[Tensor, "T 3 3"]:
         """Return a view's intrinsics on the pixel grid of its maps."""
         record = self._view(view)

@@ -146,11 +146,19 @@ class CountsRecord(FileModel):
     points: Count = 0
 
 
+class LayersRecord(FileModel):
+    """The points of what does not move, written once for all instants: their file and number."""
+
+    static_file: Literal["points/static.ply"] = "points/static.ply"
+    static_points: Count
+
+
 class RunRecord(FileModel):
     """The whole of `run.json`. `depth_scale` is in PNG levels per unit of depth, `mesh_voxel_size` in units of depth.
 
     Peak memory is that of a GPU's allocator, otherwise of the process; the predicted one is the plan's. `timings` are
-    seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap.
+    seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap. `layers` is None
+    where a run wrote merged clouds alone.
     """
 
     page4d: str = page4d.__version__
@@ -175,6 +183,7 @@ class RunRecord(FileModel):
     calibration_residuals: AgreementRecord | None = None
     chunks: list[ChunkRecord] = Field(default_factory=list)
     counts: CountsRecord = CountsRecord()
+    layers: LayersRecord | None = None
     timings: dict[str, float] = Field(default_factory=dict)
     predicted_peak_memory_bytes: Count | None = None
     peak_memory_bytes: Count | None = None

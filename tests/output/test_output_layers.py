@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
-from output_scene import made_capture
+from output_scene import export, made_capture
 from scipy.spatial import cKDTree
 
 from page4d.choices import PointSource
-from page4d.errors import ShapeError
+from page4d.errors import InputError, ShapeError, UsageError
 from page4d.output.instant import LAYER_WRITERS, InstantOptions, write_instant, write_static
 from page4d.output.layout import OutputLayout
 from page4d.output.ply import PointCloud, read_ply
 from page4d.output.points import footprint_subset, merged_cloud, pixel_footprints, static_cloud
+from page4d.output.reader import Output, open_output
+from page4d.output.run_record import LayersRecord, read_run, write_run
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 
@@ -155,6 +157,47 @@ def test_layers_without_a_point_are_valid_files(tmp_path: Path) -> None:
     assert write_static(layout, nothing, OPTIONS).num_points == 0
     write_instant(layout, 0, replace(instant, dynamic=None), OPTIONS)
     assert read_ply(layout.static_points).num_points == read_ply(layout.moving_points(0)).num_points == 0
+
+
+def written_run(folder: Path, *, layers: bool) -> Output:
+    """Write a run of two instants, with its layers or without."""
+    capture = made_capture(2, 112)
+    export(folder, capture, **({"writers": LAYER_WRITERS} if layers else {}))
+    if layers:
+        layout = OutputLayout(folder, capture.view_names)
+        files = write_static(layout, background_of(capture.at_times(0, 1)), OPTIONS)
+        record = LayersRecord(static_points=files.num_points)
+        write_run(layout, read_run(layout).model_copy(update={"layers": record}))
+    return open_output(folder)
+
+
+def test_layers_are_read_back(tmp_path: Path) -> None:
+    output = written_run(tmp_path, layers=True)
+    assert output.has_layers
+    assert output.run.layers is not None
+    assert output.static_points().num_points == output.run.layers.static_points > 0
+    for index in range(2):
+        assert rows(output.moving_points(index)) == rows(read_ply(output.layout.moving_points(index)))
+    with pytest.raises(UsageError, match="no instant 2"):
+        output.moving_points(2)
+
+
+def test_moving_points_of_a_run_without_layers_are_those_of_its_merged_clouds(tmp_path: Path) -> None:
+    plain, layered = (written_run(tmp_path / str(layers), layers=layers) for layers in (False, True))
+    assert not plain.has_layers
+    assert rows(plain.moving_points(1)) == rows(layered.moving_points(1))
+    with pytest.raises(UsageError, match="no static points of all instants") as caught:
+        plain.static_points()
+    assert "--layers" in caught.value.hint
+
+
+def test_a_missing_layer_is_an_error(tmp_path: Path) -> None:
+    output = written_run(tmp_path, layers=True)
+    output.layout.static_points.unlink()
+    output.layout.moving_points(0).unlink()
+    for read in (output.static_points, lambda: output.moving_points(0)):
+        with pytest.raises(InputError, match="is missing"):
+            read()
 
 
 def test_a_background_of_other_views_or_several_instants_is_refused(tmp_path: Path) -> None:
