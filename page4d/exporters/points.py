@@ -4,18 +4,18 @@ Clouds are read instant by instant; memory does not grow with their number.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import product
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer
 from page4d.errors import InputError, UsageError
-from page4d.exporters.spacing import point_spacing
+from page4d.exporters.spacing import point_spacing, surface_distance
 from page4d.output.ply import PointCloud, join_clouds
 from page4d.output.points import voxel_subset
 from page4d.output.reader import Output
@@ -30,13 +30,15 @@ _BOUNDS_INSTANTS = 32
 _BOUNDS_POINTS = 600_000
 """Instants, and about the points of all of them, from which the bounds are measured."""
 
-_VOXELS = 500
-"""Largest number of voxels along the diagonal of the bounds, in which static points of instants are compared."""
-
 _SPACINGS = 2.0
-"""Least width of these voxels in distances between neighbouring points: narrower ones are empty between pixels."""
+"""Width of the voxels in which static points of instants are compared, in distances between points: narrower ones are
+empty between pixels, or filled by the noise of depth."""
 
-_NEIGHBOURS = np.array(list(product((-1, 0, 1), repeat=3)), dtype=np.int64)
+_VOXELS = 500
+"""Number of voxels along the diagonal of the bounds where there are too few points for a distance."""
+
+_LONGEST_SIDE = 2**20
+"""Largest number of voxels along the diagonal: their numbers are integers of 64 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +83,19 @@ class ModelPoints:
     place: NDArray[np.int32]
 
 
+class _Layer(NamedTuple):
+    """A part of a model: the points of `cloud` that `is_new`; `read` reads the cloud again."""
+
+    place: int
+    read: Callable[[], PointCloud]
+    cloud: PointCloud
+    is_new: NDArray[np.bool_]
+
+
 class CloudReader:
     """The clouds of a run's instants (`indices`) after filters, in the run's world.
 
-    `num_cut` counts the points outside the bounds, of the instants that were read.
+    `num_cut` counts the points outside the bounds, of the files that were read.
 
     Raises:
         UsageError: if the filters leave no point.
@@ -98,8 +109,10 @@ class CloudReader:
         self._output = output
         self._selection = selection
         self._highest = 0.0
-        self._num_cut: dict[int, int] = {}
+        self._num_cut: dict[tuple[str, int], int] = {}
         self._cuts = cuts_outliers
+        # What several views show has the view of one of them in the static layer: some views have holes there.
+        self._has_layers = output.has_layers and set(selection.views) == set(range(len(output.view_names)))
         spread = _spread(self.indices, _BOUNDS_INSTANTS)
         self._measured = spread if self._have_points(spread) else list(self.indices)
         if self._measured is not spread and not self._have_points(self._measured):
@@ -136,10 +149,20 @@ class CloudReader:
 
     def read(self, place: int) -> PointCloud:
         """Return the filtered cloud of an instant, given by its place among the exported ones."""
-        cloud = self._filtered(self.indices[place])
+        return self._cut(self._filtered(self.indices[place]), ("merged", place))
+
+    def _read_moving(self, place: int) -> PointCloud:
+        index = self.indices[place]
+        return self._cut(self._select(self._output.moving_points(index), f"instant {index}"), ("moving", place))
+
+    def _read_static(self) -> PointCloud:
+        return self._cut(self._select(self._output.static_points(), "the static layer"), ("static", 0))
+
+    def _cut(self, cloud: PointCloud, source: tuple[str, int]) -> PointCloud:
+        """Drop points outside the bounds where the format needs it, and count those of the source."""
         if self._cuts and cloud.num_points:
             inside = self.bounds.contains(cloud.xyz)
-            self._num_cut[place] = int((~inside).sum())
+            self._num_cut[source] = int((~inside).sum())
             cloud = cloud if inside.all() else cloud[inside]
         return cloud
 
@@ -152,7 +175,7 @@ class CloudReader:
 
     def model(self, limit: int) -> ModelPoints:
         """Return the points of all instants as one model of at most `limit` points (0: all)."""
-        layers = self._drawn(limit) if limit else ((place, cloud[new]) for place, cloud, new in self._layers())
+        layers = self._drawn(limit) if limit else ((one.place, one.cloud[one.is_new]) for one in self._layers())
         places, clouds = zip(*layers, strict=True)
         numbers = [cloud.num_points for cloud in clouds]
         return ModelPoints(cloud=join_clouds(clouds), place=np.repeat(np.array(places, dtype=np.int32), numbers))
@@ -164,11 +187,11 @@ class CloudReader:
         bit per point is held, about a thousandth of the clouds.
         """
         held: list[tuple[int, PointCloud]] = []
-        layers: list[tuple[int, bytes]] = []
+        layers: list[tuple[int, Callable[[], PointCloud], bytes]] = []
         total = 0
-        for place, cloud, new in self._layers():
+        for place, read, cloud, new in self._layers():
             total += int(new.sum())
-            layers.append((place, zlib.compress(np.packbits(new).tobytes(), 1) if new.any() else b""))
+            layers.append((place, read, zlib.compress(np.packbits(new).tobytes(), 1) if new.any() else b""))
             held.append((place, cloud[new]))
             if total > limit:
                 held.clear()
@@ -176,9 +199,9 @@ class CloudReader:
             yield from held
             return
         seen = 0
-        for place, packed in layers:
+        for place, read, packed in layers:
             if packed:
-                cloud = self.read(place)
+                cloud = read()
                 bits = np.frombuffer(zlib.decompress(packed), dtype=np.uint8)
                 chosen = np.flatnonzero(np.unpackbits(bits, count=cloud.num_points))
                 # Differences of rounded sums: they add up to the limit, and small layers are not all rounded to 0.
@@ -186,8 +209,20 @@ class CloudReader:
                 seen += len(chosen)
                 yield place, cloud[chosen[stratified_subset(cloud.view[chosen], quota, self._rng(place))]]
 
-    def _layers(self) -> Iterator[tuple[int, PointCloud, NDArray[np.bool_]]]:
-        """Yield the place and cloud of every instant, and which points are new; first the static ones of the middle.
+    def _layers(self) -> "Iterator[_Layer]":
+        """Yield the points of the model, static ones first, instant by instant."""
+        return self._written_layers() if self._has_layers else self._derived_layers()
+
+    def _written_layers(self) -> "Iterator[_Layer]":
+        """Yield the static points that the run wrote, as of the middle instant, and all moving ones."""
+        files: list[tuple[int, Callable[[], PointCloud]]] = [(len(self.indices) // 2, self._read_static)]
+        files += [(place, partial(self._read_moving, place)) for place in range(len(self.indices))]
+        for place, read in files:
+            cloud = read()
+            yield _Layer(place, read, cloud, np.ones(cloud.num_points, dtype=bool))
+
+    def _derived_layers(self) -> "Iterator[_Layer]":
+        """Yield the clouds of all instants, and which points are new; first the static ones of the middle.
 
         Static points of other instants are new in voxels that are empty so far, with empty neighbours: depth noise
         moves a point to a neighbouring voxel.
@@ -196,27 +231,39 @@ class CloudReader:
         cloud = self.read(middle)
         is_static = cloud.dynamic == 0
         first = cloud.xyz[is_static]
-        grid = _Grid(self.bounds, _SPACINGS * point_spacing(first))
-        grid.add(first)
-        yield middle, cloud, is_static
+        yield _Layer(middle, partial(self.read, middle), cloud, is_static)
+        grid: _Grid | None = None
         for place in range(len(self.indices)):
             cloud = self.read(place)
             is_new = cloud.dynamic != 0
             if place != middle:
                 static = np.flatnonzero(~is_new)
+                if grid is None:
+                    grid = self._grid(first, cloud.xyz[static])
                 static = static[grid.is_empty_around(cloud.xyz[static])]
                 grid.add(cloud.xyz[static])
                 is_new[static] = True
-            yield place, cloud, is_new
+            yield _Layer(place, partial(self.read, place), cloud, is_new)
+
+    def _grid(self, first: NDArray[np.float32], second: NDArray[np.float32]) -> "_Grid":
+        """Return voxels that hold the first points, of a size that suits both measurements of a surface."""
+        distance = max(point_spacing(first), surface_distance(first, second))
+        grid = _Grid(self.bounds, _SPACINGS * distance or self.bounds.diagonal / _VOXELS)
+        grid.add(first)
+        return grid
 
     def _rng(self, place: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, self.indices[place]))
 
     def _filtered(self, index: int) -> PointCloud:
-        cloud, selection = self._output.points(index), self._selection
+        return self._select(self._output.points(index), f"instant {index}")
+
+    def _select(self, cloud: PointCloud, source: str) -> PointCloud:
+        """Apply the filters to a cloud; `source` names it in messages."""
+        selection = self._selection
         if not (np.isfinite(cloud.xyz).all() and np.isfinite(cloud.confidence).all()):
             raise InputError(
-                f"instant {index} of the run has points that are not finite",
+                f"{source} of the run has points that are not finite",
                 "restore its file in points/, or run page4d again",
             )
         if cloud.num_points:
@@ -244,29 +291,37 @@ class CloudReader:
 
 
 class _Grid:
-    """Voxels of a box that are occupied, or have an occupied neighbour; points outside count for its border."""
+    """Voxels of a box that are occupied, or have an occupied neighbour; points outside count for its border.
+
+    Memory grows with the number of such voxels, not with the box.
+    """
 
     def __init__(self, bounds: Bounds, size: float) -> None:
         self._origin = bounds.lower
-        self._size = max(size, bounds.diagonal / _VOXELS, 1e-12)
+        self._size = max(size, bounds.diagonal / _LONGEST_SIDE, 1e-12)
         shape = np.ceil((bounds.upper - bounds.lower) / self._size).astype(np.int64) + 1
         self._last = shape - 1
         depth, row = (shape + 2)[1:].tolist()  # a border of one voxel for the neighbours
-        self._strides = np.array([depth * row, row, 1])
-        self._near = np.zeros(int((shape + 2).prod()), dtype=bool)
+        self._strides = (depth * row, row, 1)
+        self._near = np.empty(0, dtype=np.int64)
 
     def add(self, xyz: NDArray[np.float32]) -> None:
         """Mark the voxels of points [N, 3] and their neighbours."""
         cells = np.unique(self._cells(xyz))
-        for offset in _NEIGHBOURS @ self._strides:
-            self._near[cells + offset] = True
+        for stride in self._strides:  # axis by axis: fewer voxels than all neighbours of all
+            cells = np.unique(np.concatenate([cells - stride, cells, cells + stride]))
+        self._near = np.union1d(self._near, cells)
 
     def is_empty_around(self, xyz: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Return for points [N, 3] whether their voxel and all its neighbours are empty."""
-        return np.asarray(~self._near[self._cells(xyz)])
+        if not len(self._near):
+            return np.ones(len(xyz), dtype=bool)
+        cells = self._cells(xyz)
+        found = np.searchsorted(self._near, cells).clip(0, len(self._near) - 1)
+        return np.asarray(self._near[found] != cells)
 
     def _cells(self, xyz: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the places [N] of the voxels of points in the flat grid."""
+        """Return the numbers [N] of the voxels of points."""
         cells = np.zeros(len(xyz), dtype=np.int64)
         for axis, stride in enumerate(self._strides):  # one by one: less memory
             along = np.floor((xyz[:, axis].astype(np.float64) - self._origin[axis]) / self._size)

@@ -4,7 +4,7 @@ Colours vary slowly over the surfaces, so that a right export reproduces them, a
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,21 @@ from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import fit_views
 from page4d.output.cameras import capture_cameras
-from page4d.output.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
+from page4d.output.instant import (
+    DEFAULT_WRITERS,
+    LAYER_WRITERS,
+    InstantFiles,
+    InstantOptions,
+    write_capture_cameras,
+    write_instant,
+    write_static,
+)
 from page4d.output.layout import OutputLayout
 from page4d.output.maps import choose_depth_scale
 from page4d.output.reader import Output, open_output
 from page4d.output.run_record import (
     CountsRecord,
+    LayersRecord,
     NetworkRecord,
     RunRecord,
     SceneRecord,
@@ -169,9 +178,11 @@ def make_capture(
     names: tuple[str, ...] = NAMES,
     size: tuple[int, int] = SIZE,
     scale: Scale = Scale.METRIC,
+    layers: bool = False,
 ) -> Capture:
     """Write the scene `folder`/scene and the run `folder`/out of a moving ball.
 
+    With `layers` the run has them; static points are those of the middle instant.
     If `moving`, the cameras move and zoom. `numbers` are frame numbers of the instants at 12 fps: `UNEVEN` has a gap.
     """
     scene, out = folder / "scene", folder / "out"
@@ -181,21 +192,28 @@ def make_capture(
         for index, number in enumerate(numbers):
             pixels = (predictions.images[0, index, view].permute(1, 2, 0) * 255).round().byte().numpy()
             assert cv2.imwrite(str(scene / name / f"{number:06d}.png"), pixels[..., ::-1])
-    _write_run(out, scene, predictions)
+    _write_run(out, scene, predictions, layers=layers)
     return Capture(scene, out, predictions)
 
 
-def _write_run(out: Path, scene: Path, predictions: Predictions) -> None:
+def _write_run(out: Path, scene: Path, predictions: Predictions, *, layers: bool) -> None:
     options = SceneOptions(image_fps=IMAGE_FPS)
     opened = open_scene(scene, options)
     assert opened.view_names == predictions.view_names, f"give the names in the order of {opened.view_names}"
     assert np.array_equal(np.asarray(opened.times), predictions.times.numpy())
     layout = OutputLayout(out, predictions.view_names)
     depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
-    written = InstantFiles()
+    written, record = InstantFiles(), None
+    writing = InstantOptions(depth_scale=depth_scale, writers=LAYER_WRITERS if layers else DEFAULT_WRITERS)
     for index in range(len(predictions.times)):
         instant = predictions.at_times(index, index + 1)
-        written += write_instant(layout, index, instant, InstantOptions(depth_scale=depth_scale))
+        written += write_instant(layout, index, instant, writing)
+    if layers:
+        middle = len(predictions.times) // 2
+        background = predictions.at_times(middle, middle + 1)
+        assert background.dynamic is not None
+        background = replace(background, valid=background.valid & (background.dynamic < 0.5), dynamic=None)
+        record = LayersRecord(static_points=write_static(layout, background, writing).num_points)
     write_capture_cameras(layout, capture_cameras([predictions]))
     transforms = zip(opened.views, predictions.pixel_transforms, strict=True)
     run = RunRecord(
@@ -212,6 +230,7 @@ def _write_run(out: Path, scene: Path, predictions: Predictions) -> None:
         times=predictions.times.tolist(),
         network=NetworkRecord(name="truth", trained=True),
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
+        layers=record,
     )
     write_run(layout, run)
 

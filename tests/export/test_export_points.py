@@ -22,6 +22,7 @@ class FakeRun:
     noise: float = 0.0005
     far: int = 0
     reads: int = 0
+    has_layers = False
 
     def points(self, index: int) -> PointCloud:
         self.reads += 1
@@ -67,6 +68,31 @@ def test_static_points_that_only_another_instant_shows_are_added() -> None:
     added = points.cloud.xyz[static & (points.place == 5)]
     assert len(added) > 400
     assert added[:, 0].min() > 0.45
+
+
+def test_voxels_for_static_points_follow_the_distance_between_points() -> None:
+    """A hole of 0.6 in the wall is filled although the scene is 1,000 wide."""
+
+    class WithHole(FakeRun):
+        def points(self, index: int) -> PointCloud:
+            cloud = super().points(index)
+            radius = np.abs(cloud.xyz[:, :2] + 0.5).max(axis=1)
+            hidden = (radius < 0.3) & (cloud.dynamic == 0) & (index < 5)
+            return cloud[~hidden]
+
+    points = reader(WithHole(far=30)).model(0)
+    static = points.cloud.dynamic == 0
+    filled = points.cloud.xyz[static & (points.place == 5)]
+    filled = filled[filled[:, 2] < 3]
+    assert 50 < len(filled) < 270
+    assert np.abs(filled[:, :2] + 0.5).max() < 0.31
+
+
+def test_noise_of_depth_does_not_make_several_surfaces_of_one() -> None:
+    """The noise is about four distances between points."""
+    points = reader(FakeRun(noise=0.15)).model(0)
+    static = points.cloud.dynamic == 0
+    assert static.sum() < 1.1 * STATIC
 
 
 def test_a_budget_draws_from_every_view_and_instant_in_proportion() -> None:

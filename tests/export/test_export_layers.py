@@ -1,0 +1,106 @@
+"""Exports of runs with layers: static points come from their file, at all times, and moving ones from theirs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page4d.choices import PointLayer
+from page4d.exporters.estimate import estimate
+from page4d.exporters.export import export
+from page4d.exporters.formats import FORMATS
+from page4d.exporters.plan import plan_job
+from page4d.exporters.points import CloudReader, PointFilter
+from page4d.exporters.settings import ExportSettings
+from page4d.output.ply import PointCloud
+from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, make_capture
+from tests.export.test_export_fudan import load_shots, points_at
+from tests.export.trainer_shots import export_one, files_of, mistakes, read_cloud, worst_error
+
+
+@pytest.fixture(scope="module")
+def layered(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    """The static capture, with layers."""
+    return make_capture(tmp_path_factory.mktemp("layered"), layers=True)
+
+
+def reader(capture: Capture, **selection: object) -> CloudReader:
+    selected = PointFilter(**{"views": (0, 1, 2, 3), **selection})  # type: ignore[arg-type]
+    return CloudReader(capture.output, range(4), selected, cuts_outliers=False, seed=0)
+
+
+def same(cloud: PointCloud, other: PointCloud) -> bool:
+    return np.array_equal(cloud.xyz, other.xyz) and np.array_equal(cloud.rgb, other.rgb)
+
+
+def test_a_model_holds_the_static_layer_and_the_moving_points_of_every_instant(layered: Capture) -> None:
+    points = reader(layered).model(0)
+    moving = points.cloud.dynamic != 0
+    assert same(points.cloud[~moving], layered.output.static_points())
+    for place in range(4):
+        assert same(points.cloud[moving & (points.place == place)], layered.output.moving_points(place))
+    drawn = reader(layered).model(500)
+    assert drawn.cloud.num_points == 500
+    assert (drawn.cloud.dynamic == 0).mean() == pytest.approx((~moving).mean(), abs=0.02)
+
+
+def test_filters_apply_to_layers(layered: Capture) -> None:
+    static = layered.output.static_points()
+    assert reader(layered, only=PointLayer.STATIC).model(0).cloud.num_points == static.num_points
+    assert reader(layered, only=PointLayer.MOVING).model(0).cloud.dynamic.all()
+    certain = reader(layered, min_confidence=0.5).model(0).cloud
+    assert certain.confidence.min() >= 0.5
+    assert (certain.dynamic == 0).sum() == (static.confidence >= 0.5).sum()
+    assert reader(layered, voxel=0.2).model(0).cloud.num_points < static.num_points / 3
+
+
+def test_some_views_have_no_holes_where_the_layer_holds_the_points_of_another_view(
+    layered: Capture, capture: Capture
+) -> None:
+    of_views, without_layers = (reader(one, views=(0, 1)).model(0) for one in (layered, capture))
+    assert set(of_views.cloud.view) == {0, 1}
+    assert same(of_views.cloud, without_layers.cloud)
+
+
+def test_trainers_get_static_points_at_all_times(layered: Capture, tmp_path: Path) -> None:
+    folder = export_one(layered, "fudan-4dgs", tmp_path / "room", max_points=0).folder
+    shots = load_shots(folder, "train")
+    clouds = [points_at(folder, layered.times, instant) for instant in range(4)]
+    assert worst_error(layered, shots, clouds.__getitem__) < EXACT_THRESHOLD
+    assert worst_error(layered, shots, clouds.__getitem__, moving=True) < THRESHOLD / 2
+    for name, wrong in mistakes(shots).items():
+        assert worst_error(layered, wrong, clouds.__getitem__) > THRESHOLD, name
+    static = layered.output.static_points().num_points
+    moving = [layered.output.moving_points(instant).num_points for instant in range(4)]
+    for instant, cloud in enumerate(clouds):
+        assert len(cloud[0]) == pytest.approx(static / 4 + moving[instant], rel=0.02)
+
+
+def test_colmap_models_have_times_of_moving_points_alone(layered: Capture, tmp_path: Path) -> None:
+    pycolmap = pytest.importorskip("pycolmap")
+    folder = export_one(layered, "colmap", tmp_path / "room", max_points=0).folder / "sparse" / "0"
+    moving = sum(layered.output.moving_points(instant).num_points for instant in range(4))
+    points = pycolmap.Reconstruction(folder).points3D
+    assert len(points) == layered.output.static_points().num_points + moving
+    assert int.from_bytes((folder / "points_t.bin").read_bytes()[:8], "little") == moving
+
+
+def test_exports_of_single_instants_are_those_of_a_run_without_layers(
+    layered: Capture, capture: Capture, tmp_path: Path
+) -> None:
+    for name in ("splat", "glb"):
+        folders = tmp_path / name / "plain", tmp_path / name / "layered"
+        for one, folder in zip((capture, layered), folders, strict=True):
+            export(one.folder, name, folder)
+        assert files_of(folders[0]) == files_of(folders[1])
+
+
+@pytest.mark.parametrize("name", ["4dgaussians", "nerfstudio"])
+def test_the_estimate_counts_the_layers(name: str, layered: Capture, tmp_path: Path) -> None:
+    exported = export_one(layered, name, tmp_path / "room", max_points=0)
+    job = plan_job(layered.output, FORMATS[name], ExportSettings(max_points=0), None)
+    assert estimate(job).points == pytest.approx(exported.record.points, rel=0.02)
+    cloud = "points3D_multipleview.ply" if name == "4dgaussians" else "points.ply"
+    assert (exported.folder / cloud).is_file()
+    if name == "4dgaussians":
+        assert len(read_cloud(exported.folder / cloud)[0][0]) == exported.record.points
