@@ -186,7 +186,8 @@ class ReconstructSettings:
     cameras, such as `cam01-cam02=1.25m`, or the height of the people (`person=1.75m`). `check_calibration` compares
     the calibration of static cameras with people, if the pose model was fetched. `refine` runs bundle
     adjustment and multi-view stereo. `fuse` gives static parts of static cameras one depth from several instants, and
-    compares the views. `mesh` fuses the depth maps of each instant into a mesh of voxels of
+    compares the views. `layers` also writes what does not move, once for all instants, and the moving points of every
+    instant. `mesh` fuses the depth maps of each instant into a mesh of voxels of
     `mesh_voxel` (in units of the scene; 0: from the image resolution).
     With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
     """
@@ -206,6 +207,7 @@ class ReconstructSettings:
     refine: bool = True
     fuse: bool = True
     points: PointOptions = PointOptions()
+    layers: bool = False
     mesh: bool = False
     mesh_voxel: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
     preview: bool = True

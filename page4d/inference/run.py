@@ -36,6 +36,7 @@ from page4d.inference.diagnostics import (
 )
 from page4d.inference.domain import Domain, domain_of
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
+from page4d.inference.layers import first_background, no_layers_notice, static_views, write_static_layer
 from page4d.inference.memory_budget import fitting_checkpoint, is_out_of_memory
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.previews import write_previews
@@ -57,7 +58,14 @@ from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
 from page4d.models.conditioning import Memory
 from page4d.output.cameras import capture_cameras, check_finite, join_cameras
 from page4d.output.diagnostics import ChunkRecord, ResidualsRecord
-from page4d.output.instant import DEFAULT_WRITERS, InstantFiles, InstantOptions, write_capture_cameras, write_instant
+from page4d.output.instant import (
+    DEFAULT_WRITERS,
+    LAYER_WRITERS,
+    InstantFiles,
+    InstantOptions,
+    write_capture_cameras,
+    write_instant,
+)
 from page4d.output.layout import OutputLayout
 from page4d.output.maps import choose_depth_scale
 from page4d.output.reader import open_output
@@ -397,9 +405,11 @@ class Run:
             points=replace(self.settings.points, min_views=self.cleaner.min_views),
             mesh_voxel=self.state.mesh_voxel_size or 1.0,
             seed=self.settings.seed,
-            writers=(*DEFAULT_WRITERS, "mesh") if self.settings.mesh else DEFAULT_WRITERS,
         )
         with self.journal.timed("write"):
+            if not self.finished:
+                written += self._write_static(predictions, options)
+            options = replace(options, writers=self._writers)
             for place in range(predictions.num_times):
                 written += write_instant(self.layout, first + place, predictions.at_times(place, place + 1), options)
                 self.journal.progress(first + place + 1, self.scene.num_times)
@@ -419,6 +429,24 @@ class Run:
         self.states.write_chunk(index, finished)
         self.finished.append(finished)
         self._update()
+
+    def _write_static(self, first: Predictions, options: InstantOptions) -> InstantFiles:
+        """Write what does not move if the run is to have layers, and record it; report if it cannot have them."""
+        if not self.settings.layers:
+            return InstantFiles()
+        views = static_views(self.scene, self.aligner.rig, is_calibrated=self.world.is_fixed)
+        if (notice := no_layers_notice(first, views, self.scene.num_times)) is not None:
+            self.journal.notice(notice)
+            return InstantFiles()
+        record, written = write_static_layer(self.layout, first_background(first, views), options)
+        self._update(layers=record)
+        return written
+
+    @property
+    def _writers(self) -> tuple[str, ...]:
+        """Writers of the files of an instant."""
+        writers = DEFAULT_WRITERS if self.state.layers is None else LAYER_WRITERS
+        return (*writers, "mesh") if self.settings.mesh else writers
 
     def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:
         chunk, domain = stitched.chunk, self.domains.pop(len(self.finished), None)

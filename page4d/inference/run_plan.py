@@ -129,6 +129,7 @@ def plan_run(
         transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
     pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in transforms)
     points = min(settings.points.max_points or pixels, pixels)
+    static_points, instant_points = (points, 2 * points) if settings.layers else (0, points)  # all may move
     point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals
     map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh
     forecast = _forecast(scene, transforms, predictor, notify)
@@ -160,7 +161,8 @@ def plan_run(
         chunks=chunks,
         forecast=forecast,
         memory_limit=limit,
-        bytes_on_disk=scene.num_times * (pixels * map_bytes + points * point_bytes),
+        bytes_on_disk=scene.num_times * (pixels * map_bytes + instant_points * point_bytes)
+        + static_points * point_bytes,
         registration=registration,
         will_register=is_pending,
         will_check=registration is None and will_check(scene, settings),

@@ -23,6 +23,7 @@ from page4d.output.cameras import CaptureCameras
 from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
 from page4d.output.layout import is_own_file
 from page4d.output.registration_record import RegistrationRecord
+from page4d.output.run_record import LayersRecord
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import ViewCamera
 
@@ -233,6 +234,7 @@ class RunState(FileModel):
     calibration_check: CalibrationCheckRecord | None = None
     scale_from: DistanceRecord | None = None
     cleaning: CleaningState | None = None
+    layers: LayersRecord | None = None
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, Annotated[float, Field(ge=0.0)]] = Field(default_factory=dict)

@@ -71,6 +71,7 @@ def summarize_run(
             clipped_depths=sum(chunk.clipped_depths for chunk in finished),
             points=sum(chunk.num_points for chunk in finished),
         ),
+        layers=state.layers,
         timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
         predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
         peak_memory_bytes=peak_bytes(predictor.device),

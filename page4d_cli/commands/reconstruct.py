@@ -225,6 +225,14 @@ def reconstruct(
             min=0, help="Maximum number of points per instant; 0 keeps all.", rich_help_panel=options.OUTPUT
         ),
     ] = PointOptions.max_points,
+    layers: Annotated[
+        bool,
+        typer.Option(
+            "--layers",
+            help="Also write the static points once, and the moving ones of each instant.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = ReconstructSettings.layers,
     mesh: Annotated[
         bool,
         typer.Option(
@@ -330,6 +338,7 @@ def reconstruct(
                 normals=normals,
                 max_points=max_points,
             ),
+            layers=layers,
             mesh=mesh,
             mesh_voxel=mesh_voxel,
             preview=preview,

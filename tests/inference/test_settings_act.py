@@ -124,6 +124,7 @@ RUN_CASES = (
     Case("refine", True),
     Case("fuse", False),
     Case("points", {"min_confidence": 0.6}),
+    Case("layers", True, base="calibrated"),
     Case("mesh", True),
     Case("mesh_voxel", 0.5, base="meshed"),
     Case("preview", True, Effect.PREVIEW),
