@@ -187,8 +187,8 @@ class ReconstructSettings:
     the calibration of static cameras with people, if the pose model was fetched. `refine` runs bundle
     adjustment and multi-view stereo. `fuse` gives static parts of static cameras one depth from several instants, and
     compares the views. `layers` also writes what does not move, once for all instants, and the moving points of every
-    instant. `mesh` fuses the depth maps of each instant into a mesh of voxels of
-    `mesh_voxel` (in units of the scene; 0: from the image resolution).
+    instant. `mesh` fuses the depth maps of each instant into a mesh of voxels of `mesh_voxel` (in units of the scene;
+    0: from the image resolution); with `layers` one mesh of what does not move, and the moving parts of each instant.
     With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
     """
 

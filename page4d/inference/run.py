@@ -409,7 +409,7 @@ class Run:
         with self.journal.timed("write"):
             if not self.finished:
                 written += self._write_static(predictions, options)
-            options = replace(options, writers=self._writers)
+            options = replace(options, writers=self._writers(has_layers=self.state.layers is not None))
             for place in range(predictions.num_times):
                 written += write_instant(self.layout, first + place, predictions.at_times(place, place + 1), options)
                 self.journal.progress(first + place + 1, self.scene.num_times)
@@ -438,15 +438,15 @@ class Run:
         if (notice := no_layers_notice(first, views, self.scene.num_times)) is not None:
             self.journal.notice(notice)
             return InstantFiles()
+        options = replace(options, writers=self._writers(has_layers=True))
         record, written = write_static_layer(self.layout, first_background(first, views), options)
         self._update(layers=record)
         return written
 
-    @property
-    def _writers(self) -> tuple[str, ...]:
-        """Writers of the files of an instant."""
-        writers = DEFAULT_WRITERS if self.state.layers is None else LAYER_WRITERS
-        return (*writers, "mesh") if self.settings.mesh else writers
+    def _writers(self, *, has_layers: bool) -> tuple[str, ...]:
+        """Return the writers of the files of an instant."""
+        writers, mesh = (LAYER_WRITERS, "moving_mesh") if has_layers else (DEFAULT_WRITERS, "mesh")
+        return (*writers, mesh) if self.settings.mesh else writers
 
     def _chunk_record(self, stitched: StitchedChunk) -> ChunkRecord:
         chunk, domain = stitched.chunk, self.domains.pop(len(self.finished), None)

@@ -129,9 +129,12 @@ def plan_run(
         transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
     pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in transforms)
     points = min(settings.points.max_points or pixels, pixels)
-    static_points, instant_points = (points, 2 * points) if settings.layers else (0, points)  # all may move
     point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals
     map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh
+    static_bytes, instant_points = 0, points
+    if settings.layers:
+        static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
+        instant_points = 2 * points  # all may move
     forecast = _forecast(scene, transforms, predictor, notify)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
@@ -161,8 +164,7 @@ def plan_run(
         chunks=chunks,
         forecast=forecast,
         memory_limit=limit,
-        bytes_on_disk=scene.num_times * (pixels * map_bytes + instant_points * point_bytes)
-        + static_points * point_bytes,
+        bytes_on_disk=scene.num_times * (pixels * map_bytes + instant_points * point_bytes) + static_bytes,
         registration=registration,
         will_register=is_pending,
         will_check=registration is None and will_check(scene, settings),

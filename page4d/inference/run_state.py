@@ -246,9 +246,10 @@ class StateFolder:
             root, tuple(view.name for view in earlier.views), tuple(view.safe_name for view in earlier.views)
         )
         maps = (layout.depth, layout.confidence, layout.dynamic)
-        paths = [layout.cameras, layout.static_points, *(layout.preview(name) for name in PREVIEW_NAMES)]
+        paths = [layout.cameras, layout.static_points, layout.static_mesh]
+        paths += [layout.preview(name) for name in PREVIEW_NAMES]
         paths += [path(view) for path in (layout.tum, layout.open3d_trajectory) for view in layout.view_names]
-        clouds = (layout.points, layout.moving_points, layout.mesh)
+        clouds = (layout.points, layout.moving_points, layout.mesh, layout.moving_mesh)
         paths += [path(index) for path in clouds for index in range(len(earlier.times))]
         paths += [
             path(index, view) for path in maps for view in layout.view_names for index in range(len(earlier.times))

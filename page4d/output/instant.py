@@ -81,16 +81,20 @@ def write_instant(layout: OutputLayout, index: int, instant: Predictions, option
 def write_static(layout: OutputLayout, background: Predictions, options: InstantOptions) -> InstantFiles:
     """Write the points of what does not move, once for all instants, from the background [1, 1, V, H, W].
 
-    The points are those of `static_cloud`; pixels without a background are not valid.
+    The points are those of `static_cloud`; pixels without a background are not valid. With the writer `moving_mesh`,
+    their surface is written, too.
 
     Raises:
-        OutputError: if the file cannot be written.
+        OutputError: if a file cannot be written.
         ShapeError: if the background has several instants, or other views than the folder.
     """
     _check_views(layout, background)
     cloud = static_cloud(background, options.points, options.seed)
     comments = cloud_comments(background, layout.file_names, kind="what does not move, at all instants")
-    return InstantFiles((write_cloud(layout.static_points, cloud, comments),), num_points=cloud.num_points)
+    files = [write_cloud(layout.static_points, cloud, comments)]
+    if "moving_mesh" in options.writers:
+        files.append(write_mesh(layout.static_mesh, fused_mesh(background, options.points, options.mesh_voxel)))
+    return InstantFiles(tuple(files), num_points=cloud.num_points)
 
 
 def write_capture_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile]:
@@ -159,6 +163,13 @@ def _write_mesh(layout: OutputLayout, index: int, instant: Predictions, options:
     return InstantFiles((write_mesh(layout.mesh(index), mesh),))
 
 
+def _write_moving_mesh(
+    layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions
+) -> InstantFiles:
+    mesh = fused_mesh(instant, options.points, options.mesh_voxel, moving_only=True)
+    return InstantFiles((write_mesh(layout.moving_mesh(index), mesh),))
+
+
 def _content(instant: Predictions, maps: Tensor, view: int) -> Tensor:
     """Take a view's map [H, W] of the one instant without its padding."""
     return crop_to_content(maps[0, 0, view].cpu(), instant.pixel_transforms[view])
@@ -175,6 +186,7 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
     "points": _write_points,
     "layers": _write_layers,
     "mesh": _write_mesh,
+    "moving_mesh": _write_moving_mesh,
 }
 """Writers of one instant; a new format is one more row."""
 

@@ -1,13 +1,16 @@
-"""The mesh of one instant: its filtered depth maps, the voxel size, and the fusion."""
+"""The mesh of one instant, or of what moves in it: its filtered depth maps, the voxel size, and the fusion."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from page4d.choices import PointSource
 from page4d.errors import UsageError
 from page4d.output.arrays import to_bytes, to_numpy
+from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.output.open3d_geometry import BLOCK_SIDE, VOXEL_BYTES, DepthView, Mesh, fuse_mesh
 from page4d.output.points import pixel_footprints, view_surface
 from page4d.predictions import Predictions
@@ -31,13 +34,19 @@ def choose_voxel_size(predictions: Predictions) -> float:
     return FOOTPRINTS_PER_VOXEL * _median_footprint(predictions) or 1.0
 
 
-def fused_mesh(instant: Predictions, options: PointOptions, voxel_size: float) -> Mesh:
+def fused_mesh(instant: Predictions, options: PointOptions, voxel_size: float, *, moving_only: bool = False) -> Mesh:
     """Fuse the depth maps of one instant [1, 1, V, H, W] into a mesh, from the pixels that pass the point filters.
+
+    With `moving_only` only pixels that move count: none without motion masks.
 
     Raises:
         CapabilityError: if Open3D cannot be loaded.
     """
-    return fuse_mesh(_depth_views(instant, options, voxel_size), voxel_size)
+    chosen = torch.ones_like(instant.valid[0, 0], device="cpu")
+    if moving_only:
+        moving = None if instant.dynamic is None else instant.dynamic[0, 0].cpu() > DYNAMIC_THRESHOLD
+        chosen = torch.zeros_like(chosen) if moving is None else moving
+    return fuse_mesh(_depth_views(instant, options, voxel_size, chosen), voxel_size)
 
 
 def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int) -> None:
@@ -77,12 +86,15 @@ def _median_footprint(predictions: Predictions) -> float:
     return float(footprints.median()) if len(footprints) else 0.0
 
 
-def _depth_views(instant: Predictions, options: PointOptions, voxel_size: float) -> Iterator[DepthView]:
+def _depth_views(
+    instant: Predictions, options: PointOptions, voxel_size: float, chosen: Bool[Tensor, "V H W"]
+) -> Iterator[DepthView]:
+    """Yield the depth maps, 0 where a pixel does not pass the filters, is far away, or is not `chosen`."""
     options = replace(options, source=PointSource.DEPTH)
     close = pixel_footprints(instant)[0, 0] <= MAX_VOXELS_PER_FOOTPRINT * voxel_size
     for view in range(len(instant.view_names)):
         surface = view_surface(instant, view, options)
-        depth = torch.where(surface.keep & close[view], surface.in_camera[..., 2], 0.0)
+        depth = torch.where(surface.keep & close[view] & chosen[view], surface.in_camera[..., 2], 0.0)
         yield DepthView(
             depth=to_numpy(depth.float()),
             rgb=to_bytes(to_numpy(instant.images[0, 0, view].detach().cpu().permute(1, 2, 0))),

@@ -236,7 +236,10 @@ def reconstruct(
     mesh: Annotated[
         bool,
         typer.Option(
-            "--mesh", help="Fuse the depth maps of each instant into a mesh (TSDF).", rich_help_panel=options.OUTPUT
+            "--mesh",
+            help="Fuse the depth maps of each instant into a mesh (TSDF); with --layers, static surfaces once and "
+            "moving ones of each instant.",
+            rich_help_panel=options.OUTPUT,
         ),
     ] = ReconstructSettings.mesh,
     mesh_voxel: Annotated[

@@ -188,6 +188,24 @@ def test_a_run_that_cannot_have_layers_says_why(changes: dict[str, object], reas
     ]
 
 
+@pytest.mark.usefixtures("open3d")
+def test_with_layers_the_static_surface_is_written_once_and_the_moving_one_at_every_instant(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(InterruptedRunError):
+        run(out, observer=StopAt(2), mesh=True)
+    run(out, ExistingOutput.RESUME, mesh=True)
+    assert sorted(str(path.relative_to(out / "mesh")) for path in (out / "mesh").rglob("*.ply")) == [
+        *(f"moving/frame_{index:06d}.ply" for index in range(5)),
+        "static.ply",
+    ]
+    run(tmp_path / "whole", mesh=True)
+    assert files_of(out) == files_of(tmp_path / "whole")
+    run(out, ExistingOutput.OVERWRITE, mesh=True, layers=False)
+    assert sorted(str(path.relative_to(out / "mesh")) for path in (out / "mesh").rglob("*")) == [
+        f"frame_{index:06d}.ply" for index in range(5)
+    ]
+
+
 def test_the_plan_counts_layers() -> None:
     def planned(**settings: object) -> int:
         chosen = replace(SETTINGS, **settings)  # type: ignore[arg-type]
@@ -195,6 +213,7 @@ def test_the_plan_counts_layers() -> None:
 
     pixels = 2 * 24 * 32
     assert planned() - planned(layers=False) == (CAPTURE.num_times + 1) * pixels * 21
+    assert planned(mesh=True) - planned(mesh=True, layers=False) > planned() - planned(layers=False)
 
 
 def test_the_background_is_the_static_depth_of_the_static_views() -> None:

@@ -85,6 +85,20 @@ def test_the_filters_of_points_apply_to_the_mesh(capture: Predictions, mesh: Mes
     assert np.min(distances, axis=0).max() < 4.8 * 1.4
 
 
+def test_the_mesh_of_moving_parts_is_the_ball_and_that_of_the_background_is_the_rest(
+    capture: Predictions, mesh: Mesh
+) -> None:
+    assert capture.dynamic is not None
+    background = replace(capture, valid=capture.valid & (capture.dynamic < 0.5), dynamic=None)
+    moving, still = fused_mesh(capture, ALL, VOXEL, moving_only=True), fused_mesh(background, ALL, VOXEL)
+    off_ball = [np.abs(np.linalg.norm(part.vertices - BALL, axis=1) - 0.6) for part in (moving, still, mesh)]
+    assert np.quantile(off_ball[0], 0.99) < VOXEL
+    assert (off_ball[1] < VOXEL / 2).mean() < 0.1 * (off_ball[2] < VOXEL / 2).mean()
+    assert len(moving.vertices) + len(still.vertices) == pytest.approx(len(mesh.vertices), rel=0.1)
+    nothing = fused_mesh(replace(capture, dynamic=None), ALL, VOXEL, moving_only=True)
+    assert (len(nothing.vertices), len(nothing.triangles)) == (0, 0)
+
+
 def test_depth_maps_without_depth_give_an_empty_mesh(capture: Predictions) -> None:
     empty = fused_mesh(replace(capture, depth=torch.zeros_like(capture.depth)), ALL, VOXEL)
     assert (len(empty.vertices), len(empty.triangles)) == (0, 0)
