@@ -67,6 +67,22 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
     )
 
 
+def static_instant(predictions: Predictions, fused: FusedBackground) -> Predictions:
+    """Return the background as one instant [1, 1, V, H, W], with the cameras and the time of the first instant."""
+    background = fused.background
+    return replace(
+        predictions.at_times(0, 1),
+        images=background.color[None, None],
+        valid=background.known[None, None],
+        depth=background.log_depth.exp()[None, None],
+        depth_confidence=recalibrated(background.confidence, fused.agreement)[None, None],
+        points=None,
+        points_confidence=None,
+        dynamic=None,
+        agreement=Agreement(**{name: counts[None, None] for name, counts in vars(fused.agreement).items()}),
+    )
+
+
 def confirmed_share(predictions: Predictions) -> float:
     """Return the share of pixels with depth that another view confirms; 0 without any."""
     if predictions.agreement is None:

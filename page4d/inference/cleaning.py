@@ -8,7 +8,14 @@ import torch
 
 from page4d.choices import CameraMotion
 from page4d.fusion.background import Background, estimate_background
-from page4d.fusion.clean import FusedBackground, clean, confirmed_share, fuse_background, scale_between
+from page4d.fusion.clean import (
+    FusedBackground,
+    clean,
+    confirmed_share,
+    fuse_background,
+    scale_between,
+    static_instant,
+)
 from page4d.geometry.agreement import measure_agreement
 from page4d.inference.chunk_plan import Chunk
 from page4d.inference.chunk_source import OpenChunks
@@ -98,6 +105,10 @@ class Cleaner:
         if self._min_views is None:
             self._choose_views(cleaned, journal)
         return cleaned
+
+    def static_instant(self, cleaned: Predictions) -> Predictions | None:
+        """Return the background as an instant [1, 1, V, H, W]; None if there is none."""
+        return None if self._fused is None else static_instant(cleaned, self._fused)
 
     @property
     def min_views(self) -> int:

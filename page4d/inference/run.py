@@ -439,7 +439,8 @@ class Run:
             self.journal.notice(notice)
             return InstantFiles()
         options = replace(options, writers=self._writers(has_layers=True))
-        record, written = write_static_layer(self.layout, first_background(first, views), options)
+        background = self.cleaner.static_instant(first) or first_background(first, views)
+        record, written = write_static_layer(self.layout, background, options)
         self._update(layers=record)
         return written
 
