@@ -95,7 +95,8 @@ class _Layer(NamedTuple):
 class CloudReader:
     """The clouds of a run's instants (`indices`) after filters, in the run's world.
 
-    `num_cut` counts the points outside the bounds, of the files that were read.
+    `num_cut` counts the points outside the bounds, of the files that were read. `has_layers` is whether the run has a
+    static layer that serves the selection.
 
     Raises:
         UsageError: if the filters leave no point.
@@ -112,7 +113,7 @@ class CloudReader:
         self._num_cut: dict[tuple[str, int], int] = {}
         self._cuts = cuts_outliers
         # What several views show has the view of one of them in the static layer: some views have holes there.
-        self._has_layers = output.has_layers and set(selection.views) == set(range(len(output.view_names)))
+        self.has_layers = output.has_layers and set(selection.views) == set(range(len(output.view_names)))
         spread = _spread(self.indices, _BOUNDS_INSTANTS)
         self._measured = spread if self._have_points(spread) else list(self.indices)
         if self._measured is not spread and not self._have_points(self._measured):
@@ -168,7 +169,17 @@ class CloudReader:
 
     def sampled(self, place: int, limit: int) -> PointCloud:
         """Return at most `limit` points of an instant (0: all), drawn from every view in proportion."""
-        cloud = self.read(place)
+        return self._drawn_from(self.read(place), place, limit)
+
+    def sampled_static(self, limit: int) -> PointCloud:
+        """Return at most `limit` points of the static layer (0: all), drawn from every view in proportion."""
+        return self._drawn_from(self._read_static(), 0, limit)
+
+    def sampled_moving(self, place: int, limit: int) -> PointCloud:
+        """Return at most `limit` moving points of an instant (0: all), drawn from every view in proportion."""
+        return self._drawn_from(self._read_moving(place), place, limit)
+
+    def _drawn_from(self, cloud: PointCloud, place: int, limit: int) -> PointCloud:
         if not 0 < limit < cloud.num_points:
             return cloud
         return cloud[stratified_subset(cloud.view, limit, self._rng(place))]
@@ -211,7 +222,7 @@ class CloudReader:
 
     def _layers(self) -> "Iterator[_Layer]":
         """Yield the points of the model, static ones first, instant by instant."""
-        return self._written_layers() if self._has_layers else self._derived_layers()
+        return self._written_layers() if self.has_layers else self._derived_layers()
 
     def _written_layers(self) -> "Iterator[_Layer]":
         """Yield the static points that the run wrote, as of the middle instant, and all moving ones."""

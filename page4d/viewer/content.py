@@ -1,5 +1,6 @@
 """What a viewer shows of a run: clouds within a budget, cameras, and sizes that suit the scene."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -155,11 +156,41 @@ class ViewerContent:
         error = 2.0 ** (np.floor(np.log2(max(extent, 1e-30))) - _FLOAT16_BITS - 1)
         return "float16" if error <= self.point_size / 5 and largest < _FLOAT16_RANGE else "float32"
 
+    @property
+    def has_layers(self) -> bool:
+        """Whether static points are in a file of their own, and all views are shown, as they have holes alone."""
+        return self.clouds.has_layers
+
     @cached_property
     def num_points(self) -> tuple[int, ...]:
         """Number of points of every instant, at most: by the files' headers, before views are chosen."""
         numbers = [read_ply_header(self.output.layout.points(instant)).num_points for instant in self.instants]
         return tuple(min(number, self.limit) if self.limit else number for number in numbers)
+
+    @cached_property
+    def num_layer_points(self) -> tuple[int, tuple[int, ...]]:
+        """Number of static points, and of moving ones of every instant, of a run with layers."""
+        static, moving = layer_sizes(self.output, self.instants)
+        limits = self._layer_limits
+        return min(static, limits[0]), tuple(min(number, limits[1]) for number in moving)
+
+    @cached_property
+    def _layer_limits(self) -> tuple[int, int]:
+        """Largest number of static and of moving points: parts of the limit in proportion, if there are more."""
+        static, moving = layer_sizes(self.output, self.instants)
+        most = static + max(moving)
+        if not 0 < self.limit < most:
+            return max(static, 1), max(*moving, 1)
+        part = min(max(self.limit * static // most, 1), max(self.limit - 1, 1))
+        return part, max(self.limit - part, 1)
+
+    @property
+    def num_sent(self) -> int:
+        """Number of points of all instants, static ones once in a run with layers."""
+        if not self.has_layers:
+            return sum(self.num_points)
+        static, moving = self.num_layer_points
+        return static + sum(moving)
 
     def points(self, place: int) -> PointCloud:
         """Read the points of an instant, positions relative to the centre, in the order of the file.
@@ -169,7 +200,25 @@ class ViewerContent:
         Raises:
             InputError: if the file cannot be read.
         """
-        cloud = self.clouds.sampled(place, self.limit)
+        return self._centred(self.clouds.sampled(place, self.limit))
+
+    def static_points(self) -> PointCloud:
+        """Read the points of a run with layers that never move, as `points`.
+
+        Raises:
+            InputError: if the file cannot be read.
+        """
+        return self._centred(self.clouds.sampled_static(self._layer_limits[0]))
+
+    def moving_points(self, place: int) -> PointCloud:
+        """Read the points of a run with layers that move at an instant, as `points`.
+
+        Raises:
+            InputError: if the file cannot be read.
+        """
+        return self._centred(self.clouds.sampled_moving(place, self._layer_limits[1]))
+
+    def _centred(self, cloud: PointCloud) -> PointCloud:
         limit = np.finfo(np.float32).max
         xyz = (cloud.xyz.astype(np.float64) - self.center).clip(-limit, limit)
         return replace(cloud, xyz=xyz.astype(np.float32))
@@ -190,6 +239,7 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
     poses = output.cameras.world_to_camera.numpy()
     up, _ = choose_up(settings.up, poses, is_calibrated=is_calibrated(output))
     chosen = np.ix_(instants, indices)
+    clouds = CloudReader(output, instants, PointFilter(views=indices), cuts_outliers=False, seed=settings.seed)
     return ViewerContent(
         output=output,
         views=tuple(
@@ -201,12 +251,25 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
         up=up,
         camera_to_world=invert_rigid(output.cameras.world_to_camera).numpy()[chosen],
         intrinsics=output.cameras.intrinsics.numpy()[chosen],
-        clouds=CloudReader(output, instants, PointFilter(views=indices), cuts_outliers=False, seed=settings.seed),
-        limit=_limit(settings.max_points, len(instants), is_page=is_page),
+        clouds=clouds,
+        limit=_limit(settings.max_points, clouds, output, is_page=is_page),
     )
 
 
-def _limit(max_points: int | None, num_times: int, *, is_page: bool) -> int:
+def _limit(max_points: int | None, clouds: CloudReader, output: Output, *, is_page: bool) -> int:
     if max_points is not None:
         return max_points
-    return min(DEFAULT_MAX_POINTS, max(MAX_PAGE_POINTS // num_times, 1)) if is_page else DEFAULT_MAX_POINTS
+    if not is_page:
+        return DEFAULT_MAX_POINTS
+    if clouds.has_layers:
+        static, moving = layer_sizes(output, clouds.indices)
+        if static + sum(moving) <= MAX_PAGE_POINTS:
+            return DEFAULT_MAX_POINTS
+    return min(DEFAULT_MAX_POINTS, max(MAX_PAGE_POINTS // len(clouds.indices), 1))
+
+
+def layer_sizes(output: Output, instants: Sequence[int]) -> tuple[int, list[int]]:
+    """Return the number of static points of a run with layers, and of moving ones of instants, from file headers."""
+    files = (output.layout.static_points, *(output.layout.moving_points(instant) for instant in instants))
+    static, *moving = (read_ply_header(file).num_points for file in files)
+    return static, moving

@@ -1,12 +1,13 @@
 """A run as one HTML page that plays without a server or a network."""
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from page4d.choices import PointLayer
 from page4d.errors import OutputError, UsageError
 from page4d.io.atomic import check_file, real_path
+from page4d.output.ply import PointCloud
 from page4d.output.reader import Output
 from page4d.viewer.content import ViewerContent
 from page4d.viewer.nodes import CameraNodes, add_cloud, prepare_scene
@@ -43,7 +44,7 @@ def check_page_file(output: Output, file: Path, *, overwrite: bool) -> None:
 def estimated_bytes(content: ViewerContent, *, with_pictures: bool) -> int:
     """Return the size of the page, without a choice of views."""
     pictures = content.num_times * len(content.views) if with_pictures else 0
-    points = sum(content.num_points) * _POINT_BYTES[content.precision]
+    points = content.num_sent * _POINT_BYTES[content.precision]
     return round(_CLIENT_BYTES + points + pictures * _PICTURE_BYTES)
 
 
@@ -56,7 +57,7 @@ def check_size(content: ViewerContent, *, with_pictures: bool) -> None:
     size = estimated_bytes(content, with_pictures=with_pictures)
     if size > MAX_PAGE_BYTES:
         raise UsageError(
-            f"the page would have about {size / 1e6:,.0f} MB with {sum(content.num_points):,} points; browsers open "
+            f"the page would have about {size / 1e6:,.0f} MB with {content.num_sent:,} points; browsers open "
             f"pages of up to {MAX_PAGE_BYTES / 1e6:.0f} MB",
             "give a smaller --max-points, or fewer --instants",
         )
@@ -81,12 +82,9 @@ def record_page(
         prepare_scene(server, content)
         cameras = CameraNodes(server.scene, content, thumbnails)
         for place, seconds in enumerate(content.durations.tolist()):
-            # In the order of the file: neighbours in a picture compress better than points sorted by confidence.
-            cloud = content.points(place)
             with server.atomic():
-                for layer in (PointLayer.STATIC, PointLayer.MOVING):
-                    chosen = (cloud.dynamic != 0) == (layer is PointLayer.MOVING)
-                    points = cloud.xyz[chosen], cloud.rgb[chosen]
+                for layer, cloud in _layers(content, place):
+                    points = cloud.xyz, cloud.rgb
                     add_cloud(server.scene, f"/{layer}", content, points, size=content.point_size)
                 cameras.show(place)
             serializer.insert_sleep(seconds)
@@ -97,3 +95,18 @@ def record_page(
         stop_server(server)
     title = html.escape(f"{content.title} - page4d")
     return page.replace("<title>Viser</title>", f"<title>{title}</title>", 1).encode("utf-8", "replace")
+
+
+def _layers(content: ViewerContent, place: int) -> Iterator[tuple[PointLayer, PointCloud]]:
+    """Yield the layers that change at an instant; points that never move are those of the first.
+
+    They are in the order of the file: neighbours in a picture compress better than points sorted by confidence.
+    """
+    if content.has_layers:
+        if place == 0:
+            yield PointLayer.STATIC, content.static_points()
+        yield PointLayer.MOVING, content.moving_points(place)
+        return
+    cloud = content.points(place)
+    for layer in (PointLayer.STATIC, PointLayer.MOVING):
+        yield layer, cloud[(cloud.dynamic != 0) == (layer is PointLayer.MOVING)]

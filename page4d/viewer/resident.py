@@ -17,14 +17,20 @@ _LEAST = 3
 
 
 class ResidentClouds:
-    """The nodes of clouds, by place; each is sent when it is first needed, or when its choice of points changes."""
+    """The nodes of clouds, by place; each is sent when it is first needed, or when its choice of points changes.
+
+    Of a run with layers, points that never move are one node of their own while all views are chosen; points of one
+    view alone would have holes there, and come from the merged clouds.
+    """
 
     def __init__(self, scene: "SceneApi", content: ViewerContent, max_points: int = RESIDENT_POINTS) -> None:
         self._scene = scene
         self._content = content
-        self.capacity = min(max(max_points // max(*content.num_points, 1), _LEAST), content.num_times)
+        self._max_points = max_points
         self._clouds: OrderedDict[int, SortedCloud] = OrderedDict()
         self._nodes: dict[int, tuple[PointCloudHandle, PointChoice, int]] = {}
+        self._static_cloud: SortedCloud | None = None
+        self._static_node: tuple[PointCloudHandle, PointChoice, int] | None = None
         self._place = 0
         self._choice = content.choice
         self._size = content.point_size
@@ -34,8 +40,19 @@ class ResidentClouds:
         """Instants in the browser."""
         return tuple(sorted(self._nodes))
 
+    @property
+    def capacity(self) -> int:
+        """Number of instants for which there is room."""
+        room, most = self._max_points, max(*self._content.num_points, 1)
+        if self._is_layered(self._choice):
+            static, moving = self._content.num_layer_points
+            room, most = max(room - static, 0), max(*moving, 1)
+        return min(max(room // most, _LEAST), self._content.num_times)
+
     def show(self, place: int, choice: PointChoice, size: float) -> int:
         """Show an instant instead of the one before, with points of a width; return the number of points."""
+        if self._is_layered(choice) != self._is_layered(self._choice):
+            self._clouds.clear()  # the others are sent again, as their choice is another one
         self._choice, self._size = choice, size
         handle, number = self._sent(place)
         if handle.point_size != size:
@@ -45,7 +62,7 @@ class ResidentClouds:
         set_visible(handle, True)
         self._place = place
         self._evict()
-        return number
+        return number + self._show_static()
 
     def prepare_next(self) -> bool:
         """Send one of the next instants, invisible; return False if all of them are there."""
@@ -57,11 +74,33 @@ class ResidentClouds:
                 return True
         return False
 
+    def _is_layered(self, choice: PointChoice) -> bool:
+        return self._content.has_layers and set(choice.views) == set(self._content.choice.views)
+
+    def _show_static(self) -> int:
+        """Show or hide the points that never move; return their number."""
+        if not self._is_layered(self._choice):
+            if self._static_node is not None:
+                set_visible(self._static_node[0], False)
+            return 0
+        if self._static_cloud is None:
+            self._static_cloud = SortedCloud(self._content.static_points())
+        if self._static_node is None or self._static_node[1] != self._choice:
+            points = self._static_cloud.select(self._choice)
+            handle = add_cloud(self._scene, "/points/static", self._content, points, size=self._size)
+            self._static_node = (handle, self._choice, len(points[0]))
+        handle, _, number = self._static_node
+        if handle.point_size != self._size:
+            handle.point_size = self._size
+        set_visible(handle, True)
+        return number
+
     def _sent(self, place: int) -> "tuple[PointCloudHandle, int]":
         """Return the node of an instant and its number of points, sent if it is missing or out of date."""
         cloud = self._clouds.get(place)
         if cloud is None:
-            cloud = self._clouds[place] = SortedCloud(self._content.points(place))
+            read = self._content.moving_points if self._is_layered(self._choice) else self._content.points
+            cloud = self._clouds[place] = SortedCloud(read(place))
         self._clouds.move_to_end(place)
         if place not in self._nodes or self._nodes[place][1] != self._choice:
             points = cloud.select(self._choice)
@@ -75,6 +114,7 @@ class ResidentClouds:
     def _evict(self) -> None:
         """Remove the instants that were needed longest ago."""
         while len(self._nodes) > self.capacity:
-            oldest = next(place for place in self._clouds if place != self._place)
-            del self._clouds[oldest]
+            others = [place for place in self._nodes if place not in self._clouds]  # of another choice of views
+            oldest = next(place for place in (*others, *self._clouds) if place != self._place)
+            self._clouds.pop(oldest, None)
             self._nodes.pop(oldest)[0].remove()

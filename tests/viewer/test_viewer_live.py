@@ -322,6 +322,7 @@ def test_a_single_instant_has_nothing_to_play(capture):
 def test_a_failure_is_raised_where_the_viewer_is_awaited(content, monkeypatch):
     class Broken:
         bounds = content.clouds.bounds
+        has_layers = False
 
         def sampled(self, place: int, limit: int):
             if place == 2:
