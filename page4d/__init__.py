@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from page4d.inference.reconstruct import reconstruct
     from page4d.inference.register import register
     from page4d.output.reader import Output, open_output
+    from page4d.quality.record import QualityReport
+    from page4d.quality.report import report
     from page4d.rig.opening import open_scene
     from page4d.rig.records import RigRegistration
     from page4d.scene.records import Scene
@@ -27,6 +29,7 @@ _MODULES = {
     "Output": "page4d.output.reader",
     "Page4DError": "page4d.errors",
     "PointOptions": "page4d.settings",
+    "QualityReport": "page4d.quality.record",
     "ReconstructSettings": "page4d.settings",
     "RegisterSettings": "page4d.settings",
     "RigRegistration": "page4d.rig.records",
@@ -41,6 +44,7 @@ _MODULES = {
     "open_scene": "page4d.rig.opening",
     "reconstruct": "page4d.inference.reconstruct",
     "register": "page4d.inference.register",
+    "report": "page4d.quality.report",
 }
 
 __all__ = [
@@ -48,6 +52,7 @@ __all__ = [
     "Output",
     "Page4DError",
     "PointOptions",
+    "QualityReport",
     "ReconstructSettings",
     "RegisterSettings",
     "RigRegistration",
@@ -63,6 +68,7 @@ __all__ = [
     "open_scene",
     "reconstruct",
     "register",
+    "report",
 ]
 
 

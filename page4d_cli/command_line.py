@@ -19,6 +19,7 @@ from page4d_cli.commands.inspect_shapes import inspect_shapes
 from page4d_cli.commands.pretrain import pretrain
 from page4d_cli.commands.reconstruct import reconstruct
 from page4d_cli.commands.register import register
+from page4d_cli.commands.report import report
 from page4d_cli.commands.synthesize import synthesize
 from page4d_cli.commands.train import train
 from page4d_cli.commands.view import view
@@ -65,6 +66,7 @@ for _command in (
     synthesize,
     export,
     evaluate,
+    report,
     train,
     pretrain,
     held_out,

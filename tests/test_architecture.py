@@ -22,6 +22,7 @@ FLOORS = {
     "page4d.models": 5,
     "page4d.rig": 5,
     "page4d.evaluation": 5,
+    "page4d.quality": 5,
     "page4d.exporters": 5,
     "page4d.encoders": 4,
     "page4d.output": 4,

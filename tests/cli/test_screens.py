@@ -11,6 +11,8 @@ import termios
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,8 @@ from page4d.inference.network_cost import Cost, Extent
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
+from page4d.quality.grade import grade
+from page4d.quality.record import QualityReport, ViewQuality
 from page4d.scene.records import Level, Notice
 from page4d.training.supervised.presets import PRESETS as TRAINING_PRESETS
 from page4d.weights.catalogue import CATALOGUE
@@ -36,10 +40,11 @@ from page4d.weights.store import save_network
 from page4d_cli import console, export_report, options, progress_display, run_report, tables
 from page4d_cli.app import run
 from page4d_cli.command_line import app
-from page4d_cli.commands import benchmark, doctor, evaluate, held_out
+from page4d_cli.commands import benchmark, doctor, evaluate, held_out, report
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 from tests.export.capture import Capture, make_capture
+from tests.quality.test_quality_grade import GOOD, pair, run_record
 from tests.weights.hub_server import Repository
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -277,7 +282,43 @@ class TestGoldenScreens:
         screen(width)
         evaluate._report(evaluation)
         text = capsys.readouterr().out.replace(evaluation.out, "OUT").replace(evaluation.truth, "TRUTH")
-        self.check("evaluate", width, re.sub(r"\d", "9", text))
+        # The order of measured depth is near random, of either sign by the rounding of the processor.
+        self.check("evaluate", width, re.sub(r"\d", "9", text).replace("normalized -", "normalized "))
+
+    def test_golden_report(self, width, screen, capsys) -> None:
+        screen(width)
+        names = ("cam0", "cam1", "a longer name")
+        pairs = tuple(pair(one, other, 0.01) for one, other in permutations(names, 2))
+        overall = replace(GOOD, photo_gain=0.01, contradicted=0.1)
+        views = tuple(
+            ViewQuality(
+                view=name,
+                with_depth=1.0,
+                confirmed=0.8,
+                contradicted=0.05,
+                single=0.15,
+                regions=((0.5, 0.75, None),) * 3,
+                confidence=0.42,
+                residual_px=None if name == "cam1" else 1.234,
+                photo_gain=-0.012,
+                flicker=0.0034,
+            )
+            for name in names
+        )
+        report._print(
+            QualityReport(
+                out="takes/a/out",
+                scene="takes/a",
+                num_times=100,
+                instants=tuple(range(24)),
+                views=views,
+                pairs=pairs,
+                overall=overall,
+                grade=grade(overall, pairs, run_record()),
+                notes=("measured at 24 of 100 instants",),
+            )
+        )
+        self.check("report", width, re.sub(r"\d", "9", capsys.readouterr().out))
 
     def test_golden_doctor(self, width, screen, capsys, monkeypatch) -> None:
         screen(width)

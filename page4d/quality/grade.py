@@ -1,0 +1,210 @@
+"""The grade of a result: the expected error of its points, the reasons, and the one thing to change first."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import exp, inf, log10
+
+from page4d.errors import listed
+from page4d.output.run_record import RunRecord
+from page4d.quality.record import Grade, Overall, PairQuality, Reason
+
+LETTERS = {"A": 0.05, "B": 0.1, "C": 0.17, "D": 0.3, "E": inf}
+"""Largest expected relative error of points for each letter."""
+
+_WORTH_NAMING = 1.15
+"""Smallest factor of a measurement that is a reason."""
+
+_FLICKER = 0.01
+_MAX_SEAM = 0.05
+_SEAM_FACTOR = 1.5
+_OUTLIER_GAIN = 0.05
+_USUAL_GAIN = 0.15
+"""Gains in correlation up to which the pictures of two views do not fit, and from which they do."""
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Logarithms of the error of a perfect result and of the factor of each measurement at the end of its range."""
+
+    base: float
+    photo: float
+    contradicted: float
+    residual: float
+    confidence: float
+    camera_gap: float
+    no_camera_gap: float
+
+
+_WITH_PICTURES = _Weights(-3.2, 1.5, 0.2, 0.2, 0.2, 0.3, 0.2)
+_WITHOUT_PICTURES = _Weights(-3.2, 0.0, 0.5, 0.4, 0.5, 0.8, 0.4)
+"""Fits of the logarithm of the true error of synthetic captures; tools/measure_report.py --fit prints them."""
+
+
+def measured_ranges(overall: Overall) -> dict[str, float]:
+    """Return each measurement on a range from 0, as in the best results, to 1, as in useless ones."""
+    gap, gain = overall.camera_gap_deg, overall.photo_gain
+    return {
+        "photo": 0.0 if gain is None else _clamped((0.5 - gain) / 0.7),
+        "contradicted": 1.0 if overall.contradicted is None else _clamped(overall.contradicted / 0.4),
+        "residual": 1.0 if overall.residual is None else _clamped(log10(max(overall.residual, 1e-9) / 0.002) / 2),
+        "confidence": _clamped((0.7 - overall.confidence) / 0.7),
+        "camera_gap": 0.0 if gap is None else _clamped(log10(max(gap, 1e-9)) / 1.8),
+        "no_camera_gap": float(gap is None),
+    }
+
+
+def _clamped(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> Grade:
+    """Grade a result by its measurements and by what the run recorded."""
+    weights = _WITHOUT_PICTURES if overall.photo_gain is None else _WITH_PICTURES
+    factors = {name: exp(getattr(weights, name) * value) for name, value in measured_ranges(overall).items()}
+    faults = list(_faults(overall, run))
+    expected = exp(weights.base)
+    for factor in (*factors.values(), *(fault.factor or 1.0 for fault in faults)):
+        expected *= factor
+    expected = min(expected, 1.0)
+    letter = next(letter for letter, limit in LETTERS.items() if expected <= limit)
+    if any(fault.factor is None for fault in faults) and letter < "D":
+        letter = "D"
+    reasons = [*faults, *_measured_reasons(overall, pairs, run, factors)]
+    reasons.sort(key=lambda reason: -(reason.factor or inf))
+    return Grade(
+        letter=letter,
+        expected_error=expected,
+        reasons=tuple(reasons),
+        first_change=reasons[0].change if reasons else "",
+    )
+
+
+def _faults(overall: Overall, run: RunRecord) -> Iterator[Reason]:
+    """Yield what the run itself recorded to be wrong."""
+    if not run.network.trained and run.settings.get("depth") is None:
+        yield Reason(
+            found="the network is not trained: its depth is noise", change="leave out --untrained", factor=inf
+        )
+    check = run.calibration_check
+    if check is not None and run.settings.get("poses") == "input":
+        for finding in check.findings:
+            certain = finding.certainty == "certain"
+            yield Reason(found=f"calibration: {finding.what}", change=finding.fix, factor=None if certain else 2.0)
+    if run.registration is not None and run.registration.is_used:
+        missing = [camera.view for camera in run.registration.cameras if not camera.placed]
+        if missing:
+            yield Reason(
+                found=f"evidence does not place {listed(missing)}: the network's cameras are used there",
+                change=run.registration.advice or "calibrate the rig and pass --calibration",
+                factor=_SEAM_FACTOR,
+            )
+    if overall.seam is not None and overall.seam > _MAX_SEAM:
+        yield Reason(
+            found=f"neighbouring chunks differ by {overall.seam:.1%} of the depth",
+            change="give a larger --chunk and --overlap",
+            factor=_SEAM_FACTOR,
+        )
+    if overall.flicker is not None and overall.flicker > _FLICKER:
+        fused = run.settings.get("fuse", True)
+        yield Reason(
+            found=f"the depth of static pixels varies by {overall.flicker:.1%} over time",
+            change="give a larger --chunk" if fused else "leave out --no-fuse",
+            factor=_WORTH_NAMING,
+        )
+
+
+def _measured_reasons(
+    overall: Overall, pairs: Sequence[PairQuality], run: RunRecord, factors: dict[str, float]
+) -> Iterator[Reason]:
+    """Yield the measurements that raise the expected error."""
+    if len(run.views) == 1:
+        yield Reason(
+            found="there is one view: nothing confirms its depth", change="film with two or more cameras", factor=2.0
+        )
+        return
+    cameras = _camera_change(overall, pairs, run)
+    if factors["photo"] > _WORTH_NAMING:
+        gain = overall.photo_gain or 0.0
+        wrong = "no better than" if gain < _OUTLIER_GAIN else "little better than"
+        yield Reason(
+            found=f"pictures of other views fit {wrong} at depths 20 % off (gain in correlation {gain:+.2f})",
+            change=cameras,
+            factor=factors["photo"],
+        )
+    if factors["camera_gap"] > _WORTH_NAMING:
+        yield Reason(
+            found=f"the network sees the cameras {overall.camera_gap_deg:.1f} deg from where they are given",
+            change=cameras,
+            factor=factors["camera_gap"],
+        )
+    if factors["contradicted"] > _WORTH_NAMING and overall.contradicted is not None:
+        yield Reason(
+            found=f"{overall.contradicted:.0%} of the points that another view could see are in front of its surface",
+            change=_depth_change(overall, pairs, run),
+            factor=factors["contradicted"],
+        )
+    if factors["residual"] > _WORTH_NAMING and overall.residual is not None:
+        yield Reason(
+            found=f"the depth of two views differs by {overall.residual:.1%} in the median",
+            change=_depth_change(overall, pairs, run),
+            factor=factors["residual"],
+        )
+    if factors["confidence"] > _WORTH_NAMING:
+        yield Reason(
+            found=f"the mean confidence is {overall.confidence:.2f}",
+            change=_depth_change(overall, pairs, run),
+            factor=factors["confidence"],
+        )
+    if factors["no_camera_gap"] > _WORTH_NAMING:
+        yield Reason(
+            found="the cameras are predicted: nothing independent confirms them",
+            change="calibrate the rig and pass --calibration, or try --register",
+            factor=factors["no_camera_gap"],
+        )
+
+
+def outlier_views(pairs: Sequence[PairQuality]) -> tuple[str, ...]:
+    """Return the views whose pictures fit those of no other view, where most views fit at least one other."""
+    best: dict[str, float] = {}
+    for pair in pairs:
+        if pair.photo_gain is not None:
+            for name in pair.views:
+                best[name] = max(best.get(name, -inf), pair.photo_gain)
+    bad = tuple(name for name, gain in best.items() if gain < _OUTLIER_GAIN)
+    good = [name for name, gain in best.items() if gain > _USUAL_GAIN]
+    return bad if len(good) >= max(2, len(bad) + 1) else ()
+
+
+def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
+    """Return what to do about cameras and depth that do not fit the pictures."""
+    network = _network_change(run)
+    if not _are_given(run):
+        return f"pass --calibration, or --register people or texture{f'; or {network}' if network else ''}"
+    check = run.calibration_check
+    is_supported = check is not None and check.is_checked and all(pair.fits for pair in check.pairs)
+    bad = outlier_views(pairs)
+    of = f"the calibration and the clock of {listed(bad)}" if bad else "the calibration, its unit and the clocks"
+    compare = f"compare {of} with 'page4d inspect-scene --check'"
+    is_unlike = (overall.unlike_training or 0.0) > 1.0
+    if network and not bad and (is_supported or is_unlike):
+        return network if is_supported else f"{network}; and {compare}"
+    return f"{compare}; if they are right, {network}" if network else compare
+
+
+def _depth_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
+    """Return what to do about depth that does not agree."""
+    if not run.settings.get("fuse", True):
+        return "leave out --no-fuse"
+    return _network_change(run) or _camera_change(overall, pairs, run)
+
+
+def _network_change(run: RunRecord) -> str:
+    """Return the advice to use another network than the bundled one, empty if another one was used."""
+    return "use a network for real footage: --weights da3-base" if run.network.notice else ""
+
+
+def _are_given(run: RunRecord) -> bool:
+    """Return whether the cameras are those of a calibration or of evidence."""
+    if run.registration is not None and run.registration.is_used:
+        return True
+    return run.settings.get("calibration") is not None and run.settings.get("poses") == "input"

@@ -1,0 +1,332 @@
+"""Measurement of a result without ground truth, instant by instant: memory does not grow with the capture."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.geometry.agreement import compared_views
+from page4d.geometry.camera import Cameras, resize_intrinsics
+from page4d.output.reader import Output
+from page4d.quality.pairs import DepthView, PairComparison, compare_pair
+from page4d.quality.photometry import photo_consistency
+from page4d.quality.record import REGIONS, PairQuality, ViewQuality
+from page4d.scene.resample import resize
+
+MAX_INSTANTS = 24
+"""Instants that are measured, spread evenly over the capture."""
+
+MAX_SIDE = 512
+"""Longest side of the maps that are compared; larger ones are sampled at every nth pixel."""
+
+_SAMPLES = 4096
+"""Residuals that a pair of views keeps of an instant, for medians."""
+
+_MIN_COMPARED = 50
+"""Pixels that a share or a median needs."""
+
+Picture = Float[Tensor, "3 H W"]
+Step = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """One view at one instant, at the size of the comparison. `moving` and `picture` are None without them."""
+
+    view: DepthView
+    confidence: Float[Tensor, "H W"]
+    moving: Bool[Tensor, "H W"] | None
+    picture: Picture | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Pixels of a frame by what the other views have at their points; pixels without depth are in none."""
+
+    confirmed: Bool[Tensor, "H W"]
+    contradicted: Bool[Tensor, "H W"]
+    single: Bool[Tensor, "H W"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """The frames of the middle instant with their verdicts, and the flicker maps, for pictures."""
+
+    instant: int
+    frames: tuple[Frame, ...]
+    verdicts: tuple[Verdict, ...]
+    flicker: tuple[Float[Tensor, "H W"] | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """Everything that maps, cameras and pictures show."""
+
+    instants: tuple[int, ...]
+    views: tuple[ViewQuality, ...]
+    pairs: tuple[PairQuality, ...]
+    example: Example
+
+
+@dataclass
+class _PairSums:
+    known: int = 0
+    visible: int = 0
+    confirmed: int = 0
+    contradicted: int = 0
+    differences: list[Tensor] = field(default_factory=list)
+    residuals: list[Tensor] = field(default_factory=list)
+    correlations: list[Tensor] = field(default_factory=list)
+    gains: list[Tensor] = field(default_factory=list)
+
+
+@dataclass
+class _ViewSums:
+    pixels: int = 0
+    known: int = 0
+    confirmed: int = 0
+    contradicted: int = 0
+    single: int = 0
+    confidence: float = 0.0
+    regions: Int[Tensor, "2 R R"] = field(default_factory=lambda: torch.zeros(2, REGIONS, REGIONS, dtype=torch.long))
+    depth: "_Spread | None" = None
+
+
+class _Spread:
+    """Streaming mean and variance of log depth over the instants at which a pixel is static and has depth.
+
+    Source: Welford (1962), "Note on a Method for Calculating Corrected Sums of Squares and Products".
+    """
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self._count, self._mean, self._squares = (torch.zeros(size, dtype=torch.float64) for _ in range(3))
+
+    def add(self, depth: Float[Tensor, "H W"], used: Bool[Tensor, "H W"]) -> None:
+        """Add a map."""
+        value = torch.where(used, depth, 1.0).double().log()
+        self._count += used
+        change = torch.where(used, value - self._mean, 0.0)
+        self._mean += change / self._count.clamp(min=1)
+        self._squares += change * torch.where(used, value - self._mean, 0.0)
+
+    def deviation(self, min_count: int) -> Float[Tensor, "H W"]:
+        """Return the relative standard deviation, NaN at pixels with fewer than `min_count` values."""
+        found = (self._squares / (self._count - 1).clamp(min=1)).sqrt().float()
+        return torch.where(self._count >= min_count, found, torch.nan)
+
+
+def measured_instants(num_times: int) -> tuple[int, ...]:
+    """Return the indices of at most `MAX_INSTANTS` instants, spread evenly, with the first and the last one."""
+    count = min(num_times, MAX_INSTANTS)
+    return tuple(sorted({round(index) for index in np.linspace(0, num_times - 1, count)}))
+
+
+def measure(output: Output, scene: str | None = None, progress: Step | None = None) -> Measurements:
+    """Compare the views of a result with each other at each measured instant; `scene` is the folder of its videos."""
+    instants = measured_instants(output.num_times)
+    pictures = None if scene is None else _pictures(output, scene, instants)
+    pairs: dict[tuple[int, int], _PairSums] = defaultdict(_PairSums)
+    views = [_ViewSums() for _ in output.view_names]
+    steady = [_is_static(output, index) and len(instants) > 1 for index in range(len(views))]
+    example: tuple[int, tuple[Frame, ...], tuple[Verdict, ...]] | None = None
+    for number, instant in enumerate(instants):
+        shown = None if pictures is None else next(pictures)
+        frames = tuple(_frame(output, instant, index, shown) for index in range(len(views)))
+        verdicts = []
+        for index, frame in enumerate(frames):
+            verdict = _compare(frames, index, pairs)
+            verdicts.append(verdict)
+            _add_view(views[index], frame, verdict, is_steady=steady[index])
+        if number <= len(instants) // 2:
+            example = (instant, frames, tuple(verdicts))
+        if progress is not None:
+            progress(number + 1, len(instants))
+    assert example is not None
+    spreads = tuple(None if sums.depth is None else sums.depth.deviation(2) for sums in views)
+    found = tuple(_pair_quality(output, key, sums) for key, sums in sorted(pairs.items()))
+    return Measurements(
+        instants=instants,
+        views=tuple(
+            _view_quality(output, index, sums, spread, found)
+            for index, (sums, spread) in enumerate(zip(views, spreads, strict=True))
+        ),
+        pairs=found,
+        example=Example(instant=example[0], frames=example[1], verdicts=example[2], flicker=spreads),
+    )
+
+
+def _pictures(output: Output, scene: str, instants: Sequence[int]) -> Iterator[list[NDArray[np.uint8]]]:
+    """Yield the pictures of all views at each instant; each video is decoded once."""
+    opened = output.pictures(scene)
+    readers = [opened.read(view, instants) for view in output.view_names]
+    for _ in instants:
+        yield [next(reader) for reader in readers]
+
+
+def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.uint8]] | None) -> Frame:
+    """Read a frame; large maps are sampled at every nth pixel."""
+    name = output.view_names[index]
+    depth = torch.from_numpy(output.depth(instant, name))
+    height, width = depth.shape
+    step = -(-max(height, width) // MAX_SIDE)
+    first = step // 2
+
+    def sampled(values: Tensor) -> Tensor:
+        return values[first::step, first::step].contiguous()
+
+    small = sampled(depth)
+    size = (small.shape[0], small.shape[1])
+    intrinsics = output.intrinsics_at_maps(name)[instant]
+    camera = Cameras(
+        world_to_camera=output.cameras.world_to_camera[instant, index],
+        intrinsics=resize_intrinsics(intrinsics, 1 / step, 1 / step),
+        image_size=size,
+    )
+    moving = output.dynamic(instant, name)
+    picture = None
+    if pictures is not None:
+        pixels = torch.from_numpy(resize(pictures[index], size).copy())
+        picture = pixels.permute(2, 0, 1).float() / 255
+    return Frame(
+        view=DepthView(depth=small, camera=camera),
+        confidence=sampled(torch.from_numpy(output.confidence(instant, name))),
+        moving=None if moving is None else sampled(torch.from_numpy(moving)),
+        picture=picture,
+    )
+
+
+def _compare(frames: Sequence[Frame], index: int, pairs: dict[tuple[int, int], _PairSums]) -> Verdict:
+    """Compare a view with the nearest other ones, add to the sums of these pairs, and return the verdict."""
+    own = frames[index]
+    known = own.view.known
+    poses = torch.stack([frame.view.camera.world_to_camera for frame in frames])
+    matrices = torch.stack([frame.view.camera.intrinsics for frame in frames])
+    rig = Cameras(world_to_camera=poses, intrinsics=matrices, image_size=own.view.size)
+    confirmed, contradicted = torch.zeros_like(known), torch.zeros_like(known)
+    for other in compared_views(rig, index):
+        comparison = compare_pair(own.view, frames[other].view)
+        _add_pair(pairs[index, other], own, frames[other], comparison)
+        confirmed |= comparison.confirmed
+        contradicted |= comparison.contradicted
+    return Verdict(
+        confirmed=confirmed, contradicted=contradicted & ~confirmed, single=known & ~confirmed & ~contradicted
+    )
+
+
+def _add_pair(sums: _PairSums, own: Frame, other: Frame, comparison: PairComparison) -> None:
+    visible = comparison.visible
+    sums.known += int(own.view.known.sum())
+    sums.visible += int(visible.sum())
+    sums.confirmed += int(comparison.confirmed.sum())
+    sums.contradicted += int(comparison.contradicted.sum())
+    sums.differences.append(_thinned(comparison.difference[visible].abs()))
+    sums.residuals.append(_thinned(comparison.residual_px[visible]))
+    if own.picture is not None and other.picture is not None:
+        photo = photo_consistency(own.view, other.view, (own.picture, other.picture), comparison)
+        sums.correlations.append(_thinned(photo.correlation[photo.counted]))
+        sums.gains.append(_thinned((photo.correlation - photo.control)[photo.counted]))
+
+
+def _thinned(values: Float[Tensor, " N"]) -> Float[Tensor, " n"]:
+    """Return at most `_SAMPLES` values, spread evenly."""
+    return values[:: max(1, -(-len(values) // _SAMPLES))].clone()
+
+
+def _add_view(sums: _ViewSums, frame: Frame, verdict: Verdict, *, is_steady: bool) -> None:
+    known = frame.view.known
+    sums.pixels += known.numel()
+    sums.known += int(known.sum())
+    sums.confirmed += int(verdict.confirmed.sum())
+    sums.contradicted += int(verdict.contradicted.sum())
+    sums.single += int(verdict.single.sum())
+    sums.confidence += float(frame.confidence[known].sum())
+    for row, of_row in enumerate(
+        zip(known.tensor_split(REGIONS), verdict.confirmed.tensor_split(REGIONS), strict=True)
+    ):
+        for column, (there, agreed) in enumerate(
+            zip(*(part.tensor_split(REGIONS, dim=1) for part in of_row), strict=True)
+        ):
+            sums.regions[:, row, column] += torch.stack([agreed.sum(), there.sum()])
+    if is_steady:
+        if sums.depth is None:
+            sums.depth = _Spread(frame.view.size)
+        sums.depth.add(frame.view.depth, known if frame.moving is None else known & ~frame.moving)
+
+
+def _is_static(output: Output, index: int) -> bool:
+    """Return whether a view has one camera for the whole capture."""
+    poses = output.cameras.world_to_camera[:, index]
+    return bool((poses == poses[:1]).all())
+
+
+def _pair_quality(output: Output, key: tuple[int, int], sums: _PairSums) -> PairQuality:
+    view, other = (output.view_names[index] for index in key)
+    found = sums.visible >= _MIN_COMPARED
+    width, map_width = output.run.views[key[0]].original_size[0], output.run.views[key[0]].map_size[0]
+    step = -(-max(output.map_size(view)) // MAX_SIDE)
+    residual_px = _median(sums.residuals) if found else None
+    correlation = _median(sums.correlations)
+    gains = torch.cat(sums.gains) if sums.gains else torch.empty(0)
+    return PairQuality(
+        views=(view, other),
+        overlap=sums.visible / max(sums.known, 1),
+        confirmed=sums.confirmed / sums.visible if found else None,
+        contradicted=sums.contradicted / sums.visible if found else None,
+        residual=_median(sums.differences) if found else None,
+        residual_px=None if residual_px is None else residual_px * step * width / map_width,
+        photo=correlation,
+        photo_gain=float(gains.mean()) if len(gains) >= _MIN_COMPARED else None,
+    )
+
+
+def _median(parts: Sequence[Tensor]) -> float | None:
+    values = torch.cat(list(parts)) if parts else torch.empty(0)
+    return float(values.median()) if len(values) >= _MIN_COMPARED else None
+
+
+def _view_quality(
+    output: Output,
+    index: int,
+    sums: _ViewSums,
+    spread: Float[Tensor, "H W"] | None,
+    pairs: Sequence[PairQuality],
+) -> ViewQuality:
+    name, known = output.view_names[index], max(sums.known, 1)
+    own = [pair for pair in pairs if name in pair.views]
+    agreed, there = sums.regions
+    deviations = torch.empty(0) if spread is None else spread[spread.isfinite()]
+    return ViewQuality(
+        view=name,
+        with_depth=sums.known / max(sums.pixels, 1),
+        confirmed=sums.confirmed / known,
+        contradicted=sums.contradicted / known,
+        single=sums.single / known,
+        regions=tuple(
+            tuple(
+                float(agreed[row, column] / there[row, column]) if there[row, column] else None
+                for column in range(REGIONS)
+            )
+            for row in range(REGIONS)
+        ),
+        confidence=sums.confidence / known,
+        residual_px=median_of(pair.residual_px for pair in own),
+        photo_gain=median_of(pair.photo_gain for pair in own),
+        flicker=float(deviations.median()) if len(deviations) else None,
+    )
+
+
+def median_of(values: "Iterator[float | None] | Sequence[float | None]") -> float | None:
+    """Return the median of the values that are not None; None without any."""
+    found = [value for value in values if value is not None]
+    return float(np.median(found)) if found else None
+
+
+def mean_of(values: "Iterator[float | None] | Sequence[float | None]") -> float | None:
+    """Return the mean of the values that are not None; None without any."""
+    found = [value for value in values if value is not None]
+    return float(np.mean(found)) if found else None

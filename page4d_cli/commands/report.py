@@ -1,0 +1,125 @@
+"""`page4d report`: the quality of a result without ground truth."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from page4d.errors import counted
+from page4d_cli import console, options
+from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.tables import Column, print_fields, print_table
+
+if TYPE_CHECKING:
+    from page4d.quality.record import QualityReport
+
+_MAX_PAIRS = 30
+"""Pairs of views in the table; --json has all."""
+
+
+def report(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
+    scene: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SCENE",
+            help="Folder of the run's videos: their pictures show cameras that are wrong but consistent.",
+            rich_help_panel=options.INPUT,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the report as one HTML page with pictures.", rich_help_panel=options.OUTPUT
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an existing page.", rich_help_panel=options.OUTPUT)
+    ] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Grade a result without ground truth, from A to E, with the reasons and the one thing to change first.
+
+    Compares the depth of all views with each other, over time, and with the pictures; --json has all numbers.
+    """
+    from page4d.quality.page import check_page, write_page
+    from page4d.quality.report import inspect
+
+    if html is not None:
+        check_page(html, overwrite=overwrite)
+    with displayed_progress("report", count("instant"), quiet=quiet) as progress:
+        inspection = inspect(out, scene, progress.update)
+    if html is not None:
+        write_page(inspection, html)
+    if as_json:
+        console.print_json(inspection.report.document())
+    elif not quiet:
+        _print(inspection.report)
+        print_fields([] if html is None else [("page", str(html))])
+
+
+def _print(report: "QualityReport") -> None:
+    """Print the tables of views and pairs, the grade with its reasons, and the notes."""
+    headings = (
+        *("with\ndepth\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "single\nview\n%", "confi-\ndence"),
+        *("resi-\ndual\npx", "photo\ngain", "flicker\n%"),
+    )
+    columns = [Column("view"), *(Column(heading, right=True) for heading in headings)]
+    rows = [
+        (
+            view.view,
+            *(_percent(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
+            f"{view.confidence:.2f}",
+            _number(view.residual_px, "{:.2f}"),
+            _number(view.photo_gain, "{:+.2f}"),
+            _percent(view.flicker, 2),
+        )
+        for view in report.views
+    ]
+    print_table(columns, rows, "agreement of each view with the others")
+    if report.pairs:
+        _print_pairs(report)
+    grade = report.grade
+    reasons = [f"{_factor(reason.factor)}  {reason.found}" for reason in grade.reasons]
+    fields = [
+        ("result", report.out),
+        ("measured", f"{counted(len(report.instants), 'instant')} of {report.num_times}"),
+        ("grade", f"{grade.letter}: expected error of points about {grade.expected_error:.0%} of their depth"),
+        *(("" if index else "reasons", reason) for index, reason in enumerate(reasons)),
+        ("change first", grade.first_change or "nothing stands out"),
+    ]
+    print_fields([*fields, *(("note", note) for note in report.notes)])
+
+
+def _factor(factor: float | None) -> str:
+    """Format the factor by which a reason multiplies the expected error."""
+    return "fault" if factor is None else f"x {factor:.1f}"
+
+
+def _print_pairs(report: "QualityReport") -> None:
+    """Print the pairs of views, of many those that agree least."""
+    headings = ("overlap\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "resi-\ndual\npx", "photo\ngain")
+    columns = [Column("pair"), *(Column(heading, right=True) for heading in headings)]
+    worst = sorted(report.pairs, key=lambda pair: 1.0 if pair.confirmed is None else pair.confirmed)[:_MAX_PAIRS]
+    rows = [
+        (
+            " > ".join(pair.views),
+            *(_percent(share) for share in (pair.overlap, pair.confirmed, pair.contradicted)),
+            _number(pair.residual_px, "{:.2f}"),
+            _number(pair.photo_gain, "{:+.2f}"),
+        )
+        for pair in report.pairs
+        if pair in worst
+    ]
+    all_of_them = len(worst) == len(report.pairs)
+    which = "" if all_of_them else f", the {len(worst)} of {len(report.pairs)} pairs that agree least"
+    print_table(columns, rows, f"points of the first view of a pair in the second{which}")
+
+
+def _percent(share: float | None, digits: int = 0) -> str:
+    return "-" if share is None else f"{100 * share:.{digits}f}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

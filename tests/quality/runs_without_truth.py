@@ -1,0 +1,27 @@
+"""Runs whose depth is the truth of a synthetic capture, disturbed on request, with the videos beside them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from page4d.inference.reconstruct import reconstruct
+from page4d.predictions import Predictions
+from page4d.scene.open import open_scene
+from page4d.settings import ReconstructSettings
+from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.write import write_capture
+from tests.inference.truth import TruthPredictor
+
+CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=3, image_size=(72, 96))
+
+Disturb = Callable[[int, Predictions], Predictions]
+
+
+def write_run(folder: Path, disturb: Disturb | None = None, capture: SyntheticCapture = CAPTURE) -> tuple[Path, Path]:
+    """Write the videos of a capture and a run with its true depth and cameras; return the folders of both."""
+    scene, out = folder / "scene", folder / "out"
+    if not scene.exists():
+        write_capture(capture, scene)
+    predictor = TruthPredictor(capture) if disturb is None else TruthPredictor(capture, disturb)
+    settings = ReconstructSettings(preview=False, check_calibration=False)
+    reconstruct(open_scene(scene), predictor, out=out, settings=settings)
+    return scene, out

@@ -1,0 +1,174 @@
+"""Grades: monotonic in every measurement, faults come first, and the change names what is wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from page4d.conventions import Scale
+from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
+from page4d.output.run_record import NetworkRecord, PixelRecord, RunRecord, SceneRecord, ViewRecord
+from page4d.quality.grade import LETTERS, grade, measured_ranges, outlier_views
+from page4d.quality.record import Overall, PairQuality
+
+GOOD = Overall(
+    with_depth=1.0,
+    confirmed=0.95,
+    contradicted=0.0,
+    single=0.05,
+    confidence=0.8,
+    residual=0.001,
+    residual_px=0.1,
+    photo=0.9,
+    photo_gain=0.6,
+    flicker=0.0,
+    unlike_training=0.5,
+    camera_gap_deg=0.5,
+    seam=None,
+)
+
+WORSE: dict[str, tuple[float, ...]] = {
+    "contradicted": (0.05, 0.2, 0.6),
+    "residual": (0.01, 0.05, 0.5),
+    "confidence": (0.5, 0.2, 0.0),
+    "photo_gain": (0.3, 0.1, -0.3),
+    "camera_gap_deg": (3.0, 20.0, 120.0),
+    "flicker": (0.02, 0.1, 0.5),
+    "seam": (0.04, 0.1, 0.5),
+}
+
+
+def run_record(views: int = 3, **changes: Any) -> RunRecord:
+    placed = PixelRecord(content_size=(96, 72), canvas_size=(96, 72))
+    values: dict[str, Any] = {
+        "status": "complete",
+        "settings": {"calibration": "rig.json", "poses": "input", "fuse": True, "depth": None},
+        "scale": Scale.METRIC,
+        "unit": "metre",
+        "depth_scale": 1000.0,
+        "scene": SceneRecord(name="x", synchronisation="same start", calibration="rig.json"),
+        "views": [
+            ViewRecord(
+                name=f"cam{index}",
+                safe_name=f"cam{index}",
+                file=f"cam{index}.mp4",
+                original_size=(96, 72),
+                map_size=(96, 72),
+                pixel_transform=placed,
+            )
+            for index in range(views)
+        ],
+        "times": [0.0, 0.1],
+        "network": NetworkRecord(name="net", trained=True),
+    }
+    return RunRecord(**{**values, **changes})
+
+
+def pair(first: str, second: str, gain: float) -> PairQuality:
+    return PairQuality(
+        views=(first, second),
+        overlap=0.5,
+        confirmed=0.9,
+        contradicted=0.1,
+        residual=0.01,
+        residual_px=1.0,
+        photo=0.5,
+        photo_gain=gain,
+    )
+
+
+def test_the_best_measurements_have_no_reason_and_no_change() -> None:
+    found = grade(GOOD, (), run_record())
+    assert (found.letter, found.reasons, found.first_change) == ("A", (), "")
+    assert set(measured_ranges(GOOD).values()) == {0.0}
+
+
+@pytest.mark.parametrize("with_pictures", [True, False])
+@pytest.mark.parametrize("name", WORSE)
+def test_a_worse_measurement_never_improves_the_grade(name: str, with_pictures: bool) -> None:
+    if name == "photo_gain" and not with_pictures:
+        return
+    start = GOOD if with_pictures else replace(GOOD, photo=None, photo_gain=None)
+    values = [replace(start, **{name: value}) for value in WORSE[name]]  # type: ignore[arg-type]
+    errors = [grade(overall, (), run_record()).expected_error for overall in (start, *values)]
+    assert errors == sorted(errors)
+
+
+def test_every_part_matters_with_or_without_pictures() -> None:
+    for name, values in WORSE.items():
+        raised = [
+            grade(replace(start, **{name: values[-1]}), (), run_record()).expected_error  # type: ignore[arg-type]
+            > grade(start, (), run_record()).expected_error
+            for start in (GOOD, replace(GOOD, photo=None, photo_gain=None))
+        ]
+        assert any(raised), name
+
+
+def test_letters_follow_the_expected_error() -> None:
+    bad = replace(GOOD, photo_gain=-0.3, contradicted=0.5, confidence=0.0, residual=0.5, camera_gap_deg=150.0)
+    for overall in (GOOD, replace(GOOD, photo_gain=0.2), bad):
+        found = grade(overall, (), run_record())
+        assert 0 < found.expected_error <= 1
+        limits = list(LETTERS.values())
+        assert sum(found.expected_error > limit for limit in limits) == "ABCDE".index(found.letter)
+    assert grade(bad, (), run_record()).letter in "DE"
+
+
+def test_an_untrained_network_is_named_first() -> None:
+    found = grade(GOOD, (), run_record(network=NetworkRecord(name="net", trained=False)))
+    assert found.letter in "DE"
+    assert "--untrained" in found.first_change
+
+
+def test_a_fault_of_the_calibration_is_named_with_its_fix() -> None:
+    finding = FindingRecord(
+        fault="swapped",
+        views=["cam0", "cam1"],
+        certainty="certain",
+        what="cam0 and cam1 are swapped",
+        fix="swap them",
+    )
+    run = run_record(calibration_check=CalibrationCheckRecord(findings=[finding]))
+    found = grade(GOOD, (), run)
+    assert found.letter == "D"
+    assert found.first_change == "swap them"
+    unused = run_record(
+        calibration_check=CalibrationCheckRecord(findings=[finding]), settings={**run.settings, "poses": "predicted"}
+    )
+    assert grade(GOOD, (), unused).letter == "A"
+
+
+def test_the_view_that_fits_no_other_is_named() -> None:
+    gains = {("cam0", "cam1"): 0.4, ("cam0", "cam2"): 0.3, ("cam1", "cam2"): 0.3}
+    pairs = [pair(*views, gain) for views, gain in gains.items()]
+    pairs += [pair(f"cam{index}", "cam3", -0.1) for index in range(3)]
+    assert outlier_views(pairs) == ("cam3",)
+    found = grade(replace(GOOD, photo_gain=0.15), pairs, run_record(4))
+    assert "cam3" in found.first_change
+    assert "inspect-scene --check" in found.first_change
+
+
+def test_no_view_is_named_where_none_fits() -> None:
+    pairs = [pair("cam0", "cam1", -0.1), pair("cam1", "cam2", 0.0), pair("cam0", "cam2", 0.01)]
+    assert outlier_views(pairs) == ()
+
+
+def test_a_calibration_that_people_support_is_not_suspected() -> None:
+    demo = NetworkRecord(name="mv-demo 1.0", trained=True, notice="a demonstration")
+    fits = PairFitRecord(views=("cam0", "cam1"), score=0.9, num_instants=50, fits=True)
+    bad = replace(GOOD, photo_gain=-0.1)
+    supported = run_record(network=demo, calibration_check=CalibrationCheckRecord(pairs=[fits]))
+    assert grade(bad, (), supported).first_change == "use a network for real footage: --weights da3-base"
+    assert "inspect-scene --check" in grade(bad, (), run_record(network=demo)).first_change
+    assert "--weights" not in grade(bad, (), run_record()).first_change
+
+
+def test_predicted_cameras_that_do_not_fit_ask_for_others() -> None:
+    run = run_record(settings={"calibration": None, "poses": "input", "fuse": True, "depth": None})
+    assert "--calibration" in grade(replace(GOOD, photo_gain=-0.1), (), run).first_change
+
+
+def test_flicker_names_the_option_that_causes_it() -> None:
+    run = run_record(settings={**run_record().settings, "fuse": False})
+    found = grade(replace(GOOD, flicker=0.05), (), run)
+    assert found.first_change == "leave out --no-fuse"

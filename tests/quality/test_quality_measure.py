@@ -1,0 +1,125 @@
+"""Measurement of results: instants, agreement of views, flicker, large maps, one view, pictures."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import page4d
+from page4d.errors import InputError
+from page4d.output.reader import open_output
+from page4d.predictions import Predictions
+from page4d.quality import measure as measure_module
+from page4d.quality.measure import MAX_INSTANTS, measure, measured_instants
+from page4d.quality.record import QualityReport
+from tests.quality.runs_without_truth import CAPTURE, write_run
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_run(tmp_path_factory.mktemp("exact"))
+
+
+def scaled_view(factor: float, view: int = 1) -> object:
+    """Return a disturbance that multiplies the depth of a view."""
+
+    def disturb(_: int, predictions: Predictions) -> Predictions:
+        depth = predictions.depth.clone()
+        depth[:, :, view] *= factor
+        return replace(predictions, depth=depth)
+
+    return disturb
+
+
+def flickering(_: int, predictions: Predictions) -> Predictions:
+    """Multiply the depth of the first view by 1.1 at every second instant; nothing moves."""
+    depth = predictions.depth.clone()
+    for place, time in enumerate(predictions.times.tolist()):
+        depth[:, place, 0] *= 1.1 if round(time * CAPTURE.fps) % 2 else 1.0
+    return replace(predictions, depth=depth, dynamic=torch.zeros_like(predictions.depth, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("count", [1, 2, 24, 25, 1000])
+def test_instants_are_spread_over_the_capture(count: int) -> None:
+    found = measured_instants(count)
+    assert (found[0], found[-1]) == (0, count - 1)
+    assert len(set(found)) == len(found) == min(count, MAX_INSTANTS)
+
+
+def test_true_depth_agrees(exact: tuple[Path, Path]) -> None:
+    scene, out = exact
+    report = page4d.report(out, scene)
+    assert isinstance(report, QualityReport)
+    assert report.overall.contradicted is not None
+    assert report.overall.contradicted < 0.03
+    assert report.overall.photo_gain is not None
+    assert report.overall.photo_gain > 0.3
+    assert report.grade.letter in "AB"
+    for view in report.views:
+        assert view.confirmed + view.contradicted + view.single == pytest.approx(1.0)
+    weighted = [share for view in report.views for row in view.regions for share in row if share is not None]
+    assert 0 <= min(weighted) <= max(weighted) <= 1
+
+
+def test_a_view_with_wrong_depth_is_the_one_that_does_not_agree(tmp_path: Path, exact: tuple[Path, Path]) -> None:
+    scene, out = write_run(tmp_path, scaled_view(0.7))  # type: ignore[arg-type]
+    wrong, right = page4d.report(out, scene), page4d.report(exact[1], exact[0])
+    assert wrong.grade.expected_error > 1.3 * right.grade.expected_error
+    contradicted = {view.view: view.contradicted for view in wrong.views}
+    assert max(contradicted, key=contradicted.__getitem__) == "cam02"
+    assert wrong.grade.reasons
+
+
+def test_flicker_is_the_relative_deviation_of_static_depth(tmp_path: Path) -> None:
+    _, out = write_run(tmp_path, flickering)
+    first, *others = page4d.report(out).views
+    expected = float(torch.tensor([1.0, 1.1, 1.0]).log().std())
+    assert first.flicker == pytest.approx(expected, rel=0.02)
+    assert all(view.flicker is not None and view.flicker < 1e-3 for view in others)
+    assert any("varies by" in reason.found for reason in page4d.report(out).grade.reasons)
+
+
+def test_without_pictures_the_rest_is_equal(exact: tuple[Path, Path]) -> None:
+    scene, out = exact
+    with_pictures, without = page4d.report(out, scene), page4d.report(out)
+    assert without.overall.photo_gain is None
+    assert without.overall.confirmed == with_pictures.overall.confirmed
+    assert any("--scene" in note for note in without.notes)
+
+
+def test_large_maps_are_sampled(exact: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, out = exact
+    output = open_output(out)
+    full = measure(output, str(scene))
+    monkeypatch.setattr(measure_module, "MAX_SIDE", 48)
+    small = measure(output, str(scene))
+    assert small.example.frames[0].view.size == (36, 48)
+    for one, other in zip(full.pairs, small.pairs, strict=True):
+        assert one.confirmed == pytest.approx(other.confirmed, abs=0.06)
+        assert one.residual_px == pytest.approx(other.residual_px, rel=0.5, abs=0.3)
+
+
+def test_one_view_has_nothing_to_compare(tmp_path: Path) -> None:
+    capture = replace(CAPTURE, num_views=1)
+    scene, out = write_run(tmp_path, capture=capture)
+    report = page4d.report(out, scene)
+    assert report.pairs == ()
+    assert report.views[0].single == 1.0
+    assert "one view" in report.grade.reasons[0].found
+
+
+def test_videos_of_another_capture_are_refused(tmp_path: Path, exact: tuple[Path, Path]) -> None:
+    scene, _ = write_run(tmp_path, capture=replace(CAPTURE, seed=9))
+    with pytest.raises(InputError, match="not the file of the run"):
+        page4d.report(exact[1], scene)
+
+
+def test_the_document_is_plain_json(exact: tuple[Path, Path]) -> None:
+    import json
+
+    document = json.loads(json.dumps(page4d.report(exact[1]).document(), allow_nan=False))
+    assert set(document) == {
+        *("out", "scene", "num_times", "instants", "views", "pairs", "overall", "grade", "notes"),
+    }
+    assert len(document["pairs"]) == 6

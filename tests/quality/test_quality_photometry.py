@@ -1,0 +1,52 @@
+"""Photo-consistency: the pictures fit at the true depth, and no longer with wrong depth or wrong cameras."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.quality.pairs import DepthView, compare_pair
+from page4d.quality.photometry import PhotoConsistency, photo_consistency
+from tests.quality.test_quality_pairs import CAPTURE, true_view
+
+
+def pictures() -> tuple[Tensor, Tensor]:
+    return CAPTURE.rendered(0, 0).image, CAPTURE.rendered(0, 1).image
+
+
+def consistency(own: DepthView, other: DepthView, shown: tuple[Tensor, Tensor] | None = None) -> PhotoConsistency:
+    return photo_consistency(own, other, shown or pictures(), compare_pair(own, other))
+
+
+def gain(found: PhotoConsistency) -> float:
+    return float((found.correlation - found.control)[found.counted].mean())
+
+
+def test_true_depth_fits_the_pictures_better_than_wrong_depth() -> None:
+    found = consistency(true_view(0), true_view(1))
+    assert int(found.counted.sum()) > 200
+    assert float(found.correlation[found.counted].median()) > 0.6
+    assert gain(found) > 0.3
+
+
+def test_consistent_depth_of_a_turned_camera_does_not_fit_the_pictures() -> None:
+    turn = torch.eye(4, dtype=torch.float64)
+    turn[:3, :3] = matrix_from_rotation_vector(torch.tensor([0.0, 0.1, 0.05], dtype=torch.float64))
+    other = true_view(1)
+    other = replace(other, camera=replace(other.camera, world_to_camera=turn @ other.camera.world_to_camera))
+    assert gain(consistency(true_view(0), other)) < 0.1
+
+
+def test_flat_pictures_and_noise_count_for_nothing() -> None:
+    flat = torch.full_like(pictures()[0], 0.5)
+    assert not bool(consistency(true_view(0), true_view(1), (flat, flat)).counted.any())
+    noise = torch.rand(flat.shape, generator=torch.Generator().manual_seed(1))
+    found = consistency(true_view(0), true_view(1), (noise, noise.flip(-1)))
+    assert abs(float(found.correlation[found.counted].mean())) < 0.1
+
+
+def test_a_change_of_exposure_does_not_matter() -> None:
+    own, other = pictures()
+    usual, darker = (consistency(true_view(0), true_view(1), (own, other * factor)) for factor in (1.0, 0.6))
+    assert abs(gain(usual) - gain(darker)) < 0.08
