@@ -32,11 +32,11 @@ class _Weights:
     residual: float
     confidence: float
     camera_gap: float
-    no_camera_gap: float
+    predicted_cameras: float
 
 
-_WITH_PICTURES = _Weights(-3.2, 1.5, 0.2, 0.2, 0.2, 0.3, 0.2)
-_WITHOUT_PICTURES = _Weights(-3.2, 0.0, 0.5, 0.4, 0.5, 0.8, 0.4)
+_WITH_PICTURES = _Weights(-3.46, 1.2, 0.15, 0.15, 1.0, 0.99, 0.23)
+_WITHOUT_PICTURES = _Weights(-3.05, 0.0, 0.33, 0.31, 1.0, 1.48, 0.41)
 """Fits of the logarithm of the true error of synthetic captures; tools/measure_report.py --fit prints them."""
 
 
@@ -49,7 +49,7 @@ def measured_ranges(overall: Overall) -> dict[str, float]:
         "residual": 1.0 if overall.residual is None else _clamped(log10(max(overall.residual, 1e-9) / 0.002) / 2),
         "confidence": _clamped((0.7 - overall.confidence) / 0.7),
         "camera_gap": 0.0 if gap is None else _clamped(log10(max(gap, 1e-9)) / 1.8),
-        "no_camera_gap": float(gap is None),
+        "predicted_cameras": float(not overall.are_cameras_given),
     }
 
 
@@ -133,7 +133,7 @@ def _measured_reasons(
         )
     if factors["camera_gap"] > _WORTH_NAMING:
         yield Reason(
-            found=f"the network sees the cameras {overall.camera_gap_deg:.1f} deg from where they are given",
+            found=f"the network's own cameras differ by {overall.camera_gap_deg:.1f} deg from the given ones",
             change=cameras,
             factor=factors["camera_gap"],
         )
@@ -155,11 +155,11 @@ def _measured_reasons(
             change=_depth_change(overall, pairs, run),
             factor=factors["confidence"],
         )
-    if factors["no_camera_gap"] > _WORTH_NAMING:
+    if factors["predicted_cameras"] > _WORTH_NAMING:
         yield Reason(
             found="the cameras are predicted: nothing independent confirms them",
             change="calibrate the rig and pass --calibration, or try --register",
-            factor=factors["no_camera_gap"],
+            factor=factors["predicted_cameras"],
         )
 
 
@@ -178,7 +178,7 @@ def outlier_views(pairs: Sequence[PairQuality]) -> tuple[str, ...]:
 def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
     """Return what to do about cameras and depth that do not fit the pictures."""
     network = _network_change(run)
-    if not _are_given(run):
+    if not overall.are_cameras_given:
         return f"pass --calibration, or --register people or texture{f'; or {network}' if network else ''}"
     check = run.calibration_check
     is_supported = check is not None and check.is_checked and all(pair.fits for pair in check.pairs)
@@ -201,10 +201,3 @@ def _depth_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord
 def _network_change(run: RunRecord) -> str:
     """Return the advice to use another network than the bundled one, empty if another one was used."""
     return "use a network for real footage: --weights da3-base" if run.network.notice else ""
-
-
-def _are_given(run: RunRecord) -> bool:
-    """Return whether the cameras are those of a calibration or of evidence."""
-    if run.registration is not None and run.registration.is_used:
-        return True
-    return run.settings.get("calibration") is not None and run.settings.get("poses") == "input"

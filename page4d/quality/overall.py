@@ -31,6 +31,7 @@ def overall_quality(measured: Measurements, run: RunRecord) -> Overall:
         flicker=mean_of([view.flicker for view in views]),
         unlike_training=max(_indicators(run), default=None),
         camera_gap_deg=mean_of([record.camera_disagreement_deg for record in _domains(run)]),
+        are_cameras_given=_are_cameras_given(run),
         seam=max((chunk.seam.residual_share or 0.0 for chunk in run.chunks if chunk.seam is not None), default=None),
     )
 
@@ -43,3 +44,10 @@ def _indicators(run: RunRecord) -> Iterator[float]:
     """Yield the out-of-distribution indicators of all chunks; those beyond any number are infinite."""
     for record in _domains(run):
         yield from (inf if value is None else value for value in record.indicators.values())
+
+
+def _are_cameras_given(run: RunRecord) -> bool:
+    """Return whether the cameras are those of a calibration or of evidence."""
+    if run.registration is not None and run.registration.is_used:
+        return True
+    return run.settings.get("calibration") is not None and run.settings.get("poses") == "input"

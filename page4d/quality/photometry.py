@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.geometry.camera import world_points
 from page4d.geometry.warp import ncc, sample
 from page4d.quality.pairs import DepthView, PairComparison, warp_into
 
@@ -17,6 +19,9 @@ _MIN_VARIANCE = 1e-4
 
 _MIN_TEXTURE = 4e-4
 """Smallest variance of a window that counts: a standard deviation of 2 % of the range."""
+
+MAX_ANGLE_DEG = 60.0
+"""Largest angle between the rays of two views at a point: beyond, surfaces look different from both."""
 
 CONTROL_FACTOR = 1.2
 """Factor of the wrong depths, in both directions, that the photo-consistency is compared with."""
@@ -42,14 +47,16 @@ def photo_consistency(
 ) -> PhotoConsistency:
     """Correlate the picture of `view` with that of `other`; intensities are in [0, 1].
 
-    Pixels count where the window has texture, and the point is visible and not behind the other view's surface.
+    Pixels count where the window has texture, the point is visible and not behind the other view's surface, and the
+    rays of both views meet there at no more than `MAX_ANGLE_DEG`.
 
     Source: Szeliski (2010), "Computer Vision: Algorithms and Applications", eq. 8.11 (NCC).
     """
     own, target = pictures
     mean = _window_means(own)
     variance = _window_means(own.square()).sum(dim=0) - mean.square().sum(dim=0)
-    counted = comparison.visible & (comparison.confirmed | comparison.contradicted) & (variance > _MIN_TEXTURE)
+    counted = (comparison.confirmed | comparison.contradicted) & (variance > _MIN_TEXTURE)
+    counted &= _angles(view, other) <= MAX_ANGLE_DEG
     found = []
     for factor in (1.0, CONTROL_FACTOR, 1.0 / CONTROL_FACTOR):
         warped = warp_into(view, other, factor)
@@ -60,6 +67,13 @@ def photo_consistency(
         covariance = _window_means(own * image).sum(dim=0) - (mean * image_mean).sum(dim=0)
         found.append(ncc(covariance, variance, image_variance, _MIN_VARIANCE) * (inside & counted))
     return PhotoConsistency(counted=counted, correlation=found[0], control=found[1].maximum(found[2]))
+
+
+def _angles(view: DepthView, other: DepthView) -> Float[Tensor, "H W"]:
+    """Return the angle in degrees between the rays of both views at the point of each pixel."""
+    points = world_points(view.depth.to(view.camera.world_to_camera), view.camera)
+    rays = [functional.normalize(points - camera.centers, dim=-1) for camera in (view.camera, other.camera)]
+    return torch.rad2deg((rays[0] * rays[1]).sum(dim=-1).clamp(-1, 1).acos())
 
 
 def _window_means(maps: Float[Tensor, "C H W"]) -> Float[Tensor, "C H W"]:

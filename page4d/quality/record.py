@@ -80,6 +80,7 @@ class Overall:
     flicker: float | None
     unlike_training: float | None
     camera_gap_deg: float | None
+    are_cameras_given: bool
     seam: float | None
 
 

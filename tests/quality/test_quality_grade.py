@@ -24,6 +24,7 @@ GOOD = Overall(
     flicker=0.0,
     unlike_training=0.5,
     camera_gap_deg=0.5,
+    are_cameras_given=True,
     seam=None,
 )
 
@@ -164,8 +165,9 @@ def test_a_calibration_that_people_support_is_not_suspected() -> None:
 
 
 def test_predicted_cameras_that_do_not_fit_ask_for_others() -> None:
-    run = run_record(settings={"calibration": None, "poses": "input", "fuse": True, "depth": None})
-    assert "--calibration" in grade(replace(GOOD, photo_gain=-0.1), (), run).first_change
+    predicted = replace(GOOD, are_cameras_given=False, camera_gap_deg=None)
+    assert grade(predicted, (), run_record()).expected_error > grade(GOOD, (), run_record()).expected_error
+    assert "--calibration" in grade(replace(predicted, photo_gain=-0.1), (), run_record()).first_change
 
 
 def test_flicker_names_the_option_that_causes_it() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.quality.pairs import DepthView, compare_pair
 from page4d.quality.photometry import PhotoConsistency, photo_consistency
@@ -50,3 +51,20 @@ def test_a_change_of_exposure_does_not_matter() -> None:
     own, other = pictures()
     usual, darker = (consistency(true_view(0), true_view(1), (own, other * factor)) for factor in (1.0, 0.6))
     assert abs(gain(usual) - gain(darker)) < 0.08
+
+
+def test_opposite_views_are_not_compared() -> None:
+    """Two cameras that face each other see a thin textured wall between them from opposite sides."""
+    size, depth = (40, 40), torch.full((40, 40), 2.0)
+    matrix = torch.tensor([[40.0, 0, 20], [0, 40, 20], [0, 0, 1]], dtype=torch.float64)
+    front = torch.eye(4, dtype=torch.float64)
+    back = torch.diag(torch.tensor([-1.0, 1.0, -1.0, 1.0], dtype=torch.float64))
+    back[2, 3] = 4.0
+    one, other = (
+        DepthView(depth=depth, camera=Cameras(world_to_camera=pose, intrinsics=matrix, image_size=size))
+        for pose in (front, back)
+    )
+    picture = torch.rand((3, *size), generator=torch.Generator().manual_seed(1))
+    comparison = compare_pair(one, other)
+    assert bool(comparison.confirmed.all())
+    assert not bool(photo_consistency(one, other, (picture, picture.flip(-1)), comparison).counted.any())
