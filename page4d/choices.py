@@ -160,6 +160,9 @@ class SceneFamily(StrEnum):
     RING = "ring"
     """Cameras around people, 45 to 110 degrees between neighbours, 2 to 6 m away, 0.5 to 3 m high."""
 
+    STAGE = "stage"
+    """Cameras around a table or people in a hall, 25 to 120 degrees between neighbours, each at its own elevation."""
+
     HANDHELD = "handheld"
     """Closely spaced cameras that always move."""
 

@@ -22,6 +22,7 @@ STILL: Vector = (0.0, 0.0, 0.0)
 SPACING_DEG = {
     SceneFamily.ARC: (5.0, 45.0),
     SceneFamily.RING: (45.0, 110.0),
+    SceneFamily.STAGE: (25.0, 120.0),
     SceneFamily.HANDHELD: (0.5, 6.0),
     SceneFamily.SINGLE: (0.0, 0.0),
 }
@@ -113,10 +114,11 @@ class CameraSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RigSpec:
-    """Capture volume and the cameras around it."""
+    """Capture volume and the cameras around it, in a room or in a large hall."""
 
     volume: CaptureVolume
     cameras: tuple[CameraSpec, ...]
+    is_in_hall: bool = False
 
 
 def sample_rig(
@@ -156,7 +158,7 @@ def sample_rig(
     for view in range(num_views):
         azimuth = first + spacing * (view + 0.12 * rng.uniform(-1, 1))
         away = distance * rng.uniform(0.88, 1.12)
-        up = elevation + rng.uniform(-0.12, 0.12)
+        up = _own_elevation(rng, volume) if family is SceneFamily.STAGE else elevation + rng.uniform(-0.12, 0.12)
         height = min(3.0, max(0.35, -volume.center[1] + away * math.sin(up)))
         level = away * math.cos(up)
         center = (level * math.cos(azimuth), -height, level * math.sin(azimuth))
@@ -176,7 +178,7 @@ def sample_rig(
             sway_phase=rng.angle(),
         )
         cameras.append(camera)
-    return RigSpec(volume=volume, cameras=tuple(cameras))
+    return RigSpec(volume=volume, cameras=tuple(cameras), is_in_hall=family is SceneFamily.STAGE)
 
 
 def build_rig(rigs: Sequence[RigSpec]) -> Rig:
@@ -201,6 +203,13 @@ def _distance(rng: Rng, volume: CaptureVolume, family: SceneFamily) -> tuple[flo
     away = rng.log_uniform(2.3, 5.4) if family is SceneFamily.RING else rng.log_uniform(2.0, 4.2)
     highest = 0.45 if family is SceneFamily.RING else 0.35
     return away, rng.uniform(-0.1, highest)
+
+
+def _own_elevation(rng: Rng, volume: CaptureVolume) -> float:
+    """Draw the elevation angle of a camera of a stage in radians: at the height of the table or of people, or above."""
+    if volume.table_height:
+        return rng.uniform(0.0, 0.15) if rng.chance(0.4) else rng.uniform(0.15, 1.1)
+    return rng.uniform(-0.1, 0.5)
 
 
 def _roll(rng: Rng, tilt: int) -> float:

@@ -5,6 +5,7 @@ import math
 from page4d.synthetic.camera_rigs import CaptureVolume, RigSpec
 from page4d.synthetic.furniture import box
 from page4d.synthetic.materials import Material, plain_material
+from page4d.synthetic.hall import fittings
 from page4d.synthetic.movers import circling_box, flying, rolling_ball
 from page4d.synthetic.outdoors import ground, sunlight, surroundings
 from page4d.synthetic.people import Activity, sample_person
@@ -36,6 +37,8 @@ def sample_world(seed: int, rig: RigSpec, outdoor_probability: float = 0.25) -> 
         faces = room_faces(rng)
         objects += wall_relief(rng, enclosure, faces)
         objects += furniture(rng, floor_plan, enclosure)
+        if rig.is_in_hall:
+            objects += fittings(rng, floor_plan, enclosure, rig)
         lights = room_light(rng, enclosure)
     objects += _movers(rng, floor_plan, rig)
     if rng.chance(0.25):

@@ -15,8 +15,16 @@ WALL_GAP = 0.1
 """Minimum distance in metres between the clearance of a camera and a wall; wall relief is thinner."""
 
 
+_ROOM_GAP, _HALL_GAP = (0.1, 2.0), (1.0, 14.0)
+"""Distances in metres between the cameras and the walls of rooms and halls, beyond the minimum."""
+
+_ROOM_RISE, _HALL_RISE = (0.1, 0.8), (0.3, 4.0)
+"""Distances in metres from the cameras, or from people, to the ceiling."""
+
+
 def room_around(rng: Rng, rig: RigSpec) -> ObjectSpec:
-    """Draw a room that encloses the capture volume and every camera; its own material is never visible."""
+    """Draw a room or a hall that encloses the volume and every camera; its own material is never visible."""
+    gap, rise = (_HALL_GAP, _HALL_RISE) if rig.is_in_hall else (_ROOM_GAP, _ROOM_RISE)
     reach = rig.volume.radius + 0.6
     low, high, top = [-reach, -reach], [reach, reach], 2.25
     for camera in rig.cameras:
@@ -24,9 +32,9 @@ def room_around(rng: Rng, rig: RigSpec) -> ObjectSpec:
             low[side] = min(low[side], camera.center[axis] - camera.clearance)
             high[side] = max(high[side], camera.center[axis] + camera.clearance)
         top = max(top, camera.clearance - camera.center[1])
-    low = [value - WALL_GAP - rng.log_uniform(0.1, 2.0) for value in low]
-    high = [value + WALL_GAP + rng.log_uniform(0.1, 2.0) for value in high]
-    top += rng.uniform(0.1, 0.8)
+    low = [value - WALL_GAP - rng.log_uniform(*gap) for value in low]
+    high = [value + WALL_GAP + rng.log_uniform(*gap) for value in high]
+    top += rng.uniform(*rise)
     half = ((high[0] - low[0]) / 2, top / 2, (high[1] - low[1]) / 2)
     center = ((high[0] + low[0]) / 2, -top / 2, (high[1] + low[1]) / 2)
     return ObjectSpec(Shape.ROOM, half, center, plain_material(rng))

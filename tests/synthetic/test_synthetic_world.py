@@ -17,6 +17,7 @@ from page4d.synthetic.figure import Figures, Joint, Part
 from page4d.synthetic.furnish import sample_world
 from page4d.synthetic.movers import circling_box, flying, rolling_ball, spinning
 from page4d.synthetic.people import Activity, sample_person
+from page4d.synthetic.render import render
 from page4d.synthetic.rng import Rng
 from page4d.synthetic.texture import lattice_hash, noise
 from page4d.synthetic.world import Shape, World
@@ -69,7 +70,22 @@ def test_the_subject_is_in_every_image(family):
             assert float(share.max()) < 0.95
 
 
-@pytest.mark.parametrize("family", [SceneFamily.ARC, SceneFamily.RING, SceneFamily.HANDHELD])
+def test_stages_stand_in_large_halls_and_their_cameras_differ_in_elevation():
+    """The background of real capture stages and laboratory tables is many times farther away than the subject."""
+    depths, elevations = [], []
+    for seed in range(12):
+        rig = sample_rig(seed, SceneFamily.STAGE, 4, moving_probability=0.0, subject=Subject.TABLE)
+        world = build_world([sample_world(seed, rig, 0.0)])
+        rendered = render(world, build_rig([rig]).cameras(TIMES[:, :1], SIZE), TIMES[:, :1])
+        depths.append(float(rendered.depth.max()))
+        low = [-camera.center[1] - rig.volume.table_height for camera in rig.cameras]
+        elevations.append(max(low) - min(low))
+    assert max(depths) > 8.0
+    assert sum(depth > 4.0 for depth in depths) >= 8
+    assert sum(difference > 0.4 for difference in elevations) >= 6
+
+
+@pytest.mark.parametrize("family", [SceneFamily.ARC, SceneFamily.RING, SceneFamily.HANDHELD, SceneFamily.STAGE])
 def test_the_spacing_of_cameras_is_that_of_the_family(family):
     low, high = SPACING_DEG[family]
     apart = []

@@ -55,8 +55,9 @@ class FamilyConfig:
 
 
 ALL_FAMILIES = (
-    FamilyConfig(name=SceneFamily.ARC, weight=0.5),
-    FamilyConfig(name=SceneFamily.RING, weight=0.25),
+    FamilyConfig(name=SceneFamily.ARC, weight=0.4),
+    FamilyConfig(name=SceneFamily.RING, weight=0.15),
+    FamilyConfig(name=SceneFamily.STAGE, weight=0.2),
     FamilyConfig(name=SceneFamily.HANDHELD, weight=0.15),
     FamilyConfig(name=SceneFamily.SINGLE, weight=0.1),
 )
