@@ -8,7 +8,7 @@ from torch import Tensor
 
 from page4d.fusion.background import Background
 from page4d.fusion.confidence import recalibrated
-from page4d.fusion.consensus import reach_consensus
+from page4d.fusion.consensus import reach_consensus, reach_moving_consensus
 from page4d.fusion.subtraction import sharpen_motion
 from page4d.geometry.agreement import Agreement, measure_agreement
 from page4d.geometry.camera import Cameras
@@ -56,6 +56,9 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         is_static = is_static & (dynamic <= DYNAMIC_THRESHOLD)
     depth = torch.where(is_static, background.log_depth.exp(), predictions.depth)
     confidence = torch.where(is_static, background.confidence, predictions.depth_confidence.nan_to_num())
+    if dynamic is not None:
+        is_moving = known & ~is_static & (dynamic > DYNAMIC_THRESHOLD)
+        depth = _with_moving_consensus(depth, confidence, is_moving, background, predictions.cameras)
     found = measure_agreement(depth, known | is_static, predictions.cameras)
     agreement = _chosen(is_static, fused.agreement, found)
     return replace(
@@ -65,6 +68,21 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         depth_confidence=recalibrated(confidence, agreement),
         agreement=agreement,
     )
+
+
+def _with_moving_consensus(
+    depth: Float[Tensor, "B T V H W"],
+    confidence: Float[Tensor, "B T V H W"],
+    is_moving: Bool[Tensor, "B T V H W"],
+    background: Background,
+    cameras: Cameras,
+) -> Float[Tensor, "B T V H W"]:
+    """Bring moving pixels of every instant to a consensus of the views."""
+    instants = [
+        reach_moving_consensus(depth[0, time], confidence[0, time], is_moving[0, time], background, cameras[0, time])
+        for time in range(depth.shape[1])
+    ]
+    return torch.stack(instants)[None]
 
 
 def static_instant(predictions: Predictions, fused: FusedBackground) -> Predictions:

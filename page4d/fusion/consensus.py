@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 
-from page4d.fusion.background import MAD_TO_STD
+from page4d.fusion.background import MAD_TO_STD, Background
 from page4d.geometry.agreement import compared_views, pixel_indices
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp
@@ -25,6 +26,21 @@ _SUPPORT, _VIOLATION = 4.0, 2.0
 """Log likelihood of a surface of another view at the hypothesis, and of a hypothesis that it sees through, for a view
 of confidence 1; both are multiplied by the square of its confidence."""
 
+_MOVING_LOG_FACTOR = 1.0
+_NUM_MOVING_HYPOTHESES = 81
+_MOVING_SUPPORT, _MOVING_VIOLATION = 2.0, 1.0
+"""The same for the moving surface of another view; multiplied by its confidence, which is lower where things move."""
+
+_MIN_MOVING_CONFIDENCE = 0.1
+_MAX_MOVING_SPREAD = 0.05
+_SILHOUETTE = 4.0
+"""Log likelihood of a moving point in front of the background of another view, which does not see it there."""
+
+_BACKGROUND_SPREAD = 0.05
+"""Standard deviation of the log depth of the background; feet on the floor are not in front of it."""
+
+_MAX_MOVING_PENALTY = 1.0
+
 _MIN_SPREAD, _MAX_SPREAD = 0.01, 0.1
 """Bounds on the standard deviation of the difference in log depth of one surface between two views."""
 
@@ -38,9 +54,9 @@ _MAX_PENALTY, _MAX_STEP = 2.0, 0.3
 """Log factors of neighbouring pixels are penalized linearly up to this difference."""
 
 _ITERATIONS = 2
-_REACH = 3
+_REACH, _MOVING_REACH = 3, 1
 """Hypotheses on each side of the best one that are averaged: over all of them, pixels without evidence would move to
-the middle of the range."""
+the middle of the range. Fewer for moving pixels: a surface is next to hypotheses outside the visual hull."""
 
 _MIN_DEPTH = 1e-6
 _MAX_SAMPLES = 1 << 21
@@ -66,19 +82,76 @@ def reach_consensus(
     hypotheses = torch.linspace(_MIN_LOG_FACTOR, _MAX_LOG_FACTOR, _NUM_HYPOTHESES).to(log_depth)
     penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
     spread = measured_spread(log_depth, known, cameras)
+    spreads = torch.full_like(log_depth, spread)
     initial, current = log_depth, log_depth
     for _ in range(_ITERATIONS):
         moved = []
         for view in range(len(initial)):
             sigma = min(spread, _MAX_SIGMA) / confidence[view].clamp(min=_MIN_CONFIDENCE)
             score = -(hypotheses / sigma[..., None]).square() / 2
+            rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))
             for other in compared_views(cameras, view):
-                surface = _Surface(current[other], known[other], confidence[other], spread)
-                score += _evidence(initial[view], hypotheses, cameras[view], cameras[other], surface)
+                weight = confidence[other].square() * known[other]
+                surface = _Surface(current[other], _SUPPORT * weight, _VIOLATION * weight, spreads[other])
+                score += _evidence(initial[view], rays, hypotheses, cameras[view], cameras[other], surface)
             score = aggregate_scores(score[None], penalty, _MAX_PENALTY)[0]
-            moved.append(initial[view] + _mean_around_best(score, hypotheses))
+            moved.append(initial[view] + _mean_around_best(score, hypotheses, _REACH))
         current = torch.where(known, torch.stack(moved), initial)
     return current
+
+
+@torch.no_grad()
+def reach_moving_consensus(
+    depth: Float[Tensor, "V H W"],
+    confidence: Float[Tensor, "V H W"],
+    moving: Bool[Tensor, "V H W"],
+    background: Background,
+    cameras: Cameras,
+) -> Float[Tensor, "V H W"]:
+    """Return the depth of one instant, with that of moving pixels given silhouettes and depth of the other views.
+
+    A hypothesis loses where another view shows its background behind it: a moving point would hide it. That bounds
+    the point to the visual hull. It gains where the other view has a moving surface. All other pixels keep their
+    depth, which must be positive. Confidences are in [0, 1].
+
+    Source: Laurentini (1994), "The Visual Hull Concept for Silhouette-Based Image Understanding", as a likelihood;
+    `reach_consensus` for the rest.
+    """
+    hypotheses = torch.linspace(-_MOVING_LOG_FACTOR, _MOVING_LOG_FACTOR, _NUM_MOVING_HYPOTHESES).to(depth)
+    penalty = _MAX_MOVING_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
+    near_moving = functional.max_pool2d(moving[:, None].to(depth), 3, stride=1, padding=1)[:, 0] > 0
+    behind = background.known & ~near_moving
+    weight = confidence.clamp(min=_MIN_MOVING_CONFIDENCE) * moving
+    support, violation = _MOVING_SUPPORT * weight, _MOVING_VIOLATION * weight + _SILHOUETTE * behind
+    initial = torch.where(behind, background.log_depth, depth.log())
+    spread = min(measured_spread(initial, moving, cameras), _MAX_MOVING_SPREAD)
+    spreads = torch.where(behind, _BACKGROUND_SPREAD, spread)
+    current = initial
+    for _ in range(_ITERATIONS):
+        moved = current.clone()
+        for view in range(len(initial)):
+            part = _bounding_box(moving[view])
+            if part is None:
+                continue
+            own, is_moving = depth[view].log()[part], moving[view][part]
+            sigma = _MAX_SIGMA / confidence[view][part].clamp(min=_MIN_CONFIDENCE)
+            score = -(hypotheses / sigma[..., None]).square() / 2
+            rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part]
+            for other in compared_views(cameras, view):
+                surface = _Surface(current[other], support[other], violation[other], spreads[other])
+                score += _evidence(own, rays, hypotheses, cameras[view], cameras[other], surface)
+            score = aggregate_scores((score * is_moving[..., None])[None], penalty, _MAX_MOVING_PENALTY)[0]
+            moved[view][part] = torch.where(is_moving, own + _mean_around_best(score, hypotheses, _MOVING_REACH), moved[view][part])
+        current = moved
+    return torch.where(moving, current.exp(), depth)
+
+
+def _bounding_box(mask: Bool[Tensor, "H W"]) -> tuple[slice, slice] | None:
+    """Return the rows and columns that contain all True pixels; None without any."""
+    rows, columns = (mask.any(dim=1 - axis).nonzero()[:, 0] for axis in (0, 1))
+    if not len(rows):
+        return None
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
 
 
 @torch.no_grad()
@@ -100,40 +173,45 @@ def measured_spread(log_depth: Float[Tensor, "V H W"], known: Bool[Tensor, "V H 
     return min(max(MAD_TO_STD * float(differences.median()), _MIN_SPREAD), _MAX_SPREAD)
 
 
-def _mean_around_best(score: Float[Tensor, "H W K"], hypotheses: Float[Tensor, " K"]) -> Float[Tensor, "H W"]:
-    """Return the posterior mean of the hypotheses next to the best one."""
-    best = score.argmax(dim=-1, keepdim=True).clamp(_REACH, len(hypotheses) - 1 - _REACH)
-    near = best + torch.arange(-_REACH, _REACH + 1, device=score.device)
+def _mean_around_best(
+    score: Float[Tensor, "H W K"], hypotheses: Float[Tensor, " K"], reach: int
+) -> Float[Tensor, "H W"]:
+    """Return the posterior mean of the best hypothesis and `reach` ones on each side."""
+    best = score.argmax(dim=-1, keepdim=True).clamp(reach, len(hypotheses) - 1 - reach)
+    near = best + torch.arange(-reach, reach + 1, device=score.device)
     mean: Tensor = (score.gather(-1, near).softmax(dim=-1) * hypotheses[near]).sum(dim=-1)
     return mean
 
 
 class _Surface(NamedTuple):
-    """The depth map of another view, and the standard deviation of its log depth."""
+    """The depth map of another view, the standard deviation of its log depth, and the log likelihoods that it gives.
+
+    `support` is that of a hypothesis on the surface, `violation` minus that of one in front of it.
+    """
 
     log_depth: Float[Tensor, "H W"]
-    known: Bool[Tensor, "H W"]
-    confidence: Float[Tensor, "H W"]
-    spread: float
+    support: Float[Tensor, "H W"]
+    violation: Float[Tensor, "H W"]
+    spread: Float[Tensor, "H W"]
 
 
 def _evidence(
-    log_depth: Float[Tensor, "H W"],
+    log_depth: Float[Tensor, "h w"],
+    rays: Float[Tensor, "h w 3"],
     hypotheses: Float[Tensor, " K"],
     camera: Cameras,
     other_camera: Cameras,
     other: _Surface,
-) -> Float[Tensor, "H W K"]:
+) -> Float[Tensor, "h w K"]:
     """Return the log likelihood of every hypothesis given the surface that one other view sees."""
-    size = (log_depth.shape[-2], log_depth.shape[-1])
-    rays = camera_rays(camera.intrinsics, size)
+    size = (other.log_depth.shape[-2], other.log_depth.shape[-1])
     warp = ray_warp(rays[None], camera, other_camera).to(log_depth)
-    weight = other.confidence.square() * other.known
     parts = []
     for part in torch.split(hypotheses, max(1, _MAX_SAMPLES // log_depth.numel())):
         warped = warp.at((log_depth + part[:, None, None]).exp(), _MIN_DEPTH)
         column, row = pixel_indices(warped.pixels, size)
-        beyond = (warped.depth.clamp(min=_MIN_DEPTH).log() - other.log_depth[row, column]) / other.spread
-        likelihood = _SUPPORT * torch.exp(-beyond.square() / 2) - _VIOLATION * (beyond < -_FREE_SPACE)
-        parts.append(likelihood * weight[row, column] * warped.visible(size, _MIN_DEPTH))
+        beyond = (warped.depth.clamp(min=_MIN_DEPTH).log() - other.log_depth[row, column]) / other.spread[row, column]
+        likelihood = other.support[row, column] * torch.exp(-beyond.square() / 2)
+        likelihood -= other.violation[row, column] * (beyond < -_FREE_SPACE)
+        parts.append(likelihood * warped.visible(size, _MIN_DEPTH))
     return torch.cat(parts).permute(1, 2, 0)

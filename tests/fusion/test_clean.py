@@ -74,7 +74,7 @@ def test_static_parts_do_not_change_over_time() -> None:
     assert (cleaned.agreement.confirmed == cleaned.agreement.confirmed[:, :1]).all()
 
 
-def test_moving_parts_keep_their_own_depth() -> None:
+def test_moving_parts_have_a_depth_of_their_own_at_every_instant() -> None:
     noisy = wall(noise=0.03)
     assert noisy.dynamic is not None
     background = estimate_background(noisy, range(3))
@@ -82,7 +82,10 @@ def test_moving_parts_keep_their_own_depth() -> None:
     noisy.dynamic[:, 2, 1, 3:8, 3:8] = 0.99
     noisy.images[:, 2, 1, :, 3:8, 3:8] = 0
     cleaned = clean(noisy, fuse_background(background, noisy.cameras[0, 0]))
-    assert torch.equal(cleaned.depth[0, 2, 1, 4:7, 4:7], noisy.depth[0, 2, 1, 4:7, 4:7])
+    moving, static = cleaned.depth[0, 2, 1, 4:7, 4:7], cleaned.depth[0, 1, 1, 4:7, 4:7]
+    assert (moving != static).all()
+    assert (moving / noisy.depth[0, 2, 1, 4:7, 4:7]).log().abs().max() < 0.06
+    assert torch.equal(cleaned.depth[0, 2, 1, 10:], cleaned.depth[0, 1, 1, 10:])
 
 
 def test_instants_are_cleaned_alike_alone_and_together() -> None:
