@@ -59,7 +59,7 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
     if dynamic is not None:
         is_moving = known & ~is_static & (dynamic > DYNAMIC_THRESHOLD)
         depth = _with_moving_consensus(depth, confidence, is_moving, background, predictions.cameras)
-    found = measure_agreement(depth, known | is_static, predictions.cameras)
+    found = measure_agreement(depth, known | is_static, predictions.cameras, compared=~is_static)
     agreement = _chosen(is_static, fused.agreement, found)
     return replace(
         predictions,

@@ -47,11 +47,13 @@ def measure_agreement(
     known: Bool[Tensor, "*batch V H W"],
     cameras: Cameras,
     spread: Float[Tensor, "*batch V H W"] | None = None,
+    compared: Bool[Tensor, "*batch V H W"] | None = None,
 ) -> Agreement:
     """Compare the depth maps of all views of the same instant.
 
     `cameras` are [*batch, V] in the unit of depth, with intrinsics on the pixel grid of the maps. Depth counts where
-    it is `known`. `spread` is the standard deviation of log depth; it widens the tolerance. A point is compared with
+    it is `known`; the points of `compared` pixels, by default all, are compared with it, others have zero counts.
+    `spread` is the standard deviation of log depth; it widens the tolerance. A point is compared with
     the 3x3 pixels around its projection, of which the one with the nearest depth counts.
 
     Source: Merrell et al. (2007), "Real-Time Visibility-Based Fusion of Depth Maps": support, occlusion and
@@ -61,20 +63,21 @@ def measure_agreement(
     frames = depth.reshape(-1, *shape[-3:])
     flags = (known & depth.isfinite() & (depth > 0)).reshape(frames.shape)
     margin = None if spread is None else spread.reshape(frames.shape)
+    own = flags if compared is None else flags & compared.reshape(frames.shape)
     flat = cameras.map(lambda matrices: matrices.reshape(-1, shape[-3], *matrices.shape[-2:]))
     counts = torch.zeros(3, *frames.shape, dtype=torch.uint8, device=depth.device)
     for frame, maps in enumerate(frames):
         rig = flat[frame]
         for view in range(len(maps)):
-            points = flags[frame, view]
+            points = own[frame, view]
             for other in compared_views(rig, view):
                 pair = torch.tensor([view, other], device=depth.device)
                 confirms, sees_through = _compare(
-                    maps[pair], flags[frame, pair], rig[pair], None if margin is None else margin[frame, pair]
+                    maps[pair], flags[frame, pair], points, rig[pair], None if margin is None else margin[frame, pair]
                 )
-                counts[0, frame, view] += confirms
-                counts[1, frame, view] += sees_through
-                counts[2, frame, view] += points & ~confirms & ~sees_through
+                counts[0, frame, view][points] += confirms
+                counts[1, frame, view][points] += sees_through
+                counts[2, frame, view][points] += ~confirms & ~sees_through
     confirmed, contradicted, unseen = counts.reshape(3, *shape)
     return Agreement(confirmed=confirmed, contradicted=contradicted, unseen=unseen)
 
@@ -82,19 +85,20 @@ def measure_agreement(
 def _compare(
     depth: Float[Tensor, "2 H W"],
     known: Bool[Tensor, "2 H W"],
+    points: Bool[Tensor, "H W"],
     cameras: Cameras,
     spread: Float[Tensor, "2 H W"] | None,
-) -> tuple[Bool[Tensor, "H W"], Bool[Tensor, "H W"]]:
-    """Return which points of the first of two views the second confirms, and which it sees through."""
+) -> tuple[Bool[Tensor, " N"], Bool[Tensor, " N"]]:
+    """Return which of the N `points` of the first of two views the second confirms, and which it sees through."""
     size = (depth.shape[-2], depth.shape[-1])
-    own = torch.where(known[0], depth[0], 1.0)
-    rays = camera_rays(cameras[0].intrinsics, size)
+    own = depth[0][points]
+    rays = camera_rays(cameras[0].intrinsics, size)[points]
     warped = ray_warp(rays, cameras[0], cameras[1]).to(own).at(own, _MIN_DEPTH)
-    visible = warped.visible(size, _MIN_DEPTH) & known[0]
+    visible = warped.visible(size, _MIN_DEPTH)
     around, has_depth = _around(depth[1], known[1], warped.pixels)
     tolerance = torch.full_like(own, TOLERANCE)
     if spread is not None:
-        both = spread[0] + _at(spread[1], warped.pixels)
+        both = spread[0][points] + _at(spread[1], warped.pixels)
         tolerance = (tolerance + both).clamp(max=MAX_TOLERANCE)
     beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around.log()
     confirms = (has_depth & (beyond.abs() <= tolerance)).any(dim=0)
@@ -110,19 +114,19 @@ def compared_views(rig: Cameras, view: int) -> list[int]:
 
 
 def _around(
-    depth: Float[Tensor, "H W"], known: Bool[Tensor, "H W"], pixels: Float[Tensor, "h w 2"]
-) -> tuple[Float[Tensor, "9 h w"], Bool[Tensor, "9 h w"]]:
+    depth: Float[Tensor, "H W"], known: Bool[Tensor, "H W"], pixels: Float[Tensor, "N 2"]
+) -> tuple[Float[Tensor, "9 N"], Bool[Tensor, "9 N"]]:
     """Return the depth of the 3x3 pixels around positions, 1 where it is not known, and where it is known."""
     height, width = depth.shape
     column, row = pixel_indices(pixels, (height, width))
     steps = torch.tensor([-1, 0, 1], device=depth.device)
-    rows = (row + steps.repeat_interleave(3)[:, None, None]).clamp(0, height - 1)
-    columns = (column + steps.repeat(3)[:, None, None]).clamp(0, width - 1)
+    rows = (row + steps.repeat_interleave(3)[:, None]).clamp(0, height - 1)
+    columns = (column + steps.repeat(3)[:, None]).clamp(0, width - 1)
     is_known = known[rows, columns]
     return torch.where(is_known, depth[rows, columns], 1.0), is_known
 
 
-def _at(values: Float[Tensor, "H W"], pixels: Float[Tensor, "h w 2"]) -> Float[Tensor, "h w"]:
+def _at(values: Float[Tensor, "H W"], pixels: Float[Tensor, "N 2"]) -> Float[Tensor, " N"]:
     column, row = pixel_indices(pixels, (values.shape[-2], values.shape[-1]))
     return values[row, column]
 

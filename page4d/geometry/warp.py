@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras
+from page4d.geometry.camera import Cameras, world_points
 
 
 class WarpedPixels(NamedTuple):
@@ -58,6 +58,13 @@ def ray_warp(rays: Float[Tensor, "*rays 3"], source: Cameras, target: Cameras) -
     return RayWarp(directions, shift.reshape(*shift.shape[:-1], *ones, 3))
 
 
+def viewing_angles(depth: Float[Tensor, "H W"], camera: Cameras, other: Cameras) -> Float[Tensor, "H W"]:
+    """Return the angle in degrees at which the rays of two cameras meet at the point of each pixel of the first."""
+    points = world_points(depth.to(camera.world_to_camera), camera)
+    rays = [functional.normalize(points - one.centers, dim=-1) for one in (camera, other)]
+    return torch.rad2deg((rays[0] * rays[1]).sum(dim=-1).clamp(-1, 1).acos())
+
+
 def sample(
     maps: Float[Tensor, "N C h w"], pixels: Float[Tensor, "N *points 2"], border: str = "border"
 ) -> Float[Tensor, "N C *points"]:
@@ -92,3 +99,18 @@ def ncc(
     """
     spread = (first_variance.clamp(min=0) + min_variance) * (second_variance.clamp(min=0) + min_variance)
     return covariance / spread.sqrt()
+
+
+def window_means(maps: Float[Tensor, "*maps H W"], window: int) -> Float[Tensor, "*maps H W"]:
+    """Return the means over windows of odd side `window` around pixels, cut off at the image border."""
+    half = window // 2
+    for dim, margins in ((-1, (half, half)), (-2, (0, 0, half, half))):
+        length = maps.shape[dim]
+        wide = functional.pad(maps, margins)
+        maps = wide.narrow(dim, 0, length).clone()
+        for start in range(1, window):
+            maps += wide.narrow(dim, start, length)
+        place = torch.arange(length, device=maps.device)
+        count = (place.clamp(max=half) + 1 + (length - 1 - place).clamp(max=half)).to(maps)
+        maps = maps / (count if dim == -1 else count[:, None])
+    return maps

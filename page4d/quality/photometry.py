@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn import functional
 
-from page4d.geometry.camera import world_points
-from page4d.geometry.warp import ncc, sample
+from page4d.geometry.warp import ncc, sample, viewing_angles, window_means
 from page4d.quality.pairs import DepthView, PairComparison, warp_into
 
 _WINDOW = 7
@@ -53,30 +50,17 @@ def photo_consistency(
     Source: Szeliski (2010), "Computer Vision: Algorithms and Applications", eq. 8.11 (NCC).
     """
     own, target = pictures
-    mean = _window_means(own)
-    variance = _window_means(own.square()).sum(dim=0) - mean.square().sum(dim=0)
+    mean = window_means(own, _WINDOW)
+    variance = window_means(own.square(), _WINDOW).sum(dim=0) - mean.square().sum(dim=0)
     counted = (comparison.confirmed | comparison.contradicted) & (variance > _MIN_TEXTURE)
-    counted &= _angles(view, other) <= MAX_ANGLE_DEG
+    counted &= viewing_angles(view.depth, view.camera, other.camera) <= MAX_ANGLE_DEG
     found = []
     for factor in (1.0, CONTROL_FACTOR, 1.0 / CONTROL_FACTOR):
         warped = warp_into(view, other, factor)
         inside = warped.visible(other.size, 1e-6)
         image = sample(target[None], warped.pixels[None])[0]
-        image_mean = _window_means(image)
-        image_variance = _window_means(image.square()).sum(dim=0) - image_mean.square().sum(dim=0)
-        covariance = _window_means(own * image).sum(dim=0) - (mean * image_mean).sum(dim=0)
+        image_mean = window_means(image, _WINDOW)
+        image_variance = window_means(image.square(), _WINDOW).sum(dim=0) - image_mean.square().sum(dim=0)
+        covariance = window_means(own * image, _WINDOW).sum(dim=0) - (mean * image_mean).sum(dim=0)
         found.append(ncc(covariance, variance, image_variance, _MIN_VARIANCE) * (inside & counted))
     return PhotoConsistency(counted=counted, correlation=found[0], control=found[1].maximum(found[2]))
-
-
-def _angles(view: DepthView, other: DepthView) -> Float[Tensor, "H W"]:
-    """Return the angle in degrees between the rays of both views at the point of each pixel."""
-    points = world_points(view.depth.to(view.camera.world_to_camera), view.camera)
-    rays = [functional.normalize(points - camera.centers, dim=-1) for camera in (view.camera, other.camera)]
-    return torch.rad2deg((rays[0] * rays[1]).sum(dim=-1).clamp(-1, 1).acos())
-
-
-def _window_means(maps: Float[Tensor, "C H W"]) -> Float[Tensor, "C H W"]:
-    """Return the means over windows around pixels, cut off at the image border."""
-    half = _WINDOW // 2
-    return functional.avg_pool2d(maps[None], _WINDOW, stride=1, padding=half, count_include_pad=False)[0]

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.warp import ncc, ray_warp, sample
+from page4d.geometry.warp import ncc, ray_warp, sample, window_means
 from page4d.refinement.semi_global import aggregate_scores
 from page4d.refinement.view_prediction import ViewPrediction, matched_views
 
@@ -66,7 +65,8 @@ def sweep_planes(
             score = -(hypotheses / sigma[:, time, ..., None].to(hypotheses)).square() / 2
             for other in others:
                 pair = cameras[:, time, place], cameras[:, time, other]
-                found = _correlate(images[place][:, time], images[other][:, time], *pair, own[:, time], hypotheses)
+                factors = hypotheses.exp()[:, None, None]
+                found = correlate(images[place][:, time], images[other][:, time], *pair, own[:, time], factors)
                 score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
             aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
             correction[:, time] = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
@@ -74,46 +74,31 @@ def sweep_planes(
     return corrections
 
 
-def _correlate(
+def correlate(
     source: Float[Tensor, "B 3 H W"],
     target: Float[Tensor, "B 3 h w"],
     source_cameras: Cameras,
     target_cameras: Cameras,
     depth: Float[Tensor, "B H W"],
-    hypotheses: Float[Tensor, " K"],
+    factors: Float[Tensor, "K #H #W"],
 ) -> Float[Tensor, "B H W K"]:
-    """Return the NCC of windows for every log factor of depth; 0 where the pixel is not visible."""
+    """Return the NCC of windows for every factor of depth; 0 where the pixel is not visible."""
     frames, height, width = len(source), source.shape[-2], source.shape[-1]
     rays = camera_rays(source_cameras.intrinsics, (height, width))
     warp = ray_warp(rays[:, None], source_cameras, target_cameras).to(depth)
-    mean = _window_means(source)
-    variance = _window_means(source.square().sum(dim=1)) - mean.square().sum(dim=1)
-    correlation = depth.new_zeros(frames, height, width, len(hypotheses))
+    mean = window_means(source, _WINDOW)
+    variance = window_means(source.square().sum(dim=1), _WINDOW) - mean.square().sum(dim=1)
+    correlation = depth.new_zeros(frames, height, width, len(factors))
     at_once = max(1, _MAX_SAMPLES // (frames * height * width))
-    for start in range(0, len(hypotheses), at_once):
-        part = hypotheses[start : start + at_once]
-        warped = warp.at(depth[:, None] * part.exp()[:, None, None], _MIN_DEPTH)  # B K H W
+    for start in range(0, len(factors), at_once):
+        part = factors[start : start + at_once]
+        warped = warp.at(depth[:, None] * part, _MIN_DEPTH)  # B K H W
         images = sample(target, warped.pixels).transpose(1, 2)  # B K 3 H W
-        target_mean = _window_means(images)
-        target_variance = _window_means(images.square().sum(dim=2)) - target_mean.square().sum(dim=2)
-        products = _window_means((source[:, None] * images).sum(dim=2))
+        target_mean = window_means(images, _WINDOW)
+        target_variance = window_means(images.square().sum(dim=2), _WINDOW) - target_mean.square().sum(dim=2)
+        products = window_means((source[:, None] * images).sum(dim=2), _WINDOW)
         covariance = products - (mean[:, None] * target_mean).sum(dim=2)
         similarity = ncc(covariance, variance[:, None], target_variance, _MIN_VARIANCE)
         visible = warped.visible(target.shape[-2:], _MIN_DEPTH)
         correlation[..., start : start + at_once] = (similarity * visible).permute(0, 2, 3, 1)
     return correlation
-
-
-def _window_means(maps: Float[Tensor, "*maps H W"]) -> Float[Tensor, "*maps H W"]:
-    """Return the means over windows around pixels, cut off at the image border."""
-    half = _WINDOW // 2
-    for dim, margins in ((-1, (half, half)), (-2, (0, 0, half, half))):
-        length = maps.shape[dim]
-        wide = functional.pad(maps, margins)
-        maps = wide.narrow(dim, 0, length).clone()
-        for start in range(1, _WINDOW):
-            maps += wide.narrow(dim, start, length)
-        place = torch.arange(length, device=maps.device)
-        count = (place.clamp(max=half) + 1 + (length - 1 - place).clamp(max=half)).to(maps)
-        maps = maps / (count if dim == -1 else count[:, None])
-    return maps
