@@ -151,6 +151,19 @@ class ExistingOutput(StrEnum):
     RESUME = "resume"
 
 
+class DepthSize(StrEnum):
+    """Resolution of depth maps and clouds; a number is their long side in pixels."""
+
+    AUTO = "auto"
+    """512 px, or that of the videos, for rigs with known cameras; else that of the network."""
+
+    NETWORK = "network"
+    """That of the network's images."""
+
+    VIDEO = "video"
+    """That of the videos."""
+
+
 class SceneFamily(StrEnum):
     """Arrangement of the cameras of a synthetic scene."""
 

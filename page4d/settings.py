@@ -14,6 +14,7 @@ from page4d.choices import (
     CalibrationMatch,
     CalibrationResize,
     CameraMotion,
+    DepthSize,
     EdgeFilter,
     LengthUnit,
     MaskMeaning,
@@ -30,9 +31,10 @@ from page4d.io.digest import parse_pin, parse_sha256
 
 _MEMORY_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
-MAX_LONG_SIDE = 65_536
-"""Largest long side of a network's images in pixels: 16 times that of the largest videos."""
+MIN_LONG_SIDE, MAX_LONG_SIDE = 8, 65_536
+"""Range of the long side of a network's images in pixels: up to 16 times that of the largest videos."""
 
+_LongSide = Annotated[int, Field(ge=MIN_LONG_SIDE, le=MAX_LONG_SIDE)]
 _PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
 _FrameRate = Annotated[float, Field(gt=0, le=MAX_FPS)]
 _Seed = Annotated[NonNegativeInt, Field(lt=2**63)]
@@ -178,21 +180,24 @@ def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:
 class ReconstructSettings:
     """Settings of a run apart from the scene's and the network's.
 
-    `long_side` is in network pixels; None uses the network's own size, or that of `preprocess`. `chunk` instants are
-    predicted together, and neighbouring chunks share `overlap` of them; None chooses the longest chunk that is useful
-    and fits into `memory_bytes` (a number or such as "20GB"), or into free memory. A resumed run keeps its plan.
-    `poses` applies with a calibration, `camera_motion` to predicted cameras. `register`, `focal` and `intrinsics` are
-    those of `RegisterSettings`; they apply without a calibration. `scale_from` is a known distance between two
-    cameras, such as `cam01-cam02=1.25m`, or the height of the people (`person=1.75m`). `check_calibration` compares
-    the calibration of static cameras with people, if the pose model was fetched. `refine` runs bundle
-    adjustment and multi-view stereo. `fuse` gives static parts of static cameras one depth from several instants, and
-    compares the views. `layers` also writes what does not move, once for all instants, and the moving points of every
-    instant. `mesh` fuses the depth maps of each instant into a mesh of voxels of `mesh_voxel` (in units of the scene;
-    0: from the image resolution); with `layers` one mesh of what does not move, and the moving parts of each instant.
-    With `strict_seams` a chunk that does not fit its predecessor ends the run. `seed` fixes all random choices.
+    `long_side` is in network pixels; None uses the network's own size, or that of `preprocess`. `depth_size` is the
+    long side of depth maps and clouds, at most that of the videos: depth is upsampled along color edges, and refined
+    by the pictures where the cameras are known. `chunk` instants are predicted together, and neighbouring chunks
+    share `overlap` of them; None chooses the longest chunk that is useful and fits into `memory_bytes` (a number or
+    such as "20GB"), or into free memory. A resumed run keeps its plan. `poses` applies with a calibration,
+    `camera_motion` to predicted cameras. `register`, `focal` and `intrinsics` are those of `RegisterSettings`; they
+    apply without a calibration. `scale_from` is a known distance between two cameras, such as `cam01-cam02=1.25m`,
+    or the height of the people (`person=1.75m`). `check_calibration` compares the calibration of static cameras with
+    people, if the pose model was fetched. `refine` runs bundle adjustment and multi-view stereo. `fuse` gives static
+    parts of static cameras one depth from several instants, and compares the views. `layers` also writes what does
+    not move, once for all instants, and the moving points of every instant. `mesh` fuses the depth maps of each
+    instant into a mesh of voxels of `mesh_voxel` (in units of the scene; 0: from the image resolution); with
+    `layers` one mesh of what does not move, and the moving parts of each instant. With `strict_seams` a chunk that
+    does not fit its predecessor ends the run. `seed` fixes all random choices.
     """
 
-    long_side: Annotated[int, Field(ge=8, le=MAX_LONG_SIDE)] | None = None
+    long_side: _LongSide | None = None
+    depth_size: _LongSide | DepthSize = DepthSize.AUTO
     preprocess: Preprocess = Preprocess.NATIVE
     chunk: PositiveInt | None = None
     overlap: NonNegativeInt = 2

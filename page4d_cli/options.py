@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from page4d.choices import CalibrationMatch, CalibrationResize, LengthUnit, MaskMeaning, Precision
+from page4d.choices import CalibrationMatch, CalibrationResize, DepthSize, LengthUnit, MaskMeaning, Precision
 from page4d.errors import InputError, UsageError, shortened
+from page4d.settings import MAX_LONG_SIDE, MIN_LONG_SIDE
 
 INPUT = "Scene"
 SELECTION = "Selection"
@@ -93,6 +94,19 @@ def parse_chunk(text: str) -> int | None:
         return None
     if not (number := parse_count(text)):
         raise typer.BadParameter(f"'{shortened(text)}' is neither auto nor a positive number", param_hint="'--chunk'")
+    return number
+
+
+def parse_depth_size(text: str) -> int | DepthSize:
+    """Parse the resolution of depth: a name, or a long side in pixels."""
+    if text in list(DepthSize):
+        return DepthSize(text)
+    if (number := parse_count(text)) is None or not MIN_LONG_SIDE <= number <= MAX_LONG_SIDE:
+        names = ", ".join(DepthSize)
+        raise typer.BadParameter(
+            f"'{shortened(text)}' is neither one of {names} nor {MIN_LONG_SIDE} to {MAX_LONG_SIDE} px",
+            param_hint="'--depth-size'",
+        )
     return number
 
 

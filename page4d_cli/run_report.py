@@ -36,10 +36,12 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "views": list(scene.view_names),
                 "network_size": sizes[0] if are_one else None,
                 "network_sizes": sizes,
+                "map_sizes": [list(transform.map_size[::-1]) for transform in plan.map_transforms],
                 "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
                 "predicted_peak_memory_bytes": peak,
                 "memory_bytes": plan.memory_limit.num_bytes,
                 "predicted_network_seconds": round(seconds, 3),
+                "predicted_detail_seconds": round(plan.forecast.detail_seconds(), 3),
                 "bytes_on_disk": plan.bytes_on_disk,
                 "will_register": plan.will_register,
                 "will_check": plan.will_check,
@@ -56,6 +58,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         ("scene", f"{scene.name}: {counted(scene.num_times, 'instant')} of {', '.join(scene.view_names)}"),
         ("network", ", ".join(filter(None, (network.name, network.notice)))),
         ("images", f"{texts[0] if are_one else ', '.join(texts)} px"),
+        *_detail(plan),
         ("chunks", f"{len(plan.chunks)} of {span}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
         ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
     ]
@@ -71,6 +74,18 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         shown = f"{seconds:.3g} s" if seconds < _LONG_S else f"{duration(seconds)} h"
         fields.append(("time", f"about {shown} for the network, without refinement"))
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
+
+
+def _detail(plan: "RunPlan") -> list[tuple[str, str]]:
+    """Return the size of depth and clouds, if it is not the network's, and what it costs."""
+    if plan.fine_transforms is None:
+        return []
+    sizes = [f"{width}x{height}" for height, width in (transform.map_size for transform in plan.map_transforms)]
+    shown = sizes[0] if len(set(sizes)) == 1 else ", ".join(sizes)
+    pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in plan.map_transforms)
+    seconds = plan.forecast.detail_seconds()
+    time = f"{seconds:.0f} s" if seconds < _LONG_S else f"{duration(seconds)} h"
+    return [("depth", f"{shown} px, {pixels:,} pixels per instant, about {time} (--depth-size)")]
 
 
 def _lengths(record: "RunRecord") -> str:

@@ -60,7 +60,7 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         is_moving = known & ~is_static & (dynamic > DYNAMIC_THRESHOLD)
         depth = _with_moving_consensus(depth, confidence, is_moving, background, predictions.cameras)
     found = measure_agreement(depth, known | is_static, predictions.cameras, compared=~is_static)
-    agreement = _chosen(is_static, fused.agreement, found)
+    agreement = fused.agreement.where(is_static, found)
     return replace(
         predictions,
         depth=depth,
@@ -97,7 +97,7 @@ def static_instant(predictions: Predictions, fused: FusedBackground) -> Predicti
         points=None,
         points_confidence=None,
         dynamic=None,
-        agreement=Agreement(**{name: counts[None, None] for name, counts in vars(fused.agreement).items()}),
+        agreement=fused.agreement.map(lambda counts: counts[None, None]),
     )
 
 
@@ -118,10 +118,3 @@ def scale_between(background: Background, predictions: Predictions) -> float:
         return 1.0
     ratio: Float[Tensor, " N"] = (predictions.depth.clamp(min=1e-12).log() - background.log_depth)[known]
     return float(ratio.double().median().exp())
-
-
-def _chosen(which: Bool[Tensor, "B T V H W"], first: Agreement, second: Agreement) -> Agreement:
-    """Take the counts of the first agreement [V, H, W] where `which` is set, else those of the second."""
-    return Agreement(
-        **{name: torch.where(which, counts, getattr(second, name)) for name, counts in vars(first).items()}
-    )

@@ -10,6 +10,7 @@ from torch.nn import functional
 from page4d.fusion.background import MAD_TO_STD, Background
 from page4d.geometry.agreement import compared_views, pixel_indices
 from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.pixels import bounding_box
 from page4d.geometry.warp import ray_warp
 from page4d.refinement.semi_global import aggregate_scores
 
@@ -130,7 +131,7 @@ def reach_moving_consensus(
     for _ in range(_ITERATIONS):
         moved = current.clone()
         for view in range(len(initial)):
-            part = _bounding_box(moving[view])
+            part = bounding_box(moving[view])
             if part is None:
                 continue
             own, is_moving = depth[view].log()[part], moving[view][part]
@@ -141,17 +142,11 @@ def reach_moving_consensus(
                 surface = _Surface(current[other], support[other], violation[other], spreads[other])
                 score += _evidence(own, rays, hypotheses, cameras[view], cameras[other], surface)
             score = aggregate_scores((score * is_moving[..., None])[None], penalty, _MAX_MOVING_PENALTY)[0]
-            moved[view][part] = torch.where(is_moving, own + _mean_around_best(score, hypotheses, _MOVING_REACH), moved[view][part])
+            moved[view][part] = torch.where(
+                is_moving, own + _mean_around_best(score, hypotheses, _MOVING_REACH), moved[view][part]
+            )
         current = moved
     return torch.where(moving, current.exp(), depth)
-
-
-def _bounding_box(mask: Bool[Tensor, "H W"]) -> tuple[slice, slice] | None:
-    """Return the rows and columns that contain all True pixels; None without any."""
-    rows, columns = (mask.any(dim=1 - axis).nonzero()[:, 0] for axis in (0, 1))
-    if not len(rows):
-        return None
-    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
 
 
 @torch.no_grad()

@@ -1,5 +1,7 @@
 """Background subtraction: masks of motion sharpened by the colors of the background."""
 
+import cv2
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -54,3 +56,14 @@ def sharpen_motion(
             prior = dynamic[time, view].clamp(_SURE, 1 - _SURE).logit()
             sharpened[time, view] = torch.where(known, (prior + evidence).sigmoid(), dynamic[time, view])
     return sharpened
+
+
+def without_specks(dynamic: Float[Tensor, "H W"], min_area: float) -> Float[Tensor, "H W"]:
+    """Return a probability of motion whose moving and static parts have at least `min_area` pixels each."""
+    cleaned = dynamic.clone()
+    for is_moving in (True, False):
+        part = (cleaned > DYNAMIC_THRESHOLD) == is_moving
+        _, labels, statistics, _ = cv2.connectedComponentsWithStats(part.cpu().numpy().astype(np.uint8))
+        small = torch.from_numpy((statistics[:, cv2.CC_STAT_AREA] < min_area)[labels]).to(part.device)
+        cleaned[part & small] = 1 - cleaned[part & small]
+    return cleaned

@@ -1,5 +1,6 @@
 """Agreement of depth maps between views: which pixels other views confirm, and which they see through."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +35,15 @@ class Agreement:
     confirmed: UInt8[Tensor, "*batch V H W"]
     contradicted: UInt8[Tensor, "*batch V H W"]
     unseen: UInt8[Tensor, "*batch V H W"]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Agreement":
+        """Apply a function to the counts."""
+        return Agreement(**{name: function(counts) for name, counts in vars(self).items()})
+
+    def where(self, mask: Bool[Tensor, "*batch V H W"], other: "Agreement") -> "Agreement":
+        """Take the counts of this agreement where the mask is set, else those of the other one."""
+        parts = vars(self).items()
+        return Agreement(**{name: torch.where(mask, counts, getattr(other, name)) for name, counts in parts})
 
     @property
     def is_kept(self) -> Bool[Tensor, "*batch V H W"]:

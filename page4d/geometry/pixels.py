@@ -353,3 +353,11 @@ def _fits(start: int, length: int, available: int) -> bool:
     """Return True if the interval lies inside [0, available] or covers it."""
     stop = start + length
     return (start >= 0 and stop <= available) or (start <= 0 and stop >= available)
+
+
+def bounding_box(mask: Bool[Tensor, "H W"]) -> tuple[slice, slice] | None:
+    """Return the rows and columns that contain all True pixels; None without any."""
+    rows, columns = (mask.any(dim=1 - axis).nonzero()[:, 0] for axis in (0, 1))
+    if not len(rows):
+        return None
+    return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)

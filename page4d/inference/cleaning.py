@@ -14,7 +14,6 @@ from page4d.fusion.clean import (
     confirmed_share,
     fuse_background,
     scale_between,
-    static_instant,
 )
 from page4d.geometry.agreement import measure_agreement
 from page4d.inference.chunk_plan import Chunk
@@ -26,7 +25,8 @@ from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import CleaningState
 from page4d.predictions import Predictions
 from page4d.rig.camera_motion import ViewMotion
-from page4d.scene.records import Notice, PairedFrames, Scene, View
+from page4d.scene.records import Notice
+from page4d.scene.sampling import with_instants
 
 MIN_CONFIRMED_SHARE = 0.3
 """Share of the depth that another view must confirm; below, views overlap too little, or the cameras are wrong."""
@@ -106,9 +106,10 @@ class Cleaner:
             self._choose_views(cleaned, journal)
         return cleaned
 
-    def static_instant(self, cleaned: Predictions) -> Predictions | None:
-        """Return the background as an instant [1, 1, V, H, W]; None if there is none."""
-        return None if self._fused is None else static_instant(cleaned, self._fused)
+    @property
+    def fused_background(self) -> FusedBackground | None:
+        """The background in the unit of the world, once instants were cleaned; None if there is none."""
+        return self._fused
 
     @property
     def min_views(self) -> int:
@@ -165,28 +166,6 @@ class Cleaner:
         if motion is not CameraMotion.AUTO:
             return everything if motion is CameraMotion.STATIC else ()
         return tuple(view for view, found in enumerate(self._motions()) if found.is_static)
-
-
-def with_instants(scene: Scene, instants: Sequence[int]) -> Scene:
-    """Return the scene at some of its instants, in increasing order."""
-    views = tuple(_view_at(view, instants) for view in scene.views)
-    return replace(scene, views=views, times=scene.times[list(instants)])
-
-
-def _view_at(view: View, instants: Sequence[int]) -> View:
-    def paired(frames: PairedFrames | None) -> PairedFrames | None:
-        return None if frames is None else replace(frames, indices=tuple(frames.indices[index] for index in instants))
-
-    camera = view.camera
-    if camera is not None and camera.world_to_camera.ndim > 2:
-        camera = replace(camera, world_to_camera=camera.world_to_camera[list(instants)])
-    return replace(
-        view,
-        indices=tuple(view.indices[index] for index in instants),
-        camera=camera,
-        mask=paired(view.mask),
-        depth=paired(view.depth),
-    )
 
 
 def _predicted_or_none(plan: RunPlan, open_chunks: OpenChunks) -> PredictedChunk | None:

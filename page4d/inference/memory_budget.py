@@ -19,6 +19,12 @@ from page4d.weights.choose import choose_checkpoint
 _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Share of the free memory that a run may use by default: allocators cannot fill all of it."""
 
+_FINE_BACKGROUND_S, _FINE_INSTANT_S = 6e-6, 1.5e-6
+"""Seconds per pixel of all views at the fine size: for the background, and for an instant of which a tenth moves."""
+
+_FINE_BYTES = 400.0
+"""Bytes per such pixel: background, pictures and maps of an instant, and the scores of a view's hypotheses."""
+
 _CONTAINER = Path("/sys/fs/cgroup")
 """Control group of a container."""
 
@@ -104,7 +110,8 @@ class Forecast:
 
     `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` is the
     sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
-    pictures are drawn at the end. The scene has `num_times` instants.
+    pictures are drawn at the end. The scene has `num_times` instants. `fine_size` is (height, width) of depth and
+    clouds, None for that of the network.
     """
 
     views: int
@@ -117,6 +124,16 @@ class Forecast:
     mesh: bool = False
     preview: bool = False
     num_times: int | None = None
+    fine_size: tuple[int, int] | None = None
+
+    @property
+    def fine_pixels(self) -> int:
+        """Pixels of all views at the size of depth and clouds, 0 for that of the network."""
+        return 0 if self.fine_size is None else self.views * self.fine_size[0] * self.fine_size[1]
+
+    def detail_seconds(self) -> float:
+        """Return the approximate time of raising the resolution: of a background once, and of every instant."""
+        return self.fine_pixels * (_FINE_BACKGROUND_S + (self.num_times or 1) * _FINE_INSTANT_S)
 
     def peak_bytes(self, length: int) -> int:
         """Return the peak memory with chunks of `length` instants: of a GPU, or of the process."""
@@ -125,8 +142,12 @@ class Forecast:
         if self.device.type == "cuda":
             return self.used_bytes + network
         is_only = self.num_times is not None and length >= self.num_times
-        return self.used_bytes + process_bytes(
-            extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh, is_only=is_only
+        return (
+            self.used_bytes
+            + process_bytes(
+                extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh, is_only=is_only
+            )
+            + int(self.fine_pixels * _FINE_BYTES)
         )
 
     def network_seconds(self, lengths: Sequence[int]) -> float:

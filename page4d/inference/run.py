@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +22,14 @@ from page4d.errors import (
     WeightsError,
     counted,
 )
+from page4d.fusion.clean import static_instant
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.chunk_source import ChunkSource, OpenChunks
 from page4d.inference.cleaning import Cleaner
+from page4d.inference.detail import Detailer
 from page4d.inference.diagnostics import (
     check_seams,
     count_empty_frames,
@@ -100,6 +103,7 @@ class Run:
             registered_rig(plan.scene, plan.transforms),
         )
         self.cleaner = Cleaner(plan, self._measured_motion)
+        self.detailer = Detailer(plan.scene, plan.fine_transforms, sweeps=plan.world.is_fixed)
         self.finished: list[FinishedChunk] = []
         self.registered, self.begin = Sim3.identity(), 0.0
         self.motions: Sequence[ViewMotion] | None = None
@@ -227,7 +231,7 @@ class Run:
             self._predict_background()
             with self.open_chunks(self.plan, self.journal) as source:
                 held = self._predict_held(source) if self.finished else None
-                with BoundedQueue(partial(self._stitch_and_write, held=held)) as writing:
+                with closing(self.detailer), BoundedQueue(partial(self._stitch_and_write, held=held)) as writing:
                     for chunk in self._predicted(source):
                         writing.put(chunk)
                         del chunk
@@ -386,33 +390,40 @@ class Run:
         self._check_seams([record])
         with self.journal.timed("clean"):
             predictions = self.cleaner.clean(replace(stitched.predictions, scale=self.world.scale), self.journal)
+        first = stitched.chunk.start
+        with self.journal.timed("detail"):
+            self.detailer.begin(predictions, self.cleaner.fused_background)
+            shown = self.detailer.instant(first, predictions.at_times(0, 1))
         if self.state.depth_scale is None:
             depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
             self._update(
                 depth_scale=depth_scale,
                 scale=predictions.scale,
                 scale_source=self.world.scale_source,
-                mesh_voxel_size=self.plan.mesh_voxel(predictions),
+                mesh_voxel_size=self.plan.mesh_voxel(shown),
                 cleaning=self.cleaner.state(self.state.cleaning),
             )
             if (unit := scale_notice(self.world)) is not None:
                 self.journal.notice(unit)
         if not self.finished:
             self._record_rig(predictions)
-        written, first = InstantFiles(), stitched.chunk.start
+        written = InstantFiles()
         options = InstantOptions(
             depth_scale=self.state.depth_scale or 1.0,
             points=replace(self.settings.points, min_views=self.cleaner.min_views),
             mesh_voxel=self.state.mesh_voxel_size or 1.0,
             seed=self.settings.seed,
         )
-        with self.journal.timed("write"):
-            if not self.finished:
-                written += self._write_static(predictions, options)
-            options = replace(options, writers=self._writers(has_layers=self.state.layers is not None))
-            for place in range(predictions.num_times):
-                written += write_instant(self.layout, first + place, predictions.at_times(place, place + 1), options)
-                self.journal.progress(first + place + 1, self.scene.num_times)
+        if not self.finished:
+            written += self._write_static(predictions, shown, options)
+        options = replace(options, writers=self._writers(has_layers=self.state.layers is not None))
+        for place in range(predictions.num_times):
+            with self.journal.timed("detail"):
+                if place:
+                    shown = self.detailer.instant(first + place, predictions.at_times(place, place + 1))
+            with self.journal.timed("write"):
+                written += write_instant(self.layout, first + place, shown, options)
+            self.journal.progress(first + place + 1, self.scene.num_times)
         index = len(self.finished)
         self.memories.pop(index - 1, None)
         memory = self.memories[index]
@@ -430,8 +441,11 @@ class Run:
         self.finished.append(finished)
         self._update()
 
-    def _write_static(self, first: Predictions, options: InstantOptions) -> InstantFiles:
-        """Write what does not move if the run is to have layers, and record it; report if it cannot have them."""
+    def _write_static(self, first: Predictions, shown: Predictions, options: InstantOptions) -> InstantFiles:
+        """Write what does not move if the run is to have layers, and record it; report if it cannot have them.
+
+        `shown` is the first instant at the pixels of the result.
+        """
         if not self.settings.layers:
             return InstantFiles()
         views = static_views(self.scene, self.aligner.rig, is_calibrated=self.world.is_fixed)
@@ -439,8 +453,10 @@ class Run:
             self.journal.notice(notice)
             return InstantFiles()
         options = replace(options, writers=self._writers(has_layers=True))
-        background = self.cleaner.static_instant(first) or first_background(first, views)
-        record, written = write_static_layer(self.layout, background, options)
+        fused = self.detailer.background(self.cleaner.fused_background)
+        background = first_background(first, views) if fused is None else static_instant(shown, fused)
+        with self.journal.timed("write"):
+            record, written = write_static_layer(self.layout, background, options)
         self._update(layers=record)
         return written
 

@@ -11,6 +11,7 @@ from page4d.conventions import Scale, ScaleSource
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
 from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
+from page4d.inference.detail import detail_transforms
 from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
 from page4d.inference.metric_scale import KnownDistance, is_calibrated, known_length, metric_scene, scene_in_metres
 from page4d.inference.network_cost import ProbeInputs, network_cost
@@ -46,8 +47,8 @@ class RunPlan:
 
     `scene` has metric cameras if a known length gives its calibration a unit, and the cameras of registered views.
     `registration` and `calibration_check` are None where none is made, or with `will_register` and `will_check` not
-    yet. `bytes_on_disk` is an upper
-    bound for points and maps.
+    yet. `fine_transforms` place images at the pixels of depth and clouds, None for those of the network.
+    `bytes_on_disk` is an upper bound for points and maps.
     """
 
     scene: Scene
@@ -55,6 +56,7 @@ class RunPlan:
     world: World
     long_side: int
     transforms: tuple[PixelTransform, ...]
+    fine_transforms: tuple[PixelTransform, ...] | None
     chunks: tuple[Chunk, ...]
     forecast: Forecast
     memory_limit: MemoryLimit
@@ -70,6 +72,11 @@ class RunPlan:
     def settings(self) -> ReconstructSettings:
         """Settings of the run."""
         return self.predictor.settings
+
+    @property
+    def map_transforms(self) -> tuple[PixelTransform, ...]:
+        """Placement of the images at the pixels of maps and clouds."""
+        return self.fine_transforms or self.transforms
 
     @property
     def has_motion(self) -> bool:
@@ -127,21 +134,6 @@ def plan_run(
         transforms = fit_each_view(sizes, long_side, predictor.multiple)
     else:
         transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
-    pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in transforms)
-    points = min(settings.points.max_points or pixels, pixels)
-    point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals
-    map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh
-    static_bytes, instant_points = 0, points
-    if settings.layers:
-        static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
-        instant_points = 2 * points  # all may move
-    forecast = _forecast(scene, transforms, predictor, notify)
-    limit = MemoryLimit(
-        num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
-    )
-    min_length = max(1, 2 * settings.overlap)
-    length, warnings = choose_length(forecast, limit, settings.chunk, min_length, scene.num_times)
-    chunks = plan_chunks(scene.num_times, length, settings.overlap)
     world = World(
         scene,
         settings.poses,
@@ -150,6 +142,22 @@ def plan_run(
         distance=distance,
         scale_source=scale_source,
     )
+    fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
+    pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in fine or transforms)
+    points = min(settings.points.max_points or pixels, pixels)
+    point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals
+    map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh
+    static_bytes, instant_points = 0, points
+    if settings.layers:
+        static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
+        instant_points = 2 * points  # all may move
+    forecast = _forecast(scene, transforms, fine, predictor, notify)
+    limit = MemoryLimit(
+        num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
+    )
+    min_length = max(1, 2 * settings.overlap)
+    length, warnings = choose_length(forecast, limit, settings.chunk, min_length, scene.num_times)
+    chunks = plan_chunks(scene.num_times, length, settings.overlap)
     if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed and not is_pending:
         raise UsageError(
             f"--overlap 0 leaves {len(chunks)} chunks without shared instants to align them by",
@@ -161,6 +169,7 @@ def plan_run(
         world=world,
         long_side=long_side if settings.preprocess is Preprocess.NATIVE else max(transforms[0].canvas_size),
         transforms=transforms,
+        fine_transforms=fine,
         chunks=chunks,
         forecast=forecast,
         memory_limit=limit,
@@ -214,6 +223,7 @@ def _with_cameras(
 def _forecast(
     scene: Scene,
     transforms: tuple[PixelTransform, ...],
+    fine: tuple[PixelTransform, ...] | None,
     predictor: Predictor,
     notify: Callable[[Notice], None],
 ) -> Forecast:
@@ -238,6 +248,7 @@ def _forecast(
         mesh=predictor.settings.mesh,
         preview=predictor.settings.preview,
         num_times=scene.num_times,
+        fine_size=None if fine is None else shared_canvas(fine),
     )
 
 

@@ -56,8 +56,11 @@ def summarize_run(
                 view.clock,
                 view.camera,
                 source,
+                maps,
             )
-            for view, transform, source in zip(scene.views, plan.transforms, plan.sources, strict=True)
+            for view, transform, source, maps in zip(
+                scene.views, plan.transforms, plan.sources, plan.map_transforms, strict=True
+            )
         ],
         times=scene.times.tolist(),
         network=predictor.record,

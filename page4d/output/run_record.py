@@ -222,15 +222,19 @@ def view_record(
     clock: Clock,
     camera: ViewCamera | None = None,
     source: SourceRecord | None = None,
+    maps: PixelTransform | None = None,
 ) -> ViewRecord:
-    """Return the record of a view of the scene; the distortion of `camera` was removed on load."""
+    """Return the record of a view of the scene; the distortion of `camera` was removed on load.
+
+    `transform` places it on the network's canvas, `maps` at the pixels of the maps if these differ.
+    """
     window = transform.window
     return ViewRecord(
         name=name,
         safe_name=layout.file_name(name),
         file=file,
         original_size=transform.original_size[::-1],
-        map_size=transform.map_size[::-1],
+        map_size=(maps or transform).map_size[::-1],
         pixel_transform=PixelRecord(
             content_size=transform.content_size[::-1],
             canvas_size=transform.canvas_size[::-1],

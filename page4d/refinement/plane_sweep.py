@@ -80,7 +80,7 @@ def correlate(
     source_cameras: Cameras,
     target_cameras: Cameras,
     depth: Float[Tensor, "B H W"],
-    factors: Float[Tensor, "K #H #W"],
+    factors: Float[Tensor, "K one_or_H one_or_W"],
 ) -> Float[Tensor, "B H W K"]:
     """Return the NCC of windows for every factor of depth; 0 where the pixel is not visible."""
     frames, height, width = len(source), source.shape[-2], source.shape[-1]

@@ -4,7 +4,7 @@ Worlds are metric with the OpenCV axes of a level camera: x right, y down, z for
 height above the floor is -y. Camera poses refer to the same world.
 
 From seed to images: `camera_rigs` draws a capture volume and the cameras around it, `furnish` draws a `WorldSpec`
-(using `room`, `hall`, `outdoors`, `tabletop`, `people` and `movers`), `world_spec` converts specs into a `World` of tensors,
-`render` casts `rays`, `shade` and `texture` compute radiance, and `appearance` applies the photometric camera model.
-`sampler` runs all of it for training, `capture` for one rig, and `write` stores a capture in a folder.
+(using `room`, `hall`, `outdoors`, `tabletop`, `people` and `movers`), `world_spec` converts specs into a `World`
+of tensors, `render` casts `rays`, `shade` and `texture` compute radiance, and `appearance` applies the photometric
+camera model. `sampler` runs all of it for training, `capture` for one rig, and `write` stores a capture in a folder.
 """

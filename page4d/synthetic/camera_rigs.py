@@ -206,7 +206,7 @@ def _distance(rng: Rng, volume: CaptureVolume, family: SceneFamily) -> tuple[flo
 
 
 def _own_elevation(rng: Rng, volume: CaptureVolume) -> float:
-    """Draw the elevation angle of a camera of a stage in radians: at the height of the table or of people, or above."""
+    """Draw the elevation of a camera of a stage in radians: at the height of the table or of people, or above."""
     if volume.table_height:
         return rng.uniform(0.0, 0.15) if rng.chance(0.4) else rng.uniform(0.15, 1.1)
     return rng.uniform(-0.1, 0.5)

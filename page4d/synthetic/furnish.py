@@ -4,8 +4,8 @@ import math
 
 from page4d.synthetic.camera_rigs import CaptureVolume, RigSpec
 from page4d.synthetic.furniture import box
-from page4d.synthetic.materials import Material, plain_material
 from page4d.synthetic.hall import fittings
+from page4d.synthetic.materials import Material, plain_material
 from page4d.synthetic.movers import circling_box, flying, rolling_ball
 from page4d.synthetic.outdoors import ground, sunlight, surroundings
 from page4d.synthetic.people import Activity, sample_person

@@ -1,4 +1,4 @@
-"""Fittings of a large hall: columns, beams and ducts under the ceiling, posts and a frame around the rig, furniture."""
+"""Fittings of a large hall: columns, beams and ducts under the ceiling, posts and furniture around the rig."""
 
 import math
 

@@ -36,7 +36,9 @@ def held_out(
     ] = None,
     sha256: options.Sha256 = None,
     scenes: Annotated[int, typer.Option(min=1, max=10**6, help="Scenes per family.")] = 200,
-    families: Annotated[str, typer.Option(metavar="NAMES", help="Scene families.")] = ",".join(SceneFamily),
+    families: Annotated[
+        str, typer.Option(metavar="NAMES", help=f"Scene families of {', '.join(SceneFamily)}; default: all.")
+    ] = "",
     views: Annotated[int, typer.Option(min=1, max=64, help="Cameras per rig.")] = 4,
     times: Annotated[int, typer.Option(min=1, max=100_000, help="Instants per scene.")] = 2,
     size: Annotated[str, typer.Option(metavar="WxH", help="Size of the images in pixels.")] = "80x64",
@@ -57,7 +59,7 @@ def held_out(
     from page4d.training.validation.validation_metrics import METRICS
     from page4d.weights.loading import choose_device, choose_precision, load_network
 
-    names = [name.strip() for name in families.split(",")]
+    names = [name.strip() for name in families.split(",")] if families else list(SceneFamily)
     unknown = [name for name in names if name not in list(SceneFamily)]
     if unknown:
         raise UsageError(f"no family is called '{unknown[0]}'", f"choose from {', '.join(SceneFamily)}")

@@ -5,9 +5,19 @@ from typing import Annotated
 
 import typer
 
-from page4d.choices import CameraMotion, EdgeFilter, ExistingOutput, PointSource, Poses, Preprocess, Registration
+from page4d.choices import (
+    CameraMotion,
+    DepthSize,
+    EdgeFilter,
+    ExistingOutput,
+    PointSource,
+    Poses,
+    Preprocess,
+    Registration,
+)
 from page4d.settings import (
     MAX_LONG_SIDE,
+    MIN_LONG_SIDE,
     NetworkOptions,
     PointOptions,
     ReconstructSettings,
@@ -123,13 +133,23 @@ def reconstruct(
     size: Annotated[
         int | None,
         typer.Option(
-            min=8,
+            min=MIN_LONG_SIDE,
             max=MAX_LONG_SIDE,
             metavar="N",
             help="Long side of the network's images in pixels; default: that of its training.",
             rich_help_panel=options.NETWORK,
         ),
     ] = None,
+    depth_size: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|N",
+            help="Long side of depth maps and clouds in pixels, or video, network (theirs) or auto: 512 with known "
+            "cameras and no --size, else network. Depth is upsampled along colour edges, and refined by the pictures "
+            "where cameras are known.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = DepthSize.AUTO,
     preprocess: Annotated[
         Preprocess,
         typer.Option(
@@ -317,6 +337,7 @@ def reconstruct(
         ),
         settings=ReconstructSettings(
             long_side=size,
+            depth_size=options.parse_depth_size(depth_size),
             preprocess=preprocess,
             chunk=options.parse_chunk(chunk),
             overlap=overlap,

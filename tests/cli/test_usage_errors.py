@@ -14,7 +14,7 @@ COMMANDS = sorted(str(command.name) for command in app.registered_commands)
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        ("reconstrut", "No such command 'reconstrut'", "did you mean reconstruct? 'page4d --help' lists"),
+        ("reconstrut", "No such command 'reconstrut'", "did you mean reconstruct, report? 'page4d --help' lists"),
         ("--bogus", "No such option: --bogus", "'page4d --help' lists the commands"),
         ("reconstruct", "Missing argument 'SCENE'", ""),
         ("reconstruct a --ouput x", "No such option: --ouput", "did you mean --out? 'page4d reconstruct --help'"),

@@ -110,6 +110,7 @@ NETWORK_CASES = (
 )
 RUN_CASES = (
     Case("long_side", 42),
+    Case("depth_size", 60, base="calibrated"),
     Case("preprocess", "vggt-crop", base="one image"),
     Case("chunk", 3),
     Case("overlap", 0, base="calibrated"),

@@ -1,0 +1,141 @@
+"""The resolution of depth and clouds beyond the network's: its choice in the plan, and the fine instants of a run."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from page4d.choices import DepthSize, PointSource
+from page4d.errors import UsageError
+from page4d.fusion.clean import FusedBackground
+from page4d.fusion.detail import fine_background, fine_instant
+from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.inference.predictor import MeasuredDepth, Predictor
+from page4d.predictions import Predictions
+from page4d.scene.batches import BatchReader, open_placed_batches
+from page4d.scene.records import Scene
+from page4d.scene.sampling import with_instants
+from page4d.settings import ReconstructSettings
+
+AUTO_SIDE = 512
+"""Long side in pixels of the depth of rigs with known cameras, unless the user sets one."""
+
+_MIN_GAIN = 1.2
+"""Smallest ratio to the network's size that is worth a refinement by default."""
+
+_SAMPLES = 8
+"""Instants whose pictures give the color of the background."""
+
+
+def detail_transforms(
+    scene: Scene, predictor: Predictor, network: Sequence[PixelTransform], *, has_cameras: bool
+) -> tuple[PixelTransform, ...] | None:
+    """Return the placement of images at the pixels of depth; None for those of the network.
+
+    `has_cameras` is whether the cameras of the result are those of a calibration or of evidence.
+
+    Raises:
+        UsageError: if the requested size does not fit the settings or the predictor.
+    """
+    settings = predictor.settings
+    size = settings.depth_size
+    if size is DepthSize.NETWORK:
+        return None
+    if size is DepthSize.AUTO:
+        if not _is_useful(settings, predictor, has_cameras=has_cameras):
+            return None
+        found = _placed(scene, AUTO_SIDE)
+        pairs = zip(found, network, strict=True)
+        gain = max(max(fine.content_size) / max(coarse.map_size) for fine, coarse in pairs)
+        return found if gain >= _MIN_GAIN else None
+    _check(settings, predictor)
+    side = None if size is DepthSize.VIDEO else size
+    found = _placed(scene, side)
+    if side is not None and side < max(max(transform.map_size) for transform in network):
+        wide = max(max(transform.map_size) for transform in network)
+        raise UsageError(
+            f"--depth-size {side} is below the network's {wide} px", f"pass --size {side}, or a larger --depth-size"
+        )
+    return found
+
+
+def _is_useful(settings: ReconstructSettings, predictor: Predictor, *, has_cameras: bool) -> bool:
+    """Return whether fine depth is the default: with known cameras and no other choice of the resolution."""
+    chosen = settings.long_side is not None or settings.points.source is PointSource.POINTS or not settings.fuse
+    return has_cameras and not chosen and not isinstance(predictor, MeasuredDepth)
+
+
+def _check(settings: ReconstructSettings, predictor: Predictor) -> None:
+    if isinstance(predictor, MeasuredDepth):
+        raise UsageError("--depth-size with measured depth, which keeps its pixels", "pass --size for another one")
+    if settings.points.source is PointSource.POINTS:
+        raise UsageError(
+            "--depth-size with --points-from points, which have the network's pixels", "use --points-from depth"
+        )
+
+
+def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
+    """Resize every view to a long side, at most that of its video."""
+    placed: list[PixelTransform] = []
+    for view in scene.views:
+        side = max(view.source.size)
+        placed += fit_each_view([view.source.size], side if long_side is None else min(side, long_side), 1)
+    return tuple(placed)
+
+
+class Detailer:
+    """Raises the resolution of cleaned instants, in the order in which they are written."""
+
+    def __init__(self, scene: Scene, transforms: Sequence[PixelTransform] | None, *, sweeps: bool) -> None:
+        self._scene = scene
+        self._transforms = None if transforms is None else tuple(transforms)
+        self._sweeps = sweeps
+        self._stack = ExitStack()
+        self._reader: BatchReader | None = None
+        self._fused: FusedBackground | None = None
+        self._is_begun = False
+
+    def close(self) -> None:
+        """Close the videos."""
+        self._stack.close()
+
+    def begin(self, first: Predictions, background: FusedBackground | None) -> None:
+        """Raise the resolution of the background, once, with the cameras of a first cleaned instant."""
+        if self._transforms is None or self._is_begun:
+            return
+        self._is_begun = True
+        if background is not None:
+            instant = first.at_times(0, 1)
+            self._fused = fine_background(background, instant, self._samples(), self._transforms, sweeps=self._sweeps)
+
+    def background(self, coarse: FusedBackground | None) -> FusedBackground | None:
+        """Return the background at the pixels of the result."""
+        return coarse if self._transforms is None else self._fused
+
+    def instant(self, index: int, coarse: Predictions) -> Predictions:
+        """Return one cleaned instant [1, 1, V, h, w] at the pixels of the result."""
+        if self._transforms is None:
+            return coarse
+        if self._reader is None:
+            self._reader = self._stack.enter_context(open_placed_batches(self._scene, self._transforms))
+        batch = self._reader.read(index, index + 1)
+        if index + 1 < self._scene.num_times:
+            self._reader.read_ahead(index + 2)
+        return fine_instant(coarse, batch, self._fused, sweeps=self._sweeps)
+
+    def _samples(self) -> Callable[[int], Float[Tensor, "N 3 _ _"]]:
+        """Return a function that decodes pictures of a view at instants spread over the scene."""
+        spread = np.linspace(0, self._scene.num_times - 1, min(_SAMPLES, self._scene.num_times))
+        scene = with_instants(self._scene, np.unique(spread.round().astype(int)).tolist())
+        transforms = self._transforms
+        assert transforms is not None
+
+        def samples(view: int) -> Float[Tensor, "N 3 _ _"]:
+            alone = replace(scene, views=(scene.views[view],))
+            with open_placed_batches(alone, (transforms[view],)) as reader:
+                return reader.read(0, alone.num_times).images[0, :, 0]
+
+        return samples

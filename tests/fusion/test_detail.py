@@ -1,0 +1,182 @@
+"""Instants of higher resolution: closer to the truth than interpolation, static parts equal at every instant."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.fusion.background import estimate_background
+from page4d.fusion.clean import FusedBackground, clean, fuse_background
+from page4d.fusion.detail import fine_background, fine_cameras, fine_instant
+from page4d.fusion.resolution import CoarseView, _level_sizes, raise_resolution
+from page4d.geometry.camera import Cameras, world_points
+from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.output.maps import DYNAMIC_THRESHOLD
+from page4d.predictions import Predictions
+from page4d.scene.records import FrameBatch
+from page4d.synthetic.capture import SyntheticCapture
+
+CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=4, image_size=(96, 128), spacing_deg=14.0)
+SIDE, NETWORK_SIDE = 128, 48
+NOISE = 0.02
+
+
+@pytest.fixture(scope="module")
+def coarse() -> Predictions:
+    """Return the truth at network pixels, with noise of depth and confidence 0.6."""
+    exact = CAPTURE.predictions(size=NETWORK_SIDE, multiple=8)
+    random = torch.Generator().manual_seed(1)
+    depth = exact.depth * torch.exp(NOISE * torch.randn(exact.depth.shape, generator=random))
+    return replace(exact, depth=depth, depth_confidence=torch.full_like(depth, 0.6))
+
+
+@pytest.fixture(scope="module")
+def exact() -> Predictions:
+    return CAPTURE.predictions()
+
+
+@pytest.fixture(scope="module")
+def transforms() -> tuple[PixelTransform, ...]:
+    return fit_each_view(list(CAPTURE.view_sizes), SIDE, 1)
+
+
+@pytest.fixture(scope="module")
+def background(coarse: Predictions) -> FusedBackground:
+    found = estimate_background(coarse, range(3))
+    assert found is not None
+    return fuse_background(found, coarse.cameras[0, 0])
+
+
+@pytest.fixture(scope="module")
+def fine(
+    coarse: Predictions, exact: Predictions, transforms: tuple[PixelTransform, ...], background: FusedBackground
+) -> FusedBackground:
+    return fine_background(background, coarse, lambda view: exact.images[0, :, view], transforms, sweeps=True)
+
+
+def batch_at(exact: Predictions, transforms: tuple[PixelTransform, ...], time: int) -> FrameBatch:
+    part = exact.at_times(time, time + 1)
+    return FrameBatch(
+        times=part.times,
+        view_names=part.view_names,
+        pixel_transforms=transforms,
+        images=part.images,
+        valid=torch.ones_like(part.valid),
+    )
+
+
+def raised(
+    exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...], *, sweeps: bool
+) -> Tensor:
+    """Return the depth [V, H, W] of the first instant, raised on its own."""
+    views = [
+        CoarseView(
+            log_depth=coarse.depth[0, 0, view].log(),
+            confidence=coarse.depth_confidence[0, 0, view],
+            weight=coarse.valid[0, 0, view].float(),
+            image=coarse.images[0, 0, view],
+            transform=coarse.pixel_transforms[view],
+        )
+        for view in range(3)
+    ]
+    whole = (slice(0, 96), slice(0, 128))
+    cameras = fine_cameras(coarse, transforms)[0, 0]
+    found = raise_resolution(views, list(exact.images[0, 0]), transforms, cameras, [whole] * 3, sweeps=sweeps)
+    return torch.stack([torch.where(view.known, view.log_depth.exp(), torch.nan) for view in found])
+
+
+def median_error(depth: Tensor, exact: Predictions) -> float:
+    true = exact.depth[0, 0]
+    known = (true > 0) & depth.isfinite()
+    assert float(known.float().mean()) > 0.95
+    return float((depth / true).log().abs()[known].median())
+
+
+def test_levels_double_from_above_the_network_to_the_full_size() -> None:
+    assert _level_sizes((36, 48), (96, 128)) == [(48, 64), (96, 128)]
+    assert _level_sizes((96, 128), (96, 128)) == [(96, 128)]
+    assert _level_sizes((96, 128), (1080, 1920)) == [(135, 240), (270, 480), (540, 960), (1080, 1920)]
+
+
+def test_pictures_refine_depth_beyond_interpolation(
+    exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...]
+) -> None:
+    bilinear = functional.interpolate(coarse.depth[0, 0, :, None], (96, 128), mode="bilinear")[:, 0]
+    upsampled = raised(exact, coarse, transforms, sweeps=False)
+    swept = raised(exact, coarse, transforms, sweeps=True)
+    errors = [median_error(depth, exact) for depth in (bilinear, upsampled, swept)]
+    assert errors[1] < 1.02 * errors[0]
+    assert errors[2] < 0.6 * errors[0]
+
+
+def test_nothing_is_known_where_no_region_is_needed(
+    exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...]
+) -> None:
+    view = CoarseView(
+        log_depth=coarse.depth[0, 0, 0].log(),
+        confidence=coarse.depth_confidence[0, 0, 0],
+        weight=torch.ones_like(coarse.depth[0, 0, 0]),
+        image=coarse.images[0, 0, 0],
+        transform=coarse.pixel_transforms[0],
+    )
+    cameras = fine_cameras(coarse, transforms)[0, 0, :1]
+    needed = (slice(40, 60), slice(50, 90))
+    for region in (None, needed):
+        (found,) = raise_resolution([view], [exact.images[0, 0, 0]], transforms[:1], cameras, [region], sweeps=True)
+        assert found.known.shape == (96, 128)
+        assert bool(found.known[needed].all()) == (region is not None)
+        assert not bool(found.known[:20].any())
+
+
+def test_the_fine_background_is_closer_to_the_truth(
+    exact: Predictions, background: FusedBackground, fine: FusedBackground
+) -> None:
+    true, static = exact.depth[0, 0], (exact.dynamic[0] < 0.5).all(dim=0) & (exact.depth[0, 0] > 0)
+    before = functional.interpolate(background.background.log_depth[:, None], (96, 128), mode="nearest")[:, 0].exp()
+    errors = [
+        float((depth / true).log().abs()[static & fine.background.known].mean())
+        for depth in (before, fine.background.log_depth.exp())
+    ]
+    assert errors[1] < 0.8 * errors[0]
+    assert float(fine.background.known.float().mean()) > 0.85
+    color = (fine.background.color - exact.images[0, 0]).abs().mean(dim=1)[static]
+    assert float(color.median()) < 0.02
+
+
+def test_static_parts_are_those_of_the_background_at_every_instant(
+    exact: Predictions,
+    coarse: Predictions,
+    transforms: tuple[PixelTransform, ...],
+    background: FusedBackground,
+    fine: FusedBackground,
+) -> None:
+    cleaned = clean(coarse, background)
+    instants = [
+        fine_instant(cleaned.at_times(time, time + 1), batch_at(exact, transforms, time), fine, sweeps=True)
+        for time in range(4)
+    ]
+    for time, instant in enumerate(instants):
+        assert instant.dynamic is not None
+        static = fine.background.known & (instant.dynamic[0, 0] <= DYNAMIC_THRESHOLD)
+        assert torch.equal(instant.depth[0, 0][static], fine.background.log_depth.exp()[static])
+        moving = exact.dynamic[0, time] > 0.5
+        assert float((instant.dynamic[0, 0] > 0.5)[moving].float().mean()) > 0.6
+        assert instant.agreement is not None
+        assert instant.agreement.confirmed.shape == instant.depth.shape
+        assert instant.images.shape[-2:] == (96, 128)
+    overlap = (instants[0].depth != instants[2].depth)[0, 0]
+    either = sum((one.dynamic > DYNAMIC_THRESHOLD)[0, 0] for one in (instants[0], instants[2]))
+    assert not bool((overlap & (either == 0) & fine.background.known).any())
+
+
+def test_points_of_fine_pixels_lie_on_the_same_surfaces(
+    exact: Predictions, coarse: Predictions, transforms: tuple[PixelTransform, ...]
+) -> None:
+    cameras: Cameras = fine_cameras(coarse, transforms)
+    torch.testing.assert_close(cameras.intrinsics, exact.cameras.intrinsics, rtol=1e-4, atol=0.02)
+    instant = fine_instant(coarse.at_times(0, 1), batch_at(exact, transforms, 0), None, sweeps=True)
+    known = instant.valid & (exact.at_times(0, 1).depth > 0)
+    distance = (instant.world_points() - world_points(exact.depth, exact.cameras)[:, :1]).norm(dim=-1)
+    assert float((distance / exact.depth[:, :1])[known].median()) < NOISE

@@ -1,0 +1,93 @@
+"""Sweep around given depth: pictures correct it by pixels, where they show something."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.fusion.fine_sweep import _pixels_per_log_depth, sweep_around
+from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.warp import ray_warp, viewing_angles
+from page4d.ground_truth import GroundTruth
+from page4d.synthetic.sampler import SceneRequest, sample_truth
+
+SIZE = (72, 96)
+WHOLE = (slice(0, SIZE[0]), slice(0, SIZE[1]))
+ERROR = 0.1
+"""Of log depth: some two pixels in the neighbouring views."""
+
+
+@pytest.fixture(scope="module")
+def truth() -> GroundTruth:
+    return sample_truth(
+        [4],
+        SceneRequest(
+            num_times=1,
+            num_views=3,
+            image_size=SIZE,
+            spacing_deg=(12, 13),
+            outdoor_probability=0,
+            photometric=False,
+        ),
+    )
+
+
+def rig(truth: GroundTruth) -> Cameras:
+    return truth.cameras[0, 0].to(torch.float64)
+
+
+def swept(
+    truth: GroundTruth, log_depth: Tensor, region: tuple[slice, slice] = WHOLE, images: Tensor | None = None
+) -> Tensor:
+    pictures = list(truth.images[0, 0] if images is None else images)
+    known = torch.ones_like(log_depth, dtype=torch.bool)
+    return sweep_around(log_depth, known, pictures, rig(truth), 1, region, 5)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_pictures_correct_depth_by_pixels(truth: GroundTruth, sign: int) -> None:
+    true = truth.depth[0, 0, 1].log()
+    error = (swept(truth, true + sign * ERROR) - true).abs()
+    assert error.median() < 0.35 * ERROR
+    assert (error < 0.5 * ERROR).float().mean() > 0.65
+
+
+def test_true_depth_stays(truth: GroundTruth) -> None:
+    true = truth.depth[0, 0, 1].log()
+    assert (swept(truth, true) - true).abs().median() < 0.006
+
+
+def test_a_region_is_corrected_like_the_whole_picture(truth: GroundTruth) -> None:
+    true = truth.depth[0, 0, 1].log()
+    region = (slice(20, 60), slice(30, 80))
+    part = swept(truth, (true + ERROR)[region], region)
+    whole = swept(truth, true + ERROR)[region]
+    inner = (slice(8, -8), slice(8, -8))
+    assert (part - whole)[inner].abs().median() < 1e-3
+
+
+def test_pictures_without_texture_change_nothing(truth: GroundTruth) -> None:
+    log_depth = truth.depth[0, 0, 1].log()
+    found = swept(truth, log_depth, images=torch.full_like(truth.images[0, 0], 0.4))
+    torch.testing.assert_close(found, log_depth, atol=1e-5, rtol=0)
+
+
+def test_pixels_that_others_see_at_large_angles_keep_their_depth() -> None:
+    apart = sample_truth([3], SceneRequest(num_times=1, num_views=2, image_size=SIZE, spacing_deg=(55, 56)))
+    depth, cameras = apart.depth[0, 0, 0].clamp(min=0.1), rig(apart)
+    known = apart.depth[0, 0, 0] > 0
+    found = sweep_around(depth.log(), known, list(apart.images[0, 0]), cameras, 0, WHOLE, 5)
+    at_large = viewing_angles(depth, cameras[0], cameras[1]) > 50
+    moved = (found - depth.log()).abs()
+    assert float(at_large.float().mean()) > 0.2
+    assert float(moved[at_large].mean()) < 0.6 * float(moved[~at_large].mean())
+
+
+def test_the_speed_of_projections_is_their_derivative(truth: GroundTruth) -> None:
+    cameras, depth = rig(truth), truth.depth[0, 0, 1].double()
+    speed = _pixels_per_log_depth(depth, cameras[1], cameras[2], truth.images[0, 0, 2])
+    warp = ray_warp(camera_rays(cameras[1].intrinsics, SIZE), cameras[1], cameras[2])
+    step = 1e-5
+    moved = (warp.at(depth * (1 + step), 1e-6).pixels - warp.at(depth * (1 - step), 1e-6).pixels).norm(dim=-1)
+    seen = speed > 0
+    assert float(seen.float().mean()) > 0.3
+    torch.testing.assert_close(speed[seen], (moved / (2 * step))[seen], rtol=1e-4, atol=1e-3)
