@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from page4d.choices import DepthAlignment
 from page4d.conventions import Scale
 from page4d.errors import listed
 from page4d.evaluation.camera_report import MAX_PAIRED_CAMERAS, report_cameras
@@ -13,7 +14,7 @@ from page4d.evaluation.depth_report import fit_alignments, report_confidence, re
 from page4d.evaluation.masks import report_masks
 from page4d.evaluation.point_report import default_threshold, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
-from page4d.evaluation.settings import EvaluationSettings
+from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
 
 _PASSES = 4
 """Number of passes over the frames: alignments, depth errors, points and masks."""
@@ -40,13 +41,14 @@ def measure(
         if progress is not None:
             progress(next(steps), total)
 
-    main = settings.alignments[0]
+    alignments = settings.alignments or _default_alignments(comparison)
+    main = alignments[0]
     sample = sample_pixels(comparison, settings.seed, step=step)
     depth = confidence = points = depth_scale = None
     if sample is not None:
-        fits = fit_alignments(sample, dict.fromkeys(settings.alignments))
+        fits = fit_alignments(sample, dict.fromkeys(alignments))
         depth, confidence = report_depth(comparison, sample, fits, step), report_confidence(sample, main, fits[main])
-        depth_scale = scale if (scale := float(fits[main].scale)) > 0 else None
+        depth_scale = scale if (scale := float(fits.get(DepthAlignment.SCALE, fits[main]).scale)) > 0 else None
     measured = report_cameras(comparison, depth_scale, settings.seed)
     if sample is not None and measured is not None:
         threshold = settings.threshold or default_threshold(comparison, float(sample.truth.median()))
@@ -64,6 +66,13 @@ def measure(
         notes=(),
     )
     return replace(evaluation, notes=notes(comparison, evaluation))
+
+
+def _default_alignments(comparison: Comparison) -> tuple[DepthAlignment, ...]:
+    """Return all alignments but the slow one, first none (metric) where lengths of result and truth are metres."""
+    if Scale.METRIC is comparison.output.run.scale is comparison.truth.scale:
+        return tuple(dict.fromkeys((DepthAlignment.METRIC, *DEFAULT_ALIGNMENTS)))
+    return DEFAULT_ALIGNMENTS
 
 
 def notes(comparison: Comparison, evaluation: Evaluation) -> tuple[str, ...]:

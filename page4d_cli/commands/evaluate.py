@@ -7,7 +7,7 @@ import typer
 
 from page4d.choices import DepthAlignment
 from page4d.errors import counted
-from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
+from page4d.evaluation.settings import EvaluationSettings
 from page4d_cli import console, options
 from page4d_cli.progress_display import count, displayed_progress
 from page4d_cli.tables import Column, print_fields, print_table
@@ -30,7 +30,8 @@ def evaluate(
     align: Annotated[
         list[DepthAlignment] | None,
         typer.Option(
-            help="Depth alignment, repeatable; tables show the first (default: all but the slow scale-shift-adam).",
+            help="Depth alignment, repeatable; tables show the first (default: all but the slow scale-shift-adam; "
+            "first metric, which is none, if the result has metres, else scale).",
             rich_help_panel=DEPTH,
         ),
     ] = None,
@@ -77,7 +78,7 @@ def evaluate(
         check_plots(plots, overwrite=overwrite)
         check_is_no_view(plots, [truth])
     settings = EvaluationSettings(
-        alignments=tuple(align or DEFAULT_ALIGNMENTS),
+        alignments=tuple(align) if align else None,
         max_depth=max_depth,
         threshold=threshold,
         points_per_instant=points_per_instant,

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from page4d.errors import InputError, UsageError
 from page4d.evaluation.depth_alignment import DepthAlignment
 from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import DepthErrors, Evaluation
-from page4d.evaluation.settings import EvaluationSettings
+from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
 
 SETTINGS = EvaluationSettings(points_per_instant=300)
 
@@ -79,14 +80,25 @@ def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evalua
     assert tuple(of_perfect.masks.per_view) == views
     assert of_perfect.points.static.points + of_perfect.points.dynamic.points == of_perfect.points.overall.points
     assert [result.alignment for result in of_perfect.depth.results] == [
+        "metric",
         "scale",
         "scale-shift",
         "scale-shift-squares",
-        "metric",
         "median",
         "median",
     ]
     assert [result.scope for result in of_perfect.depth.results][-2:] == ["capture", "frame"]
+
+
+def test_lengths_in_metres_are_compared_as_they_are_and_others_after_a_scale(
+    perfect: Path, capture: Path, tmp_path: Path
+) -> None:
+    out = copy_of(perfect, tmp_path / "out")
+    for name in ("run.json", "cameras.json"):
+        edit_json(out / name, lambda document: document.update(scale="arbitrary", unit="arbitrary"))
+    of_metres, of_units = (evaluate(folder, capture, SETTINGS) for folder in (perfect, out))
+    assert of_metres.confidence.alignment == of_metres.depth.results[0].alignment == "metric"
+    assert of_units.confidence.alignment == of_units.depth.results[0].alignment == "scale"
 
 
 def test_notes_explain_the_limits_of_the_metrics(of_perfect: Evaluation) -> None:
@@ -124,16 +136,18 @@ def test_known_errors_are_measured(wrong: Path, capture: Path) -> None:
 def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Path, tmp_path: Path) -> None:
     moved = copy_of(wrong, tmp_path / "moved")
     move_world(moved, random_similarity(1, scale=0.3))
-    before, after = (flat(evaluate(out, capture, SETTINGS).document()) for out in (wrong, moved))
+    settings = replace(SETTINGS, alignments=DEFAULT_ALIGNMENTS)
+    before, after = (flat(evaluate(out, capture, settings).document()) for out in (wrong, moved))
     assert before.keys() == after.keys()
     metric = next(path for path, value in before.items() if value == "metric").rsplit("/", 1)[0]
+    scale = next(path for path, value in before.items() if value == "scale").rsplit("/", 1)[0]
     free = ("/scale", "/shift", "/out", "/baseline_ratio", "/confidence/ause")
     compared = 0
     for path, value in before.items():
         if path.startswith(metric) or path.endswith(free) or "/transform/" in path or not isinstance(value, float):
             continue
         # Weiszfeld's weights are large where a residual is nearly 0, which amplifies the rounding of depths.
-        loose = path.startswith(("/depth/results/0/", "/confidence"))
+        loose = path.startswith((f"{scale}/", "/confidence"))
         assert after[path] == pytest.approx(value, rel=2e-3 if loose else 1e-5, abs=1e-3 if loose else 1e-6), path
         compared += 1
     assert compared > 100
