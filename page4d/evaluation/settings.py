@@ -18,10 +18,10 @@ _PositiveFinite = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class EvaluationSettings:
     """Parameters of an evaluation. Confidence is evaluated under the first alignment.
 
-    `alignments` are by default all but the slow one, of which the first is metric, without any scale, where lengths of
-    result and truth are metres. True depth from `max_depth` on is ignored. `threshold` is the distance of the F-score (default: 5 cm, or 1 % of
-    the median true depth if the truth is not metric), computed from `points_per_instant` random points per direction.
-    `fps` is the frame rate of a truth that does not record it.
+    `alignments` are by default all but the slow one, of which the first is metric, without any scale, where lengths
+    of result and truth are metres. True depth from `max_depth` on is ignored. `threshold` is the distance of the
+    F-score (default: 5 cm, or 1 % of the median true depth if the truth is not metric), computed from
+    `points_per_instant` random points per direction. `fps` is the frame rate of a truth that does not record it.
     """
 
     alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None = None
