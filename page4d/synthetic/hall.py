@@ -1,10 +1,11 @@
-"""Fittings of a large hall: columns, beams and ducts under the ceiling, posts and furniture around the rig."""
+"""Fittings of a large hall: what carries the cameras, posts, columns, furniture, beams and ducts."""
 
 import math
+from itertools import pairwise
 
 from page4d.synthetic.camera_rigs import RigSpec
 from page4d.synthetic.furniture import AT_WALLS, FREE_STANDING, box, extent, side_table
-from page4d.synthetic.materials import plain_material
+from page4d.synthetic.materials import Material, plain_material
 from page4d.synthetic.placement import FloorPlan, placed
 from page4d.synthetic.rng import Rng
 from page4d.synthetic.world import Shape
@@ -16,6 +17,8 @@ def fittings(rng: Rng, floor_plan: FloorPlan, hall: ObjectSpec, rig: RigSpec) ->
     height = 2 * hall.half[1]
     near = rig.volume.radius + 0.4
     objects = _under_the_ceiling(rng, hall, max(-camera.center[1] + camera.clearance for camera in rig.cameras))
+    if rng.chance(0.7):
+        objects += _camera_mounts(rng, rig, height - 0.1)
     for _ in range(rng.integer(4)):
         objects += _standing(
             rng, floor_plan, _post(rng, min(height - 0.1, rng.uniform(1.4, 3.5))), (near, near + 2.5)
@@ -28,6 +31,47 @@ def fittings(rng: Rng, floor_plan: FloorPlan, hall: ObjectSpec, rig: RigSpec) ->
         made = side_table(rng) if rng.chance(0.3) else rng.choice((*FREE_STANDING, *AT_WALLS))(rng)
         objects += _standing(rng, floor_plan, made, (near, near + 7.0))
     return objects
+
+
+def _camera_mounts(rng: Rng, rig: RigSpec, highest: float) -> list[ObjectSpec]:
+    """Draw what carries the cameras behind them, which the others see: posts with housings, and bars between them.
+
+    Cameras that sway, or look down too steeply for a post behind them, have none.
+    """
+    metal, housing = plain_material(rng, 0.04, 0.8, 1.0), plain_material(rng, 0.04, 0.85, 1.0)
+    thick, behind, rise = rng.uniform(0.012, 0.04), rng.uniform(0.3, 0.45), rng.uniform(0.0, 0.8)
+    objects: list[ObjectSpec] = []
+    feet: list[tuple[float, float]] = []
+    for camera in rig.cameras:
+        x, y, z = (center - aim for center, aim in zip(camera.center, rig.volume.center, strict=True))
+        level, height = math.hypot(x, z), -camera.center[1]
+        if math.hypot(*camera.sway) > 0 or level < abs(y):
+            continue
+        foot = (camera.center[0] + behind * x / level, camera.center[2] + behind * z / level)
+        objects.append(_upright(foot, 0.0, min(height + rise, highest), thick, metal))
+        objects.append(_upright(foot, height - 0.05, height + 0.05, rng.uniform(0.04, 0.08), housing))
+        feet.append(foot)
+    if rng.chance(0.4):
+        top = min(max(-camera.center[1] for camera in rig.cameras) + rise, highest)
+        objects += [_bar(one, other, top, thick, metal) for one, other in pairwise(feet)]
+    return objects
+
+
+def _upright(foot: tuple[float, float], low: float, high: float, thick: float, material: Material) -> ObjectSpec:
+    """Make an upright box between two heights."""
+    x, z = foot
+    return box((x - thick, low, z - thick), (x + thick, high, z + thick), material)
+
+
+def _bar(
+    one: tuple[float, float], other: tuple[float, float], height: float, thick: float, material: Material
+) -> ObjectSpec:
+    """Make a horizontal bar between two posts."""
+    (a, b), (c, d) = one, other
+    half = math.hypot(c - a, d - b) / 2
+    made = box((-half, height - thick, -thick), (half, height + thick, thick), material)
+    center = ((a + c) / 2, made.center[1], (b + d) / 2)
+    return made._replace(center=center, rotation=(0.0, math.atan2(b - d, c - a), 0.0))
 
 
 def _standing(
