@@ -38,6 +38,9 @@ class _Points(Enum):
     MODEL = auto()
     """Static ones once, moving ones of every instant."""
 
+    LAYERS = auto()
+    """Those of every instant; of a run with layers static ones once, and what moves at every instant."""
+
     FIRST = auto()
     """Those of the first instant."""
 
@@ -159,11 +162,13 @@ def _count_points(job: ExportJob, kind: _Points) -> int:
     """Return the number of points within the budget; clouds are sampled if there are many."""
     if job.clouds is None or kind is _Points.NONE:
         return 0
+    if kind is _Points.LAYERS and job.has_layers:
+        return _count_layers(job, job.clouds)
     limit = job.max_points or 2**63
     if kind is _Points.MODEL:
         return min(limit, _count_model(job.clouds))
     headers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in job.instants]
-    places = _sampled(len(headers)) if kind is _Points.INSTANTS else [0]
+    places = [0] if kind is _Points.FIRST else _sampled(len(headers))
     reader = job.clouds.at(places)
     kept = [reader.read(place).num_points for place in range(len(places))]
     if kind is _Points.FIRST:
@@ -172,6 +177,14 @@ def _count_points(job: ExportJob, kind: _Points) -> int:
     if job.format.budget is Budget.CAPTURE:
         limit = max(limit // job.num_times, 1)
     return sum(min(limit, round(share * number)) for number in headers)
+
+
+def _count_layers(job: ExportJob, clouds: CloudReader) -> int:
+    """Return the number of static points and of moving ones of every instant, within their parts of the budget."""
+    of_static, of_moving = job.layer_limits
+    places = _sampled(job.num_times)
+    moving = [clouds.sampled_moving(place, of_moving).num_points for place in places]
+    return clouds.sampled_static(of_static).num_points + round(sum(moving) * job.num_times / len(places))
 
 
 def _count_model(clouds: CloudReader) -> int:
@@ -223,10 +236,10 @@ def _layout(job: ExportJob) -> _Layout:
             return _Layout(files=1 + cameras, per_instant=1, points=_Points.INSTANTS, masks=True)
         case "usd":
             if job.settings.split:
-                return _Layout(files=2, per_instant=1, points=_Points.INSTANTS)
-            return _Layout(files=1, points=_Points.INSTANTS)
+                return _Layout(files=2, per_instant=1, points=_Points.LAYERS)
+            return _Layout(files=1, points=_Points.LAYERS)
         case "glb":
-            return _Layout(files=1, points=_Points.INSTANTS)
+            return _Layout(files=1, points=_Points.LAYERS)
         case "splat":
             return _Layout(per_instant=1, points=_Points.INSTANTS, frame_bytes=0)
         case "npz":

@@ -1,6 +1,7 @@
 """glTF binary (GLB): the points of an instant, or of all as an animation, and the cameras.
 
-Each instant is a node with a mesh of points, each view a node with a camera. In an animation, the scale of an
+Each instant is a node with a mesh of points, each view a node with a camera; in an animation of a run with layers one
+more node has the points that never move. In an animation, the scale of an
 instant's node is 1 while it is shown and else 0, without interpolation; moving cameras are interpolated.
 
 Source: Khronos Group, glTF 2.0 specification; extension KHR_materials_unlit.
@@ -22,6 +23,7 @@ from page4d.errors import UsageError
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.maps import exported_unit
 from page4d.exporters.opengl import lost_offsets, opengl_poses, vertical_fov
+from page4d.exporters.points import layer_sizes
 from page4d.exporters.transfer import linear_from_srgb
 from page4d.io.atomic import real_path
 from page4d.io.staging import new_file
@@ -56,7 +58,10 @@ def write(job: ExportJob, folder: Path) -> Written:
     with new_file(binary_path) as binary_file:
         scene = _Scene(_Binary(binary_file))
         for place in range(job.num_times):
-            scene.add_instant(job, place, job.instant_points(place))
+            cloud = job.moving_points(place) if job.has_layers else job.instant_points(place)
+            scene.add_instant(job, place, cloud)
+        if job.has_layers:
+            scene.add_static(job.static_points())
         scene.add_cameras(job)
         if job.num_times > 1:
             scene.animate(job)
@@ -92,17 +97,29 @@ def check(job: ExportJob) -> None:
     """
     clouds, limit = job.clouds, job.max_points // job.num_times
     assert clouds is not None
-    available = _LARGEST - _NODE_BYTES * (job.num_times + len(job.views)) - 28 * job.num_times * len(job.views)
+    if job.has_layers:
+        static, moving = layer_sizes(job.output, job.instants)
+        of_static, of_moving = job.layer_limits
+        _check_size(job, min(static, of_static) + _within(moving, of_moving))
+        return
     paths = [job.output.layout.points(instant) for instant in job.instants]
     counts = [read_ply_header(path).num_points for path in paths]
-    if job.format.point_bytes * _within(counts, limit) <= available:
+    if job.format.point_bytes * _within(counts, limit) <= _available(job):
         return
-    counts = [clouds.read(place).num_points for place in range(job.num_times)]
-    if (size := job.format.point_bytes * _within(counts, limit)) > available:
+    _check_size(job, _within([clouds.read(place).num_points for place in range(job.num_times)], limit))
+
+
+def _check_size(job: ExportJob, num_points: int) -> None:
+    if (size := job.format.point_bytes * num_points) > _available(job):
         raise UsageError(
             f"glb would have {size / 2**30:.1f} GiB, and its readers take at most 4 GiB",
             "give --max-points or --instants, or use usd",
         )
+
+
+def _available(job: ExportJob) -> int:
+    """Return the bytes that points may have."""
+    return _LARGEST - _NODE_BYTES * (job.num_times + len(job.views)) - 28 * job.num_times * len(job.views)
 
 
 def _within(counts: list[int], limit: int) -> int:
@@ -159,6 +176,7 @@ class _Scene:
 
     binary: _Binary
     num_points: int = 0
+    first_camera: int = 0
     nodes: list[dict[str, Any]] = field(default_factory=list)
     meshes: list[dict[str, Any]] = field(default_factory=list)
     cameras: list[dict[str, Any]] = field(default_factory=list)
@@ -176,13 +194,23 @@ class _Scene:
             return
         if place > 0:
             node["scale"] = [0.0, 0.0, 0.0]
+        self._add_mesh(node, cloud)
+
+    def add_static(self, cloud: PointCloud) -> None:
+        """Append the points that never move as a node, which is always shown."""
+        node: dict[str, Any] = {"name": "static"}
+        self.nodes.append(node)
+        if cloud.num_points:
+            self._add_mesh(node, cloud)
+
+    def _add_mesh(self, node: dict[str, Any], cloud: PointCloud) -> None:
         node["mesh"] = len(self.meshes)
         attributes = {
             "POSITION": self.binary.add(cloud.xyz, is_vertex=True, has_bounds=True),
             "COLOR_0": self.binary.add(_colors(cloud.rgb), is_vertex=True),
         }
         self.meshes.append(
-            {"name": name, "primitives": [{"mode": _POINTS_MODE, "attributes": attributes, "material": 0}]}
+            {"name": node["name"], "primitives": [{"mode": _POINTS_MODE, "attributes": attributes, "material": 0}]}
         )
         self.num_points += cloud.num_points
         self.lower = np.minimum(self.lower, cloud.xyz.min(axis=0))
@@ -190,6 +218,7 @@ class _Scene:
 
     def add_cameras(self, job: ExportJob) -> None:
         """Append the cameras, as they are at the first instant; the far plane is at infinity."""
+        self.first_camera = len(self.nodes)
         poses, fov = opengl_poses(job)[0], vertical_fov(job)[0]
         near = max(_NEAR * float(np.linalg.norm(self.upper - self.lower)), 1e-6) if self.num_points else _NEAR
         for view, record in enumerate(job.views):
@@ -225,7 +254,7 @@ class _Scene:
         if moving:
             times, poses = self.binary.add(seconds, has_bounds=True), opengl_poses(job)
         for view in moving:
-            node = job.num_times + view
+            node = self.first_camera + view
             positions = self.binary.add(poses[:, view, :3, 3].astype(np.float32))
             rotations = self.binary.add(_continuous_quaternions(poses[:, view, :3, :3]).astype(np.float32))
             self._add_channel(node, "translation", times, positions, "LINEAR")

@@ -15,7 +15,7 @@ from page4d.choices import ImageFormat
 from page4d.errors import UsageError
 from page4d.exporters.formats import Budget, Format
 from page4d.exporters.pinhole import PictureGeometry, Size, scaled
-from page4d.exporters.points import CloudReader, ModelPoints
+from page4d.exporters.points import CloudReader, ModelPoints, layer_limits, layer_sizes
 from page4d.exporters.settings import ExportSettings
 from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import ExportWorld
@@ -208,6 +208,32 @@ class ExportJob:
         if limit and self.format.budget is Budget.CAPTURE and not self.settings.per_instant:
             limit = max(limit // self.num_times, 1)
         cloud = self._moved(self._clouds.sampled(place, limit))
+        self.advance()
+        return cloud
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether static points of the run are in a file of their own that serves the exported instants."""
+        if self.clouds is None or self.num_times == 1 or self.settings.per_instant:
+            return False
+        return self.clouds.has_layers
+
+    @cached_property
+    def layer_limits(self) -> tuple[int, int]:
+        """Largest number of static points, and of moving ones of an instant, of a run with layers."""
+        static, moving = layer_sizes(self.output, self.instants)
+        if self.format.budget is not Budget.CAPTURE or not 0 < self.max_points < static + sum(moving):
+            return layer_limits(static, max(moving), self.max_points)
+        of_static, of_moving = layer_limits(static, sum(moving), self.max_points)
+        return of_static, max(of_moving // self.num_times, 1)
+
+    def static_points(self) -> PointCloud:
+        """Return the points that never move, of a run with layers, in the exported world and within the budget."""
+        return self._moved(self._clouds.sampled_static(self.layer_limits[0]))
+
+    def moving_points(self, place: int) -> PointCloud:
+        """Return the points that move at an instant, of a run with layers, as `static_points`."""
+        cloud = self._moved(self._clouds.sampled_moving(place, self.layer_limits[1]))
         self.advance()
         return cloud
 

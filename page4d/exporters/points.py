@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from page4d.choices import PointLayer
 from page4d.errors import InputError, UsageError
 from page4d.exporters.spacing import point_spacing, surface_distance
-from page4d.output.ply import PointCloud, join_clouds
+from page4d.output.ply import PointCloud, join_clouds, read_ply_header
 from page4d.output.points import voxel_subset
 from page4d.output.reader import Output
 
@@ -90,6 +90,22 @@ class _Layer(NamedTuple):
     read: Callable[[], PointCloud]
     cloud: PointCloud
     is_new: NDArray[np.bool_]
+
+
+def layer_sizes(output: Output, instants: Sequence[int]) -> tuple[int, list[int]]:
+    """Return the number of static points of a run with layers, and of moving ones of instants, from file headers."""
+    files = (output.layout.static_points, *(output.layout.moving_points(instant) for instant in instants))
+    static, *moving = (read_ply_header(file).num_points for file in files)
+    return static, moving
+
+
+def layer_limits(static: int, moving: int, limit: int) -> tuple[int, int]:
+    """Divide a limit (0: none) among numbers of static and moving points, in proportion; both get at least one."""
+    most = static + moving
+    if not 0 < limit < most:
+        return max(static, 1), max(moving, 1)
+    part = min(max(limit * static // most, 1), max(limit - 1, 1))
+    return part, max(limit - part, 1)
 
 
 class CloudReader:

@@ -1,6 +1,5 @@
 """What a viewer shows of a run: clouds within a budget, cameras, and sizes that suit the scene."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from page4d.choices import PointLayer, UpAxis
 from page4d.exporters.plan import choose_instants, choose_views, is_calibrated
-from page4d.exporters.points import CloudReader, PointFilter
+from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes
 from page4d.exporters.settings import ExportSettings
 from page4d.exporters.spacing import point_spacing
 from page4d.exporters.timing import frame_rate
@@ -178,11 +177,7 @@ class ViewerContent:
     def _layer_limits(self) -> tuple[int, int]:
         """Largest number of static and of moving points: parts of the limit in proportion, if there are more."""
         static, moving = layer_sizes(self.output, self.instants)
-        most = static + max(moving)
-        if not 0 < self.limit < most:
-            return max(static, 1), max(*moving, 1)
-        part = min(max(self.limit * static // most, 1), max(self.limit - 1, 1))
-        return part, max(self.limit - part, 1)
+        return layer_limits(static, max(moving), self.limit)
 
     @property
     def num_sent(self) -> int:
@@ -266,10 +261,3 @@ def _limit(max_points: int | None, clouds: CloudReader, output: Output, *, is_pa
         if static + sum(moving) <= MAX_PAGE_POINTS:
             return DEFAULT_MAX_POINTS
     return min(DEFAULT_MAX_POINTS, max(MAX_PAGE_POINTS // len(clouds.indices), 1))
-
-
-def layer_sizes(output: Output, instants: Sequence[int]) -> tuple[int, list[int]]:
-    """Return the number of static points of a run with layers, and of moving ones of instants, from file headers."""
-    files = (output.layout.static_points, *(output.layout.moving_points(instant) for instant in instants))
-    static, *moving = (read_ply_header(file).num_points for file in files)
-    return static, moving

@@ -7,7 +7,7 @@ import pytest
 
 from page4d.choices import PointLayer
 from page4d.exporters.estimate import estimate
-from page4d.exporters.export import export
+from page4d.exporters.export import Exported, export
 from page4d.exporters.formats import FORMATS
 from page4d.exporters.plan import plan_job
 from page4d.exporters.points import CloudReader, PointFilter
@@ -104,3 +104,59 @@ def test_the_estimate_counts_the_layers(name: str, layered: Capture, tmp_path: P
     assert (exported.folder / cloud).is_file()
     if name == "4dgaussians":
         assert len(read_cloud(exported.folder / cloud)[0][0]) == exported.record.points
+
+
+def without_scene(capture: Capture, name: str, folder: Path, **options: object) -> Exported:
+    """Export a capture to a format without pictures."""
+    (exported,) = export(capture.folder, name, folder, **options)
+    return exported
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["one file", "clips"])
+def test_usd_has_static_points_once_and_moving_ones_over_time(layered: Capture, tmp_path: Path, split: bool) -> None:
+    usd = pytest.importorskip("pxr.Usd")
+    geometry = pytest.importorskip("pxr.UsdGeom")
+    exported = without_scene(layered, "usd", tmp_path / "usd", split=split)
+    stage = usd.Stage.Open(str(exported.folder / ("scene.usda" if split else "scene.usdc")))
+    static = geometry.Points(stage.GetPrimAtPath("/World/static"))
+    assert not static.GetPointsAttr().GetTimeSamples()
+    assert np.array_equal(np.array(static.GetPointsAttr().Get()), layered.output.static_points().xyz)
+    moving = geometry.Points(stage.GetPrimAtPath("/World/points"))
+    for place in range(4):
+        expected = layered.output.moving_points(place).xyz
+        assert np.array_equal(np.array(moving.GetPointsAttr().Get(float(place)))[: len(expected)], expected)
+    assert static.GetWidthsAttr().Get() == moving.GetWidthsAttr().Get()
+
+
+def test_an_animated_glb_shows_static_points_all_the_time(layered: Capture, tmp_path: Path) -> None:
+    pygltflib = pytest.importorskip("pygltflib")
+    exported = without_scene(layered, "glb", tmp_path / "glb", animated=True, max_points=0)
+    scene = pygltflib.GLTF2().load(str(exported.folder / "scene.glb"))
+    names = [node.name for node in scene.nodes]
+    static = scene.nodes[names.index("static")]
+    assert static.scale is None
+    assert names.index("static") not in {channel.target.node for channel in scene.animations[0].channels}
+    counts = {
+        node.name: scene.accessors[scene.meshes[node.mesh].primitives[0].attributes.POSITION].count
+        for node in scene.nodes
+        if node.mesh is not None
+    }
+    assert counts["static"] == layered.output.static_points().num_points
+    for place in range(4):
+        assert counts[f"frame_{place:06d}"] == layered.output.moving_points(place).num_points
+    assert exported.record.points == sum(counts.values())
+
+
+@pytest.mark.parametrize(("name", "options"), [("usd", {}), ("glb", {"animated": True})])
+@pytest.mark.parametrize("limit", [0, 900])
+def test_budgets_and_estimates_of_formats_over_time_count_layers(
+    name: str, options: dict[str, bool], limit: int, layered: Capture, tmp_path: Path
+) -> None:
+    exported = without_scene(layered, name, tmp_path / "out", max_points=limit, **options)
+    job = plan_job(layered.output, FORMATS[name], ExportSettings(max_points=limit, **options), None)
+    assert estimate(job).points == pytest.approx(exported.record.points, rel=0.03)
+    moving = [layered.output.moving_points(instant).num_points for instant in range(4)]
+    if not limit:
+        assert exported.record.points == layered.output.static_points().num_points + sum(moving)
+    elif name == "glb":
+        assert exported.record.points <= limit

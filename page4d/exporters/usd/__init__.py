@@ -11,7 +11,7 @@ from page4d.choices import UpAxis
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.usd.cameras import ClippingRanges, define_cameras
 from page4d.exporters.usd.clips import write_clips
-from page4d.exporters.usd.points import PointWriter, distinct_clouds
+from page4d.exporters.usd.points import PointWriter, distinct_clouds, write_static
 from page4d.exporters.usd.stage import create_stage, save_stage, time_codes
 from page4d.io.atomic import real_path
 
@@ -48,8 +48,8 @@ def _write_single(job: ExportJob, folder: Path) -> Written:
     path = folder / SCENE_NAME
     stage = create_stage(path, job, codes)
     ranges = ClippingRanges(job)
-    points = PointWriter(stage)
-    number = saved = 0
+    number, width = write_static(stage, job, ranges)
+    points, saved = PointWriter(stage, width), 0
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)
         points.write(cloud, codes[place])

@@ -6,7 +6,7 @@ from typing import Any
 
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.usd.cameras import ClippingRanges, define_cameras
-from page4d.exporters.usd.points import PATH, PointWriter, declare_points, distinct_clouds
+from page4d.exporters.usd.points import PATH, PointWriter, declare_points, distinct_clouds, write_static
 from page4d.exporters.usd.stage import create_stage, save_stage, time_codes
 from page4d.output.layout import frame_name
 
@@ -25,7 +25,8 @@ def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
     codes = time_codes(job)
     files = [f"{FOLDER}/{frame_name(instant)}.usdc" for instant in job.instants]
     ranges = ClippingRanges(job)
-    number, width = 0, 0.0
+    stage = create_stage(folder / scene_name, job, codes)
+    number, width = write_static(stage, job, ranges)
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)
         clip = create_stage(folder / files[place], job, codes[place : place + 1])
@@ -38,7 +39,6 @@ def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
     declare_points(manifest)
     save_stage(manifest, folder / MANIFEST)
 
-    stage = create_stage(folder / scene_name, job, codes)
     PointWriter(stage, width)
     _play(stage, files, codes)
     define_cameras(stage, job, codes, ranges)
