@@ -119,8 +119,8 @@ def _agreement_of_matches(
     weight = matches.weight * held[:, None] * ~is_own[..., None]
     support = torch.zeros(len(patch_depth), dtype=torch.float64)
     for part in problem.parts:
-        jacobians = problem.linearize(problem.start, part)
-        error = jacobians.residual.norm(dim=-1) / limit
-        support += (weight[..., part] * jacobians.in_front / (1 + error.square())).sum(dim=(1, 2, 3))
+        projected = problem.project(problem.start, part)
+        error = projected.residual.norm(dim=-2) / limit
+        support += (weight[..., part] * projected.in_front / (1 + error.square())).sum(dim=(1, 2, 3))
     total = weight.sum(dim=(1, 2, 3)).clamp(min=torch.finfo(torch.float64).tiny)
     return Agreement(support, support / total / _SHARE_PER_DEVIATION)

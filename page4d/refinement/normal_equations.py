@@ -6,7 +6,6 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.rigid import rigid
@@ -84,37 +83,104 @@ class Parameters(NamedTuple):
     errors: Float[Tensor, "B N M"]
 
 
-class Jacobians(NamedTuple):
-    """Reprojection residuals in px and their derivatives by source camera, target camera and log depth."""
+class Projection(NamedTuple):
+    """Pixels of source images in the target cameras, with everything that derivatives are made of. Pixels are last.
 
-    residual: Float[Tensor, "B N G P 2"]
-    source: Float[Tensor, "B N G P 2 8"]
-    target: Float[Tensor, "B N G P 2 8"]
-    depth: Float[Tensor, "B N G P 2"]
-    in_front: Bool[Tensor, "B N G P"]
+    `residual` are reprojection errors in px, `source` and `target` the points in the cameras, `centered` their
+    positions in the target relative to the principal point.
+    """
+
+    residual: Float[Tensor, "B N G 2 P"]
+    source: Float[Tensor, "B N one 3 P"]
+    target: Float[Tensor, "B N G 3 P"]
+    inverse_depth: Float[Tensor, "B N G P"]
+    centered: Float[Tensor, "B N G 2 P"]
+    rotation: Float[Tensor, "B N G 3 3"]
+    affine: Float[Tensor, "B N G 2 2"]
+
+    @property
+    def in_front(self) -> Bool[Tensor, "B N G P"]:
+        """Whether the point is in front of the target camera."""
+        return self.target[..., 2, :] > _MIN_DEPTH
+
+    def jacobians(self) -> Float[Tensor, "B N G 17 2 P"]:
+        """Return the derivatives of the residuals by source and target camera (8 rows each), and the residuals.
+
+        The last row of the source is also the derivative by log depth.
+        """
+        batch, images, targets, _, pixels = self.residual.shape
+        rows = self.residual.new_empty(batch, images, targets, 2 * _CAMERA_PARAMETERS + 1, 2, pixels)
+        source, target = rows[:, :, :, :_CAMERA_PARAMETERS], rows[:, :, :, _CAMERA_PARAMETERS:-1]
+        by_target, near = target[..., 3:6, :, :], self.inverse_depth[..., None, :]
+        torch.mul(self.affine.transpose(-1, -2)[..., None], near[..., None, :], out=by_target[..., :2, :, :])
+        torch.mul(self.centered, -near, out=by_target[..., 2, :, :])
+        by_source = (self.rotation.transpose(-1, -2) @ by_target.flatten(-2)).view(by_target.shape)
+        torch.neg(by_source, out=source[..., 3:6, :, :])
+        own, there = self.source[..., None, :], self.target[..., None, :]  # B N G 3 1 P
+        for axis in range(3):
+            after, last = (axis + 1) % 3, (axis + 2) % 3
+            _subtract_products(
+                source[..., axis, :, :],
+                (by_source[..., after, :, :], own[..., last, :, :]),
+                (by_source[..., last, :, :], own[..., after, :, :]),
+            )
+            _subtract_products(
+                target[..., axis, :, :],
+                (there[..., after, :, :], by_target[..., last, :, :]),
+                (there[..., last, :, :], by_target[..., after, :, :]),
+            )
+        focal, scale = source[..., _FOCAL, :, :], source[..., _SCALE, :, :]
+        torch.mul(by_source[..., 0, :, :], -own[..., 0, :, :], out=focal)
+        focal.addcmul_(by_source[..., 1, :, :], own[..., 1, :, :], value=-1)
+        torch.mul(by_source[..., 2, :, :], own[..., 2, :, :], out=scale)
+        scale.sub_(focal)
+        target[..., _FOCAL, :, :] = self.centered
+        target[..., _SCALE, :, :] = 0
+        rows[..., -1, :, :] = self.residual
+        return rows
+
+
+def _subtract_products(result: Tensor, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> None:
+    """Write the product of the first pair minus that of the second one to `result`."""
+    torch.mul(*first, out=result)
+    result.addcmul_(*second, value=-1)
 
 
 class DepthElimination(NamedTuple):
-    """Back-substitution of eliminated log depths: coupling to the R columns of an image, gradient, Hessian."""
+    """Back-substitution of eliminated log depths: coupling to the L columns of cameras and to M errors.
 
-    coupling: Float[Tensor, "B N P R"]
+    The coupling to errors is `data` times their `weights`.
+    """
+
+    coupling: Float[Tensor, "B N L P"]
+    data: Float[Tensor, "B N P"]
+    weights: Float[Tensor, "B N P M"]
     gradient: Float[Tensor, "B N P"]
     hessian: Float[Tensor, "B N P"]
 
-    def back_substitute(self, step: Float[Tensor, "B N R"]) -> Float[Tensor, "B N P"]:
-        """Return the steps of log depths that belong to a step of the remaining parameters."""
-        return -(self.gradient + torch.einsum("bnpr,bnr->bnp", self.coupling, step)) / self.hessian
+    def back_substitute(self, step: Float[Tensor, "B N L"], errors: Float[Tensor, "B N M"]) -> Float[Tensor, "B N P"]:
+        """Return the steps of log depths that belong to steps of cameras and errors."""
+        by_cameras = (step[..., None, :] @ self.coupling)[..., 0, :]
+        by_errors = self.data * (self.weights @ errors[..., None])[..., 0]
+        return -(self.gradient + by_cameras + by_errors) / self.hessian
 
 
 class ReducedSystem(NamedTuple):
     """Normal equations of an image after Schur elimination of the depth of each pixel.
 
-    The R columns are the L = 8 (1 + G) of its camera and its targets', then the M of correlated depth errors.
+    The L = 8 (1 + G) columns of cameras are those of its own and of its targets', the M of errors those of correlated
+    depth errors.
     """
 
-    hessian: Float[Tensor, "B N R R"]
-    gradient: Float[Tensor, "B N R"]
-    elimination: DepthElimination
+    cameras: Float[Tensor, "B N L L"]
+    mixed: Float[Tensor, "B N L M"]
+    errors: Float[Tensor, "B N M M"]
+    camera_gradient: Float[Tensor, "B N L"]
+    error_gradient: Float[Tensor, "B N M"]
+
+    def plus(self, other: "ReducedSystem") -> "ReducedSystem":
+        """Add the normal equations of other pixels."""
+        return ReducedSystem(*(one + more for one, more in zip(self, other, strict=True)))
 
 
 class NormalEquations:
@@ -141,13 +207,13 @@ class NormalEquations:
             errors=depth.new_zeros(*depth.shape[:2], len(self.errors.precision), dtype=torch.float64),
         )
         intrinsics = cameras.intrinsics.double()
-        self.plane = normalize_pixels(correspondences.pixels.double(), intrinsics)
+        self.plane = normalize_pixels(correspondences.pixels.double(), intrinsics).transpose(-1, -2)  # B N 2 P
         self.affine, self.principal_point = intrinsics[..., :2, :2], intrinsics[..., :2, 2]
         targets = correspondences.targets
         own = torch.arange(len(targets), device=depth.device)[:, None]
         weight = correspondences.weight.double() * (targets != own)[None, :, :, None]
         self.precision = weight / correspondences.sigma_px**2
-        self.positions = correspondences.positions.double()
+        self.positions = correspondences.positions.double().transpose(-1, -2).contiguous()  # B N G 2 P
         parameters = torch.arange(_CAMERA_PARAMETERS, device=depth.device)
         self.columns = (torch.cat([own, targets], dim=1)[..., None] * _CAMERA_PARAMETERS + parameters).flatten(1)
         sigmas = [priors.rotation_rad] * 3 + [priors.position] * 3 + [priors.log_focal, priors.log_scale]
@@ -162,6 +228,7 @@ class NormalEquations:
         num_pixels = depth.shape[-1]
         at_once = max(1, _MAX_RESIDUALS * num_pixels // max(1, self.precision.numel()))
         self.parts = [slice(start, start + at_once) for start in range(0, num_pixels, at_once)]
+        self._kept_weights = self._weights_of(self.parts[0]) if len(self.parts) == 1 else None
 
     def cameras_of(self, parameters: Parameters) -> Cameras:
         """Return the cameras, in the unit of the initial ones."""
@@ -186,72 +253,47 @@ class NormalEquations:
         errors = ((parameters.errors @ self.errors.precision) * parameters.errors).sum(dim=(1, 2))
         total: Tensor = cameras + moved + errors
         for part in self.parts:
-            jacobians = self.linearize(parameters, part)
-            squared = jacobians.residual.square().sum(dim=-1)
-            robust = torch.where(jacobians.in_front, squared / (1 + squared / kernel**2), kernel**2)
+            projected = self.project(parameters, part)
+            squared = projected.residual.square().sum(dim=-2)
+            robust = torch.where(projected.in_front, squared / (1 + squared / kernel**2), kernel**2)
             total = total + (self.precision[..., part] * robust).sum(dim=(1, 2, 3))
         return total
 
-    def linearize(self, parameters: Parameters, part: slice) -> Jacobians:
-        """Project some of the pixels of each image into its targets and differentiate."""
+    def project(self, parameters: Parameters, part: slice) -> Projection:
+        """Project some of the pixels of each image into its targets."""
         targets = self.correspondences.targets
         rotation = parameters.rotation[:, targets] @ parameters.rotation.transpose(-1, -2)[:, :, None]  # B N G 3 3
         moved = (rotation @ parameters.translation[:, :, None, :, None])[..., 0]
         shift = parameters.translation[:, targets] - moved
-        plane = self.plane[:, :, part] * (-parameters.log_focal).exp()[..., None, None]
-        depth = self._depth(parameters, part)
-        source = functional.pad(plane, (0, 1), value=1.0) * depth[..., None]  # B N P 3
-        target = torch.einsum("bngij,bnpj->bngpi", rotation, source) + shift[:, :, :, None]
-        in_front = target[..., 2] > _MIN_DEPTH
-        inverse_depth = 1 / target[..., 2].clamp(min=_MIN_DEPTH)
-        ratio = target[..., :2] * inverse_depth[..., None]
+        depth = self._depth(parameters, part)[:, :, None]
+        plane = self.plane[..., part] * ((-parameters.log_focal).exp()[..., None, None] * depth)
+        source = torch.cat([plane, depth], dim=2)[:, :, None]  # B N 1 3 P
+        target = rotation @ source + shift[..., None]
+        inverse_depth = target[..., 2, :].clamp(min=_MIN_DEPTH).reciprocal()
         affine = (self.affine * parameters.log_focal.exp()[..., None, None])[:, targets]  # B N G 2 2
-        centered = torch.einsum("bngij,bngpj->bngpi", affine, ratio)
-        residual = centered + self.principal_point[:, targets][:, :, :, None] - self.positions[:, :, :, part]
-        by_target = torch.cat([affine[:, :, :, None].expand(*ratio.shape, 2), -centered[..., None]], dim=-1)
-        by_target = by_target * inverse_depth[..., None, None]  # B N G P 2 3
-        by_source = (by_target.flatten(-3, -2) @ rotation).view_as(by_target)
-        source = source[:, :, None, :, None]  # B N 1 P 1 3
-        by_depth = (by_source * source).sum(dim=-1)
-        focal = -(by_source[..., :2] * source[..., :2]).sum(dim=-1)
-        return Jacobians(
-            residual=residual,
-            source=torch.cat(
-                [torch.linalg.cross(by_source, source), -by_source, focal[..., None], by_depth[..., None]], dim=-1
-            ),
-            target=torch.cat(
-                [
-                    torch.linalg.cross(target[..., None, :], by_target),
-                    by_target,
-                    centered[..., None],
-                    torch.zeros_like(centered)[..., None],
-                ],
-                dim=-1,
-            ),
-            depth=by_depth,
-            in_front=in_front,
-        )
+        centered = affine @ (target[..., :2, :] * inverse_depth[..., None, :])
+        residual = centered + self.principal_point[:, targets][..., None] - self.positions[..., part]
+        return Projection(residual, source, target, inverse_depth, centered, rotation, affine)
 
     def step(self, parameters: Parameters, kernel: float) -> Parameters:
         """Take one robust Gauss-Newton step (IRLS)."""
-        hessian, gradient, elimination = self._reduce(parameters, kernel, self.parts[0])
+        system, elimination = self._reduce(parameters, kernel, self.parts[0])
         eliminations = [elimination]
         for part in self.parts[1:]:
-            more, steeper, elimination = self._reduce(parameters, kernel, part)
-            hessian, gradient = hessian + more, gradient + steeper
+            more, elimination = self._reduce(parameters, kernel, part)
+            system = system.plus(more)
             eliminations.append(elimination)
-        num = self.columns.shape[1]  # columns of cameras; those of correlated errors follow and are eliminated here
         precision = self.errors.precision
-        stiffness = hessian[..., num:, num:] + precision
-        pull = gradient[..., num:] + parameters.errors @ precision
-        back = torch.linalg.solve(stiffness, torch.cat([hessian[..., num:, :num], pull[..., None]], dim=-1))
-        system = torch.cat([hessian[..., :num, :num], gradient[..., :num, None]], dim=-1)
-        system = system - hessian[..., :num, num:] @ back
-        step = self._solve(system[..., :num], system[..., num], parameters)
+        pull = system.error_gradient + parameters.errors @ precision
+        right = torch.cat([system.mixed.transpose(-1, -2), pull[..., None]], dim=-1)
+        back = torch.linalg.solve(system.errors + precision, right)  # B N M L+1
+        eliminated = system.mixed @ back
+        step = self._solve(
+            system.cameras - eliminated[..., :-1], system.camera_gradient - eliminated[..., -1], parameters
+        )
         moved = step.flatten(1)[:, self.columns]
-        errors = -(back[..., :num] @ moved[..., None])[..., 0] - back[..., num]
-        columns = torch.cat([moved, errors], dim=-1)
-        log_depth = torch.cat([part.back_substitute(columns) for part in eliminations], dim=-1)
+        errors = -(back[..., :-1] @ moved[..., None])[..., 0] - back[..., -1]
+        log_depth = torch.cat([part.back_substitute(moved, errors) for part in eliminations], dim=-1)
         turn = matrix_from_rotation_vector(step[..., :3])
         return Parameters(
             rotation=turn @ parameters.rotation,
@@ -264,12 +306,15 @@ class NormalEquations:
 
     def _depth(self, parameters: Parameters, part: slice) -> Float[Tensor, "B N P"]:
         """Return the depths of some of the pixels, in median depths."""
-        errors = torch.einsum("bnpm,bnm->bnp", self._error_weights(part), parameters.errors)
+        errors = (self._error_weights(part) @ parameters.errors[..., None])[..., 0]
         log_depth: Tensor = parameters.log_depth[..., part] + errors + parameters.log_scale[..., None]
         return log_depth.exp()
 
     def _error_weights(self, part: slice) -> Float[Tensor, "B N P M"]:
         """Return the derivatives of log depths of some of the pixels by the correlated errors."""
+        return self._weights_of(part) if self._kept_weights is None else self._kept_weights
+
+    def _weights_of(self, part: slice) -> Float[Tensor, "B N P M"]:
         weights: Tensor = self.error_sigma[..., part, None] * self.errors.weights(part)
         return weights
 
@@ -280,40 +325,37 @@ class NormalEquations:
         logarithms = [parameters.log_focal[..., None], parameters.log_scale[..., None]]
         return torch.cat([rotation_vector_from_matrix(turned), shift, *logarithms], dim=-1)
 
-    def _reduce(self, parameters: Parameters, kernel: float, part: slice) -> ReducedSystem:
+    def _reduce(self, parameters: Parameters, kernel: float, part: slice) -> tuple[ReducedSystem, DepthElimination]:
         """Build the normal equations of some of the pixels and eliminate their independent depths."""
-        jacobians = self.linearize(parameters, part)
-        squared = jacobians.residual.square().sum(dim=-1)
-        weight = self.precision[..., part] * jacobians.in_front / (1 + squared / kernel**2) ** 2  # B N G P
+        projected = self.project(parameters, part)
+        squared = projected.residual.square().sum(dim=-2)
+        weight = self.precision[..., part] * projected.in_front / (1 + squared / kernel**2).square()  # B N G P
         # Every residual depends on the source and one target. Columns are those of the source, then of all targets.
-        by_camera = torch.cat([jacobians.source, jacobians.target], dim=-1)  # B N G P 2 16
-        weighted = by_camera * weight[..., None, None]
-        pairs = weighted.flatten(3, 4).transpose(-1, -2) @ by_camera.flatten(3, 4)  # B N G 16 16
-        gradient_of_pairs = (weighted * jacobians.residual[..., None]).sum(dim=(3, 4))  # B N G 16
-        by_depth = (weighted * jacobians.depth[..., None]).sum(dim=4)  # B N G P 16
-        data = (weight * jacobians.depth.square().sum(dim=-1)).sum(dim=2)
-        data_gradient = (weight * (jacobians.depth * jacobians.residual).sum(dim=-1)).sum(dim=2)
-        by_cameras, error_weights = _in_columns(by_depth.transpose(2, 3)), self._error_weights(part)
+        jacobians = projected.jacobians()  # B N G 17 2 P
+        weighted = jacobians * weight[..., None, None, :]
+        square = weighted.flatten(-2) @ jacobians.flatten(-2).transpose(-1, -2)  # B N G 17 17
+        depth = jacobians[..., _SCALE, :, :]
+        by_depth = weighted[..., 0, :] * depth[..., None, 0, :]
+        by_depth.addcmul_(weighted[..., 1, :], depth[..., None, 1, :])  # B N G 17 P
+        data, data_gradient = by_depth[..., _SCALE, :].sum(dim=2), by_depth[..., -1, :].sum(dim=2)
+        coupling, weights = _in_columns(by_depth[..., :-1, :]), self._error_weights(part)
         prior = self.depth_precision[..., part]
         hessian = data + prior
         gradient = data_gradient + prior * (parameters.log_depth - self.start.log_depth)[..., part]
         # The independent depth absorbs its part of the data first; the rest acts on the correlated errors.
-        rest, kept = data_gradient - data * gradient / hessian, (prior / hessian)[..., None] * error_weights
-        cameras = _square_in_columns(pairs) - (by_cameras / hessian[..., None]).transpose(-1, -2) @ by_cameras
-        mixed = by_cameras.transpose(-1, -2) @ kept  # B N L M
-        errors = error_weights.transpose(-1, -2) @ (data[..., None] * kept)
-        of_cameras = _in_columns(gradient_of_pairs) - torch.einsum("bnpl,bnp->bnl", by_cameras, gradient / hessian)
-        return ReducedSystem(
-            hessian=torch.cat(
-                [torch.cat([cameras, mixed], dim=-1), torch.cat([mixed.transpose(-1, -2), errors], dim=-1)], dim=-2
-            ),
-            gradient=torch.cat([of_cameras, torch.einsum("bnpm,bnp->bnm", error_weights, rest)], dim=-1),
-            elimination=DepthElimination(
-                coupling=torch.cat([by_cameras, data[..., None] * error_weights], dim=-1),
-                gradient=gradient,
-                hessian=hessian,
-            ),
+        rest, kept = data_gradient - data * gradient / hessian, (prior / hessian)[..., None] * weights
+        of_cameras = (
+            _in_columns(square[..., :-1, -1, None])[..., 0] - (coupling @ (gradient / hessian)[..., None])[..., 0]
         )
+        system = ReducedSystem(
+            cameras=_square_in_columns(square[..., :-1, :-1])
+            - (coupling / hessian[..., None, :]) @ coupling.transpose(-1, -2),
+            mixed=coupling @ kept,
+            errors=(data[..., None] * weights).transpose(-1, -2) @ kept,
+            camera_gradient=of_cameras,
+            error_gradient=(weights.transpose(-1, -2) @ rest[..., None])[..., 0],
+        )
+        return system, DepthElimination(coupling, data, weights, gradient, hessian)
 
     def _solve(
         self, hessian: Float[Tensor, "B N L L"], gradient: Float[Tensor, "B N L"], parameters: Parameters
@@ -347,10 +389,10 @@ def _camera_precision(priors: Priors, sigma: Float[Tensor, " C"], num_images: in
     return torch.diag_embed(of_each.permute(1, 2, 0), dim1=1, dim2=3).flatten(2).flatten(0, 1)
 
 
-def _in_columns(pairs: Float[Tensor, "*batch G C"]) -> Float[Tensor, "*batch L"]:
+def _in_columns(pairs: Float[Tensor, "*batch G C P"]) -> Float[Tensor, "*batch L P"]:
     """Scatter derivatives of (source, target) pairs into the columns of the source and of each target."""
-    source, target = torch.split(pairs, _CAMERA_PARAMETERS, dim=-1)
-    return torch.cat([source.sum(dim=-2), target.flatten(-2)], dim=-1)
+    source, target = pairs[..., :_CAMERA_PARAMETERS, :], pairs[..., _CAMERA_PARAMETERS:, :]
+    return torch.cat([source.sum(dim=-3), target.flatten(-3, -2)], dim=-2)
 
 
 def _square_in_columns(pairs: Float[Tensor, "*batch G C C"]) -> Float[Tensor, "*batch L L"]:
