@@ -1,14 +1,14 @@
 """Guided sub-pixel matching of patches by normalized cross-correlation (NCC) near their predicted positions."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.warp import WarpedPixels, ncc, pixel_extent, ray_warp, sample_grid
+from page4d.geometry.warp import WarpedPixels, ncc, ray_warp, sample_grid
 from page4d.layers.embed import cut_patches
 from page4d.layers.execution import in_chunks
 from page4d.refinement.view_prediction import center_pixels
@@ -16,10 +16,17 @@ from page4d.refinement.view_prediction import center_pixels
 RADIUS = 5
 """Search radius in px."""
 
+_FINE_RADIUS = 2
+"""Search radius in px around the best shift under an affine map."""
+
 _MIN_VARIANCE = 1e-4
 """Added to variances of brightness in [0, 1]: patches with less texture are not matched."""
 
 _MIN_CORRELATION = 0.5
+
+_MIN_AFFINE_CORRELATION = 0.1
+"""Smallest correlation under an affine map at which the pixels' own positions are compared."""
+
 _MIN_CURVATURE = 0.02
 """Of the correlation at its peak, per px^2, in every direction: it vanishes along an edge."""
 
@@ -30,8 +37,8 @@ _ZERO_SCORE_CORRELATION = 0.4
 """Typical correlation of wrong matches; the score is 0 there and 1 at a correlation of 1."""
 
 _MIN_DEPTH = 1e-4
-_MAX_SAMPLES = 1 << 21
-"""Pixels that are compared at once: some 50 MB."""
+_MAX_SAMPLES = 1 << 20
+"""Samples at once: some 20 MB."""
 
 
 class GuidedMatches(NamedTuple):
@@ -66,27 +73,30 @@ def match_guided(
     """Search the patches of the source images in the target images near the positions that depth predicts.
 
     Cameras are [B, T], in the unit of depth; images are in [0, 1]. `chosen` are the indices of the patches to search,
-    None for all. Every pixel of a patch is warped by its own depth,
-    then all of them are shifted together. Brightness is compared by NCC, which is invariant to exposure and contrast;
-    the peak is found by a quadratic fit.
+    None for all. The best integer shift of a patch is that under one affine map of its pixels; around it every pixel
+    is warped by its own depth. Brightness is compared by NCC, which is invariant to exposure and contrast; the peak is
+    found by a quadratic fit.
 
     Source: Furukawa & Ponce (2009), "Accurate Camera Calibration from Multi-View Stereo and Bundle Adjustment".
     """
-    rays = camera_rays(source_cameras.intrinsics.to(depth.device), depth.shape[-2:])
-    warped = ray_warp(rays, source_cameras, target_cameras).at(depth.to(rays), _MIN_DEPTH)
+    rays = camera_rays(source_cameras.intrinsics.to(depth), depth.shape[-2:])
+    warped = ray_warp(rays, source_cameras, target_cameras).at(depth, _MIN_DEPTH)
     patches = cut_patches(source.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
     predicted = _predict(warped, patch_size, target.shape[-2:])
     if chosen is not None:
         patches, predicted = patches[:, chosen], _Predicted(*(part[:, chosen] for part in predicted))
-    shift, score = _search(patches, target.mean(dim=2).flatten(0, 1), predicted)
-    found = predicted.center + shift, torch.where(predicted.usable, score, 0), shift
+    brightness = target.mean(dim=2)[..., None, :, :].flatten(0, 1)
+    shift, score = (predicted.center.new_zeros(*predicted.usable.shape, size) for size in (2, 1))
+    for frame, searched in enumerate(predicted.usable):
+        peaks = _search(patches[frame, searched], brightness[frame : frame + 1], predicted.pixels[frame, searched])
+        shift[frame, searched], score[frame, searched] = peaks[:, :2], peaks[:, 2:]
+    found = predicted.center + shift, score[..., 0], shift
     return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in found))
 
 
-def _predict(warped: WarpedPixels, patch_size: int, size: Sequence[int]) -> _Predicted:
+def _predict(warped: WarpedPixels, patch_size: int, size: tuple[int, ...]) -> _Predicted:
     """Cut warped pixels [B, T, H, W] into patches."""
-    pixels = warped.pixels.flatten(0, 1).float()
-    depth = warped.depth.flatten(0, 1)[..., None]
+    pixels, depth = warped.pixels.flatten(0, 1), warped.depth.flatten(0, 1)[..., None]
     sides, inner = (patch_size, patch_size), center_pixels(patch_size)
     of_patches = torch.unflatten(cut_patches(pixels, sides).flatten(1, 2), 2, (*sides, 2))
     center = of_patches[:, :, inner, inner].mean(dim=(2, 3))
@@ -96,41 +106,89 @@ def _predict(warped: WarpedPixels, patch_size: int, size: Sequence[int]) -> _Pre
 
 
 def _search(
-    source: Float[Tensor, "F P N"], target: Float[Tensor, "F h w"], predicted: _Predicted
-) -> tuple[Float[Tensor, "F P 2"], Float[Tensor, "F P"]]:
-    """Return the shifts from the predicted positions to the peaks of correlation, and their scores."""
-    steps = torch.arange(-RADIUS, RADIUS + 1, device=source.device, dtype=source.dtype)
-    shifts = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), dim=-1).flatten(0, 1)  # K 2
-    size, count = pixel_extent(target), source.shape[-1]
-    # Shifts are added on sample_grid's scale: converting their sum would be another pass over all samples.
-    positions, offsets = predicted.pixels / size * 2 - 1, shifts / size * 2
-    centered = source - source.mean(dim=-1, keepdim=True)
-    variance = centered.square().mean(dim=-1, keepdim=True)
-    moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # F P N 2
+    source: Float[Tensor, "Q N"], target: Float[Tensor, "1 1 h w"], predicted: Float[Tensor, "Q N 2"]
+) -> Float[Tensor, "Q 3"]:
+    """Return the shifts (x, y) of patches from predicted positions to peaks of correlation in an image, and scores.
+
+    Under an affine map the target is sampled once per patch and compared by a convolution.
+    """
+    extent = source.new_tensor([target.shape[-1], target.shape[-2]])
+    positions = predicted / extent * 2 - 1  # as sample_grid counts: converting all samples would be another pass
 
     def of_patches(part: slice) -> Tensor:
-        sampled = sample_grid(target[:, None], positions[:, part, None] + offsets[:, None])[:, 0]  # F P K N
-        covariance, mean = (sampled @ moments[:, part]).unbind(dim=-1)
-        power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
-        correlation = ncc(covariance, variance[:, part], power - mean.square(), _MIN_VARIANCE)
-        return _peak(torch.unflatten(correlation, -1, (len(steps), len(steps))))
+        own, peaks = source[part], source.new_zeros(len(source[part]), 3)
+        start, best = _affine_shifts(own, target, predicted[part])
+        tried = best > _MIN_AFFINE_CORRELATION
+        around = positions[part][tried] + (start[tried] / extent * 2)[:, None]
+        fine = _peak(_correlations(own[tried], target, around, extent))
+        shift = start[tried] + fine[:, :2]
+        is_within = shift.abs().amax(dim=1) < RADIUS - 0.5
+        peaks[tried] = torch.cat([shift, (fine[:, 2] * is_within)[:, None]], dim=1)
+        return peaks
 
-    at_once = max(1, _MAX_SAMPLES // (source.shape[0] * source.shape[-1] * len(shifts)))
-    peaks = in_chunks(of_patches, source.shape[1], at_once, dim=1)
-    return peaks[..., :2], peaks[..., 2]
+    if not len(source):
+        return source.new_zeros(0, 3)
+    samples = source.shape[-1] * len(_fine_shifts())  # of a patch
+    return in_chunks(of_patches, len(source), max(1, _MAX_SAMPLES // samples), dim=0)
 
 
-def _peak(correlation: Float[Tensor, "F P K K"]) -> Float[Tensor, "F P 3"]:
+def _grid(side: int) -> Float[Tensor, "N 2"]:
+    """Return the (x, y) offsets of the pixels of a square from its center, row by row."""
+    along = torch.arange(side, dtype=torch.float32) - (side - 1) / 2
+    return torch.stack(torch.meshgrid(along, along, indexing="xy"), dim=-1).flatten(0, 1)
+
+
+def _fine_shifts() -> Float[Tensor, "K 2"]:
+    return _grid(2 * _FINE_RADIUS + 1)
+
+
+def _affine_shifts(
+    source: Float[Tensor, "Q N"], target: Float[Tensor, "1 1 h w"], predicted: Float[Tensor, "Q N 2"]
+) -> tuple[Float[Tensor, "Q 2"], Float[Tensor, " Q"]]:
+    """Return the integer shifts (x, y) with the best correlation, by affine maps of the patches, and correlations."""
+    side = round(source.shape[1] ** 0.5)
+    reach, offsets = side + 2 * RADIUS, _grid(side).to(source)
+    slope = predicted.transpose(-1, -2) @ (offsets / offsets[:, 0].square().sum())  # least squares
+    places = predicted.mean(dim=1, keepdim=True) + _grid(reach).to(source) @ slope.transpose(-1, -2)
+    extent = source.new_tensor([target.shape[-1], target.shape[-2]])
+    window = sample_grid(target, (places / extent * 2 - 1)[None])[0, 0].view(-1, reach, reach)
+    centered = (source - source.mean(dim=1, keepdim=True)).view(-1, side, side)
+    # One convolution per patch: a group of one channel each.
+    covariance = functional.conv2d(window[None], centered[:, None] / side**2, groups=len(window))[0]
+    box = window.new_full((1, 1, side, side), 1 / side**2)
+    mean, power = (functional.conv2d(one[:, None], box)[:, 0] for one in (window, window.square()))
+    variance = centered.square().mean(dim=(1, 2))[:, None, None]
+    best, index = ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).flatten(1).max(dim=1)
+    shift = _grid(2 * RADIUS + 1).to(source)[index]  # in px of the source
+    return (slope @ shift[..., None])[..., 0].round(), best
+
+
+def _correlations(
+    source: Float[Tensor, "Q N"], target: Float[Tensor, "1 1 h w"], positions: Float[Tensor, "Q N 2"], extent: Tensor
+) -> Float[Tensor, "Q K K"]:
+    """Return the NCC of patches at positions on the scale of `sample_grid`, with small shifts added."""
+    shifts, count = _fine_shifts().to(source) / extent * 2, source.shape[1]
+    centered = source - source.mean(dim=1, keepdim=True)
+    variance = centered.square().mean(dim=1, keepdim=True)
+    moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # Q N 2
+    sampled = sample_grid(target, (positions[:, None] + shifts[:, None])[None])[0, 0]  # Q K N
+    covariance, mean = (sampled @ moments).unbind(dim=-1)
+    power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
+    steps = 2 * _FINE_RADIUS + 1
+    return ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).view(-1, steps, steps)
+
+
+def _peak(correlation: Float[Tensor, "Q K K"]) -> Float[Tensor, "Q 3"]:
     """Return the shift (x, y) from the middle to the peak of a quadratic fit, and its score."""
     steps = correlation.shape[-1]
-    best = correlation.flatten(2).argmax(dim=-1)
+    best = correlation.flatten(1).argmax(dim=-1)
     row, column = best // steps, best % steps
     inner = (row > 0) & (row < steps - 1) & (column > 0) & (column < steps - 1)
     row, column = row.clamp(1, steps - 2), column.clamp(1, steps - 2)
 
     def at(down: int, right: int) -> Tensor:
         place = (row + down) * steps + column + right
-        return correlation.flatten(2).gather(-1, place[..., None])[..., 0]
+        return correlation.flatten(1).gather(-1, place[..., None])[..., 0]
 
     peak, left, right, above, below = at(0, 0), at(0, -1), at(0, 1), at(-1, 0), at(1, 0)
     across, down = 2 * peak - left - right, 2 * peak - above - below
@@ -142,4 +200,4 @@ def _peak(correlation: Float[Tensor, "F P K K"]) -> Float[Tensor, "F P 3"]:
     x = ((down * by_x - skew * by_y) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
     y = ((across * by_y - skew * by_x) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
     score = torch.where(distinct, (peak - _ZERO_SCORE_CORRELATION) / (1 - _ZERO_SCORE_CORRELATION), 0)
-    return torch.stack([column - RADIUS + x, row - RADIUS + y, score], dim=-1)
+    return torch.stack([column - steps // 2 + x, row - steps // 2 + y, score], dim=-1)

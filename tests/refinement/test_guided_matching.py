@@ -120,7 +120,7 @@ def test_patches_of_rendered_scenes_are_found_at_their_true_positions(truth: Gro
 def test_results_are_independent_of_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     images, cameras, depth = shifted((1.0, 2.0))
     whole = matched(images, cameras, depth)
-    monkeypatch.setattr("page4d.refinement.guided_matching._MAX_SAMPLES", 7 * 64 * 81)
+    monkeypatch.setattr("page4d.refinement.guided_matching._MAX_SAMPLES", 7 * 64 * 25)
     torch.testing.assert_close(matched(images, cameras, depth), whole)
 
 
@@ -136,7 +136,7 @@ def test_matches_are_independent_of_the_unit_and_of_the_size_of_the_target(truth
     lower = [truth.images[:, :, 0], truth.images[:, :, 1, :, :72], truth.images[:, :, 2]]
     cut = matched(lower, cameras, depth)
     above = (matches.score > 0) & (matches.positions[..., 1] < 60)
-    torch.testing.assert_close(cut.positions[above], matches.positions[above], rtol=0, atol=1e-3)
+    torch.testing.assert_close(cut.positions[above], matches.positions[above], rtol=0, atol=5e-3)
 
 
 def test_refined_cameras_are_more_accurate_with_images(truth: GroundTruth) -> None:
