@@ -34,6 +34,7 @@ from page4d.models.inputs.known_geometry import KnownGeometry, KnownPoses, lengt
 from page4d.models.inputs.matching import Matches, PatchMatching
 from page4d.models.inputs.rays import RayEmbedding, relative_cameras
 from page4d.models.inputs.triangulation import Triangulation
+from page4d.models.limits import default_limits
 from page4d.models.metric import depth_in_metres, scale_to_metric
 from page4d.models.output import NetworkOutput, RigOutput
 from page4d.models.reference_view import reference_of_images
@@ -89,13 +90,14 @@ class ViewTimeNetwork(nn.Module):
         mask_ext: Float[Tensor, "B T V H W"] | Sequence[Float[Tensor, "B T _ _"]] | None = None,
         *,
         conditioning: Conditioning = NO_CONDITIONING,
-        limits: ForwardLimits = NO_LIMITS,
+        limits: ForwardLimits | None = None,
     ) -> NetworkOutput | RigOutput:
         """Predict cameras, depth, points and motion from images in [0, 1].
 
         Images are one tensor, or a sequence of views that may differ in size; the result is a `NetworkOutput` or a
         `RigOutput`. Every view has its own patches: no image is stretched, cropped or padded. `mask_ext` holds
         probabilities that pixels move, in the same form. Intrinsics in `conditioning` are in pixels of each view.
+        `limits` bound the memory; by default they are chosen by `default_limits`, unless gradients are computed.
 
         Raises:
             ShapeError: if image sides are not multiples of the patch size, or masks or views do not fit together.
@@ -133,9 +135,11 @@ class ViewTimeNetwork(nn.Module):
         masks: Sequence[Tensor] | None,
         sizes: SizeGroups,
         conditioning: Conditioning,
-        limits: ForwardLimits,
+        limits: ForwardLimits | None,
     ) -> list[NetworkOutput]:
         """Predict for every group of views of one size, in the metres of the metric network if there is one."""
+        if limits is None:
+            limits = self._default_limits(sizes, images[0].device)
         outputs = self._predict_at_instants(images, masks, sizes, conditioning, limits)
         if self.metric_network is None:
             return outputs
@@ -218,6 +222,12 @@ class ViewTimeNetwork(nn.Module):
             )
             for output, trunk, finer, found in zip(predicted, trunks, motion, matches, strict=True)
         ]
+
+    def _default_limits(self, sizes: SizeGroups, device: torch.device) -> ForwardLimits:
+        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in self.parameters()):
+            return NO_LIMITS  # all activations are kept for the gradient
+        side = self.config.patch_size
+        return default_limits(self.config, [(rows * side, columns * side) for rows, columns in sizes.grids], device)
 
     def _camera_tokens(self, sizes: SizeGroups, conditioning: Conditioning) -> Float[Tensor, "B T V C"] | None:
         """Encode known cameras, if there are poses with intrinsics."""

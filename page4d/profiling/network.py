@@ -1,6 +1,7 @@
 """Profile of a network at any size and stage by stage, from a run on the meta device."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from page4d.layers.embed import patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import FullAttention, MaskRule, NetworkConfig, SparseStrategy
+from page4d.models.limits import MAX_CPU_BYTES, limits_within
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.schedule import Step
 from page4d.models.sparse import cell_counts, dilated_neighbours
@@ -91,6 +93,21 @@ def profile_network(
     symbols = _symbols(network, (batch, times, views), grid)
     builder = ProfileBuilder(network=network, run=run, symbols=symbols)
     return builder.profile(network_stages(builder))
+
+
+def profile_with_limits(
+    config: NetworkConfig, *, times: int, views: int, size: tuple[int, int], batch: int = 1
+) -> Profile:
+    """Run a network on the meta device without limits, and with the default ones of a CPU for their peak memory.
+
+    Raises:
+        ShapeError: as `profile_network`.
+        UsageError: as `profile_network`.
+    """
+    profile = profile_network(config, times=times, views=views, size=size, batch=batch)
+    limits = limits_within(config, [size], MAX_CPU_BYTES)
+    limited = profile_network(config, times=times, views=views, size=size, batch=batch, limits=limits)
+    return replace(profile, limited_bytes=limited.computed_bytes)
 
 
 def _check_comparisons(config: NetworkConfig, num_images: int, grid: tuple[int, int]) -> None:

@@ -15,7 +15,7 @@ from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import CapabilityError, UsageError, WeightsError, counted
 from page4d.io.digest import parse_pin
 from page4d.layers.block import Block, MixerBlock
-from page4d.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import NetworkConfig
 from page4d.models.inputs.pose_injection import PoseBlock
@@ -59,7 +59,7 @@ class HalfPrecisionNetwork(ViewTimeNetwork):
         mask_ext: Float[Tensor, "B T V H W"] | Sequence[Float[Tensor, "B T _ _"]] | None = None,
         *,
         conditioning: Conditioning = NO_CONDITIONING,
-        limits: ForwardLimits = NO_LIMITS,
+        limits: ForwardLimits | None = None,
     ) -> NetworkOutput | RigOutput:
         """Predict as `ViewTimeNetwork.forward`, with encoder and trunk in half precision."""
         with torch.autocast(next(self.parameters()).device.type, dtype=self.precision):

@@ -75,7 +75,7 @@ def inspect_shapes(
     Only shapes are propagated: no weights are needed, nothing is computed.
     """
     from page4d.io.digest import parse_pin
-    from page4d.profiling.network import profile_network
+    from page4d.profiling.network import profile_with_limits
 
     image_size = None if size is None else options.parse_size(size, square=True, max_side=_MAX_SIDE)
     if model is not None and model in _encoders():
@@ -86,9 +86,8 @@ def inspect_shapes(
     else:
         name, network = _choose(model, weights, parse_pin(weights, sha256))
         side = network.default_long_side or network.encoder.image_size
-        profile = profile_network(
-            network, times=times or 8, views=views or 4, size=image_size or (side, side), batch=batch
-        )
+        sizes = {"times": times or 8, "views": views or 4, "batch": batch}
+        profile = profile_with_limits(network, size=image_size or (side, side), **sizes)
     if as_json or style is FormatOption.JSON:
         console.print_json(_document(name, profile))
     elif style is FormatOption.MARKDOWN:
@@ -149,6 +148,7 @@ def _document(name: str, profile: "Profile") -> dict[str, Any]:
         "weight_bytes": profile.weight_bytes,
         "peak_bytes": profile.peak_bytes,
         "peak_in": profile.peak_part,
+        "limited_peak_bytes": profile.limited_peak_bytes,
         "stages": [
             {
                 "part": stage.part,
@@ -189,13 +189,20 @@ def _total(profile: "Profile") -> tuple[str, ...]:
     return ("total", "", "", "", f"{profile.parameters:,}", _gflop(profile.flops / 1e9), sizes)
 
 
-def _memory(profile: "Profile") -> tuple[str, str]:
-    """Return the peak memory of a forward pass and its parts, as text."""
-    peak, weights, computed = map(
-        console.human_size, (profile.peak_bytes, profile.weight_bytes, profile.computed_bytes)
-    )
+def _memory(profile: "Profile") -> list[tuple[str, str]]:
+    """Return the peak memory of a forward pass with and without limits, as text."""
     place = f", reached in the {profile.peak_part.replace('_', ' ')}" if profile.peak_part else ""
-    return "peak memory", f"{peak} in fp32{place}: {weights} of weights, {computed} of inputs and activations"
+
+    def of(computed: int) -> str:
+        peak, weights, rest = map(
+            console.human_size, (profile.weight_bytes + computed, profile.weight_bytes, computed)
+        )
+        return f"{peak} in fp32: {weights} of weights, {rest} of inputs and activations"
+
+    if profile.limited_bytes is None or profile.limited_bytes == profile.computed_bytes:
+        return [("peak memory", of(profile.computed_bytes) + place)]
+    limited = of(profile.limited_bytes) + ", with the default limits of a CPU"
+    return [("peak memory", limited), ("without limits", of(profile.computed_bytes) + place)]
 
 
 def _print(name: str, profile: "Profile") -> None:
@@ -215,7 +222,7 @@ def _print(name: str, profile: "Profile") -> None:
         rows.append((title, f"{symbols}\n{shape}", *numbers))
     rows += ["TOTAL", ("all stages", "", *_total(profile)[4:])]
     print_table(columns, rows, _title(name, profile))
-    print_fields([_memory(profile)])
+    print_fields(_memory(profile))
 
 
 def _print_markdown(name: str, profile: "Profile") -> None:
@@ -227,4 +234,5 @@ def _print_markdown(name: str, profile: "Profile") -> None:
         console.print_text(f"| {' | '.join(_cells(stage))} |".replace("*", "\\*"))
     console.print_text(f"| {' | '.join(_total(profile))} |")
     console.print_text("")
-    console.print_text(" ".join(_memory(profile)))
+    for title, text in _memory(profile):
+        console.print_text(f"{title}: {text}  ")
