@@ -33,11 +33,11 @@ DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precisi
 BUNDLED_NOTICE = "a demonstration, trained on synthetic scenes alone: for real footage pass --weights da3-base"
 """Notice shown whenever the bundled network is used."""
 
-BUNDLED_NAME = "mv-demo 1.0"
+BUNDLED_NAME = "mv-demo 1.1"
 """Name and version of the bundled network."""
 
 _BUNDLED_FILE = Path(__file__).parent / "files" / "mv-demo.safetensors"
-_BUNDLED_SHA256 = "42fa3c7cf66a9eb0ee2f37a55426931dd22c566684df17b4d7bd7799478805b2"
+_BUNDLED_SHA256 = "d3e80fe90e3db3182654664bc777f975b3c61aedce2ce970809db6877cdde0ef"
 
 
 class HalfPrecisionNetwork(ViewTimeNetwork):

@@ -155,7 +155,7 @@ def test_no_view_is_named_where_none_fits() -> None:
 
 
 def test_a_calibration_that_people_support_is_not_suspected() -> None:
-    demo = NetworkRecord(name="mv-demo 1.0", trained=True, notice="a demonstration")
+    demo = NetworkRecord(name="mv-demo 1.1", trained=True, notice="a demonstration")
     fits = PairFitRecord(views=("cam0", "cam1"), score=0.9, num_instants=50, fits=True)
     bad = replace(GOOD, photo_gain=-0.1)
     supported = run_record(network=demo, calibration_check=CalibrationCheckRecord(pairs=[fits]))
