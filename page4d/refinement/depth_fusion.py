@@ -14,10 +14,9 @@ _SIGMA = 0.12
 """Standard deviation of the difference in log depth of one surface between two views; larger differences are other
 surfaces."""
 
-_SELF_WEIGHT = 2.0
+_SELF_WEIGHT = 1.5
 """Weight of a view's own depth, in units of that of another view."""
 
-_ITERATIONS = 3
 _MIN_SLOPE, _MAX_SLOPE = 0.5, 2.0
 """Derivative of the log depth in the other view by that in the own one: 1 for parallel views at equal distance."""
 
@@ -41,12 +40,10 @@ def fuse_depth(
     for time in range(depth[0].shape[1]):  # one by one: all instants together would take as much memory again
         initial = [one[:, time].log() for one in depth]
         confidence = [view.confidence[:, time].to(own) for view, own in zip(views, initial, strict=True)]
-        fused = initial
-        for _ in range(_ITERATIONS):
-            fused = [
-                _fuse_view(fused, confidence, cameras[:, time], place, neighbour_views(views, place))
-                for place in range(len(views))
-            ]
+        fused = [
+            _fuse_view(initial, confidence, cameras[:, time], place, neighbour_views(views, place))
+            for place in range(len(views))
+        ]
         for correction, after, before in zip(corrections, fused, initial, strict=True):
             correction[:, time] = after - before
     return corrections
