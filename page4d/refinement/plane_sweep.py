@@ -15,7 +15,9 @@ _SIGMA = 0.5
 """Prior sigma of log depth at confidence 1; it is divided by the confidence."""
 
 _MAX_LOG_FACTOR = 0.4
-_NUM_HYPOTHESES = 33
+_HYPOTHESES_KNOWN_CAMERAS, _HYPOTHESES_ESTIMATED_CAMERAS = 33, 17
+"""Along estimated rays, whose errors blur the scores, more hypotheses are no better."""
+
 _WINDOW = 5
 """Side in px of the windows that are compared."""
 
@@ -32,6 +34,9 @@ _MAX_STEP = 0.3
 """Log depth factors of neighbouring pixels are penalized linearly up to this difference."""
 
 _MIN_DEPTH = 1e-4
+_MAX_SCORES = 1 << 23
+"""Scores of images that are aggregated at once, or those of one image: 32 MB."""
+
 _MAX_SAMPLES = 1 << 19
 """Pixels that are warped at once: some 40 MB."""
 
@@ -54,22 +59,27 @@ def sweep_planes(
     Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", and Hirschmüller (2008),
     "Stereo Processing by Semiglobal Matching", with correlation for mutual information.
     """
-    hypotheses = torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, _NUM_HYPOTHESES, device=depth[0].device)
+    count = _HYPOTHESES_KNOWN_CAMERAS if cameras_are_known else _HYPOTHESES_ESTIMATED_CAMERAS
+    hypotheses = torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, count, device=depth[0].device)
     weight = _WEIGHT_KNOWN_CAMERAS if cameras_are_known else _WEIGHT_ESTIMATED_CAMERAS
     penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
     corrections = []
     for place, own in enumerate(depth):
         others, sigma = matched_views(views, place), _SIGMA / views[place].confidence
         correction = torch.empty_like(own)
-        for time in range(own.shape[1]):  # one by one: the scores of a single image may take hundreds of MB
-            score = -(hypotheses / sigma[:, time, ..., None].to(hypotheses)).square() / 2
+        at_once = max(1, _MAX_SCORES // (own[:, 0].numel() * count))
+        for start in range(0, own.shape[1], at_once):
+            part = slice(start, start + at_once)
+            score = -(hypotheses / sigma[:, part, ..., None].to(hypotheses)).square().flatten(0, 1) / 2
             for other in others:
-                pair = cameras[:, time, place], cameras[:, time, other]
+                pair = (cameras[:, part, view].map(lambda values: values.flatten(0, 1)) for view in (place, other))
+                shown = (images[view][:, part].flatten(0, 1) for view in (place, other))
                 factors = hypotheses.exp()[:, None, None]
-                found = correlate(images[place][:, time], images[other][:, time], *pair, own[:, time], factors)
+                found = correlate(*shown, *pair, own[:, part].flatten(0, 1), factors)
                 score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
             aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
-            correction[:, time] = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
+            mean = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
+            correction[:, part] = mean.view_as(correction[:, part])
         corrections.append(correction)
     return corrections
 

