@@ -12,7 +12,7 @@ from page4d.geometry.agreement import compared_views, pixel_indices
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import bounding_box
 from page4d.geometry.warp import ray_warp
-from page4d.refinement.semi_global import aggregate_scores
+from page4d.refinement.semi_global import aggregate_scores, aggregate_together
 
 _MIN_LOG_FACTOR, _MAX_LOG_FACTOR = -0.5, 1.2
 """Depth of a network in front of free space is too small by up to a factor of three; it is rarely too large."""
@@ -94,7 +94,8 @@ def reach_consensus(
             for other in compared_views(cameras, view):
                 weight = confidence[other].square() * known[other]
                 surface = _Surface(current[other], _SUPPORT * weight, _VIOLATION * weight, spreads[other])
-                score += _evidence(initial[view], rays, hypotheses, cameras[view], cameras[other], surface)
+                found = _evidence(initial[view], rays, hypotheses, cameras[view], cameras[other], surface)
+                score += found.permute(1, 2, 0)
             score = aggregate_scores(score[None], penalty, _MAX_PENALTY)[0]
             moved.append(initial[view] + _mean_around_best(score, hypotheses, _REACH))
         current = torch.where(known, torch.stack(moved), initial)
@@ -127,24 +128,26 @@ def reach_moving_consensus(
     initial = torch.where(behind, background.log_depth, depth.log())
     spread = min(measured_spread(initial, moving, cameras), _MAX_MOVING_SPREAD)
     spreads = torch.where(behind, _BACKGROUND_SPREAD, spread)
+    parts = [(view, part) for view in range(len(initial)) if (part := bounding_box(moving[view])) is not None]
     current = initial
     for _ in range(_ITERATIONS):
-        moved = current.clone()
-        for view in range(len(initial)):
-            part = bounding_box(moving[view])
-            if part is None:
-                continue
-            own, is_moving = depth[view].log()[part], moving[view][part]
-            sigma = _MAX_SIGMA / confidence[view][part].clamp(min=_MIN_CONFIDENCE)
-            score = -(hypotheses / sigma[..., None]).square() / 2
-            rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part]
+        scores = []
+        for view, part in parts:
+            chosen = moving[view][part]
+            own = depth[view][part][chosen].log()
+            sigma = _MAX_SIGMA / confidence[view][part][chosen].clamp(min=_MIN_CONFIDENCE)
+            found = -(hypotheses[:, None] / sigma).square() / 2  # K N
+            rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))[part][chosen]
             for other in compared_views(cameras, view):
                 surface = _Surface(current[other], support[other], violation[other], spreads[other])
-                score += _evidence(own, rays, hypotheses, cameras[view], cameras[other], surface)
-            score = aggregate_scores((score * is_moving[..., None])[None], penalty, _MAX_MOVING_PENALTY)[0]
-            moved[view][part] = torch.where(
-                is_moving, own + _mean_around_best(score, hypotheses, _MOVING_REACH), moved[view][part]
-            )
+                found += _evidence(own, rays, hypotheses, cameras[view], cameras[other], surface)
+            score = found.new_zeros(*chosen.shape, len(hypotheses))
+            score[chosen] = found.T
+            scores.append(score)
+        moved = current.clone()
+        for (view, part), score in zip(parts, aggregate_together(scores, penalty, _MAX_MOVING_PENALTY), strict=True):
+            mean = _mean_around_best(score, hypotheses, _MOVING_REACH)
+            moved[view][part] = torch.where(moving[view][part], depth[view][part].log() + mean, moved[view][part])
         current = moved
     return torch.where(moving, current.exp(), depth)
 
@@ -191,22 +194,34 @@ class _Surface(NamedTuple):
 
 
 def _evidence(
-    log_depth: Float[Tensor, "h w"],
-    rays: Float[Tensor, "h w 3"],
+    log_depth: Float[Tensor, "*pixels"],
+    rays: Float[Tensor, "*pixels 3"],
     hypotheses: Float[Tensor, " K"],
     camera: Cameras,
     other_camera: Cameras,
     other: _Surface,
-) -> Float[Tensor, "h w K"]:
+) -> Float[Tensor, "K *pixels"]:
     """Return the log likelihood of every hypothesis given the surface that one other view sees."""
-    size = (other.log_depth.shape[-2], other.log_depth.shape[-1])
-    warp = ray_warp(rays[None], camera, other_camera).to(log_depth)
-    parts = []
-    for part in torch.split(hypotheses, max(1, _MAX_SAMPLES // log_depth.numel())):
-        warped = warp.at((log_depth + part[:, None, None]).exp(), _MIN_DEPTH)
-        column, row = pixel_indices(warped.pixels, size)
-        beyond = (warped.depth.clamp(min=_MIN_DEPTH).log() - other.log_depth[row, column]) / other.spread[row, column]
-        likelihood = other.support[row, column] * torch.exp(-beyond.square() / 2)
-        likelihood -= other.violation[row, column] * (beyond < -_FREE_SPACE)
-        parts.append(likelihood * warped.visible(size, _MIN_DEPTH))
-    return torch.cat(parts).permute(1, 2, 0)
+    height, width = other.log_depth.shape
+    warp = ray_warp(rays.reshape(1, 1, -1, 3), camera, other_camera).to(log_depth)
+    across, down, ahead = (warp.directions[0, 0] * log_depth.reshape(-1, 1).exp()).unbind(-1)
+    origin = warp.origin.flatten()
+    surface = torch.stack([part.flatten() for part in other], dim=-1)
+    likelihood = log_depth.new_empty(len(hypotheses), log_depth.numel())
+    at_once = max(1, _MAX_SAMPLES // max(1, log_depth.numel()))
+    for start in range(0, len(hypotheses), at_once):
+        part = slice(start, start + at_once)
+        factor = hypotheses[part, None].exp()
+        distance = torch.addcmul(origin[2], ahead, factor)
+        scale = distance.clamp(min=_MIN_DEPTH).reciprocal()
+        column = torch.addcmul(origin[0], across, factor).mul_(scale)
+        row = torch.addcmul(origin[1], down, factor).mul_(scale)
+        visible = (distance > _MIN_DEPTH) & (column > 0) & (column < width) & (row > 0) & (row < height)
+        index = row.nan_to_num_().clamp_(0, height - 1).long().mul_(width)
+        index += column.nan_to_num_().clamp_(0, width - 1).long()
+        found = surface[index.flatten()].view(*index.shape, len(other))
+        beyond = distance.clamp_(min=_MIN_DEPTH).log_().sub_(found[..., 0]).div_(found[..., 3])
+        support = beyond.square().mul_(-0.5).exp_().mul_(found[..., 1])
+        support -= found[..., 2] * (beyond < -_FREE_SPACE)
+        likelihood[part] = support.mul_(visible)
+    return likelihood.view(len(hypotheses), *log_depth.shape)

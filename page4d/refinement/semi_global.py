@@ -1,8 +1,14 @@
 """Semi-global aggregation of matching scores along image rows and columns."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
+
+_MAX_TOGETHER = 1 << 24
+"""Numbers that are aggregated at once: 64 MB. The scores of more pixels are no faster."""
 
 
 def aggregate_scores(
@@ -23,6 +29,26 @@ def aggregate_scores(
             messages = torch.stack(_path_messages(order, penalty, max_penalty), dim=dim)
             total += messages if order is lines else messages.flip(dim)
     return total
+
+
+def aggregate_together(
+    scores: Sequence[Float[Tensor, "_ _ K"]], penalty: float, max_penalty: float
+) -> list[Float[Tensor, "_ _ K"]]:
+    """Aggregate scores of images whose sizes may differ, as `aggregate_scores` does one by one.
+
+    The time of small images is that of starting kernels, so that many take little longer than one.
+    """
+    size = [max(score.shape[axis] for score in scores) for axis in (0, 1)] if scores else []
+    found: list[Tensor] = []
+    while len(found) < len(scores):
+        at_once = max(1, _MAX_TOGETHER // (size[0] * size[1] * scores[0].shape[-1]))
+        part = scores[len(found) : len(found) + at_once]
+        # Scores of 0 beyond the borders send no messages.
+        margins = [(0, 0, 0, size[1] - score.shape[1], 0, size[0] - score.shape[0]) for score in part]
+        padded = torch.stack([functional.pad(*pair) for pair in zip(part, margins, strict=True)])
+        aggregated = aggregate_scores(padded, penalty, max_penalty)
+        found += [one[: own.shape[0], : own.shape[1]] for one, own in zip(aggregated, part, strict=True)]
+    return found
 
 
 def _path_messages(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.refinement.semi_global import aggregate_scores
+from page4d.refinement.semi_global import aggregate_scores, aggregate_together
 
 
 def pairwise_penalty(count: int, penalty: float, max_penalty: float) -> Tensor:
@@ -50,3 +50,13 @@ def test_pixels_without_evidence_follow_their_neighbours() -> None:
     score[0, 1, 1] = 0.0
     assert aggregate_scores(score, 0.0, 3.0)[0, 1, 1].eq(0).all()
     assert int(aggregate_scores(score, 0.5, 3.0)[0, 1, 1].argmax()) == 5
+
+
+def test_images_of_different_sizes_are_aggregated_together_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    scores = [torch.randn(height, width, 9) for height, width in ((5, 7), (8, 3), (1, 1), (6, 7))]
+    alone = [aggregate_scores(score[None], 0.2, 1.0)[0] for score in scores]
+    torch.testing.assert_close(aggregate_together(scores, 0.2, 1.0), alone)
+    monkeypatch.setattr("page4d.refinement.semi_global._MAX_TOGETHER", 2 * 8 * 7 * 9)
+    torch.testing.assert_close(aggregate_together(scores, 0.2, 1.0), alone)
+    assert aggregate_together([], 0.2, 1.0) == []
