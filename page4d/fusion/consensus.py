@@ -194,13 +194,13 @@ class _Surface(NamedTuple):
 
 
 def _evidence(
-    log_depth: Float[Tensor, "*pixels"],
-    rays: Float[Tensor, "*pixels 3"],
+    log_depth: Float[Tensor, "*batch"],
+    rays: Float[Tensor, "*batch 3"],
     hypotheses: Float[Tensor, " K"],
     camera: Cameras,
     other_camera: Cameras,
     other: _Surface,
-) -> Float[Tensor, "K *pixels"]:
+) -> Float[Tensor, "K *batch"]:
     """Return the log likelihood of every hypothesis given the surface that one other view sees."""
     height, width = other.log_depth.shape
     warp = ray_warp(rays.reshape(1, 1, -1, 3), camera, other_camera).to(log_depth)

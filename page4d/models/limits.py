@@ -19,7 +19,7 @@ _SHARE = {"cuda": 1 / 16, "cpu": 1 / 64}
 """Share of the memory of a device for what a layer allocates at once; a GPU needs large kernels to be busy."""
 
 MAX_CPU_BYTES = 256_000_000
-"""What a layer allocates at once on a CPU with 16 GB or more. Larger parts are no faster on a CPU: measured with VGGT at 392x518 and the bundled network."""
+"""What a layer allocates at once on a CPU with 16 GB or more: larger parts are no faster."""
 
 _FLOAT_BYTES = 4
 _MIN_QUERIES = 256
@@ -39,7 +39,7 @@ def default_limits(
 
 
 def limits_within(config: NetworkConfig, sizes: Iterable[tuple[int, int]], num_bytes: float) -> ForwardLimits:
-    """Return limits under which a layer allocates about `num_bytes` at once, or one image or sequence if that is more.
+    """Return limits under which a layer allocates about `num_bytes` at once, or what one image or sequence needs.
 
     Counted are the activations of a block (queries, keys, values, attention, both layers of the MLP) and of the last
     convolutions of dense heads, in float32.
@@ -58,9 +58,7 @@ def limits_within(config: NetworkConfig, sizes: Iterable[tuple[int, int]], num_b
     if config.metric_network is None:
         return limits
     metric = limits_within(config.metric_network, sizes, num_bytes)
-    return ForwardLimits(
-        **{name: min(value, getattr(metric, name)) for name, value in vars(limits).items()}
-    )
+    return ForwardLimits(**{name: min(value, getattr(metric, name)) for name, value in vars(limits).items()})
 
 
 @cache
@@ -82,9 +80,11 @@ def _bytes_at_once(device: torch.device) -> float:
 def _channels(config: NetworkConfig) -> float:
     """Return the most channels per pixel that the maps of a dense head, or a fine feature map, have at once."""
     found = [3 * config.encoder.fine_dim / 4] if isinstance(config.encoder, StemConfig) else [3.0]
-    for head in (config.depth_head, config.point_head):
-        if head is not None:
-            found.append((3 * head.features / 2 + 2 * head.hidden) / (4 if head.fine_dim else 1))
+    found += [
+        (3 * head.features / 2 + 2 * head.hidden) / (4 if head.fine_dim else 1)
+        for head in (config.depth_head, config.point_head)
+        if head is not None
+    ]
     if config.frame_head is not None and config.frame_head.conv is not None:
         found.append(2 * config.frame_head.conv.widths[-1] + 2 * config.frame_head.conv.hidden)
     if config.motion_head is not None:

@@ -74,8 +74,8 @@ def match_guided(
 
     Cameras are [B, T], in the unit of depth; images are in [0, 1]. `chosen` are the indices of the patches to search,
     None for all. The best integer shift of a patch is that under one affine map of its pixels; around it every pixel
-    is warped by its own depth. Brightness is compared by NCC, which is invariant to exposure and contrast; the peak is
-    found by a quadratic fit.
+    is warped by its own depth. Brightness is compared by NCC, which is invariant to exposure and contrast; the
+    peak is that of a quadratic fit.
 
     Source: Furukawa & Ponce (2009), "Accurate Camera Calibration from Multi-View Stereo and Bundle Adjustment".
     """

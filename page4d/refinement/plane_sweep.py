@@ -72,10 +72,12 @@ def sweep_planes(
             part = slice(start, start + at_once)
             score = -(hypotheses / sigma[:, part, ..., None].to(hypotheses)).square().flatten(0, 1) / 2
             for other in others:
-                pair = (cameras[:, part, view].map(lambda values: values.flatten(0, 1)) for view in (place, other))
-                shown = (images[view][:, part].flatten(0, 1) for view in (place, other))
+                source, target = (images[view][:, part].flatten(0, 1) for view in (place, other))
+                from_camera, to_camera = (
+                    cameras[:, part, view].map(lambda values: values.flatten(0, 1)) for view in (place, other)
+                )
                 factors = hypotheses.exp()[:, None, None]
-                found = correlate(*shown, *pair, own[:, part].flatten(0, 1), factors)
+                found = correlate(source, target, from_camera, to_camera, own[:, part].flatten(0, 1), factors)
                 score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
             aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
             mean = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
