@@ -200,7 +200,7 @@ def _evidence(
     camera: Cameras,
     other_camera: Cameras,
     other: _Surface,
-) -> Float[Tensor, "K *batch"]:
+) -> Float[Tensor, "K ..."]:
     """Return the log likelihood of every hypothesis given the surface that one other view sees."""
     height, width = other.log_depth.shape
     warp = ray_warp(rays.reshape(1, 1, -1, 3), camera, other_camera).to(log_depth)
