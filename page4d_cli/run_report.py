@@ -6,27 +6,39 @@ from typing import TYPE_CHECKING
 from page4d.errors import counted
 from page4d_cli import console
 from page4d_cli.check_report import report_check
-from page4d_cli.progress_display import duration
 from page4d_cli.registration_report import report_registration
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord
     from page4d.inference.run_plan import RunPlan
+    from page4d.inference.stage_rates import TimeForecast
     from page4d.output.diagnostics import AgreementRecord
     from page4d.output.run_record import RunRecord
 
-_LONG_S = 600.0
-"""Times from here on are shown in hours."""
+_SECONDS, _LONG_S, _MINUTES = 100.0, 600.0, 6000.0
+"""Times up to here are shown in seconds, in tenths of minutes, and in minutes; longer ones in hours."""
+
+_STAGES = {
+    "decode": "decoding",
+    "network": "network",
+    "refine": "refinement",
+    "clean": "fusion",
+    "detail": "fine depth",
+    "write": "writing",
+    "preview": "previews",
+}
 
 
 def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     """Print the plan of a run."""
+    from page4d.inference.stage_rates import forecast_time
+
     scene, network = plan.scene, plan.predictor.record
     sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]
     are_one = all(size == sizes[0] for size in sizes)
     peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
-    seconds = plan.forecast.network_seconds([chunk.length for chunk in plan.chunks])
+    time = forecast_time(plan)
     if as_json:
         console.print_json(
             {
@@ -40,8 +52,10 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
                 "predicted_peak_memory_bytes": peak,
                 "memory_bytes": plan.memory_limit.num_bytes,
-                "predicted_network_seconds": round(seconds, 3),
-                "predicted_detail_seconds": round(plan.forecast.detail_seconds(), 3),
+                "predicted_seconds": {
+                    **{stage: round(seconds, 3) for stage, seconds in time.seconds.items()},
+                    "total": round(time.total, 3),
+                },
                 "bytes_on_disk": plan.bytes_on_disk,
                 "will_register": plan.will_register,
                 "will_check": plan.will_check,
@@ -70,10 +84,23 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         fields.append(("", f"at most about {', '.join(stages)}; {memory} of memory"))
     if plan.will_check:
         fields.append(("check", "the calibration is compared with camera motion and people before the network"))
-    if plan.forecast.cost is not None:
-        shown = f"{seconds:.3g} s" if seconds < _LONG_S else f"{duration(seconds)} h"
-        fields.append(("time", f"about {shown} for the network, without refinement"))
+    fields += _time(time)
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
+
+
+def _time(time: "TimeForecast") -> list[tuple[str, str]]:
+    """Return the expected time of a run and of its stages, and where the rates are from."""
+    parts = ", ".join(f"{_STAGES[stage]} {_span(seconds)}" for stage, seconds in time.seconds.items() if seconds > 0)
+    source = "no run was measured yet" if time.measured is None else f"as in the run of {time.measured.date[:10]}"
+    overlapping = f" ({parts}; stages overlap)" if parts else ""
+    return [("time", f"about {_span(time.total)}, {source}{overlapping}")]
+
+
+def _span(seconds: float) -> str:
+    """Format a time in the unit that suits it."""
+    if seconds < _LONG_S:
+        return f"{seconds:.0f} s" if seconds < _SECONDS else f"{seconds / 60:.1f} min"
+    return f"{seconds / 60:.0f} min" if seconds < _MINUTES else f"{seconds / 3600:.1f} h"
 
 
 def _detail(plan: "RunPlan") -> list[tuple[str, str]]:
@@ -83,9 +110,7 @@ def _detail(plan: "RunPlan") -> list[tuple[str, str]]:
     sizes = [f"{width}x{height}" for height, width in (transform.map_size for transform in plan.map_transforms)]
     shown = sizes[0] if len(set(sizes)) == 1 else ", ".join(sizes)
     pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in plan.map_transforms)
-    seconds = plan.forecast.detail_seconds()
-    time = f"{seconds:.0f} s" if seconds < _LONG_S else f"{duration(seconds)} h"
-    return [("depth", f"{shown} px, {pixels:,} pixels per instant, about {time} (--depth-size)")]
+    return [("depth", f"{shown} px, {pixels:,} pixels per instant (--depth-size)")]
 
 
 def _lengths(record: "RunRecord") -> str:

@@ -48,4 +48,6 @@ class _LocalChunks:
         if coming:
             self._reader.read_ahead(coming[0].stop)
         with self._journal.timed("predict"):
-            return self._predictor.predict(batch, memory)
+            predicted = self._predictor.predict(batch, memory)
+        self._journal.move("predict", "refine", predicted.refine_seconds)
+        return predicted

@@ -1,28 +1,30 @@
-"""Memory and time of a network's forward pass: a linear model, measured once per device and cached."""
+"""Memory of a network's forward pass, from a run on the meta device, and its time: a linear model, measured once."""
 
 import hashlib
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from page4d.errors import InputError, OutputError
+from page4d.errors import InputError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
+from page4d.inference.measurements import Occasion, occasion, write_measurement
 from page4d.inference.predictor import PRECISION_NAMES, NetworkPredictor
-from page4d.io.atomic import write_bytes_atomic
 from page4d.io.cache import cache_folder
-from page4d.io.json_model import FileModel, format_json, read_model
+from page4d.io.json_model import FileModel, read_model
 from page4d.layers.embed import patch_grid
 from page4d.models.config import FullAttention, NetworkConfig
+from page4d.models.limits import default_limits
 from page4d.models.schedule import Step
 from page4d.profiling.memory import LiveBytes
+from page4d.profiling.network import computed_bytes
 from page4d.scene.records import FrameBatch, Level, Notice
 
 _PIPELINE_BYTES = 210
@@ -53,6 +55,9 @@ returned one by one (mallopt(3), M_MMAP_THRESHOLD). Measured with DA3-SMALL and 
 
 _RETAINED_SHARE = 0.57
 """Share of the memory of chunks that the process retains while previews are drawn."""
+
+_CUDA_WORKSPACE = 1.1
+"""Memory on a GPU relative to that of all tensors: workspaces of kernels."""
 
 _PROBES = ((1, 2, 4), (2, 2, 4), (1, 3, 8), (1, 2, 16), (1, 2, 28))
 """Instants, views and patches per side of the measured forward passes, in increasing size."""
@@ -106,9 +111,8 @@ IMAGES_ALONE = ProbeInputs()
 
 
 class Coefficients(FileModel):
-    """Bytes and seconds of a forward pass per unit of each of its `features`; weights are not included."""
+    """Seconds of a forward pass per unit of each of its `features`."""
 
-    bytes: tuple[float, float, float, float]
     seconds: tuple[float, float, float, float]
 
 
@@ -118,18 +122,31 @@ class NetworkCost:
 
     config: NetworkConfig
     coefficients: Coefficients
+    device: torch.device
 
     def num_bytes(self, extent: Extent) -> int:
-        """Return the memory of a forward pass besides the weights."""
-        return int(np.dot(self.coefficients.bytes, features(self.config, extent)))
+        """Return the memory of a forward pass in float32, under its default limits, besides the weights.
+
+        In half precision the layers at the peak, those of the heads, compute in float32, too.
+        """
+        found = _computed_bytes(self.config, self.device, extent.times, extent.view_sizes)
+        return int(found * (_CUDA_WORKSPACE if self.device.type == "cuda" else 1))
 
     def seconds(self, extent: Extent) -> float:
         """Return the approximate time of a forward pass."""
         return float(np.dot(self.coefficients.seconds, features(self.config, extent)))
 
 
+@lru_cache(maxsize=64)
+def _computed_bytes(
+    config: NetworkConfig, device: torch.device, times: int, sizes: tuple[tuple[int, int], ...]
+) -> int:
+    limits = default_limits(config, sizes, device)
+    return computed_bytes(config, times=times, sizes=sizes, limits=limits)
+
+
 def features(config: NetworkConfig, extent: Extent) -> tuple[float, float, float, float]:
-    """Return the features of the cost model: 1, pixels, token pairs within images, and in the largest attention.
+    """Return the features of the model of time: 1, pixels, token pairs within images, and in the largest attention.
 
     Tokens in the trunk, kept layers and the maps of the heads are proportional to the pixels. A network without a
     trunk has pairs within images only, register layers have pairs of special tokens. A metric network adds its pairs.
@@ -154,20 +171,13 @@ def features(config: NetworkConfig, extent: Extent) -> tuple[float, float, float
     return 1.0, float(extent.num_pixels), float(within), float(largest)
 
 
-def fit(
-    rows: Sequence[tuple[float, ...]], measured: Sequence[float], *, upper_bound: bool
-) -> tuple[float, float, float, float]:
-    """Fit non-negative coefficients to measurements by least squares of relative errors.
-
-    With `upper_bound` they are scaled until no measurement exceeds the model.
-    """
+def fit(rows: Sequence[tuple[float, ...]], measured: Sequence[float]) -> tuple[float, float, float, float]:
+    """Fit non-negative coefficients to measurements by least squares of relative errors."""
     from scipy.optimize import nnls
 
     design, values = np.array(rows), np.array(measured)
     scales = design.max(axis=0)
     found = nnls(design / scales / values[:, None], np.ones(len(values)))[0] / scales
-    if upper_bound:
-        found = found * max(1.0, float((values / (design @ found)).max()))
     first, second, third, fourth = (float(value) for value in found)
     return first, second, third, fourth
 
@@ -199,10 +209,11 @@ class Cost(NamedTuple):
 
 
 class _CachedCost(FileModel):
-    """A file of the cache; `measured` identifies what the coefficients were measured on."""
+    """A file of the cache; `measured` identifies what the coefficients were measured on, and `at` when."""
 
     measured: dict[str, str]
     coefficients: Coefficients
+    at: Occasion
 
 
 def network_cost(
@@ -218,7 +229,7 @@ def network_cost(
     """
     config = predictor.network.config
     measured = {
-        "device": _device_name(predictor.device),
+        "device": device_name(predictor.device),
         "network": sha256 or hashlib.sha256(config.to_json().encode()).hexdigest(),
         "precision": PRECISION_NAMES[predictor.precision],
         "inputs": ", ".join(["images", *(name for name, is_given in vars(inputs).items() if is_given)]),
@@ -227,17 +238,17 @@ def network_cost(
     path = cache_folder() / f"cost_{hashlib.sha256(repr(measured).encode()).hexdigest()[:16]}.json"
     found = _read_cache(path, measured)
     if found is None:
-        text = f"measuring memory and time of the network on this device, once (cached in '{path.parent}')"
+        text = f"measuring the time of the network on this device, once (cached in '{path.parent}')"
         notify(Notice(text, Level.STEP))
+        at = occasion()
         found = measure(predictor, inputs)
-        _write_cache(path, _CachedCost(measured=measured, coefficients=found))
-    return NetworkCost(config=config, coefficients=found)
+        write_measurement(path, _CachedCost(measured=measured, coefficients=found, at=at))
+    return NetworkCost(config=config, coefficients=found, device=predictor.device)
 
 
 def measure(predictor: NetworkPredictor, inputs: ProbeInputs = IMAGES_ALONE) -> Coefficients:
     """Run a few short forward passes of increasing size and fit the cost model."""
     rows: list[tuple[float, ...]] = []
-    num_bytes: list[float] = []
     seconds: list[float] = []
     for number, (times, views, patches) in enumerate(_PROBES):
         side = patches * predictor.multiple
@@ -248,11 +259,9 @@ def measure(predictor: NetworkPredictor, inputs: ProbeInputs = IMAGES_ALONE) -> 
         run = partial(predictor.run, probe_batch(extent, inputs))
         if number == 0:
             run()  # warm-up, such as the choice of kernels
-        cost = cost_of(predictor.device, run)
         rows.append(row)
-        num_bytes.append(cost.num_bytes)
-        seconds.append(cost.seconds)
-    return Coefficients(bytes=fit(rows, num_bytes, upper_bound=True), seconds=fit(rows, seconds, upper_bound=False))
+        seconds.append(_seconds_of(predictor.device, run))
+    return Coefficients(seconds=fit(rows, seconds))
 
 
 def probe_batch(extent: Extent, inputs: ProbeInputs = IMAGES_ALONE) -> FrameBatch:
@@ -302,7 +311,8 @@ def _seconds_of(device: torch.device, work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Return what the time of a computation on a device depends on."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.node()} {platform.machine()}, {torch.get_num_threads()} threads"
@@ -314,10 +324,3 @@ def _read_cache(path: Path, measured: dict[str, str]) -> Coefficients | None:
     except (InputError, OSError):
         return None
     return found.coefficients if found.measured == measured else None
-
-
-def _write_cache(path: Path, found: _CachedCost) -> None:
-    try:
-        write_bytes_atomic(path, (format_json(found.model_dump(mode="json")) + "\n").encode())
-    except OutputError:
-        return  # a home folder without write access costs one measurement per run

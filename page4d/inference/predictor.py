@@ -1,6 +1,7 @@
 """Predictors: a network, or measured depth, as the source of a run's predictions."""
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -48,7 +49,7 @@ class PredictedChunk(NamedTuple):
     `rig` are the calibrated cameras of its frames, `memory` is an input of the network for the next chunk, and `ood`
     holds the out-of-distribution indicators in units of their thresholds, None without any. `rig_scale` is the unit
     of refined depth in that of `rig`, None if depth was not fitted to it. `kept` are the parts of cameras whose
-    refinement held-out evidence supports, None without such a comparison.
+    refinement held-out evidence supports, None without such a comparison. Refinement took `refine_seconds`.
     """
 
     predictions: Predictions
@@ -57,6 +58,7 @@ class PredictedChunk(NamedTuple):
     ood: Mapping[str, float] | None = None
     rig_scale: float | None = None
     kept: tuple[str, ...] | None = None
+    refine_seconds: float = 0.0
 
 
 class Predictor(Protocol):
@@ -180,15 +182,17 @@ class NetworkPredictor:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
         output = self.run(batch, memory)
         ood = None if self.ood_limits is None else self.ood_limits.ratios(measure_ood(output))
-        rig_scale, kept = None, None
+        rig_scale, kept, refine_seconds = None, None, 0.0
         if self.settings.refine:
+            begin = time.perf_counter()
             refined = refinement_of(self.network, output, self._images(batch), self._conditioning(batch, None))
             output, kept = refined.output, None if refined.kept is None else refined.kept.names
             rig_scale = None if refined.rig_scale is None else float(refined.rig_scale[0])
+            refine_seconds = time.perf_counter() - begin
         memory = output.memory and {name: tokens.detach().to("cpu") for name, tokens in output.memory.items()}
         on_canvas = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1]))
         predictions = predictions_of(batch, on_canvas, self.scale)
-        return PredictedChunk(predictions, batch.cameras, memory, ood, rig_scale, kept)
+        return PredictedChunk(predictions, batch.cameras, memory, ood, rig_scale, kept, refine_seconds)
 
     def run(self, batch: FrameBatch, memory: Memory | None = None) -> RigOutput:
         """Return the network's output without refinement, on its device.

@@ -66,3 +66,9 @@ class Journal:
             yield
         finally:
             self.seconds[stage] += time.perf_counter() - begin
+
+    def move(self, stage: str, part: str, seconds: float) -> None:
+        """Count seconds of a stage as those of a part of it."""
+        if seconds:
+            self.seconds[stage] -= seconds
+            self.seconds[part] += seconds

@@ -46,6 +46,7 @@ from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.run_state import StateFolder, check_disk, is_occupied
+from page4d.inference.stage_rates import record_rates
 from page4d.inference.state_records import (
     CleaningState,
     FinishedChunk,
@@ -153,6 +154,8 @@ class Run:
                 output = open_output(self.layout.folder, allow_incomplete=True)
                 files += write_previews(output, self.scene)
         self.journal.seconds["total"] += time.perf_counter() - begin
+        if earlier is None:
+            record_rates(self.plan, self.journal.seconds)
         self.states.check_present(self.finished)
         record = self._record("complete")
         encoded = encode_run(record)

@@ -1,6 +1,6 @@
 """Profile of a network at any size and stage by stage, from a run on the meta device."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -11,7 +11,7 @@ from page4d.errors import UsageError, counted
 from page4d.layers.block import FeedForwardKind, swiglu_width
 from page4d.layers.embed import patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.models.conditioning import Conditioning
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import FullAttention, MaskRule, NetworkConfig, SparseStrategy
 from page4d.models.limits import MAX_CPU_BYTES, limits_within
 from page4d.models.network import ViewTimeNetwork, build_network
@@ -93,6 +93,29 @@ def profile_network(
     symbols = _symbols(network, (batch, times, views), grid)
     builder = ProfileBuilder(network=network, run=run, symbols=symbols)
     return builder.profile(network_stages(builder))
+
+
+def computed_bytes(
+    config: NetworkConfig, *, times: int, sizes: Sequence[tuple[int, int]], limits: ForwardLimits = NO_LIMITS
+) -> int:
+    """Return the peak memory of the inputs of a network and of all that is computed from them, in float32.
+
+    `sizes` are the (height, width) of every view. All inputs that the network takes are given. A network whose ray
+    map is not needed is run without.
+    """
+    with on_meta_device():
+        network = build_network(config).eval().requires_grad_(False)
+    network.predicts_ray_map = False
+    are_equal = len(set(sizes)) == 1
+    with meta_run(network) as run:
+        views = [torch.empty(1, times, 3, *size) for size in sizes]
+        images = torch.stack(views, dim=2) if are_equal else views
+        grids = [patch_grid(*size, config.patch_size) for size in sizes]
+        conditioning = NO_CONDITIONING
+        if are_equal and isinstance(images, Tensor):
+            conditioning = _conditioning(config, images, grids[0])
+        network(images, None, conditioning=conditioning, limits=limits)
+    return run.peak_bytes
 
 
 def profile_with_limits(

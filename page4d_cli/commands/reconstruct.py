@@ -280,6 +280,14 @@ def reconstruct(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and exit.", rich_help_panel=options.OUTPUT)
     ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Measure the time of the network again, and forget the times of earlier runs.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = False,
     batch: Annotated[
         bool,
         typer.Option(
@@ -304,6 +312,7 @@ def reconstruct(
     """Reconstruct folders of synchronized videos: points, depth and cameras for every instant."""
     from page4d.batch.jobs import SceneJob, scene_jobs
     from page4d.errors import UsageError
+    from page4d.inference.measurements import forget_measurements
 
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")
@@ -373,6 +382,8 @@ def reconstruct(
             ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME if resume else ExistingOutput.REFUSE
         ),
     )
+    if measure:
+        forget_measurements()
     show = Show(as_json=as_json, verbosity=console.Verbosity(quiet=quiet, verbose=verbose))
     with stops_cleanly():
         if len(scenes) > 1 or batch:

@@ -243,6 +243,7 @@ class TestGoldenScreens:
     def test_golden_plan(self, width, screen, tmp_path, cli, monkeypatch) -> None:
         monkeypatch.chdir(tmp_path)
         screen(width)
+        monkeypatch.setattr("page4d.inference.stage_rates._read", lambda _: None)  # other tests may have made runs
         chosen = ("--dry-run", "--size", 56, "--chunk", 8, "--overlap", 2)
         self.check("plan", width, masked(cli("reconstruct", ROOM, "--out", "out", *chosen).out))
 

@@ -1,0 +1,63 @@
+"""Forecasts of the time of a run, from the rates of earlier runs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from page4d.inference.measurements import forget_measurements
+from page4d.inference.reconstruct import reconstruct
+from page4d.inference.run_plan import RunPlan, plan_run
+from page4d.inference.stage_rates import STAGES, StageRates, forecast_time, record_rates
+from page4d.scene.sampling import with_instants
+from tests.inference.test_reconstruct import CAPTURE, SETTINGS
+from tests.inference.truth import TruthPredictor
+
+
+@pytest.fixture(autouse=True)
+def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def planned(**changes: object) -> RunPlan:
+    settings = replace(SETTINGS, **changes)
+    return plan_run(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings))
+
+
+def test_the_rates_of_a_run_are_those_of_the_next_forecast() -> None:
+    plan = planned()
+    first = forecast_time(plan)
+    assert first.measured is None
+    assert set(first.seconds) == set(STAGES)
+    record_rates(plan, {"clean": 7.0, "write": 12.0, "predict": 0.1, "preview": 3.0})
+    again = forecast_time(plan)
+    assert again.measured is not None
+    assert again.seconds["clean"] == pytest.approx(7.0)
+    assert again.seconds["write"] == pytest.approx(12.0)
+    assert again.total >= 12.0
+    assert first.seconds["clean"] != pytest.approx(7.0)
+    # A stage that is too short to say much keeps its rate, and so does one that did not run.
+    record_rates(plan, {"clean": 0.2})
+    assert forecast_time(plan).seconds == again.seconds
+    forget_measurements()
+    assert forecast_time(plan) == first
+
+
+def test_time_grows_with_the_work() -> None:
+    plan = planned()
+    record_rates(plan, {"clean": 7.0, "write": 12.0})
+    third = forecast_time(replace(plan, scene=with_instants(plan.scene, range(3))))
+    assert third.seconds["write"] == pytest.approx(4.0)
+    assert forecast_time(planned(preview=False)).seconds["preview"] == 0
+    assert forecast_time(planned(fuse=False)).seconds["clean"] == 0
+
+
+def test_a_finished_run_records_its_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("page4d.inference.stage_rates._MIN_MEASURED_S", 1e-6)
+    predictor = TruthPredictor(CAPTURE, settings=SETTINGS)
+    taken = reconstruct(CAPTURE.scene(), predictor, out=tmp_path / "out").timings
+    found = forecast_time(plan_run(CAPTURE.scene(), predictor))
+    assert found.seconds["write"] == pytest.approx(taken["write"], rel=0.01)
+    (file,) = (tmp_path / "cache" / "page4d").glob("rates_*.json")
+    assert set(json.loads(file.read_text())["rates"]) == set(StageRates.model_fields)
