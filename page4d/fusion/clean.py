@@ -12,6 +12,7 @@ from page4d.fusion.consensus import reach_consensus, reach_moving_consensus
 from page4d.fusion.subtraction import sharpen_motion
 from page4d.geometry.agreement import Agreement, measure_agreement
 from page4d.geometry.camera import Cameras
+from page4d.layers.execution import one_thread
 from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.predictions import Predictions
 
@@ -34,6 +35,7 @@ def fuse_background(background: Background, cameras: Cameras) -> FusedBackground
     )
 
 
+@one_thread()
 @torch.no_grad()
 def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Predictions:
     """Return predictions [1, T, V, H, W] in the world of the background, with their agreement between views.

@@ -94,3 +94,17 @@ def _repeated(times: int) -> Iterator[None]:
 def full_precision(device: torch.device) -> AbstractContextManager[None]:
     """Disable autocast on devices that support it; the meta device does not."""
     return torch.autocast(device.type, enabled=False) if is_autocast_available(device.type) else nullcontext()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one core in this thread: many small operations, in which the threads would wait for each other.
+
+    On a busy machine two threads take several times the CPU time of one, at the barrier after every operation.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

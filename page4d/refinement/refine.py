@@ -13,6 +13,7 @@ from page4d.geometry.averaging import baseline_ratio
 from page4d.geometry.camera import Cameras
 from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, confident, disagreement_deg
 from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.layers.execution import one_thread
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.output import NetworkOutput, RigOutput
@@ -117,6 +118,7 @@ def refinement_of(
     return run_refinement(output, network.config.patch_size, matches.finer, conditioning, images)
 
 
+@one_thread()
 @torch.no_grad()
 def run_refinement(
     output: RigOutput,
