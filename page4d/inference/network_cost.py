@@ -59,8 +59,9 @@ _RETAINED_SHARE = 0.57
 _CUDA_WORKSPACE = 1.1
 """Memory on a GPU relative to that of all tensors: workspaces of kernels."""
 
-_PROBES = ((1, 2, 4), (2, 2, 4), (1, 3, 8), (1, 2, 16), (1, 2, 28))
-"""Instants, views and patches per side of the measured forward passes, in increasing size."""
+_PROBES = ((1, 2, 4), (2, 2, 4), (1, 3, 8), (1, 2, 16), (1, 2, 28), (1, 16, 16))
+"""Instants, views and patches per side of the measured forward passes, in increasing size; the last for attention
+across many views."""
 
 MIN_PROBES = 3
 MAX_PROBE_S = 6.0

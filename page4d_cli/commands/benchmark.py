@@ -43,6 +43,9 @@ def benchmark(
     ] = None,
     device: options.Device = NetworkOptions.device,
     precision: options.NetworkPrecision = NetworkOptions.precision,
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Also measure refinement, on rendered views 5 degrees apart.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a PNG chart of memory and time.")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -82,7 +85,7 @@ def benchmark(
     found: list[Measurement] = []
     with displayed_progress("benchmark", count("measurement"), quiet=quiet) as progress:
         progress.update(0, len(extents))
-        for measurement in measure_grid(predictor, cost, extents):
+        for measurement in measure_grid(predictor, cost, extents, refine=refine):
             found.append(measurement)
             progress.update(len(found), len(extents))
     name = (network.source.name if network.source else network.weights) or network.preset or network.name
@@ -92,7 +95,7 @@ def benchmark(
         about = {"network": name, "device": str(predictor.device), "torch": torch.__version__}
         console.print_json({**about, "measurements": [_document(measurement) for measurement in found]})
     else:
-        _print(found, f"{name} on {predictor.device}")
+        _print(found, f"{name} on {predictor.device}", refine=refine)
 
 
 def _numbers(text: str, option: str) -> list[int]:
@@ -128,11 +131,14 @@ def _document(measurement: "Measurement") -> dict[str, Any]:
         "bytes": None if actual is None else actual.num_bytes,
         "seconds": None if actual is None else actual.seconds,
         "images_per_second": measurement.images_per_second,
+        "refinement_seconds": measurement.refinement,
     }
 
 
-def _print(found: "list[Measurement]", title: str) -> None:
-    headings = ("views", "instants", "time", "predicted\ntime", "images/s", "memory", "predicted\nmemory")
+def _print(found: "list[Measurement]", title: str, *, refine: bool) -> None:
+    headings = ["views", "instants", "time", "predicted\ntime", "images/s", "memory", "predicted\nmemory"]
+    if refine:
+        headings += ["refine-\nment", "us per\npixel"]
     rows = []
     for measurement in found:
         extent, actual, predicted = measurement.extent, measurement.actual, measurement.predicted
@@ -146,6 +152,15 @@ def _print(found: "list[Measurement]", title: str) -> None:
                 "-" if actual is None else f"{measurement.images_per_second:.3g}",
                 "out of memory" if actual is None else console.human_size(actual.num_bytes),
                 console.human_size(predicted.num_bytes),
+                *(_refinement(measurement) if refine else ()),
             )
         )
     print_table([Column("size"), *(Column(heading, right=True) for heading in headings)], rows, title)
+
+
+def _refinement(measurement: "Measurement") -> tuple[str, str]:
+    """Return the time of refinement, and that per pixel, which shows how it grows."""
+    if measurement.refinement is None:
+        return "-", "-"
+    per_pixel = measurement.refinement / measurement.extent.num_pixels * 1e6
+    return f"{measurement.refinement:.3g} s", f"{per_pixel:.3g}"

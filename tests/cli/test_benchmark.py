@@ -26,6 +26,16 @@ def test_every_grid_point_is_measured_predicted_and_drawn(cli, tmp_path: Path):
     assert picture.std() > 5
 
 
+def test_refinement_is_measured_where_the_network_has_matches(cli):
+    chosen = ("--times", "1", "--views", "3", "--size", "32x24", "--refine", "--json", "--quiet")
+    (part,) = json.loads(cli("benchmark", "--preset", "mv-demo", *chosen).out)["measurements"]
+    assert part["refinement_seconds"] > 0
+    (part,) = json.loads(cli("benchmark", "--preset", "mv-tiny", *chosen[:4], "--size", "28", *chosen[6:]).out)[
+        "measurements"
+    ]
+    assert part["refinement_seconds"] is None
+
+
 def test_running_out_of_memory_is_reported_in_the_table(cli, monkeypatch):
     run = NetworkPredictor.run
 
