@@ -2,13 +2,18 @@
 
 import importlib
 import importlib.metadata
+import os
 import platform
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from page4d.installation import install_command, pip_install
 from page4d_cli import console, options
 from page4d_cli.tables import Cell, Column, print_table
+
+_BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}
+"""Flags of processors (x86, Arm) in /proc/cpuinfo."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,17 @@ def _open3d() -> Capability:
     return Capability("Open3D", True, f"open3d {module.__version__}")
 
 
+def _processor() -> Capability:
+    """Return the cores that this process may use, and whether they compute in bfloat16."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    listed = Path("/proc/cpuinfo")
+    words = set(listed.read_text().split()) if listed.is_file() else set()
+    found = f"{cores} core{'s' * (cores != 1)}"
+    if words & _BF16_FLAGS:
+        found += ", bfloat16: --precision bf16 is faster"
+    return Capability("CPU", True, found)
+
+
 def _gpu() -> Capability:
     import torch
 
@@ -168,6 +184,7 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _library("video (PyAV)", "av", "av"),
     _library("images (OpenCV)", "cv2", "opencv-python-headless"),
     _decoders,
+    _processor,
     _gpu,
     _open3d,
     _pose_model,
