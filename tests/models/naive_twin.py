@@ -73,9 +73,9 @@ def _angles(grid: tuple[int, int], special: int, width: int, base: float, dtype:
 
 def _rotate(heads: Tensor, angles: Tensor) -> Tensor:
     """Rotate pairs of channels [i, i + d/4] of each half as complex numbers."""
-    real, imaginary = heads.unflatten(-1, (2, 2, -1)).unbind(-2)
+    real, imaginary = heads.to(angles).unflatten(-1, (2, 2, -1)).unbind(-2)
     rotated = torch.complex(real, imaginary) * torch.polar(torch.ones_like(angles), angles).unflatten(-1, (2, -1))
-    return torch.stack([rotated.real, rotated.imag], dim=-2).flatten(-3)
+    return torch.stack([rotated.real, rotated.imag], dim=-2).flatten(-3).to(heads)
 
 
 def _matrix(aggregator: Aggregator, mask: Tensor, stream: Stream, step: Step) -> Tensor | None:

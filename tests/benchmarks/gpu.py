@@ -1,0 +1,234 @@
+"""All comparisons that need a GPU, in one command.
+
+    python tests/benchmarks/gpu.py --out FOLDER
+
+    schedule     VGGT's structure with random weights: the schedule of the public code, which keeps all layers and has
+                 no limits, against ours, in float32 and bf16, for S = 8 to 400 images; seconds and peak memory
+    chunks       `reconstruct` of the sample with chunks of 2 to 16 instants: time per instant, peak memory, and the
+                 share of time in which the device waits
+    memory       `reconstruct` on a GPU with too little memory for the chunk: it must end by halving chunks
+
+Writes FOLDER/gpu.json and FOLDER/gpu.png. A size that does not fit in memory has no value. `--device cpu --preset
+vggt-small` runs all but the last part on the CPU, at small size, to check this script.
+"""
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+import torch
+from torch import Tensor
+
+import page4d
+from page4d.choices import ExistingOutput
+from page4d.encoders.dinov2 import DinoV2Config
+from page4d.inference.memory_budget import is_out_of_memory
+from page4d.inference.network_cost import cost_of
+from page4d.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, NetworkConfig
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.models.streams import Stream
+from page4d.models.trunk import Aggregator
+from page4d.models.trunk_state import TrunkOutput
+from page4d.output.maps import write_png
+from page4d.plotting.charts import Chart, Curve, draw_charts
+from page4d.plotting.colors import view_color
+from page4d.settings import ReconstructSettings
+from page4d.weights.loading import HalfPrecisionNetwork
+from tests.models.naive_twin import naive_trunk
+
+SAMPLE = ROOT / "samples" / "room"
+SIZE = (392, 518)
+IMAGES = (8, 16, 32, 64, 100, 200, 400)
+CHUNKS = (2, 4, 8, 16)
+MEMORY_SHARE = 0.02
+"""Share of the memory of the GPU that the part `memory` may use: some GB, too few for its chunk at 518 px."""
+
+_HEAD = DPTHeadConfig(layers=(0, 1, 2, 3), features=32, out_channels=(32, 48, 64, 96))
+SMALL = replace(
+    PRESETS["vggt"],
+    encoder=DinoV2Config(image_size=70, embed_dim=64, depth=2, num_heads=4),
+    depth=4,
+    num_heads=4,
+    camera_head=CameraHeadConfig(trunk_depth=1, num_heads=4),
+    depth_head=_HEAD,
+    point_head=_HEAD,
+)
+"""VGGT's structure at small size."""
+
+
+class PublicSchedule(Aggregator):
+    """The trunk as the public code runs it: the outputs of all layers are kept until the heads have run."""
+
+    def forward(self, patches: list[Tensor], sizes: Any, *_: object, **__: object) -> list[TrunkOutput]:
+        """Run all layers and keep them."""
+        with torch.device(patches[0].device):
+            levels = naive_trunk(self, patches[0], sizes.grids[0])[Stream.SHARED]
+        special = levels[-1][..., : self.special.count, :]
+        return [TrunkOutput(special_tokens=special, levels=dict(enumerate(levels)), dynamic_logit=None, memory=None)]
+
+
+def network_of(
+    config: NetworkConfig, device: torch.device, precision: torch.dtype, *, public: bool
+) -> ViewTimeNetwork:
+    """Build a network with random weights on a device."""
+    torch.manual_seed(0)
+    half = precision is not torch.float32
+    with torch.device(device):
+        network = HalfPrecisionNetwork(config, precision) if half else build_network(config)
+    if public:
+        network.aggregator.__class__ = PublicSchedule
+    return network.eval().requires_grad_(False)
+
+
+@torch.inference_mode()
+def run(network: ViewTimeNetwork, images: Tensor, limits: ForwardLimits | None) -> None:
+    """Predict from images and wait for the device."""
+    network(images, limits=limits)
+
+
+def measured(device: torch.device, work: Callable[[], object]) -> dict[str, float] | None:
+    """Return seconds and peak bytes of a call after a warm-up, None if it does not fit in memory."""
+    try:
+        work()
+        found = cost_of(device, work)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    finally:
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return {"seconds": found.seconds, "bytes": found.num_bytes}
+
+
+def schedules(config: NetworkConfig, device: torch.device, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Compare the public schedule with ours, in both precisions."""
+    precisions = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    for precision, dtype in precisions.items():
+        for schedule, limits in (("public", NO_LIMITS), ("page4d", None)):
+            network = network_of(config, device, dtype, public=schedule == "public")
+            for num_images in options.images:
+                images = torch.rand(1, 1, num_images, 3, *options.size, device=device)
+                found = measured(device, partial(run, network, images, limits))
+                yield {"precision": precision, "schedule": schedule, "images": num_images, "measured": found}
+            del network
+
+
+def chunks(device: torch.device, folder: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Reconstruct the sample with chunks of several lengths."""
+    for length in options.chunks:
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        settings = ReconstructSettings(chunk=length, overlap=1, preview=False)
+        predictor = page4d.build_predictor(options.weights, device=str(device), settings=settings)
+        begin = time.perf_counter()
+        record = page4d.reconstruct(
+            SAMPLE, predictor, out=folder / "chunks", settings=settings, existing=ExistingOutput.OVERWRITE
+        )
+        seconds = time.perf_counter() - begin
+        busy = record.timings["predict"] + record.timings.get("refine", 0.0) + record.timings.get("background", 0.0)
+        yield {
+            "chunk": length,
+            "seconds_per_instant": seconds / len(record.times),
+            "waiting_share": max(1 - busy / seconds, 0.0),
+            "peak_bytes": record.peak_memory_bytes,
+            "timings": record.timings,
+        }
+
+
+@contextmanager
+def little_memory(device: torch.device) -> Iterator[None]:
+    """Leave a process a small part of the memory of a GPU, and let it believe that there is more."""
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE, device)
+    try:
+        with patch("page4d.inference.run_plan.usable_bytes", lambda _: 1 << 40):
+            yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def memory(device: torch.device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Reconstruct chunks that do not fit in the memory of the GPU."""
+    settings = ReconstructSettings(long_side=512, chunk=24, overlap=1, preview=False)
+    predictor = page4d.build_predictor(options.weights, device=str(device), settings=settings)
+    with little_memory(device):
+        record = page4d.reconstruct(
+            SAMPLE, predictor, out=folder / "memory", settings=settings, existing=ExistingOutput.OVERWRITE
+        )
+    return {"instants": len(record.times), "chunks": [chunk.stop - chunk.start for chunk in record.chunks]}
+
+
+def draw(found: dict[str, Any], path: Path) -> None:
+    """Draw memory and time of the schedules over the number of images, and the chunks."""
+    charts = []
+    for field, label, unit in (("bytes", "peak memory [GB]", 1e9), ("seconds", "time [s]", 1.0)):
+        curves = []
+        for number, (precision, schedule) in enumerate(
+            dict.fromkeys((row["precision"], row["schedule"]) for row in found["schedule"])
+        ):
+            rows = [r for r in found["schedule"] if (r["precision"], r["schedule"]) == (precision, schedule)]
+            values = [None if row["measured"] is None else row["measured"][field] / unit for row in rows]
+            name, x = f"{schedule}, {precision}", [float(row["images"]) for row in rows]
+            style = "--" if schedule == "public" else "-"
+            curves.append(Curve(name=name, color=view_color(number), x=x, y=values, marker="o", style=style))
+        charts.append(Chart(title="Forward pass", x_label="images", y_label=label, curves=curves, whole_x=True))
+    rows = found["chunks"]
+    x = [float(row["chunk"]) for row in rows]
+    for field, label in (("seconds_per_instant", "time per instant [s]"), ("waiting_share", "share of waiting")):
+        curve = Curve(name="sample", color=view_color(0), x=x, y=[row[field] for row in rows], marker="o")
+        charts.append(Chart(title="reconstruct", x_label="chunk [instants]", y_label=label, curves=[curve]))
+    write_png(path, draw_charts(charts, columns=2, size=(640, 420)))
+
+
+def main() -> None:
+    """Run all parts, and write their results after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--preset", default="vggt", help="vggt, or vggt-small to check this script")
+    parser.add_argument("--weights", default=None, help="network of `reconstruct` (default: the bundled one)")
+    parser.add_argument("--images", type=int, nargs="+", default=IMAGES)
+    parser.add_argument("--size", type=int, nargs=2, default=SIZE, help="height and width in pixels")
+    parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    config = SMALL if options.preset == "vggt-small" else PRESETS[options.preset]
+    options.out.mkdir(parents=True, exist_ok=True)
+    about = torch.cuda.get_device_properties(device).name if device.type == "cuda" else "cpu"
+    found: dict[str, Any] = {"device": about, "torch": torch.__version__, "network": asdict(config), "chunks": []}
+    found["schedule"] = []
+
+    def keep() -> None:
+        (options.out / "gpu.json").write_text(json.dumps(found, indent=2, default=str) + "\n")
+
+    for row in schedules(config, device, options):
+        found["schedule"].append(row)
+        print(json.dumps(row), flush=True)
+        keep()
+    for row in chunks(device, options.out, options):
+        found["chunks"].append(row)
+        print(json.dumps({name: value for name, value in row.items() if name != "timings"}), flush=True)
+        keep()
+    found["memory"] = memory(device, options.out, options) if device.type == "cuda" else None
+    print(json.dumps(found["memory"]), flush=True)
+    keep()
+    draw(found, options.out / "gpu.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""The GPU benchmark runs on the CPU at small size, and compares two schedules of one network."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+import cv2
+import torch
+
+from page4d.layers.execution import NO_LIMITS
+from tests.benchmarks import gpu
+
+CPU = torch.device("cpu")
+
+
+def test_both_schedules_give_the_same_depth() -> None:
+    public, ours = (gpu.network_of(gpu.SMALL, CPU, torch.float32, public=public) for public in (True, False))
+    images = torch.rand(1, 1, 3, 3, 56, 70)
+    with torch.inference_mode():
+        torch.testing.assert_close(public(images, limits=NO_LIMITS).depth, ours(images).depth)
+
+
+def test_every_combination_is_measured_and_drawn(tmp_path: Path) -> None:
+    options = Namespace(images=[1, 2], size=[28, 42])
+    rows = list(gpu.schedules(gpu.SMALL, CPU, options))
+    assert len(rows) == 8
+    assert all(row["measured"]["bytes"] > 0 for row in rows)
+    chunks = [{"chunk": length, "seconds_per_instant": 1.0, "waiting_share": 0.1} for length in (2, 4)]
+    gpu.draw({"schedule": [*rows, {**rows[-1], "images": 4, "measured": None}], "chunks": chunks}, tmp_path / "a.png")
+    assert cv2.imread(str(tmp_path / "a.png")).std() > 5
+    json.dumps(rows)
