@@ -26,7 +26,7 @@ _MAX_NEIGHBOURS = 5
 """Other views that refinement compares an image with, at most."""
 
 _MIN_MEASURED_S = 0.5
-"""Shorter stages say little about longer ones."""
+"""Rates of shorter stages are not kept: their overhead is too large a part."""
 
 STAGES = ("decode", "network", "refine", "clean", "detail", "write", "preview")
 

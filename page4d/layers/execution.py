@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from pydantic import PositiveInt
@@ -10,6 +12,9 @@ from torch import Tensor
 from torch.amp import is_autocast_available
 
 from page4d.io.config import config_record
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @config_record("limits")
@@ -25,6 +30,8 @@ class ForwardLimits:
     max_queries: PositiveInt | None = None
 
 
+Record = TypeVar("Record", bound="DataclassInstance")
+
 NO_LIMITS = ForwardLimits()
 """No bounds."""
 
@@ -36,7 +43,9 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
     """Evaluate a function on slices of at most `at_once` of `length` entries and join the results along `dim`.
 
     None evaluates all entries at once. Slices are as equal as possible. Without gradient, each result is copied into
-    the output as it is computed, so that the slices and their concatenation are never held at the same time.
+    the output as it is computed, so that the slices and their concatenation are never held at the same time. On the
+    meta device, where results depend on shapes alone, all slices but the first and the last are evaluated once: their
+    operations count, by `repetitions`, as in a real run.
     """
     if at_once is None or at_once >= length:
         return function(slice(0, length))
@@ -45,8 +54,12 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
     if torch.is_grad_enabled():
         return torch.cat([function(chunk) for chunk in chunks], dim=dim)
     whole: Tensor | None = None
-    for chunk in chunks:
-        part = function(chunk)
+    for place, chunk in enumerate(chunks):
+        is_repeated = whole is not None and whole.is_meta and 0 < place < len(chunks) - 1
+        if is_repeated and place > 1:
+            continue
+        with _repeated(len(chunks) - 2) if is_repeated else nullcontext():
+            part = function(chunk)
         if whole is None:
             shape = list(part.shape)
             shape[dim] = length
@@ -55,6 +68,32 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
         del part
     assert whole is not None
     return whole
+
+
+def each_part(function: Callable[[slice], Record], length: int, at_once: int | None) -> list[Record]:
+    """Evaluate a function on slices of at most `at_once` of `length` entries; return its records of tensors.
+
+    On the meta device equal slices are evaluated once, as by `in_chunks`; all results are counted.
+    """
+    size = at_once or length
+    chunks = [slice(start, min(start + size, length)) for start in range(0, length, size)]
+    first = function(chunks[0])
+    if len(chunks) > 3 and any(isinstance(value, Tensor) and value.is_meta for value in vars(first).values()):
+        with _repeated(len(chunks) - 2):
+            middle = function(chunks[1])
+        return [first, middle, *(_copied(middle) for _ in chunks[2:-1]), function(chunks[-1])]
+    return [first, *(function(chunk) for chunk in chunks[1:])]
+
+
+def _copied(record: Record) -> Record:
+    """Return a record of empty tensors of the same shapes."""
+
+    def copied(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(map(copied, value))
+        return value.new_empty(value.shape) if isinstance(value, Tensor) else value
+
+    return replace(record, **{name: copied(value) for name, value in vars(record).items()})
 
 
 def in_parts(

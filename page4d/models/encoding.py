@@ -6,6 +6,7 @@ from torch import Tensor
 
 from page4d.encoders.base import Encoder, PatchTokens
 from page4d.layers.embed import normalize_images
+from page4d.layers.execution import each_part
 from page4d.models.config import NetworkConfig
 from page4d.models.trunk_state import TrunkOutput
 
@@ -13,7 +14,7 @@ from page4d.models.trunk_state import TrunkOutput
 def encode_images(encoder: Encoder, images: Float[Tensor, "B T V 3 H W"], max_images: int | None) -> PatchTokens:
     """Encode images in [0, 1], at most `max_images` at once; the result has one batch dimension."""
     frames = images.flatten(0, 2)
-    parts = [encoder(normalize_images(part)) for part in torch.split(frames, max_images or len(frames))]
+    parts = each_part(lambda part: encoder(normalize_images(frames[part])), len(frames), max_images)
     fine = [part.fine for part in parts if part.fine is not None]
     class_tokens = [part.class_tokens for part in parts if part.class_tokens is not None]
     return PatchTokens(

@@ -191,7 +191,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
     x = [float(row["chunk"]) for row in rows]
     for field, label in (("seconds_per_instant", "time per instant [s]"), ("waiting_share", "share of waiting")):
         curve = Curve(name="sample", color=view_color(0), x=x, y=[row[field] for row in rows], marker="o")
-        charts.append(Chart(title="reconstruct", x_label="chunk [instants]", y_label=label, curves=[curve], whole_x=True))
+        chart = Chart(title="reconstruct", x_label="chunk [instants]", y_label=label, curves=[curve], whole_x=True)
+        charts.append(chart)
     write_png(path, draw_charts(charts, columns=2, size=(640, 420)))
 
 

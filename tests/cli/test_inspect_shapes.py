@@ -111,7 +111,7 @@ def test_table_and_markdown_show_the_same_profile(cli) -> None:
         assert "mv-tiny: B=1, T=2, V=3, H=28, W=42" in ended.out
         assert "time-attention (fixed v), 4 layers" in ended.out
         assert "304,719" in ended.out
-        assert "peak memory 2.22 MB in fp32, reached in the point head:" in " ".join(ended.out.split())
+        assert "2.22 MB in fp32: 1.22 MB of weights, 1 MB of inputs" in " ".join(ended.out.split())
     assert "| encoding | 3 patch tokens (DINOv2) | [B\\*T\\*V, P, C] | [6, 6, 32] | 32,672 |" in markdown.out
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import fit_intrinsics
 from page4d.geometry.rigid import invert_rigid, scale_translations, transform_points
-from page4d.layers.execution import ForwardLimits
+from page4d.layers.execution import ForwardLimits, each_part
 from page4d.models.heads.frame import FrameHead
 from page4d.models.output import NetworkOutput
 from page4d.models.size_groups import Grid
@@ -25,7 +25,7 @@ def run_frame_head(
     """
     leading = level.shape[:3]
     tokens = level.flatten(0, 2).to(head.pose.translation.weight.dtype)
-    parts = [head(part, grid) for part in torch.split(tokens, limits.max_images or len(tokens))]
+    parts = each_part(lambda part: head(tokens[part], grid), len(tokens), limits.max_images)
     local_points = torch.unflatten(torch.cat([part.local_points for part in parts]), 0, leading)
     logit = torch.unflatten(torch.cat([part.confidence_logit for part in parts]), 0, leading)
     camera_to_world = torch.unflatten(torch.cat([part.camera_to_world for part in parts]), 0, leading)

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from page4d.encoders.base import PatchTokens
 from page4d.geometry.camera import Cameras
-from page4d.layers.execution import ForwardLimits
+from page4d.layers.execution import ForwardLimits, each_part
 from page4d.models.config import DPTHeadConfig
 from page4d.models.heads.build import AnyCameraHead
 from page4d.models.heads.dpt import DenseMaps, DPTHead
@@ -39,13 +39,15 @@ def run_dense_head(
     if head is None or config is None:
         return {}
     levels = [trunk.levels[layer].flatten(0, 2) for layer in config.layers]
-    frames, dtype = levels[0].shape[0], dtype_of(head)
-    parts: list[DenseMaps] = []
-    for start in range(0, frames, limits.max_images or frames):
-        chosen = slice(start, start + (limits.max_images or frames))
+    dtype = dtype_of(head)
+
+    def of_images(chosen: slice) -> DenseMaps:
         fine = None if encoded.fine is None else encoded.fine[chosen]
         patches = [level[chosen, num_special:].to(dtype) for level in levels]
-        parts.append(head(patches, encoded.grid, fine, rays=rays))
+        maps: DenseMaps = head(patches, encoded.grid, fine, rays=rays)
+        return maps
+
+    parts = each_part(of_images, len(levels[0]), limits.max_images)
     leading = trunk.special_tokens.shape[:3]
     return {
         name: torch.unflatten(torch.cat([getattr(part, name) for part in parts]), 0, leading)
