@@ -6,6 +6,8 @@ from threading import Semaphore, Thread
 from types import TracebackType
 from typing import Generic, TypeVar
 
+import torch
+
 T = TypeVar("T")
 
 
@@ -14,7 +16,7 @@ class BoundedQueue(Generic[T]):
 
     `put` blocks until the consumer takes the item, which it does when it is done with the previous one: at most two
     items are alive. A failure of the consumer is raised by the next `put`, or at the end. If the body raises, as with
-    Ctrl-C, the items put so far are consumed first.
+    Ctrl-C, the items put so far are consumed first. The thread uses as many cores as that which creates the queue.
     """
 
     def __init__(self, consume: Callable[[Iterator[T]], None]) -> None:
@@ -22,6 +24,7 @@ class BoundedQueue(Generic[T]):
         self._items: SimpleQueue[list[T]] = SimpleQueue()
         self._demand = Semaphore(0)
         self._failure: BaseException | None = None
+        self._num_threads = torch.get_num_threads()
         self._thread = Thread(target=self._run, name="write", daemon=True)
 
     def put(self, item: T) -> None:
@@ -48,6 +51,8 @@ class BoundedQueue(Generic[T]):
             raise self._failure
 
     def _run(self) -> None:
+        # A new thread takes the number that any thread has set last, such as 1 in refinement.
+        torch.set_num_threads(self._num_threads)
         try:
             self._consume(self._taken())
         except BaseException as error:  # raised in the producer's thread

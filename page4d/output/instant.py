@@ -1,6 +1,7 @@
 """Writers per instant and per capture, one row of a table per kind of file, and of what does not move."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -65,16 +66,21 @@ CaptureWriter = Callable[[OutputLayout, CaptureCameras], list[WrittenFile]]
 def write_instant(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     """Write all files of the instant with this index in the capture, from predictions [1, 1, V, H, W].
 
+    Kinds of files are written side by side, on as many cores as torch uses.
+
     Raises:
-        OutputError: if a file cannot be written; the files before it are complete.
+        OutputError: if a file cannot be written; the others are complete.
         ShapeError: if there is not exactly one instant.
     """
     if instant.depth.shape[:2] != (1, 1):
         raise ShapeError(f"an instant of {tuple(instant.depth.shape[:2])} times", "give one with at_times")
     _check_views(layout, instant)
+    writers = [INSTANT_WRITERS[name] for name in options.writers]
+    with ThreadPoolExecutor(max(1, min(len(writers), torch.get_num_threads())), "write") as threads:
+        writing = [threads.submit(write, layout, index, instant, options) for write in writers]
     written = InstantFiles()
-    for name in options.writers:
-        written += INSTANT_WRITERS[name](layout, index, instant, options)
+    for one in writing:
+        written += one.result()
     return written
 
 

@@ -47,8 +47,13 @@ def open_placed_batches(
     scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess = Preprocess.NATIVE
 ) -> Iterator["BatchReader"]:
     """Open all views for one forward pass over time, each placed by its transform."""
-    with ExitStack() as stack, ThreadPoolExecutor(1, thread_name_prefix="decode") as thread:
-        yield BatchReader(scene, transforms, stack, preprocess, thread)
+    cores = min(scene.num_views, torch.get_num_threads())
+    with (
+        ExitStack() as stack,
+        ThreadPoolExecutor(cores, thread_name_prefix="view") as views,
+        ThreadPoolExecutor(1, thread_name_prefix="decode") as thread,
+    ):
+        yield BatchReader(scene, transforms, stack, preprocess, thread, views)
 
 
 def read_images(scene: Scene, times: Sequence[int], long_side: int, multiple: int) -> Float[Tensor, "one T V 3 H W"]:
@@ -68,7 +73,10 @@ def read_images(scene: Scene, times: Sequence[int], long_side: int, multiple: in
 
 
 class BatchReader:
-    """Reader of ranges of instants in order; decoded instants are cached until a range starts after them."""
+    """Reader of ranges of instants in order; decoded instants are cached until a range starts after them.
+
+    Instants are decoded in `thread` ahead of time, views side by side in those of `views`.
+    """
 
     def __init__(
         self,
@@ -77,6 +85,7 @@ class BatchReader:
         stack: ExitStack,
         preprocess: Preprocess,
         thread: ThreadPoolExecutor,
+        views: ThreadPoolExecutor,
     ) -> None:
         self.transforms = transforms
         self._scene = scene
@@ -86,6 +95,7 @@ class BatchReader:
         self._start = 0
         self._cached: list[FrameBatch] = []
         self._thread = thread
+        self._view_threads = views
         self._read_ahead: Future[None] | None = None
 
     def read(self, start: int, stop: int) -> FrameBatch:
@@ -142,7 +152,9 @@ class BatchReader:
         return batch
 
     def _decode_with(self, views: list["_OpenView"], start: int, stop: int) -> FrameBatch:
-        frames = [view.read(start, stop) for view in views]
+        reading = [self._view_threads.submit(view.read, start, stop) for view in views]
+        wait(reading)  # no decoder is at work any more if one of them fails
+        frames = [one.result() for one in reading]
         size = shared_canvas(self.transforms)
 
         def stacked(maps: list[Tensor | None], unknown: float) -> Tensor | None:
