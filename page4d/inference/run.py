@@ -432,15 +432,16 @@ class Run:
         memory = self.memories[index]
         files = [*written.files, *([] if memory is None else [self.states.write_memory(index, memory)])]
         seconds = round(time.perf_counter() - self.begin, 3)
+        records = self.states.record_files(files)
         finished = FinishedChunk(
             record=record.model_copy(update={"seconds": seconds}),
             first=first,
             cameras=capture_cameras([predictions]),
-            files=tuple(self.states.record_files(files)),
+            files={file.name: file.num_bytes for file in records},
             clipped_depths=written.clipped_depths,
             num_points=written.num_points,
         )
-        self.states.write_chunk(index, finished)
+        self.states.write_chunk(index, finished, records)
         self.finished.append(finished)
         self._update()
 

@@ -75,13 +75,13 @@ class StateFolder:
             hint = "use another folder, or --overwrite to replace the result"
             raise UsageError(error.message, hint) from error
 
-    def write_chunk(self, index: int, chunk: FinishedChunk) -> None:
+    def write_chunk(self, index: int, chunk: FinishedChunk, files: Sequence[FileRecord]) -> None:
         """Record a finished chunk, after all its files."""
         state = ChunkState(
             record=chunk.record,
             first=chunk.first,
             stop=chunk.stop,
-            files=list(chunk.files),
+            files=list(files),
             times=chunk.cameras.times.tolist(),
             world_to_camera=chunk.cameras.world_to_camera.tolist(),
             intrinsics=chunk.cameras.intrinsics.tolist(),
@@ -102,7 +102,7 @@ class StateFolder:
             UsageError: if the file is damaged.
         """
         path = self._layout.state(_memory_name(index))
-        if f"state/{path.name}" not in [file.name for file in chunk.files]:
+        if f"state/{path.name}" not in chunk.files:
             return None
         try:
             return load(path.read_bytes())
@@ -152,7 +152,7 @@ class StateFolder:
                     record=chunk.record,
                     first=first,
                     cameras=cameras,
-                    files=tuple(chunk.files),
+                    files={file.name: file.num_bytes for file in chunk.files},
                     clipped_depths=chunk.clipped_depths,
                     num_points=chunk.num_points,
                 )
@@ -188,9 +188,9 @@ class StateFolder:
             OutputError: naming the first such file.
         """
         for chunk in chunks:
-            for file in chunk.files:
-                path = self._layout.folder / file.name
-                if not path.is_file() or path.stat().st_size != file.num_bytes:
+            for name, num_bytes in chunk.files.items():
+                path = self._layout.folder / name
+                if not path.is_file() or path.stat().st_size != num_bytes:
                     raise OutputError(f"'{path}' was removed or changed during the run", "repeat with --resume")
 
     def _chunk_records(self) -> list[Path]:

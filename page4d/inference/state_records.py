@@ -1,6 +1,6 @@
 """Records in the state folder of an output, checked when they are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -100,12 +100,15 @@ class ChunkState(FileModel):
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedChunk:
-    """Data in memory of a chunk whose instants, from `first` on, are all written."""
+    """Data in memory of a chunk whose instants, from `first` on, are all written.
+
+    `files` are the sizes of its files in bytes by name; their hashes are on disk only, as there are many files.
+    """
 
     record: ChunkRecord
     first: int
     cameras: CaptureCameras
-    files: tuple[FileRecord, ...]
+    files: Mapping[str, int]
     clipped_depths: int
     num_points: int
 
