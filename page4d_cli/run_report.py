@@ -84,16 +84,16 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         fields.append(("", f"at most about {', '.join(stages)}; {memory} of memory"))
     if plan.will_check:
         fields.append(("check", "the calibration is compared with camera motion and people before the network"))
-    fields += _time(time)
+    fields.append(("time", _time(time)))
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
 
 
-def _time(time: "TimeForecast") -> list[tuple[str, str]]:
+def _time(time: "TimeForecast") -> str:
     """Return the expected time of a run and of its stages, and where the rates are from."""
     parts = ", ".join(f"{_STAGES[stage]} {_span(seconds)}" for stage, seconds in time.seconds.items() if seconds > 0)
     source = "no run was measured yet" if time.measured is None else f"as in the run of {time.measured.date[:10]}"
     overlapping = f" ({parts}; stages overlap)" if parts else ""
-    return [("time", f"about {_span(time.total)}, {source}{overlapping}")]
+    return f"about {_span(time.total)}, {source}{overlapping}"
 
 
 def _span(seconds: float) -> str:

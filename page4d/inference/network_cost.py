@@ -6,19 +6,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from page4d.errors import InputError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
-from page4d.inference.measurements import Occasion, occasion, write_measurement
+from page4d.inference.measurements import KeptMeasurement, occasion, read_measurement, write_measurement
 from page4d.inference.predictor import PRECISION_NAMES, NetworkPredictor
 from page4d.io.cache import cache_folder
-from page4d.io.json_model import FileModel, read_model
+from page4d.io.json_model import FileModel
 from page4d.layers.embed import patch_grid
 from page4d.models.config import FullAttention, NetworkConfig
 from page4d.models.limits import default_limits
@@ -57,7 +55,7 @@ _RETAINED_SHARE = 0.57
 """Share of the memory of chunks that the process retains while previews are drawn."""
 
 _CUDA_WORKSPACE = 1.1
-"""Memory on a GPU relative to that of all tensors: workspaces of kernels."""
+"""Memory on a GPU relative to that of all tensors, for workspaces of kernels: assumed, not measured."""
 
 _PROBES = ((1, 2, 4), (2, 2, 4), (1, 3, 8), (1, 2, 16), (1, 2, 28), (1, 16, 16))
 """Instants, views and patches per side of the measured forward passes, in increasing size; the last for attention
@@ -209,12 +207,10 @@ class Cost(NamedTuple):
     seconds: float
 
 
-class _CachedCost(FileModel):
-    """A file of the cache; `measured` identifies what the coefficients were measured on, and `at` when."""
+class MeasuredCost(KeptMeasurement):
+    """The coefficients of a network on a device."""
 
-    measured: dict[str, str]
     coefficients: Coefficients
-    at: Occasion
 
 
 def network_cost(
@@ -229,22 +225,21 @@ def network_cost(
     `sha256` is that of its weights; a network without a file is identified by its configuration.
     """
     config = predictor.network.config
-    measured = {
+    subject = {
         "device": device_name(predictor.device),
         "network": sha256 or hashlib.sha256(config.to_json().encode()).hexdigest(),
         "precision": PRECISION_NAMES[predictor.precision],
         "inputs": ", ".join(["images", *(name for name, is_given in vars(inputs).items() if is_given)]),
         "torch": torch.__version__,
     }
-    path = cache_folder() / f"cost_{hashlib.sha256(repr(measured).encode()).hexdigest()[:16]}.json"
-    found = _read_cache(path, measured)
+    found = read_measurement(MeasuredCost, subject)
     if found is None:
-        text = f"measuring the time of the network on this device, once (cached in '{path.parent}')"
+        text = f"measuring the time of the network on this device, once (cached in '{cache_folder()}')"
         notify(Notice(text, Level.STEP))
         at = occasion()
-        found = measure(predictor, inputs)
-        write_measurement(path, _CachedCost(measured=measured, coefficients=found, at=at))
-    return NetworkCost(config=config, coefficients=found, device=predictor.device)
+        found = MeasuredCost(subject=subject, at=at, coefficients=measure(predictor, inputs))
+        write_measurement(found)
+    return NetworkCost(config=config, coefficients=found.coefficients, device=predictor.device)
 
 
 def measure(predictor: NetworkPredictor, inputs: ProbeInputs = IMAGES_ALONE) -> Coefficients:
@@ -317,11 +312,3 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{platform.node()} {platform.machine()}, {torch.get_num_threads()} threads"
-
-
-def _read_cache(path: Path, measured: dict[str, str]) -> Coefficients | None:
-    try:
-        found = read_model(path, _CachedCost)
-    except (InputError, OSError):
-        return None
-    return found.coefficients if found.measured == measured else None

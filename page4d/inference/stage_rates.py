@@ -1,29 +1,23 @@
 """Times of the stages of a run: the rates that earlier runs measured on this machine, and the forecast from them."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from pydantic import PositiveFloat
 
-from page4d.errors import InputError
-from page4d.inference.measurements import Occasion, occasion, write_measurement
+from page4d.inference.measurements import KeptMeasurement, Occasion, occasion, read_measurement, write_measurement
 from page4d.inference.network_cost import device_name
 from page4d.inference.predictor import NetworkPredictor, Predictor
-from page4d.io.cache import cache_folder
-from page4d.io.json_model import FileModel, read_model
+from page4d.io.json_model import FileModel
+from page4d.refinement.view_prediction import MAX_NEIGHBOURS
 
 if TYPE_CHECKING:
     from page4d.inference.run_plan import RunPlan
 
 _DECODE_S = 1e-8
 """Seconds per pixel of a video; runs measure only how long they wait for frames."""
-
-_MAX_NEIGHBOURS = 5
-"""Other views that refinement compares an image with, at most."""
 
 _MIN_MEASURED_S = 0.5
 """Rates of shorter stages are not kept: their overhead is too large a part."""
@@ -32,7 +26,7 @@ STAGES = ("decode", "network", "refine", "clean", "detail", "write", "preview")
 
 
 class StageRates(FileModel):
-    """Seconds per unit of work, as earlier runs took, by default on one core of 2020.
+    """Seconds per unit of work, as earlier runs took; the defaults were measured on one core at 128x96 px.
 
     `network` and `detail` are factors on their own forecasts; `refine` and `clean` are seconds per pixel of the
     network and neighbouring view, `write` seconds per pixel of a map, `preview` seconds.
@@ -46,12 +40,10 @@ class StageRates(FileModel):
     preview: PositiveFloat = 4.0
 
 
-class _CachedRates(FileModel):
-    """A file of the cache; `measured` identifies machine and network, `at` is the run that measured them last."""
+class MeasuredRates(KeptMeasurement):
+    """The rates of a network on a machine; `at` is the run that measured them last."""
 
-    measured: dict[str, str]
     rates: StageRates
-    at: Occasion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +90,7 @@ def record_rates(plan: "RunPlan", seconds: Mapping[str, float]) -> None:
         if taken.get(name, 0.0) >= _MIN_MEASURED_S and work[name] > 0
     }
     rates = (StageRates() if found is None else found.rates).model_copy(update=measured)
-    path, identity = _place(plan.predictor)
-    write_measurement(path, _CachedRates(measured=identity, rates=rates, at=occasion()))
+    write_measurement(MeasuredRates(subject=_subject(plan.predictor), at=occasion(), rates=rates))
 
 
 def _seconds(rates: StageRates, stage: str, work: Mapping[str, float]) -> float:
@@ -111,7 +102,7 @@ def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
     forecast, settings = plan.forecast, plan.settings
     instants, views = sum(lengths), forecast.views
     pixels = sum(height * width for height, width in forecast.own_sizes or (forecast.size,) * views)
-    pairs = pixels * min(views - 1, _MAX_NEIGHBOURS) if views > 1 else pixels
+    pairs = pixels * min(views - 1, MAX_NEIGHBOURS) if views > 1 else pixels
     maps = sum(transform.map_size[0] * transform.map_size[1] for transform in plan.map_transforms)
     refines = isinstance(plan.predictor, NetworkPredictor) and plan.predictor.network.config.matches is not None
     return {
@@ -125,21 +116,15 @@ def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
     }
 
 
-def _place(predictor: Predictor) -> tuple[Path, dict[str, str]]:
-    """Return the file of the cache, and what it was measured on."""
+def _read(predictor: Predictor) -> MeasuredRates | None:
+    return read_measurement(MeasuredRates, _subject(predictor))
+
+
+def _subject(predictor: Predictor) -> dict[str, str]:
+    """Return what the rates depend on."""
     record = predictor.record
-    identity = {
+    return {
         "device": device_name(predictor.device),
         "network": record.sha256 or record.preset or record.name,
         "torch": torch.__version__,
     }
-    return cache_folder() / f"rates_{hashlib.sha256(repr(identity).encode()).hexdigest()[:16]}.json", identity
-
-
-def _read(predictor: Predictor) -> _CachedRates | None:
-    path, identity = _place(predictor)
-    try:
-        found = read_model(path, _CachedRates)
-    except (InputError, OSError):
-        return None
-    return found if found.measured == identity else None

@@ -11,7 +11,7 @@ from page4d.errors import UsageError, counted
 from page4d.layers.block import FeedForwardKind, swiglu_width
 from page4d.layers.embed import patch_grid
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
+from page4d.models.conditioning import Conditioning
 from page4d.models.config import FullAttention, MaskRule, NetworkConfig, SparseStrategy
 from page4d.models.limits import MAX_CPU_BYTES, limits_within
 from page4d.models.network import ViewTimeNetwork, build_network
@@ -80,8 +80,7 @@ def profile_network(
         raise UsageError(f"{num_images:,} images", f"profile at most {MAX_IMAGES:,} at once")
     grid = patch_grid(*size, config.patch_size)
     _check_comparisons(config, num_images, grid)
-    with on_meta_device():
-        network = build_network(config).eval().requires_grad_(False)
+    network = _network_on_meta(config)
     with meta_run(network) as run:
         images = torch.empty(batch, times, views, 3, *size)
         takes_mask = config.mask is not None and config.motion_head is None
@@ -100,22 +99,24 @@ def computed_bytes(
 ) -> int:
     """Return the peak memory of the inputs of a network and of all that is computed from them, in float32.
 
-    `sizes` are the (height, width) of every view. All inputs that the network takes are given. A network whose ray
-    map is not needed is run without.
+    `sizes` are the (height, width) of every view. There are no masks and no ray map; cameras, depth and keypoints are
+    given to networks that use them, if all views have one size.
     """
-    with on_meta_device():
-        network = build_network(config).eval().requires_grad_(False)
+    network = _network_on_meta(config)
     network.predicts_ray_map = False
-    are_equal = len(set(sizes)) == 1
     with meta_run(network) as run:
-        views = [torch.empty(1, times, 3, *size) for size in sizes]
-        images = torch.stack(views, dim=2) if are_equal else views
-        grids = [patch_grid(*size, config.patch_size) for size in sizes]
-        conditioning = NO_CONDITIONING
-        if are_equal and isinstance(images, Tensor):
-            conditioning = _conditioning(config, images, grids[0])
-        network(images, None, conditioning=conditioning, limits=limits)
+        if len(set(sizes)) > 1:
+            network([torch.empty(1, times, 3, *size) for size in sizes], limits=limits)
+        else:
+            images = torch.empty(1, times, len(sizes), 3, *sizes[0])
+            conditioning = _conditioning(config, images, patch_grid(*sizes[0], config.patch_size))
+            network(images, conditioning=conditioning, limits=limits)
     return run.peak_bytes
+
+
+def _network_on_meta(config: NetworkConfig) -> ViewTimeNetwork:
+    with on_meta_device():
+        return build_network(config).eval().requires_grad_(False)
 
 
 def profile_with_limits(

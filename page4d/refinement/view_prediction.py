@@ -16,7 +16,7 @@ from page4d.models.size_groups import Grid
 _DEFAULT_CONFIDENCE = 2.0
 """Confidence of a network without confidence: that of most patches is between 1 and 4."""
 
-_MAX_NEIGHBOURS = 5
+MAX_NEIGHBOURS = 5
 """Views that each view is compared with: all pairs of a large rig would take too long."""
 
 
@@ -127,7 +127,7 @@ def neighbour_views(views: Sequence[ViewPrediction], place: int) -> list[int]:
         return min((other - place) % num_views, (place - other) % num_views)
 
     rest = [other for other in range(num_views) if other != place and other not in matched]
-    return [*matched, *sorted(rest, key=separation)][: min(num_views - 1, _MAX_NEIGHBOURS)]
+    return [*matched, *sorted(rest, key=separation)][: min(num_views - 1, MAX_NEIGHBOURS)]
 
 
 def stack_views(

@@ -59,5 +59,5 @@ def test_a_finished_run_records_its_rates(tmp_path: Path, monkeypatch: pytest.Mo
     taken = reconstruct(CAPTURE.scene(), predictor, out=tmp_path / "out").timings
     found = forecast_time(plan_run(CAPTURE.scene(), predictor))
     assert found.seconds["write"] == pytest.approx(taken["write"], rel=0.01)
-    (file,) = (tmp_path / "cache" / "page4d").glob("rates_*.json")
+    (file,) = (tmp_path / "cache" / "page4d").glob("measured_rates_*.json")
     assert set(json.loads(file.read_text())["rates"]) == set(StageRates.model_fields)
