@@ -27,7 +27,7 @@ from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
-from page4d.inference.chunk_source import ChunkSource, OpenChunks
+from page4d.inference.chunk_source import ChunkSource, OpenChunks, local_chunks
 from page4d.inference.cleaning import Cleaner
 from page4d.inference.detail import Detailer
 from page4d.inference.diagnostics import (
@@ -154,7 +154,7 @@ class Run:
                 output = open_output(self.layout.folder, allow_incomplete=True)
                 files += write_previews(output, self.scene)
         self.journal.seconds["total"] += time.perf_counter() - begin
-        if earlier is None:
+        if earlier is None and self.open_chunks is local_chunks:  # a cluster's times are those of waiting
             record_rates(self.plan, self.journal.seconds)
         self.states.check_present(self.finished)
         record = self._record("complete")

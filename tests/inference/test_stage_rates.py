@@ -1,12 +1,15 @@
 """Forecasts of the time of a run, from the rates of earlier runs."""
 
 import json
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from page4d.inference.chunk_source import ChunkSource, local_chunks
 from page4d.inference.measurements import forget_measurements
+from page4d.inference.progress import Journal
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import RunPlan, plan_run
 from page4d.inference.stage_rates import STAGES, StageRates, forecast_time, record_rates
@@ -61,3 +64,12 @@ def test_a_finished_run_records_its_rates(tmp_path: Path, monkeypatch: pytest.Mo
     assert found.seconds["write"] == pytest.approx(taken["write"], rel=0.01)
     (file,) = (tmp_path / "cache" / "page4d").glob("measured_rates_*.json")
     assert set(json.loads(file.read_text())["rates"]) == set(StageRates.model_fields)
+
+
+def test_a_run_whose_chunks_are_predicted_elsewhere_records_no_rates(tmp_path: Path) -> None:
+    def elsewhere(plan: RunPlan, journal: Journal) -> AbstractContextManager[ChunkSource]:
+        return local_chunks(plan, journal)
+
+    predictor = TruthPredictor(CAPTURE, settings=SETTINGS)
+    reconstruct(CAPTURE.scene(), predictor, out=tmp_path / "out", open_chunks=elsewhere)
+    assert not list((tmp_path / "cache" / "page4d").glob("measured_rates_*.json"))
