@@ -21,6 +21,8 @@ class Predictions:
     `images` are the RGB inputs in [0, 1]. `valid` is False on padding and on ignored pixels, where depth is
     undefined. Confidences and `dynamic`, the probability of motion, lie in [0, 1]. `points` are in world coordinates.
     `agreement` counts the other views that confirm or contradict each depth; None if views were not compared.
+    `velocity` is that of each pixel's point in the world, in units of the scene per second, exactly 0 where the point
+    stands still, and `velocity_sigma` the standard deviation of its error; both are 0 where the velocity is unknown.
     If the canvases of the views differ in size, each is placed at the top left of [H, W] and the rest is not valid.
     """
 
@@ -37,6 +39,8 @@ class Predictions:
     points_confidence: Float[Tensor, "B T V H W"] | None = None
     dynamic: Float[Tensor, "B T V H W"] | None = None
     agreement: Agreement | None = None
+    velocity: Float[Tensor, "B T V H W 3"] | None = None
+    velocity_sigma: Float[Tensor, "B T V H W"] | None = None
 
     def __post_init__(self) -> None:
         maps = tuple(self.depth.shape)
@@ -50,6 +54,8 @@ class Predictions:
             "points_confidence": maps,
             "dynamic": maps,
             "agreement": maps,
+            "velocity": (*maps, 3),
+            "velocity_sigma": maps,
         }
         for name, shape in expected.items():
             value = getattr(self, name)
@@ -82,13 +88,16 @@ class Predictions:
         return world_points(self.depth, self.cameras)
 
     def transformed(self, transform: Sim3, scale: Scale | None = None) -> "Predictions":
-        """Apply a similarity transform of the world consistently to cameras, depth and points."""
+        """Apply a similarity transform of the world consistently to cameras, depth, points and velocities."""
         poses = self.cameras.world_to_camera
+        velocity, sigma = self.velocity, self.velocity_sigma
         return replace(
             self,
             cameras=replace(self.cameras, world_to_camera=transform.like(poses).apply_to_cameras(poses)),
             depth=self.depth * transform.scale.to(self.depth),
             points=None if self.points is None else transform.like(self.points).apply(self.points),
+            velocity=None if velocity is None else transform.like(velocity).apply_to_vectors(velocity),
+            velocity_sigma=None if sigma is None else sigma * transform.scale.to(sigma),
             scale=self.scale if scale is None else scale,
         )
 

@@ -1,6 +1,6 @@
 """Similarity transforms: rotation, translation and positive scale (Sim(3))."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -58,6 +58,10 @@ class Sim3:
         batch = self.scale.shape
         linear = (self.scale[..., None, None] * self.rotation).reshape(*batch, *ones, 3, 3)
         return (linear @ points[..., None])[..., 0] + self.translation.reshape(*batch, *ones, 3)
+
+    def apply_to_vectors(self, vectors: Float[Tensor, "*grid 3"]) -> Float[Tensor, "*grid 3"]:
+        """Rotate and scale differences of points, such as velocities."""
+        return replace(self, translation=torch.zeros_like(self.translation)).apply(vectors)
 
     def apply_to_cameras(self, world_to_camera: Float[Tensor, "*cameras 4 4"]) -> Tensor:
         """Transform `world_to_camera` along with the world.

@@ -15,17 +15,20 @@ from page4d.output.maps import crop_to_content, quantize_confidence, quantize_de
 from page4d.output.mesh import fused_mesh
 from page4d.output.open3d_files import write_cloud, write_mesh
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
+from page4d.output.velocity_maps import quantize_velocity
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 
-DEFAULT_WRITERS = ("depth", "confidence", "dynamic", "points")
-LAYER_WRITERS = ("depth", "confidence", "dynamic", "layers")
+DEFAULT_WRITERS = ("depth", "confidence", "dynamic", "motion", "points")
+LAYER_WRITERS = ("depth", "confidence", "dynamic", "motion", "layers")
 """Those that also write the moving points of every instant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InstantOptions:
     """How instants are written; `depth_scale` applies to the whole capture, `writers` name `INSTANT_WRITERS`.
+
+    A level of a velocity map is that of a depth map per second, `motion_step`.
 
     A mesh has voxels of `mesh_voxel`, in units of the scene.
     """
@@ -35,6 +38,11 @@ class InstantOptions:
     mesh_voxel: float = 1.0
     seed: int = 0
     writers: tuple[str, ...] = DEFAULT_WRITERS
+
+    @property
+    def motion_step(self) -> float:
+        """Velocity of one level of a velocity map, in units of the scene per second."""
+        return 1 / self.depth_scale
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.writers if name not in INSTANT_WRITERS]
@@ -50,12 +58,16 @@ class InstantFiles:
 
     files: tuple[WrittenFile, ...] = ()
     clipped_depths: int = 0
+    clipped_velocities: int = 0
     num_points: int = 0
 
     def __add__(self, other: "InstantFiles") -> "InstantFiles":
         """Concatenate the files and add the counts."""
         return InstantFiles(
-            self.files + other.files, self.clipped_depths + other.clipped_depths, self.num_points + other.num_points
+            self.files + other.files,
+            self.clipped_depths + other.clipped_depths,
+            self.clipped_velocities + other.clipped_velocities,
+            self.num_points + other.num_points,
         )
 
 
@@ -146,6 +158,24 @@ def _write_dynamic(layout: OutputLayout, index: int, instant: Predictions, _: In
     return InstantFiles(tuple(files))
 
 
+def _write_motion(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
+    if instant.velocity is None or instant.velocity_sigma is None:
+        return InstantFiles()
+    written = InstantFiles()
+    for view, name in enumerate(instant.view_names):
+        velocity = crop_to_content(instant.velocity[0, 0, view].cpu().movedim(-1, 0), instant.pixel_transforms[view])
+        sigma = _content(instant, instant.velocity_sigma, view)
+        levels = quantize_velocity(velocity.movedim(0, -1), sigma, options.motion_step)
+        written += InstantFiles(
+            (
+                write_png(layout.motion(index, name), levels.velocity),
+                write_png(layout.motion_sigma(index, name), levels.sigma),
+            ),
+            clipped_velocities=levels.num_clipped,
+        )
+    return written
+
+
 def _write_points(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     cloud = merged_cloud(instant, options.points, options.seed)
     file = write_cloud(layout.points(index), cloud, cloud_comments(instant, layout.file_names))
@@ -189,6 +219,7 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
     "depth": _write_depth,
     "confidence": _write_confidence,
     "dynamic": _write_dynamic,
+    "motion": _write_motion,
     "points": _write_points,
     "layers": _write_layers,
     "mesh": _write_mesh,

@@ -19,7 +19,7 @@ SAFE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$"
 _VIEW = SAFE_NAME.strip("^$")
 _OWN_FILE = re.compile(
     rf"(run|cameras)\.json|cameras/{_VIEW}\.(tum|open3d\.json)|(points|mesh)/((moving/)?frame_[0-9]{{6,}}|static)\.ply"
-    rf"|(depth|confidence|dynamic)/{_VIEW}/frame_[0-9]{{6,}}\.png"
+    rf"|(depth|confidence|dynamic|motion|motion_sigma)/{_VIEW}/frame_[0-9]{{6,}}\.png|tracks/tracks\.npz"
     r"|preview/(contact_sheet\.png|cloud\.png|orbit\.mp4)"
     r"|state/(run\.json|chunk_[0-9]{5,}\.json|(memory_[0-9]{5,}|background)\.safetensors)"
 )
@@ -140,6 +140,19 @@ class OutputLayout:
     def dynamic(self, index: int, view: str) -> Path:
         """Motion mask of a frame."""
         return self.path("dynamic", self.file_name(view), f"{frame_name(index)}.png")
+
+    def motion(self, index: int, view: str) -> Path:
+        """Velocity map of a frame."""
+        return self.path("motion", self.file_name(view), f"{frame_name(index)}.png")
+
+    def motion_sigma(self, index: int, view: str) -> Path:
+        """Standard deviations of the velocities of a frame."""
+        return self.path("motion_sigma", self.file_name(view), f"{frame_name(index)}.png")
+
+    @property
+    def tracks(self) -> Path:
+        """Trajectories of points."""
+        return self.path("tracks", "tracks.npz")
 
     def preview(self, name: str) -> Path:
         """Preview picture or video, by its file name."""

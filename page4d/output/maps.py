@@ -133,9 +133,9 @@ _MAX_PNG_PIXELS = 1 << 28
 
 
 def read_png(
-    path: Path, kind: type[np.generic], size: tuple[int, int], hint: str = "run page4d again with --resume"
+    path: Path, kind: type[np.generic], size: tuple[int, ...], hint: str = "run page4d again with --resume"
 ) -> NDArray[Any]:
-    """Read a grayscale PNG of the given number type and (height, width).
+    """Read a PNG of the given number type and (height, width), or (height, width, 3) as RGB.
 
     Raises:
         InputError: if the file is missing, damaged or of another kind.
@@ -152,6 +152,8 @@ def read_png(
     image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
     if image is None:
         raise InputError(f"'{path}' is damaged", hint)
+    if image.ndim == 3:
+        image = np.ascontiguousarray(image[..., ::-1])
     if image.dtype != np.dtype(kind) or image.shape != size:
         raise InputError(f"'{path}' is {image.dtype} {image.shape}, not {np.dtype(kind)} {size}", hint)
     return image

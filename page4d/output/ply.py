@@ -31,8 +31,11 @@ PROPERTIES = (
 NORMALS = (("nx", "float"), ("ny", "float"), ("nz", "float"))
 """Optional vertex properties, after the position."""
 
+VELOCITY = (("vx", "float"), ("vy", "float"), ("vz", "float"), ("vsigma", "float"))
+"""Optional last vertex properties: velocity in units of the scene per second, and its standard deviation."""
+
 _COLORS = ("red", "green", "blue")
-_SCALARS = ("confidence", "view", "dynamic")
+_SCALARS = ("confidence", "view", "dynamic", "velocity_sigma")
 
 _NUMPY_TYPES = {
     "char": "i1",
@@ -59,7 +62,9 @@ _LONGEST_HEADER = 65536
 class PointCloud:
     """Points [N, 3] in the world with colours [N, 3], confidence in [0, 1], index of the view, and 1 where moving.
 
-    `normals` [N, 3] are unit vectors, or None.
+    `normals` [N, 3] are unit vectors, or None. `velocity` [N, 3] is in units of the scene per second, exactly 0 where
+    a point stands still, and `velocity_sigma` the standard deviation of its error; both are 0 where it is unknown,
+    and None in clouds without velocities.
     """
 
     xyz: NDArray[np.float32]
@@ -68,16 +73,20 @@ class PointCloud:
     view: NDArray[np.uint8]
     dynamic: NDArray[np.uint8]
     normals: NDArray[np.float32] | None = None
+    velocity: NDArray[np.float32] | None = None
+    velocity_sigma: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
         number = len(self.xyz)
-        kinds = {"xyz": "f4", "rgb": "u1", "confidence": "f4", "view": "u1", "dynamic": "u1", "normals": "f4"}
+        bytes_only = ("rgb", "view", "dynamic")
         for name, value in self._fields().items():
-            shape, kind = (number,) if name in _SCALARS else (number, 3), kinds[name]
+            shape, kind = (number,) if name in _SCALARS else (number, 3), "u1" if name in bytes_only else "f4"
             if value.shape != shape or value.dtype != np.dtype(kind):
                 raise ShapeError(
                     f"point cloud: {name} is {value.dtype} {value.shape}", f"give {np.dtype(kind)} {shape}"
                 )
+        if (self.velocity is None) != (self.velocity_sigma is None):
+            raise ShapeError("point cloud: velocity without velocity_sigma, or the reverse", "give both")
 
     @property
     def num_points(self) -> int:
@@ -87,7 +96,9 @@ class PointCloud:
     @property
     def properties(self) -> tuple[tuple[str, str], ...]:
         """Vertex properties of the file as (name, type)."""
-        return PROPERTIES if self.normals is None else (*PROPERTIES[:3], *NORMALS, *PROPERTIES[3:])
+        normals = () if self.normals is None else NORMALS
+        velocity = () if self.velocity is None else VELOCITY
+        return (*PROPERTIES[:3], *normals, *PROPERTIES[3:], *velocity)
 
     @property
     def num_bytes(self) -> int:
@@ -116,10 +127,13 @@ def encode_vertices(cloud: PointCloud) -> bytes:
     vectors: list[tuple[NDArray[Any], Sequence[str]]] = [(cloud.xyz, "xyz"), (cloud.rgb, _COLORS)]
     if cloud.normals is not None:
         vectors.append((cloud.normals, [name for name, _ in NORMALS]))
+    if cloud.velocity is not None and cloud.velocity_sigma is not None:
+        values = np.concatenate([cloud.velocity, cloud.velocity_sigma[:, None]], axis=1)
+        vectors.append((values, [name for name, _ in VELOCITY]))
     for values, names in vectors:
         for axis, name in enumerate(names):
             vertices[name] = values[:, axis]
-    for name in _SCALARS:
+    for name in ("confidence", "view", "dynamic"):
         vertices[name] = getattr(cloud, name)
     return vertices.tobytes()
 
@@ -222,6 +236,7 @@ def read_ply(path: Path) -> PointCloud:
         return np.stack([vertices[name] for name in names], axis=1).astype(kind, copy=False)
 
     has_normals = all(name in known for name, _ in NORMALS)
+    has_velocity = all(name in known for name, _ in VELOCITY)
     return PointCloud(
         xyz=vectors("xyz", np.float32),
         rgb=vectors(_COLORS, np.uint8),
@@ -229,6 +244,8 @@ def read_ply(path: Path) -> PointCloud:
         view=vertices["view"].astype(np.uint8),
         dynamic=vertices["dynamic"].astype(np.uint8),
         normals=vectors([name for name, _ in NORMALS], np.float32) if has_normals else None,
+        velocity=vectors(["vx", "vy", "vz"], np.float32) if has_velocity else None,
+        velocity_sigma=vertices["vsigma"].astype(np.float32) if has_velocity else None,
     )
 
 

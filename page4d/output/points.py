@@ -146,12 +146,18 @@ def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> tuple
     number = int(keep.sum())
     colors = instant.images[0, 0, view].detach().cpu().permute(1, 2, 0)[keep]
     dynamic = torch.zeros(number) if instant.dynamic is None else instant.dynamic[0, 0, view].cpu()[keep]
+    velocity, sigma = (
+        None if maps is None else to_numpy(maps[0, 0, view].detach().cpu()[keep].float())
+        for maps in (instant.velocity, instant.velocity_sigma)
+    )
     cloud = PointCloud(
         xyz=to_numpy(surface.in_world[keep].float()),
         rgb=to_bytes(to_numpy(colors)),
         confidence=to_numpy(surface.confidence[keep]),
         view=np.full(number, view, dtype=np.uint8),
         dynamic=(to_numpy(dynamic) > DYNAMIC_THRESHOLD).astype(np.uint8),
+        velocity=velocity,
+        velocity_sigma=sigma,
     )
     return cloud, keep
 
@@ -239,6 +245,7 @@ def cloud_comments(instant: Predictions, view_files: Sequence[str], kind: str = 
 
     `kind` is what the points are if not those of an instant.
     """
+    has_velocity = instant.velocity is not None
     dynamic = "0" if kind else "1 = moving" if instant.dynamic is not None else "not predicted"
     return [
         "written by page4d",
@@ -246,5 +253,6 @@ def cloud_comments(instant: Predictions, view_files: Sequence[str], kind: str = 
         f"unit {instant.scale.unit}",
         kind or f"time {float(instant.times[0])!r} seconds",
         f"confidence 0 to 1, higher is better; dynamic {dynamic}",
+        *([f"velocity in {instant.scale.unit}s per second; vsigma 0 = unknown"] if has_velocity else []),
         *(f"view {index} {name}" for index, name in enumerate(view_files)),
     ]

@@ -19,6 +19,8 @@ from page4d.output.layout import OutputLayout
 from page4d.output.maps import read_png
 from page4d.output.ply import PointCloud, read_ply
 from page4d.output.run_record import RunRecord, ViewRecord, read_run
+from page4d.output.tracks import Tracks, read_tracks
+from page4d.output.velocity_maps import read_velocity
 
 if TYPE_CHECKING:
     from page4d.output.dataset import OutputDataset
@@ -78,6 +80,35 @@ class Output:
         if not self.has_motion:
             return None
         return read_png(path, np.uint8, self.map_size(view)) > 127
+
+    @property
+    def has_velocity(self) -> bool:
+        """Whether the run measured velocities (`--motion`)."""
+        return self.run.motion is not None
+
+    def velocity(self, time_index: int, view: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Read the velocity [H, W, 3] in the world of every pixel of a depth map, and its standard deviation [H, W].
+
+        Both are in units of the scene per second, and 0 where the velocity is unknown.
+
+        Raises:
+            UsageError: if the run measured no velocities.
+        """
+        index = instant_index(self, time_index)
+        if self.run.motion is None:
+            raise UsageError(f"'{self.layout.folder}' has no velocities", "run page4d again with --motion")
+        paths = self.layout.motion(index, view), self.layout.motion_sigma(index, view)
+        return read_velocity(*paths, self.map_size(view), self.run.motion.motion_step)
+
+    def tracks(self) -> Tracks:
+        """Read the trajectories of points.
+
+        Raises:
+            UsageError: if the run followed no points.
+        """
+        if self.run.motion is None or self.run.motion.tracks is None:
+            raise UsageError(f"'{self.layout.folder}' has no tracks", "run page4d again with --tracks")
+        return read_tracks(self.layout.tracks)
 
     def points(self, time_index: int) -> PointCloud:
         """Read the merged cloud of an instant."""

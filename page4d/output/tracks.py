@@ -1,0 +1,80 @@
+"""Trajectories of points over the instants of a capture, and their file `tracks/tracks.npz`."""
+
+import io
+import zipfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, UInt8
+
+from page4d.errors import InputError, ShapeError
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracks:
+    """N trajectories of points over T instants of V views.
+
+    `coords` are positions in the world in units of the scene, NaN where a track has not begun or has ended. `visibs`
+    is whether any view sees the point, `view_visibs` which. `sigma` is the standard deviation of the motion since the
+    track's `start` (index of an instant) in units of the scene, 0 where there is no position. `colors` are those at
+    the start, `times` the seconds of the instants, `ids` distinct numbers.
+    """
+
+    coords: Float[np.ndarray, "T N 3"]
+    visibs: Bool[np.ndarray, "T N"]
+    view_visibs: Bool[np.ndarray, "T N V"]
+    sigma: Float[np.ndarray, "T N"]
+    start: Int[np.ndarray, " N"]
+    colors: UInt8[np.ndarray, "N 3"]
+    times: Float[np.ndarray, " T"]
+    ids: Int[np.ndarray, " N"]
+
+    def __post_init__(self) -> None:
+        instants, number = self.coords.shape[:2]
+        expected = {
+            "coords": (instants, number, 3),
+            "visibs": (instants, number),
+            "view_visibs": (instants, number, self.view_visibs.shape[-1]),
+            "sigma": (instants, number),
+            "start": (number,),
+            "colors": (number, 3),
+            "times": (instants,),
+            "ids": (number,),
+        }
+        for name, shape in expected.items():
+            found = getattr(self, name).shape
+            if found != shape:
+                raise ShapeError(f"tracks: {name} has shape {found}", f"give {shape}")
+
+    @property
+    def num_tracks(self) -> int:
+        """Number of tracks N."""
+        return len(self.ids)
+
+
+def write_tracks(path: Path, tracks: Tracks) -> WrittenFile:
+    """Write tracks atomically, the same bytes for the same tracks.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **vars(tracks))
+    return write_bytes_atomic(path, buffer.getvalue())
+
+
+def read_tracks(path: Path) -> Tracks:
+    """Read tracks.
+
+    Raises:
+        InputError: if the file is missing, damaged, or of another kind.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return Tracks(**{field.name: arrays[field.name] for field in fields(Tracks)})
+    except FileNotFoundError as error:
+        raise InputError(f"'{path}' is missing", "run page4d again with --resume") from error
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, ShapeError) as error:
+        raise InputError(f"'{path}' does not hold tracks: {error}", "give a file that page4d wrote") from error

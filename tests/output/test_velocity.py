@@ -1,0 +1,93 @@
+"""Velocity maps, velocities of clouds, and tracks: what is written is read back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.errors import InputError, ShapeError
+from page4d.output.maps import write_png
+from page4d.output.ply import PointCloud, encode_ply, read_ply
+from page4d.output.tracks import Tracks, read_tracks, write_tracks
+from page4d.output.velocity_maps import STILL_LEVEL, quantize_velocity, read_velocity
+
+
+def test_velocities_of_a_map_are_read_back_to_half_a_step_and_still_pixels_exactly(tmp_path: Path) -> None:
+    random = torch.Generator().manual_seed(0)
+    velocity = torch.randn(20, 30, 3, generator=random)
+    sigma = torch.rand(20, 30, generator=random) + 0.01
+    velocity[:5], sigma[3], velocity[7, 0] = 0.0, 0.0, torch.tensor([1e-6, -2e-6, 0.0])
+    levels = quantize_velocity(velocity, sigma, 0.001)
+    paths = tmp_path / "motion.png", tmp_path / "sigma.png"
+    write_png(paths[0], levels.velocity)
+    write_png(paths[1], levels.sigma)
+    found, spread = read_velocity(*paths, (20, 30), 0.001)
+    assert levels.num_clipped == 0
+    assert (levels.velocity[:3] == STILL_LEVEL).all()
+    assert not levels.velocity[3].any()
+    assert (found[:5] == 0).all()
+    assert not spread[3].any()
+    assert (spread[:3] > 0).all()
+    assert np.abs(found[8:] - velocity[8:].numpy()).max() <= 0.00051
+    assert np.abs(spread[4:] - sigma[4:].numpy()).max() <= 0.00051
+    assert found[7, 0].tolist() == pytest.approx([0.0, -0.001, 0.0])  # moving, however slowly
+
+
+def test_velocities_beyond_16_bits_are_clipped_and_counted_and_unknown_ones_are_0() -> None:
+    velocity = torch.tensor([[[40.0, 0.0, -50.0], [1.0, float("nan"), 0.0]]])
+    levels = quantize_velocity(velocity, torch.ones(1, 2), 0.001)
+    assert levels.velocity.tolist() == [[[65535, 32768, 1], [0, 0, 0]]]
+    assert levels.num_clipped == 1
+    assert levels.sigma.tolist() == [[1000, 0]]
+
+
+def test_a_cloud_with_velocities_is_read_back(tmp_path: Path) -> None:
+    cloud = PointCloud(
+        xyz=np.zeros((2, 3), np.float32),
+        rgb=np.zeros((2, 3), np.uint8),
+        confidence=np.ones(2, np.float32),
+        view=np.zeros(2, np.uint8),
+        dynamic=np.ones(2, np.uint8),
+        velocity=np.array([[1, 2, 3], [0, 0, 0]], np.float32),
+        velocity_sigma=np.array([0.1, 0.0], np.float32),
+    )
+    path = tmp_path / "cloud.ply"
+    path.write_bytes(encode_ply(cloud))
+    found = read_ply(path)
+    assert cloud.num_bytes == 2 * 37
+    assert np.array_equal(found.velocity, cloud.velocity)
+    assert np.array_equal(found.velocity_sigma, cloud.velocity_sigma)
+    path.write_bytes(encode_ply(replace(cloud, velocity=None, velocity_sigma=None)))
+    assert read_ply(path).velocity is None
+    with pytest.raises(ShapeError, match="velocity without"):
+        replace(cloud, velocity_sigma=None)
+
+
+def test_tracks_are_read_back_and_other_files_refused(tmp_path: Path) -> None:
+    tracks = Tracks(
+        coords=np.full((3, 2, 3), np.nan, np.float32),
+        visibs=np.zeros((3, 2), bool),
+        view_visibs=np.zeros((3, 2, 4), bool),
+        sigma=np.zeros((3, 2), np.float32),
+        start=np.zeros(2, np.int32),
+        colors=np.zeros((2, 3), np.uint8),
+        times=np.arange(3.0),
+        ids=np.arange(2),
+    )
+    path = tmp_path / "tracks.npz"
+    write_tracks(path, tracks)
+    first = path.read_bytes()
+    found = read_tracks(path)
+    assert all(
+        np.array_equal(value, getattr(found, name), equal_nan=value.dtype.kind == "f")
+        for name, value in vars(tracks).items()
+    )
+    write_tracks(path, tracks)
+    assert path.read_bytes() == first
+    path.write_bytes(b"PK")
+    with pytest.raises(InputError, match="does not hold tracks"):
+        read_tracks(path)
+    with pytest.raises(ShapeError, match="start"):
+        replace(tracks, start=np.zeros(3, np.int32))
