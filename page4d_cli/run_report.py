@@ -25,6 +25,7 @@ _STAGES = {
     "refine": "refinement",
     "clean": "fusion",
     "detail": "fine depth",
+    "motion": "motion",
     "write": "writing",
     "preview": "previews",
 }

@@ -31,6 +31,7 @@ FLOORS = {
     "page4d.predictions": 3,
     "page4d.ground_truth": 3,
     "page4d.layers": 3,
+    "page4d.motion": 3,
     "page4d.settings": 2,
     "page4d.geometry": 2,
     "page4d.plotting": 2,

@@ -22,6 +22,9 @@ _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 _FINE_BACKGROUND_S, _FINE_INSTANT_S = 6e-6, 1.5e-6
 """Seconds per pixel of all views at the fine size: for the background, and for an instant of which a tenth moves."""
 
+_FLOW_BYTES = 150
+"""Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""
+
 _FINE_BYTES = 280.0
 """Bytes per such pixel: background, pictures and maps of an instant, and the scores of a view's hypotheses."""
 
@@ -111,7 +114,7 @@ class Forecast:
     `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` is the
     sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
     pictures are drawn at the end. The scene has `num_times` instants. `fine_size` is (height, width) of depth and
-    clouds, None for that of the network.
+    clouds, None for that of the network, `flow_size` that of pictures whose flow is measured, None without motion.
     """
 
     views: int
@@ -125,6 +128,12 @@ class Forecast:
     preview: bool = False
     num_times: int | None = None
     fine_size: tuple[int, int] | None = None
+    flow_size: tuple[int, int] | None = None
+
+    @property
+    def flow_pixels(self) -> int:
+        """Pixels of all views whose flow is measured."""
+        return 0 if self.flow_size is None else self.views * self.flow_size[0] * self.flow_size[1]
 
     @property
     def fine_pixels(self) -> int:
@@ -148,6 +157,7 @@ class Forecast:
                 extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh, is_only=is_only
             )
             + int(self.fine_pixels * _FINE_BYTES)
+            + self.flow_pixels * _FLOW_BYTES
         )
 
     def network_seconds(self, lengths: Sequence[int]) -> float:

@@ -23,6 +23,7 @@ from page4d.errors import (
     counted,
 )
 from page4d.fusion.clean import static_instant
+from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
@@ -41,6 +42,7 @@ from page4d.inference.domain import Domain, domain_of
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
 from page4d.inference.layers import first_background, no_layers_notice, static_views, write_static_layer
 from page4d.inference.memory_budget import fitting_checkpoint, is_out_of_memory
+from page4d.inference.motion import MotionEstimator, original_cameras
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
@@ -58,6 +60,7 @@ from page4d.inference.state_records import (
 from page4d.inference.static_rig import StaticRigAligner, registered_rig
 from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.summary import final_notices, summarize_run
+from page4d.inference.track_chunks import join_tracks
 from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
 from page4d.models.conditioning import Memory
 from page4d.output.cameras import capture_cameras, check_finite, join_cameras
@@ -72,8 +75,10 @@ from page4d.output.instant import (
 )
 from page4d.output.layout import OutputLayout
 from page4d.output.maps import choose_depth_scale
+from page4d.output.motion_record import InstantMotion
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
+from page4d.output.tracks import write_tracks
 from page4d.predictions import Predictions
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.scene.batches import scene_cameras
@@ -105,6 +110,7 @@ class Run:
         )
         self.cleaner = Cleaner(plan, self._measured_motion)
         self.detailer = Detailer(plan.scene, plan.fine_transforms, sweeps=plan.world.is_fixed)
+        self.motion = MotionEstimator(plan.scene, plan.predictor, plan.motion_transforms)
         self.finished: list[FinishedChunk] = []
         self.registered, self.begin = Sim3.identity(), 0.0
         self.motions: Sequence[ViewMotion] | None = None
@@ -147,6 +153,7 @@ class Run:
             self.journal.notice(notice)
         cameras = join_cameras([chunk.cameras for chunk in self.finished])
         files = write_capture_cameras(self.layout, replace(cameras, scale=self.state.scale or Scale.ARBITRARY))
+        files += self._write_tracks()
         if self.settings.preview:
             # Previews are drawn from the written files, not from predictions in memory.
             write_run(self.layout, self._record("incomplete"))
@@ -164,6 +171,15 @@ class Run:
         self._update(other_files=self.states.record_files(files))
         write_bytes_atomic(self.layout.run, encoded)
         return record
+
+    def _write_tracks(self) -> list[WrittenFile]:
+        """Write the tracks of all chunks."""
+        if self.motion.follower is None:
+            return []
+        chunks = (self.states.read_tracks(index) for index in range(len(self.finished)))
+        tracks = join_tracks(chunks, self.scene.times, self.scene.num_views)
+        self._update(num_tracks=tracks.num_tracks)
+        return [write_tracks(self.layout.tracks, tracks)]
 
     def _earlier(self) -> RunState | None:
         """Return the state of the run to continue, with its finished chunks; None if there is nothing to continue.
@@ -190,6 +206,8 @@ class Run:
             self.world.continue_from(earlier.scale_source, transform_of(self.finished[-1].record))
             if earlier.rig is not None:
                 self.aligner.continue_from(earlier.rig.static_rig(), self.finished[-1].record.rig)
+        if self.finished and self.motion.follower is not None:
+            self.motion.follower.continue_from(self.states.read_tracks(len(self.finished) - 1))
         if earlier.cleaning is not None:
             self.cleaner.continue_from(
                 self.states.read_background(earlier.cleaning), earlier.cleaning, self._num_done
@@ -234,7 +252,11 @@ class Run:
             self._predict_background()
             with self.open_chunks(self.plan, self.journal) as source:
                 held = self._predict_held(source) if self.finished else None
-                with closing(self.detailer), BoundedQueue(partial(self._stitch_and_write, held=held)) as writing:
+                with (
+                    closing(self.detailer),
+                    closing(self.motion),
+                    BoundedQueue(partial(self._stitch_and_write, held=held)) as writing,
+                ):
                     for chunk in self._predicted(source):
                         writing.put(chunk)
                         del chunk
@@ -420,10 +442,15 @@ class Run:
         if not self.finished:
             written += self._write_static(predictions, shown, options)
         options = replace(options, writers=self._writers(has_layers=self.state.layers is not None))
+        motion: list[InstantMotion] = []
+        cameras = self._cameras_around(predictions, stitched.following)
         for place in range(predictions.num_times):
             with self.journal.timed("detail"):
                 if place:
                     shown = self.detailer.instant(first + place, predictions.at_times(place, place + 1))
+            with self.journal.timed("motion"):
+                shown, measured = self.motion.instant(first + place, shown, cameras[place], cameras[place + 2])
+                motion += [] if measured is None else [measured]
             with self.journal.timed("write"):
                 written += write_instant(self.layout, first + place, shown, options)
             self.journal.progress(first + place + 1, self.scene.num_times)
@@ -431,6 +458,8 @@ class Run:
         self.memories.pop(index - 1, None)
         memory = self.memories[index]
         files = [*written.files, *([] if memory is None else [self.states.write_memory(index, memory)])]
+        if self.motion.follower is not None:
+            files.append(self.states.write_tracks(index, self.motion.follower.take_chunk()))
         seconds = round(time.perf_counter() - self.begin, 3)
         records = self.states.record_files(files)
         finished = FinishedChunk(
@@ -440,10 +469,23 @@ class Run:
             files={file.name: file.num_bytes for file in records},
             clipped_depths=written.clipped_depths,
             num_points=written.num_points,
+            clipped_velocities=written.clipped_velocities,
+            motion=motion,
         )
         self.states.write_chunk(index, finished, records)
         self.finished.append(finished)
         self._update()
+
+    def _cameras_around(self, predictions: Predictions, following: Predictions | None) -> list[Cameras | None]:
+        """Return the cameras [V] at the instants of a chunk, and at those before and after, at original pixels."""
+        before: Cameras | None = None
+        if self.finished:
+            last = self.finished[-1].cameras
+            before = Cameras(
+                world_to_camera=last.world_to_camera[-1], intrinsics=last.intrinsics[-1], image_size=(1, 1)
+            )
+        own = [original_cameras(predictions.at_times(place, place + 1)) for place in range(predictions.num_times)]
+        return [before, *own, None if following is None else original_cameras(following)]
 
     def _write_static(self, first: Predictions, shown: Predictions, options: InstantOptions) -> InstantFiles:
         """Write what does not move if the run is to have layers, and record it; report if it cannot have them.

@@ -14,6 +14,7 @@ from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
 from page4d.inference.detail import detail_transforms
 from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
 from page4d.inference.metric_scale import KnownDistance, is_calibrated, known_length, metric_scene, scene_in_metres
+from page4d.inference.motion import motion_transforms
 from page4d.inference.network_cost import ProbeInputs, network_cost
 from page4d.inference.network_io import CAMERAS_HINT
 from page4d.inference.people_check import will_check
@@ -34,9 +35,11 @@ from page4d.settings import ReconstructSettings
 _MAP_BYTES = 4
 _POINT_BYTES = 21
 _NORMAL_BYTES = 12
+_VELOCITY_BYTES = 16
+_MOTION_BYTES = 8
 _MESH_BYTES = 53
-"""Maximum bytes on disk per pixel: 16 + 8 + 8 bits in three PNG files, a point of the cloud and its normal, and a
-vertex and two triangles of the mesh."""
+"""Maximum bytes on disk per pixel: 16 + 8 + 8 bits in three PNG files, a point of the cloud, its normal and its
+velocity, 4 times 16 bits in two PNG files of velocities, and a vertex and two triangles of the mesh."""
 
 _VISIBLE_STRETCH = 1.1
 
@@ -47,7 +50,8 @@ class RunPlan:
 
     `scene` has metric cameras if a known length gives its calibration a unit, and the cameras of registered views.
     `registration` and `calibration_check` are None where none is made, or with `will_register` and `will_check` not
-    yet. `fine_transforms` place images at the pixels of depth and clouds, None for those of the network.
+    yet. `fine_transforms` place images at the pixels of depth and clouds, None for those of the network, and
+    `motion_transforms` those whose flow is measured, None without motion.
     `bytes_on_disk` is an upper bound for points and maps.
     """
 
@@ -57,6 +61,7 @@ class RunPlan:
     long_side: int
     transforms: tuple[PixelTransform, ...]
     fine_transforms: tuple[PixelTransform, ...] | None
+    motion_transforms: tuple[PixelTransform, ...] | None
     chunks: tuple[Chunk, ...]
     forecast: Forecast
     memory_limit: MemoryLimit
@@ -145,13 +150,14 @@ def plan_run(
     fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
     pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in fine or transforms)
     points = min(settings.points.max_points or pixels, pixels)
-    point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals
-    map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh
+    flow = motion_transforms(scene, settings)
+    point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals + _VELOCITY_BYTES * settings.motion
+    map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh + _MOTION_BYTES * settings.motion
     static_bytes, instant_points = 0, points
     if settings.layers:
         static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
         instant_points = 2 * points  # all may move
-    forecast = _forecast(scene, transforms, fine, predictor, notify)
+    forecast = _forecast(scene, transforms, fine, flow, predictor, notify)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -170,6 +176,7 @@ def plan_run(
         long_side=long_side if settings.preprocess is Preprocess.NATIVE else max(transforms[0].canvas_size),
         transforms=transforms,
         fine_transforms=fine,
+        motion_transforms=flow,
         chunks=chunks,
         forecast=forecast,
         memory_limit=limit,
@@ -224,6 +231,7 @@ def _forecast(
     scene: Scene,
     transforms: tuple[PixelTransform, ...],
     fine: tuple[PixelTransform, ...] | None,
+    flow: tuple[PixelTransform, ...] | None,
     predictor: Predictor,
     notify: Callable[[Notice], None],
 ) -> Forecast:
@@ -249,6 +257,7 @@ def _forecast(
         preview=predictor.settings.preview,
         num_times=scene.num_times,
         fine_size=None if fine is None else shared_canvas(fine),
+        flow_size=None if flow is None else shared_canvas(flow),
     )
 
 

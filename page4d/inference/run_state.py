@@ -2,13 +2,14 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
@@ -31,6 +32,9 @@ CONTRACT_NAMES = (
     "depth",
     "confidence",
     "dynamic",
+    "motion",
+    "motion_sigma",
+    "tracks",
     "preview",
     "state",
 )
@@ -87,6 +91,8 @@ class StateFolder:
             intrinsics=chunk.cameras.intrinsics.tolist(),
             clipped_depths=chunk.clipped_depths,
             num_points=chunk.num_points,
+            clipped_velocities=chunk.clipped_velocities,
+            motion=list(chunk.motion),
         )
         write_sealed(self._layout.state(_chunk_name(index)), state)
 
@@ -104,6 +110,22 @@ class StateFolder:
         path = self._layout.state(_memory_name(index))
         if f"state/{path.name}" not in chunk.files:
             return None
+        try:
+            return load(path.read_bytes())
+        except (SafetensorError, OSError) as error:
+            raise UsageError(f"'{path}' is damaged: {error}", "repeat with --resume, or use --overwrite") from error
+
+    def write_tracks(self, index: int, tensors: Mapping[str, Tensor]) -> WrittenFile:
+        """Write the tracks of a chunk, from which a resumed run continues them."""
+        return write_bytes_atomic(self._layout.state(_tracks_name(index)), save(dict(tensors)))
+
+    def read_tracks(self, index: int) -> dict[str, Tensor]:
+        """Return the tracks of a finished chunk.
+
+        Raises:
+            UsageError: if the file is missing or damaged.
+        """
+        path = self._layout.state(_tracks_name(index))
         try:
             return load(path.read_bytes())
         except (SafetensorError, OSError) as error:
@@ -155,6 +177,8 @@ class StateFolder:
                     files={file.name: file.num_bytes for file in chunk.files},
                     clipped_depths=chunk.clipped_depths,
                     num_points=chunk.num_points,
+                    clipped_velocities=chunk.clipped_velocities,
+                    motion=chunk.motion,
                 )
             )
         return finished
@@ -306,6 +330,10 @@ def _amount(num_bytes: int) -> str:
 
 def _chunk_name(index: int) -> str:
     return f"chunk_{index:05d}.json"
+
+
+def _tracks_name(index: int) -> str:
+    return f"tracks_{index:05d}.safetensors"
 
 
 def _memory_name(index: int) -> str:

@@ -22,20 +22,22 @@ _DECODE_S = 1e-8
 _MIN_MEASURED_S = 0.5
 """Rates of shorter stages are not kept: their overhead is too large a part."""
 
-STAGES = ("decode", "network", "refine", "clean", "detail", "write", "preview")
+STAGES = ("decode", "network", "refine", "clean", "detail", "motion", "write", "preview")
 
 
 class StageRates(FileModel):
     """Seconds per unit of work, as earlier runs took; the defaults were measured on one core at 128x96 px.
 
     `network` and `detail` are factors on their own forecasts; `refine` and `clean` are seconds per pixel of the
-    network and neighbouring view, `write` seconds per pixel of a map, `preview` seconds.
+    network and neighbouring view, `motion` seconds per pixel whose flow is measured, `write` seconds per pixel of a
+    map, `preview` seconds.
     """
 
     network: PositiveFloat = 1.0
     refine: PositiveFloat = 3e-6
     clean: PositiveFloat = 2e-6
     detail: PositiveFloat = 1.0
+    motion: PositiveFloat = 1.2e-6
     write: PositiveFloat = 6e-7
     preview: PositiveFloat = 4.0
 
@@ -69,7 +71,7 @@ def forecast_time(plan: "RunPlan") -> TimeForecast:
     seconds = {name: _seconds(rates, name, work) for name in STAGES}
     background = {name: _seconds(rates, name, before) for name in ("decode", "network", "refine")}
     predicted = seconds["network"] + seconds["refine"]
-    written = seconds["clean"] + seconds["detail"] + seconds["write"]
+    written = seconds["clean"] + seconds["detail"] + seconds["motion"] + seconds["write"]
     overlaps = torch.get_num_threads() > 1 or plan.predictor.device.type == "cuda"
     both = max(predicted, written, seconds["decode"]) if overlaps else predicted + written + seconds["decode"]
     return TimeForecast(
@@ -111,6 +113,7 @@ def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
         "refine": float(instants * pairs) if refines and settings.refine else 0.0,
         "clean": float(plan.scene.num_times * pairs) if settings.fuse else 0.0,
         "detail": forecast.detail_seconds(),
+        "motion": float(plan.scene.num_times * forecast.flow_pixels),
         "write": float(plan.scene.num_times * maps),
         "preview": float(settings.preview),
     }

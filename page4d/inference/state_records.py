@@ -22,6 +22,7 @@ from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.cameras import CaptureCameras
 from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
 from page4d.output.layout import is_own_file
+from page4d.output.motion_record import InstantMotion
 from page4d.output.registration_record import RegistrationRecord
 from page4d.output.run_record import LayersRecord
 from page4d.rig.camera_motion import ViewMotion
@@ -69,6 +70,8 @@ class ChunkState(FileModel):
     intrinsics: list[list[Matrix]]
     clipped_depths: Count
     num_points: Count
+    clipped_velocities: Count = 0
+    motion: list[InstantMotion] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -103,6 +106,7 @@ class FinishedChunk:
     """Data in memory of a chunk whose instants, from `first` on, are all written.
 
     `files` are the sizes of its files in bytes by name; their hashes are on disk only, as there are many files.
+    `motion` has the records of all instants whose velocities were measured.
     """
 
     record: ChunkRecord
@@ -111,6 +115,8 @@ class FinishedChunk:
     files: Mapping[str, int]
     clipped_depths: int
     num_points: int
+    clipped_velocities: int = 0
+    motion: Sequence[InstantMotion] = ()
 
     @property
     def stop(self) -> int:
@@ -238,6 +244,7 @@ class RunState(FileModel):
     scale_from: DistanceRecord | None = None
     cleaning: CleaningState | None = None
     layers: LayersRecord | None = None
+    num_tracks: Count | None = None
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, Annotated[float, Field(ge=0.0)]] = Field(default_factory=dict)

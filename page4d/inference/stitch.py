@@ -42,13 +42,18 @@ Anchor = Callable[[Predictions, Predictions | None], PlacedChunk | None]
 
 @dataclass(frozen=True, kw_only=True)
 class StitchedChunk:
-    """The final instants of a chunk, from `chunk.start` on, with the chunk's alignment."""
+    """The final instants of a chunk, from `chunk.start` on, with the chunk's alignment.
+
+    `following` are the predictions of the next instant, not blended with those of the next chunk; None if there are
+    none.
+    """
 
     chunk: Chunk
     predictions: Predictions
     transform: Sim3
     seam: SeamRecord | None
     fit: RigFitRecord | None = None
+    following: Predictions | None = None
 
 
 def stitch(
@@ -93,7 +98,12 @@ def stitch(
             )
         held = predictions.at_times(final, predictions.num_times).clone()
         stitched = StitchedChunk(
-            chunk=chunk, predictions=predictions.at_times(0, final), transform=transform, seam=seam, fit=fit
+            chunk=chunk,
+            predictions=predictions.at_times(0, final),
+            transform=transform,
+            seam=seam,
+            fit=fit,
+            following=held.at_times(0, 1) if held.num_times else None,
         )
         del predictions  # free its memory while the next chunk is predicted
         yield stitched

@@ -15,6 +15,7 @@ from page4d.inference.diagnostics import (
     seams_notice,
 )
 from page4d.inference.memory_budget import peak_bytes
+from page4d.inference.motion import motion_record
 from page4d.inference.predictor import PRECISION_NAMES, is_conditioned
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
@@ -75,6 +76,7 @@ def summarize_run(
             points=sum(chunk.num_points for chunk in finished),
         ),
         layers=state.layers,
+        motion=motion_record(plan.settings, state.depth_scale, finished, state.num_tracks),
         timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
         predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
         peak_memory_bytes=peak_bytes(predictor.device),

@@ -21,7 +21,7 @@ _OWN_FILE = re.compile(
     rf"(run|cameras)\.json|cameras/{_VIEW}\.(tum|open3d\.json)|(points|mesh)/((moving/)?frame_[0-9]{{6,}}|static)\.ply"
     rf"|(depth|confidence|dynamic|motion|motion_sigma)/{_VIEW}/frame_[0-9]{{6,}}\.png|tracks/tracks\.npz"
     r"|preview/(contact_sheet\.png|cloud\.png|orbit\.mp4)"
-    r"|state/(run\.json|chunk_[0-9]{5,}\.json|(memory_[0-9]{5,}|background)\.safetensors)"
+    r"|state/(run\.json|chunk_[0-9]{5,}\.json|((memory|tracks)_[0-9]{5,}|background)\.safetensors)"
 )
 
 

@@ -15,17 +15,12 @@ from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.diagnostics import AgreementRecord, ChunkRecord, Count, DistanceRecord, Name, RigRecord
 from page4d.output.layout import SAFE_NAME, OutputLayout
 from page4d.output.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
+from page4d.output.motion_record import MotionRecord
 from page4d.output.registration_record import RegistrationRecord
-from page4d.output.velocity_maps import MOTION_MAPPING
 from page4d.scene.identity import identify
 from page4d.scene.records import Clock, View, ViewCamera
 
 UNTRAINED_NOTICE = "UNTRAINED NETWORK: THE VALUES ARE NOISE"
-
-Difference = Literal["central", "forward", "backward", "unknown"]
-"""How the velocity of an instant is measured."""
-
-_Part = Annotated[float, Field(ge=0, le=1)]
 
 Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
@@ -157,30 +152,6 @@ class LayersRecord(FileModel):
 
     static_file: Literal["points/static.ply"] = "points/static.ply"
     static_points: Count
-
-
-class MotionRecord(FileModel):
-    """Velocities and tracks of a run (`--motion`): how they were measured and are stored, and how many are known.
-
-    `motion_step` is the velocity of one PNG level, in units of depth per second. `differences` says per instant
-    whether the velocity is a central difference, a forward or backward one (the first and last instants), or unknown.
-    `noise` is the standard deviation of the noise of each view's pictures, in levels of 8 bits. Shares are those of
-    pixels with depth: with a known velocity, still, and with a velocity that only one view measured.
-    `sigma_factor` multiplies the standard deviations that follow from the flow's noise.
-    """
-
-    method: str
-    mapping: str = MOTION_MAPPING
-    motion_step: float = Field(gt=0.0)
-    still_limit_px: float = Field(ge=0.0)
-    sigma_factor: float = Field(gt=0.0)
-    noise: list[float]
-    differences: list[Difference]
-    known: _Part
-    still: _Part
-    one_view: _Part
-    clipped: Count = 0
-    tracks: Count | None = None
 
 
 class RunRecord(FileModel):

@@ -268,6 +268,33 @@ def reconstruct(
             min=0, help="Voxel size of the mesh; 0: from the image resolution.", rich_help_panel=options.OUTPUT
         ),
     ] = ReconstructSettings.mesh_voxel,
+    motion: Annotated[
+        bool,
+        typer.Option(
+            "--motion",
+            help="Measure the velocity of every point: velocity maps, and velocities in the clouds.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = ReconstructSettings.motion,
+    motion_size: Annotated[
+        int,
+        typer.Option(
+            min=MIN_LONG_SIDE,
+            max=MAX_LONG_SIDE,
+            help="Maximum long side in pixels of the images whose optical flow is measured.",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = ReconstructSettings.motion_size,
+    tracks: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1_000_000,
+            help="With --motion, follow points through the capture, at most N at a time; 0: none.",
+            metavar="N",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = ReconstructSettings.tracks,
     preview: Annotated[
         bool, typer.Option(help="Write preview pictures and a video.", rich_help_panel=options.OUTPUT)
     ] = ReconstructSettings.preview,
@@ -374,6 +401,9 @@ def reconstruct(
             layers=layers,
             mesh=mesh,
             mesh_voxel=mesh_voxel,
+            motion=motion,
+            motion_size=motion_size,
+            tracks=tracks,
             preview=preview,
             strict_seams=strict_seams,
             seed=seed,

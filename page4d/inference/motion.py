@@ -1,0 +1,302 @@
+"""Velocities of a run: the flow of every view to the instants before and after, and the scene flow of the rig."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.errors import UsageError
+from page4d.geometry.camera import Cameras
+from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.inference.predictor import MeasuredDepth, Predictor
+from page4d.inference.state_records import FinishedChunk
+from page4d.inference.track_chunks import ChunkedTracks
+from page4d.motion.flow import MIN_SIDE, ViewFlow, difference_noise, optical_flow, to_gray, view_flow
+from page4d.motion.rig_flow import (
+    DEPTH_TOLERANCE,
+    EXACT_DEPTH_TOLERANCE,
+    STILL_LIMIT_PX,
+    Displacement,
+    FlowView,
+    rig_flow,
+)
+from page4d.motion.tracks import TrackFollower
+from page4d.motion.velocity import SIGMA_FACTOR, Velocity, combine
+from page4d.output.maps import DYNAMIC_THRESHOLD
+from page4d.output.motion_record import Difference, InstantMotion, MotionRecord
+from page4d.predictions import Predictions
+from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
+from page4d.scene.records import Scene
+from page4d.settings import ReconstructSettings
+
+METHOD = (
+    "optical flow (DIS) of every view, triangulated along the rays of two or more views; central differences; "
+    "0 where the views show no motion; sigma at least the speed where one view alone shows it"
+)
+
+MAX_GAP = 2.5
+"""Longest step between instants, in median steps, over which motion is measured."""
+
+
+def motion_transforms(scene: Scene, settings: ReconstructSettings) -> tuple[PixelTransform, ...] | None:
+    """Return the placement of the pictures whose flow is computed; None without motion.
+
+    Raises:
+        UsageError: if the scene has no motion to measure.
+    """
+    if not settings.motion:
+        return None
+    if scene.num_times < 2:
+        raise UsageError("--motion with 1 instant, which has no motion", "give at least two instants")
+    if not any(near_steps(scene.times)):
+        raise UsageError(
+            f"--motion: every step between instants exceeds {MAX_GAP:g} times the median step",
+            "select denser instants",
+        )
+    placed: list[PixelTransform] = []
+    for view in scene.views:
+        side = min(settings.motion_size, max(view.source.size))
+        placed += fit_each_view([view.source.size], side, 1)
+        height, width = placed[-1].content_size
+        if min(height, width) < MIN_SIDE:
+            raise UsageError(
+                f"--motion with images of {width}x{height} px in view {view.name}",
+                f"give videos, or a --motion-size, of at least {MIN_SIDE} px along both sides",
+            )
+    return tuple(placed)
+
+
+def near_steps(times: NDArray[np.float64]) -> list[bool]:
+    """Return, per step between consecutive instants, whether it is short enough to measure motion over it."""
+    steps = np.diff(times)
+    return [bool(step <= MAX_GAP * np.median(steps)) for step in steps]
+
+
+class _Pictures(NamedTuple):
+    """Pictures of an instant, one per view: RGB [3, H, W] in [0, 1], where they are valid, and their luma."""
+
+    images: Sequence[Float[Tensor, "3 H W"]]
+    valid: Sequence[Bool[Tensor, "H W"]]
+    gray: Sequence[UInt8[np.ndarray, "H W"]]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """Flow of the pictures of all views between an instant and the next one, forward and back, and their noise."""
+
+    forward: tuple[ViewFlow, ...]
+    backward: tuple[ViewFlow, ...]
+    noise: tuple[float, ...]
+
+
+class MotionEstimator:
+    """Measures the velocities of instants, in the order in which they are written."""
+
+    def __init__(self, scene: Scene, predictor: Predictor, transforms: Sequence[PixelTransform] | None) -> None:
+        # Pictures alone: masks and depth maps are those of the predictions.
+        views = tuple(replace(view, mask=None, depth=None) for view in scene.views)
+        self._scene = replace(scene, views=views)
+        self._transforms = None if transforms is None else tuple(transforms)
+        self._tolerance = EXACT_DEPTH_TOLERANCE if isinstance(predictor, MeasuredDepth) else DEPTH_TOLERANCE
+        self._near = near_steps(scene.times)
+        self._stack = ExitStack()
+        self._reader: BatchReader | None = None
+        self._pictures: dict[int, _Pictures] = {}
+        self.follower: ChunkedTracks | None = None
+        if transforms is not None and predictor.settings.tracks:
+            tracks = TrackFollower(self._tolerance, pull=isinstance(predictor, MeasuredDepth))
+            self.follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times)
+        self._steps: dict[int, _Step] = {}
+
+    def close(self) -> None:
+        """Close the videos."""
+        self._stack.close()
+
+    def instant(
+        self, index: int, instant: Predictions, before: Cameras | None, after: Cameras | None
+    ) -> tuple[Predictions, InstantMotion | None]:
+        """Return an instant [1, 1, V, h, w] with velocities, and its record; the instant itself without `--motion`.
+
+        `before` and `after` are the cameras [V] of the neighbouring instants at the pixels of the original images;
+        None where they are unknown.
+        """
+        if self._transforms is None:
+            return instant, None
+        own = original_cameras(instant)
+        found: dict[Difference, list[Displacement]] = {}
+        noise: tuple[float, ...] = ()
+        views: list[FlowView] = []
+        neighbors: tuple[tuple[Difference, int, Cameras | None], ...] = (
+            ("backward", index - 1, before),
+            ("forward", index, after),
+        )
+        for side, step, cameras in neighbors:
+            if cameras is None or not 0 <= step < len(self._near) or not self._near[step]:
+                continue
+            flows = self._step(step)
+            noise = flows.noise
+            views = self._views(instant, index, own, cameras, flows.forward if side == "forward" else flows.backward)
+            found[side] = rig_flow(views, self._tolerance)
+        if self.follower is not None:
+            self.follower.follow(index, views, found, forward="forward" in found)
+        self._steps = {step: flows for step, flows in self._steps.items() if step >= index}
+        self._pictures = {at: pictures for at, pictures in self._pictures.items() if at >= index}
+        velocities = [self._velocity(index, instant, found, view) for view in range(len(instant.view_names))]
+        one_sided: Difference = next(iter(found), "unknown")
+        difference: Difference = "central" if len(found) > 1 else one_sided
+        return replace(
+            instant,
+            velocity=torch.stack([one.velocity for one in velocities])[None, None].float(),
+            velocity_sigma=torch.stack([one.sigma for one in velocities])[None, None].float(),
+        ), _record(_known(instant), velocities, difference, noise)
+
+    def _velocity(
+        self, index: int, instant: Predictions, found: Mapping[Difference, Sequence[Displacement]], view: int
+    ) -> Velocity:
+        if not found:
+            still = instant.depth.new_zeros(instant.depth.shape[-2:])
+            return Velocity(still[..., None].expand(-1, -1, 3), still, still.to(torch.uint8))
+        times = self._scene.times
+        before, after = (found[side][view] if side in found else None for side in ("backward", "forward"))
+        return combine(
+            before,
+            after,
+            float(times[index] - times[index - 1]) if before is not None else 0.0,
+            float(times[index + 1] - times[index]) if after is not None else 0.0,
+        )
+
+    def _views(
+        self, instant: Predictions, index: int, own: Cameras, other: Cameras, flows: Sequence[ViewFlow]
+    ) -> list[FlowView]:
+        """Return what `rig_flow` needs to know of every view."""
+        assert self._transforms is not None
+        pictures, views = self._picture(index), []
+        for view, transform in enumerate(self._transforms):
+            cameras = [
+                replace(
+                    camera[view],
+                    intrinsics=transform.intrinsics_to_network(camera.intrinsics[view]),
+                    image_size=transform.canvas_size,
+                )
+                for camera in (own, other)
+            ]
+            views.append(
+                FlowView(
+                    depth=instant.depth[0, 0, view].detach().cpu(),
+                    known=_known(instant)[view],
+                    moving=_moving(instant, view),
+                    image=pictures.images[view],
+                    flow=flows[view],
+                    depth_camera=instant.cameras[0, 0, view].to("cpu").to(torch.float64),
+                    camera=cameras[0],
+                    target=cameras[1],
+                )
+            )
+        return views
+
+    def _step(self, step: int) -> _Step:
+        """Return the flow between an instant and the next one; computed once, views side by side."""
+        if step not in self._steps:
+            first, second = self._picture(step), self._picture(step + 1)
+            with ThreadPoolExecutor(max(1, torch.get_num_threads()), "flow") as threads:
+                found = list(threads.map(_flow_of_view, first.gray, second.gray, first.valid, second.valid))
+            forward, backward, noise = zip(*found, strict=True)
+            self._steps[step] = _Step(forward, backward, noise)
+        return self._steps[step]
+
+    def _picture(self, index: int) -> _Pictures:
+        """Return the pictures of an instant; decoded once."""
+        if index not in self._pictures:
+            assert self._transforms is not None
+            if self._reader is None:
+                self._reader = self._stack.enter_context(open_placed_batches(self._scene, self._transforms))
+            batch = self._reader.read(index, index + 1)
+            if index + 1 < self._scene.num_times:
+                self._reader.read_ahead(index + 2)
+            images, valid = [], []
+            for view, transform in enumerate(self._transforms):
+                images.append(batch.images[0, 0, view][:, transform.rows, transform.columns])
+                valid.append(batch.valid[0, 0, view][transform.rows, transform.columns])
+            self._pictures[index] = _Pictures(images, valid, [to_gray(image) for image in images])
+        return self._pictures[index]
+
+
+def original_cameras(instant: Predictions) -> Cameras:
+    """Return the cameras [V] of one instant in double precision, at the pixels of the original images."""
+    cameras = instant.cameras[0, 0].to("cpu").to(torch.float64)
+    intrinsics = [
+        transform.intrinsics_to_original(matrix)
+        for transform, matrix in zip(instant.pixel_transforms, cameras.intrinsics, strict=True)
+    ]
+    return replace(cameras, intrinsics=torch.stack(intrinsics))
+
+
+def _flow_of_view(
+    first: NDArray[np.uint8], second: NDArray[np.uint8], first_valid: Tensor, second_valid: Tensor
+) -> tuple[ViewFlow, ViewFlow, float]:
+    forward, backward = optical_flow(first, second)
+    there, back = view_flow(first, second, forward, backward), view_flow(second, first, backward, forward)
+    return (
+        there._replace(consistent=there.consistent & first_valid),
+        back._replace(consistent=back.consistent & second_valid),
+        difference_noise(first, second) / 2**0.5,
+    )
+
+
+def _known(instant: Predictions) -> Bool[Tensor, "V h w"]:
+    depth = instant.depth[0, 0]
+    return (instant.valid[0, 0] & depth.isfinite() & (depth > 0)).cpu()
+
+
+def _moving(instant: Predictions, view: int) -> Bool[Tensor, "h w"] | None:
+    """Return the motion mask of a view; None where nothing is known of its motion."""
+    if instant.dynamic is None:
+        return None
+    dynamic = instant.dynamic[0, 0, view].cpu()
+    return None if bool((dynamic == UNKNOWN_MOTION).all()) else dynamic > DYNAMIC_THRESHOLD
+
+
+def _record(
+    known: Bool[Tensor, "V h w"], velocities: Sequence[Velocity], difference: Difference, noise: Sequence[float]
+) -> InstantMotion:
+    views = torch.stack([one.views for one in velocities])
+    still = torch.stack([(one.velocity == 0).all(-1) for one in velocities])
+    return InstantMotion(
+        difference=difference,
+        pixels=int(known.sum()),
+        known=int((views > 0).sum()),
+        still=int((still & (views > 0)).sum()),
+        one_view=int(((views == 1) & ~still).sum()),
+        noise=[round(one, 4) for one in noise],
+    )
+
+
+def motion_record(
+    settings: ReconstructSettings, depth_scale: float | None, finished: Sequence[FinishedChunk], tracks: int | None
+) -> MotionRecord | None:
+    """Return the record of the velocities of a run; None without them."""
+    if not settings.motion:
+        return None
+    instants = [instant for chunk in finished for instant in chunk.motion]
+    noise = [instant.noise for instant in instants if instant.noise]
+    pixels = max(sum(instant.pixels for instant in instants), 1)
+    return MotionRecord(
+        method=METHOD,
+        motion_step=1 / (depth_scale or 1.0),
+        still_limit_px=STILL_LIMIT_PX,
+        sigma_factor=SIGMA_FACTOR,
+        noise=np.median(noise, axis=0).round(4).tolist() if noise else [],
+        differences=[instant.difference for instant in instants],
+        known=round(sum(instant.known for instant in instants) / pixels, 6),
+        still=round(sum(instant.still for instant in instants) / pixels, 6),
+        one_view=round(sum(instant.one_view for instant in instants) / pixels, 6),
+        clipped=sum(chunk.clipped_velocities for chunk in finished),
+        tracks=tracks,
+    )

@@ -1,0 +1,167 @@
+"""Runs with `--motion` and `--tracks`: velocity maps, velocities of clouds, tracks, resumable."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page4d.choices import ExistingOutput, Subject
+from page4d.errors import InterruptedRunError, UsageError
+from page4d.inference.motion import near_steps
+from page4d.inference.reconstruct import reconstruct
+from page4d.inference.run_plan import plan_run
+from page4d.output.reader import open_output
+from page4d.output.run_record import RunRecord
+from page4d.settings import PointOptions, ReconstructSettings
+from page4d.synthetic.capture import SyntheticCapture
+from tests.inference.test_layers_of_runs import StopAt, files_of
+from tests.inference.truth import TruthPredictor
+
+CAPTURE = SyntheticCapture(
+    seed=96, num_views=3, num_times=7, image_size=(72, 96), fps=12, subject=Subject.PEOPLE, spacing_deg=20
+)
+SETTINGS = ReconstructSettings(
+    chunk=4, overlap=1, preview=False, fuse=False, motion=True, tracks=200, points=PointOptions(edge_angle_deg=90)
+)
+
+
+def run(
+    out: Path,
+    existing: ExistingOutput = ExistingOutput.REFUSE,
+    observer: StopAt | None = None,
+    capture: SyntheticCapture = CAPTURE,
+    **settings: object,
+) -> RunRecord:
+    chosen = replace(SETTINGS, **settings)  # type: ignore[arg-type]
+    predictor = TruthPredictor(capture)
+    return reconstruct(
+        capture.scene(), predictor, out=out, settings=chosen, existing=existing, observer=observer or StopAt(-1)
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("motion") / "out"
+    run(out)
+    return out
+
+
+def true_velocity(index: int, view: int) -> np.ndarray:
+    """Return the central difference [H, W, 3] of the motion of every pixel's object, one-sided at the ends."""
+    steps = [step for step in (-1, 1) if 0 <= index + step < CAPTURE.num_times]
+    moved = {step: CAPTURE.flow((index, view), (index + step, view)).scene[0].numpy() for step in steps}
+    return sum(step * motion for step, motion in moved.items()) * CAPTURE.fps / len(steps)
+
+
+def test_velocities_are_those_of_the_objects(finished: Path) -> None:
+    output = open_output(finished)
+    errors, zeros, truths = [], [], []
+    for index in range(CAPTURE.num_times):
+        for view, name in enumerate(output.view_names):
+            velocity, sigma = output.velocity(index, name)
+            truth = true_velocity(index, view)
+            speed = np.linalg.norm(truth, axis=-1)
+            several = (sigma > 0) & (np.linalg.norm(velocity, axis=-1) > sigma)
+            errors.append(np.linalg.norm(velocity - truth, axis=-1)[several & (speed > 0.1)])
+            truths.append(speed[several & (speed > 0.1)])
+            zeros.append((velocity == 0).all(-1)[(speed == 0) & (sigma > 0)])
+    error, truth, zero = (np.concatenate(parts) for parts in (errors, truths, zeros))
+    assert len(error) > 500
+    assert np.median(error) < 0.5 * np.median(truth)
+    assert zero.mean() > 0.85
+
+
+def test_clouds_have_the_velocities_of_the_maps(finished: Path) -> None:
+    output = open_output(finished)
+    for index in (0, 3, 6):
+        cloud = output.points(index)
+        assert cloud.velocity is not None
+        assert cloud.velocity_sigma is not None
+        step = output.run.motion.motion_step
+        for view, name in enumerate(output.view_names):
+            velocity, sigma = output.velocity(index, name)
+            known = output.depth(index, name) > 0
+            of_view = cloud.view == view
+            assert np.abs(cloud.velocity[of_view] - velocity[known]).max() <= step
+            assert np.array_equal(cloud.velocity_sigma[of_view] > 0, sigma[known] > 0)
+
+
+def test_the_record_counts_what_the_maps_show(finished: Path) -> None:
+    output = open_output(finished)
+    record = output.run.motion
+    assert record is not None
+    assert record.differences == ["forward", *["central"] * 5, "backward"]
+    assert len(record.noise) == 3
+    maps = [output.velocity(index, name) for index in range(7) for name in output.view_names]
+    known = np.concatenate([(sigma > 0).ravel() for _, sigma in maps])
+    still = np.concatenate([((velocity == 0).all(-1) & (sigma > 0)).ravel() for velocity, sigma in maps])
+    with_depth = np.concatenate([(output.depth(i, name) > 0).ravel() for i in range(7) for name in output.view_names])
+    assert record.known == pytest.approx(known.sum() / with_depth.sum(), abs=1e-4)
+    assert record.still == pytest.approx(still.sum() / with_depth.sum(), abs=1e-4)
+    assert output.run.timings["motion"] > 0
+
+
+def test_tracks_are_in_the_world_and_agree_with_the_clouds(finished: Path) -> None:
+    output = open_output(finished)
+    tracks = output.tracks()
+    assert output.run.motion.tracks == tracks.num_tracks > 10
+    alive = np.isfinite(tracks.coords).all(-1)
+    first = alive.argmax(0)
+    assert np.array_equal(first, tracks.start)
+    assert (alive.sum(0) >= 2).all()
+    # Alive without gaps from the start to the end.
+    for column, (start, count) in enumerate(zip(first, alive.sum(0), strict=True)):
+        assert alive[start : start + count, column].all()
+    assert not tracks.view_visibs[~alive].any()
+    assert np.array_equal(tracks.visibs, tracks.view_visibs.any(-1))
+    assert (alive.sum(1) <= SETTINGS.tracks).all()
+    assert np.array_equal(tracks.times, output.run.times)
+    for column in range(0, tracks.num_tracks, 5):
+        cloud = output.points(int(first[column]))
+        distance = np.linalg.norm(cloud.xyz - tracks.coords[first[column], column], axis=-1).min()
+        assert distance < 1e-4
+
+
+@pytest.mark.parametrize("instants", [1, 3, 4])
+def test_a_resumed_run_writes_the_same_bytes(finished: Path, instants: int, tmp_path: Path) -> None:
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "out", observer=StopAt(instants))
+    record = run(tmp_path / "out", ExistingOutput.RESUME)
+    assert record.motion == open_output(finished).run.motion
+    assert files_of(tmp_path / "out") == files_of(finished)
+
+
+def test_velocities_do_not_depend_on_the_chunks(finished: Path, tmp_path: Path) -> None:
+    run(tmp_path / "out", chunk=None)
+    whole, chunked = files_of(tmp_path / "out"), files_of(finished)
+    names = [name for name in whole if name.startswith(("motion", "tracks"))]
+    assert len(names) == 2 * 7 * 3 + 1
+    assert all(whole[name] == chunked[name] for name in names)
+
+
+def test_other_files_do_not_depend_on_motion(finished: Path, tmp_path: Path) -> None:
+    run(tmp_path / "out", motion=False, tracks=0)
+    plain, moving = files_of(tmp_path / "out"), files_of(finished)
+    assert all(moving[name] == data for name, data in plain.items() if not name.startswith("points"))
+    assert not open_output(tmp_path / "out").has_velocity
+    with pytest.raises(UsageError, match="has no velocities"):
+        open_output(tmp_path / "out").velocity(0, "cam01")
+
+
+def test_a_scene_without_motion_to_measure_is_refused() -> None:
+    def plan(capture: SyntheticCapture, **settings: object) -> None:
+        predictor = TruthPredictor(capture).with_settings(replace(SETTINGS, **settings))  # type: ignore[arg-type]
+        plan_run(capture.scene(), predictor)
+
+    with pytest.raises(UsageError, match="1 instant, which has no motion"):
+        plan(replace(CAPTURE, num_times=1), chunk=None)
+    with pytest.raises(UsageError, match="images of 16x12 px in view cam01"):
+        plan(CAPTURE, motion_size=16)
+    with pytest.raises(UsageError, match="--tracks 200 without --motion"):
+        plan(CAPTURE, motion=False)
+
+
+def test_motion_is_not_measured_over_long_gaps() -> None:
+    times = np.array([0.0, 0.1, 0.2, 0.6, 0.7])
+    assert near_steps(times) == [True, True, False, True]
