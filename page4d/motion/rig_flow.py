@@ -23,6 +23,9 @@ from page4d.motion.flow import ViewFlow
 STILL_LIMIT_PX = 0.3
 """Flow, less that which the camera's motion induces, below which a pixel stands still."""
 
+CLEAR_MOTION_PX = 1.0
+"""Flow, less that which the camera's motion induces, above which a pixel of the motion mask moves in any case."""
+
 DEPTH_TOLERANCE = 0.06
 """Relative difference of depth up to which another view sees the same point."""
 
@@ -151,8 +154,12 @@ def _displacement(
     color = sample_map(view.image, flow.pixels)
     seen = [correspondence(world, color, other, tolerance).sees for other in others]
     votes = torch.where(moving[own][tuple(doubtful.T)], -1, 1)
-    for other, sees in zip(others, seen, strict=True):
-        votes = votes + _votes(other, world, sees)
+    others_votes = [still_votes(other, world, sees) for other, sees in zip(others, seen, strict=True)]
+    votes = sum(others_votes, votes)
+    if view.moving is not None:
+        # With a wrong depth, other views show the surface behind the point: they do not outvote a clear motion.
+        clear = (flow.ends - projected(world, view.target)[0]).norm(dim=-1) > CLEAR_MOTION_PX
+        votes = torch.where(clear & moving[own][tuple(doubtful.T)], -1, votes)
     count[tuple(doubtful[votes <= 0].T)] = 0
     chosen = torch.nonzero((votes <= 0) & flow.consistent)[:, 0]
     place, start = tuple(doubtful[chosen].T), world[chosen]
@@ -163,7 +170,7 @@ def _displacement(
         flow.ends[chosen],
         [other.target for other in others],
         [one.ends for one in flows],
-        [sees[chosen] & one.consistent for sees, one in zip(seen, flows, strict=True)],
+        [(vote[chosen] < 0) & one.consistent for vote, one in zip(others_votes, flows, strict=True)],
     )
     motion[place], count[place] = ends.world - start, ends.views
     sigma[place] = ends.sigma + torch.where(ends.views == 1, motion[place].norm(dim=-1), 0.0)
@@ -181,7 +188,7 @@ def _shown(view: FlowView, other: FlowView, moving: Bool[Tensor, "h w"]) -> Bool
     return functional.max_pool2d(shown[None], 3, stride=1, padding=1)[0] > 0
 
 
-def _votes(view: FlowView, world: Float[Tensor, "N 3"], sees: Bool[Tensor, " N"]) -> Int[Tensor, " N"]:
+def still_votes(view: FlowView, world: Float[Tensor, "N 3"], sees: Bool[Tensor, " N"]) -> Int[Tensor, " N"]:
     """Return 1 where a view that sees a point shows no motion, -1 where it does, 0 where it sees no point."""
     votes = torch.zeros(len(world), dtype=torch.int64)
     votes[sees] = torch.where(view.stands_still(world[sees]), 1, -1)
@@ -194,7 +201,7 @@ def point_still_votes(
     """Return the number of views that show no motion of points, less those that do, among the views that see them."""
     votes = torch.zeros(len(world), dtype=torch.int64)
     for view, sees in zip(views, seen.unbind(1), strict=True):
-        votes = votes + _votes(view, world, sees)
+        votes = votes + still_votes(view, world, sees)
     return votes
 
 
