@@ -45,8 +45,9 @@ MAX_VIEWS = 8
 """Other views that a view is compared with, those with the nearest cameras: the cost grows with the pairs."""
 
 _ROUNDS = 6
-_PRIOR = 0.1
-"""Standard deviation of the prior of no change of depth, relative to depth: it only matters without parallax."""
+_ALONG = 2.0
+"""Standard deviation of the prior of no motion along the ray, relative to the motion across it: it matters only with
+little parallax."""
 
 _CAUCHY_PX = 1.0
 _MIN_DEPTH = 1e-6
@@ -258,7 +259,9 @@ def solve_rays(
         for count, other, end in zip(counts, others, other_ends, strict=True)
     ]
     depth = before.clone()
-    prior = 1 / (_PRIOR * before) ** 2
+    across = FLOW_NOISE_PX * before / focal_length(camera)
+    shift = (origin + rays * before[:, None] - start).norm(dim=-1)
+    prior = (rays.norm(dim=-1) / (_ALONG * (shift + across))).square()
     information, squares, inliers = prior, torch.zeros_like(depth), torch.zeros_like(depth)
     for step in range(_ROUNDS + 1):
         information, gradient = prior.clone(), prior * (before - depth)
@@ -276,7 +279,6 @@ def solve_rays(
     alone = inliers == 0
     depth = torch.where(alone, before, depth)
     world = origin + rays * depth[:, None]
-    across = FLOW_NOISE_PX * depth / focal_length(camera)
     # The flow errors of a point exceed the usual noise where its rays do not meet.
     excess = (squares / inliers.clamp(min=1)).sqrt() / FLOW_NOISE_PX
     along = rays.norm(dim=-1) / information.sqrt() * excess.clamp(min=1.0)
