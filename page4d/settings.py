@@ -192,10 +192,11 @@ class ReconstructSettings:
     parts of static cameras one depth from several instants, and compares the views. `layers` also writes what does
     not move, once for all instants, and the moving points of every instant. `mesh` fuses the depth maps of each
     instant into a mesh of voxels of `mesh_voxel` (in units of the scene; 0: from the image resolution); with
-    `layers` one mesh of what does not move, and the moving parts of each instant. `motion` measures the velocity of
-    every point, from optical flow of the videos at a long side of at most `motion_size`; `tracks` follows points, at
-    most as many at a time (0: none). With `strict_seams` a chunk that
-    does not fit its predecessor ends the run. `seed` fixes all random choices.
+    `layers` one mesh of what does not move, and the moving parts of each instant.
+    `motion` measures the velocity of every point, from optical flow of the videos at a long side of at most
+    `motion_size`; `tracks` follows points, at most as many at a time (0: none), and `tracks2d` lifts the 2D tracks of
+    other trackers, a folder with one file per view. With `strict_seams` a chunk that does not fit its predecessor
+    ends the run. `seed` fixes all random choices.
     """
 
     long_side: _LongSide | None = None
@@ -220,6 +221,7 @@ class ReconstructSettings:
     motion: bool = False
     motion_size: _LongSide = 1280
     tracks: Annotated[NonNegativeInt, Field(le=1_000_000)] = 0
+    tracks2d: Path | None = None
     preview: bool = True
     strict_seams: bool = False
     seed: _Seed = 0
@@ -236,6 +238,8 @@ class ReconstructSettings:
             )
         if self.mesh_voxel > 0 and not self.mesh:
             raise UsageError(f"--mesh-voxel {self.mesh_voxel:g} without --mesh", "pass --mesh too")
+        if self.tracks2d is not None and not self.motion:
+            raise UsageError("--tracks2d without --motion", "pass --motion too")
         if self.tracks and not self.motion:
             raise UsageError(f"--tracks {self.tracks} without --motion", "pass --motion too")
         _check_lenses(self.focal, self.intrinsics)

@@ -22,7 +22,7 @@ from page4d.settings import ReconstructSettings, describe_settings, option_name
 
 _EDGE_BYTES = 1 << 20
 _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes", "max_frames", "max_megapixels")
-_PATHS = ("sync", "calibration", "masks", "depth", "intrinsics")
+_PATHS = ("sync", "calibration", "masks", "depth", "intrinsics", "tracks2d")
 
 
 def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> RunState:
@@ -108,11 +108,12 @@ def _registered_fingerprint(plan: RunPlan) -> str | None:
 def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:
     """Return the part of the fingerprint that is known before a scene without calibration is registered."""
     described = describe_settings(scene.options, settings)
-    lenses = settings.intrinsics
+    lenses, tracks = settings.intrinsics, settings.tracks2d
     return {
         **{name: value for name, value in described.items() if name not in (*_WITHOUT_EFFECT, *_PATHS)},
         "version": page4d.__version__,
         "intrinsics": None if lenses is None else _source_fingerprint("", [lenses] if lenses.is_file() else []),
+        "tracks2d": None if tracks is None else _source_fingerprint("", sorted(tracks.glob("*.npz"))),
         "mask_meaning": scene.mask_meaning.value,
         "depth_levels": scene.depth_levels,
         "inputs": {

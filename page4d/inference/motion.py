@@ -17,7 +17,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.inference.predictor import MeasuredDepth, Predictor
 from page4d.inference.state_records import FinishedChunk
-from page4d.inference.track_chunks import ChunkedTracks
+from page4d.inference.track_chunks import ChunkedTracks, PlacedTracks
 from page4d.motion.flow import MIN_SIDE, ViewFlow, difference_noise, optical_flow, to_gray, view_flow
 from page4d.motion.rig_flow import (
     DEPTH_TOLERANCE,
@@ -33,6 +33,7 @@ from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.output.motion_record import Difference, InstantMotion, MotionRecord
 from page4d.predictions import Predictions
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
+from page4d.scene.point_tracks import PointTracks
 from page4d.scene.records import Scene
 from page4d.settings import ReconstructSettings
 
@@ -99,7 +100,13 @@ class _Step:
 class MotionEstimator:
     """Measures the velocities of instants, in the order in which they are written."""
 
-    def __init__(self, scene: Scene, predictor: Predictor, transforms: Sequence[PixelTransform] | None) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        predictor: Predictor,
+        transforms: Sequence[PixelTransform] | None,
+        point_tracks: Sequence[PointTracks | None] = (),
+    ) -> None:
         # Pictures alone: masks and depth maps are those of the predictions.
         views = tuple(replace(view, mask=None, depth=None) for view in scene.views)
         self._scene = replace(scene, views=views)
@@ -110,9 +117,10 @@ class MotionEstimator:
         self._reader: BatchReader | None = None
         self._pictures: dict[int, _Pictures] = {}
         self.follower: ChunkedTracks | None = None
-        if transforms is not None and predictor.settings.tracks:
+        if transforms is not None and (predictor.settings.tracks or point_tracks):
             tracks = TrackFollower(self._tolerance, pull=isinstance(predictor, MeasuredDepth))
-            self.follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times)
+            guides = PlacedTracks(point_tracks, transforms)
+            self.follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times, guides)
         self._steps: dict[int, _Step] = {}
 
     def close(self) -> None:

@@ -110,7 +110,7 @@ class Run:
         )
         self.cleaner = Cleaner(plan, self._measured_motion)
         self.detailer = Detailer(plan.scene, plan.fine_transforms, sweeps=plan.world.is_fixed)
-        self.motion = MotionEstimator(plan.scene, plan.predictor, plan.motion_transforms)
+        self.motion = MotionEstimator(plan.scene, plan.predictor, plan.motion_transforms, plan.point_tracks)
         self.finished: list[FinishedChunk] = []
         self.registered, self.begin = Sim3.identity(), 0.0
         self.motions: Sequence[ViewMotion] | None = None

@@ -29,6 +29,7 @@ from page4d.output.open3d_runtime import load_open3d, require_open3d
 from page4d.output.points import MAX_VIEWS
 from page4d.output.run_record import SourceRecord, source_record
 from page4d.predictions import Predictions
+from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Notice, Scene, View
 from page4d.settings import ReconstructSettings
 
@@ -52,6 +53,7 @@ class RunPlan:
     `registration` and `calibration_check` are None where none is made, or with `will_register` and `will_check` not
     yet. `fine_transforms` place images at the pixels of depth and clouds, None for those of the network, and
     `motion_transforms` those whose flow is measured, None without motion.
+    `point_tracks` are 2D tracks of the views, empty without.
     `bytes_on_disk` is an upper bound for points and maps.
     """
 
@@ -62,6 +64,7 @@ class RunPlan:
     transforms: tuple[PixelTransform, ...]
     fine_transforms: tuple[PixelTransform, ...] | None
     motion_transforms: tuple[PixelTransform, ...] | None
+    point_tracks: tuple[PointTracks | None, ...]
     chunks: tuple[Chunk, ...]
     forecast: Forecast
     memory_limit: MemoryLimit
@@ -126,7 +129,8 @@ def plan_run(
 
     Raises:
         UsageError: if the settings do not fit the scene or the predictor.
-        InputError: if the height of people is to give the scale, and they do not place the cameras.
+        InputError: if the height of people is to give the scale, and they do not place the cameras; or if 2D tracks
+            cannot be read.
         CapabilityError: if they need Open3D, which cannot be loaded.
         MemoryBudgetError: if the memory that the user allows does not suffice.
     """
@@ -177,6 +181,7 @@ def plan_run(
         transforms=transforms,
         fine_transforms=fine,
         motion_transforms=flow,
+        point_tracks=() if settings.tracks2d is None else read_point_tracks(settings.tracks2d, scene),
         chunks=chunks,
         forecast=forecast,
         memory_limit=limit,

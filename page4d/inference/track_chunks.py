@@ -7,10 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from page4d.geometry.pixels import PixelTransform
 from page4d.motion.rig_flow import Displacement, FlowView
-from page4d.motion.tracks import ActiveTracks, TrackedInstant, TrackFollower
+from page4d.motion.tracks import ActiveTracks, Guide, TrackedInstant, TrackFollower
 from page4d.output.motion_record import Difference
 from page4d.output.tracks import Tracks
+from page4d.scene.point_tracks import PointTracks
 
 MAX_ENTRIES = 10_000_000
 """Largest number of tracks times instants: the file holds a position per track and instant, 200 MB at most."""
@@ -22,7 +24,10 @@ _MIN_VIEWS = 2
 class ChunkedTracks:
     """Follows tracks through a run, and hands over what each chunk adds."""
 
-    def __init__(self, follower: TrackFollower, max_alive: int, num_times: int) -> None:
+    def __init__(
+        self, follower: TrackFollower, max_alive: int, num_times: int, placed: "PlacedTracks | None" = None
+    ) -> None:
+        self._placed = placed
         self._follower = follower
         self._max_alive = max_alive
         self._num_times = num_times
@@ -54,8 +59,9 @@ class ChunkedTracks:
         total = max(MAX_ENTRIES // self._num_times, 1)
         budget = max(min(self._max_alive, total), total * (index + 1) // self._num_times)
         room = budget - self._follower.num_started if forward else 0
-        self._rows.append((index, self._follower.observe(views, moving, self._max_alive, max(room, 0))))
-        self._follower.step(views if forward else None)
+        guides = () if self._placed is None else self._placed.guides(index)
+        self._rows.append((index, self._follower.observe(views, moving, self._max_alive, max(room, 0), guides)))
+        self._follower.step(views if forward else None, guides)
 
     def take_chunk(self) -> dict[str, Tensor]:
         """Return the tracks at the instants since the last call, and the state from which a run is resumed."""
@@ -76,6 +82,29 @@ class ChunkedTracks:
             "num_started": torch.tensor(self._follower.num_started),
             **{f"active.{name}": values.contiguous() for name, values in vars(active).items()},
         }
+
+
+class PlacedTracks:
+    """Two-dimensional tracks of the views at the pixels of the pictures whose flow is measured."""
+
+    def __init__(self, tracks: Sequence[PointTracks | None], transforms: Sequence[PixelTransform]) -> None:
+        self._views: list[tuple[Tensor, Tensor] | None] = []
+        for own, transform in zip(tracks, transforms, strict=False):
+            pixels = None if own is None else transform.to_network(torch.from_numpy(own.pixels))
+            self._views.append(None if own is None or pixels is None else (pixels, torch.from_numpy(own.visible)))
+
+    def guides(self, index: int) -> list[Guide | None]:
+        """Return the tracks at an instant and at the next one, view by view; at the last instant none goes on."""
+        found: list[Guide | None] = []
+        for view in self._views:
+            if view is None:
+                found.append(None)
+                continue
+            pixels, visible = view
+            after = min(index + 1, visible.shape[1] - 1)
+            goes_on = visible[:, after] & (after > index)
+            found.append(Guide(pixels[:, index], visible[:, index], pixels[:, after], goes_on))
+        return found
 
 
 def join_tracks(chunks: Iterable[Mapping[str, Tensor]], times: NDArray[np.float64], num_views: int) -> Tracks:

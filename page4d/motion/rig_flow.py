@@ -77,6 +77,16 @@ class FlowView:
         in_camera = _on_rays(pixels + PIXEL_CENTER, self.depth_camera) * depth[:, None]
         return transform_points(self.camera.camera_to_world, in_camera)
 
+    def lift_at(self, pixels: Float[Tensor, "N 2"]) -> tuple[Float[Tensor, "N 3"], Bool[Tensor, " N"]]:
+        """Return the points in the world of positions in the picture, and whether their depth is known."""
+        rays = _on_rays(pixels, self.camera)
+        places = project(rays, self.depth_camera.intrinsics)[0]
+        height, width = self.depth.shape
+        inside = (places >= 0).all(-1) & (places[:, 0] < width) & (places[:, 1] < height)
+        known = inside & nearest(self.known, places)
+        in_camera = rays * nearest(self.depth, places).double()[:, None]
+        return transform_points(self.camera.camera_to_world, in_camera), known
+
     def stands_still(self, world: Float[Tensor, "N 3"]) -> Bool[Tensor, " N"]:
         """Return whether the view shows no motion at points: by flow, by unchanged pictures, or by its mask."""
         pixels, ends, _ = flow_ends(self, world)

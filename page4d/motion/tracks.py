@@ -1,7 +1,7 @@
 """Tracks of points through a capture: chains of the scene flow of a rig, ended where the point is lost."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from page4d.motion.rig_flow import (
+    CLEAR_MOTION_PX,
     FlowView,
     correspondence,
     flow_ends,
@@ -36,15 +37,29 @@ _PULL = 0.5
 """Part of the way to the surface of a sensor's depth by which a track moves at each instant."""
 
 
+class Guide(NamedTuple):
+    """Two-dimensional tracks of a view at an instant and at the next one: pixels of its picture, and visibility."""
+
+    pixels: Float[Tensor, "N 2"]
+    visible: Bool[Tensor, " N"]
+    next_pixels: Float[Tensor, "N 2"]
+    next_visible: Bool[Tensor, " N"]
+
+
 @dataclass
 class ActiveTracks:
-    """N tracks that have not ended: identity, position, last motion, variance since the start, and hidden steps."""
+    """N tracks that have not ended: identity, position, last motion, variance since the start, and hidden steps.
+
+    `view` and `row` are those of the two-dimensional track that a track follows, -1 without one.
+    """
 
     ids: Int[Tensor, " N"]
     world: Float[Tensor, "N 3"]
     motion: Float[Tensor, "N 3"]
     variance: Float[Tensor, " N"]
     hidden: Int[Tensor, " N"]
+    view: Int[Tensor, " N"]
+    row: Int[Tensor, " N"]
 
     @staticmethod
     def none() -> "ActiveTracks":
@@ -56,6 +71,8 @@ class ActiveTracks:
             motion=vectors,
             variance=vectors[:, 0],
             hidden=torch.zeros(0, dtype=torch.int64),
+            view=torch.zeros(0, dtype=torch.int64),
+            row=torch.zeros(0, dtype=torch.int64),
         )
 
     def __len__(self) -> int:
@@ -97,11 +114,17 @@ class TrackFollower:
         self.active, self.num_started = active, num_started
 
     def observe(
-        self, views: Sequence[FlowView], moving: Sequence[Bool[Tensor, "h w"]], max_alive: int, max_new: int
+        self,
+        views: Sequence[FlowView],
+        moving: Sequence[Bool[Tensor, "h w"]],
+        max_alive: int,
+        max_new: int,
+        guides: Sequence[Guide | None] = (),
     ) -> TrackedInstant:
         """See the tracks at an instant: end those that are lost, and begin tracks on moving surfaces without one.
 
-        `moving` are pixels with a measured motion. At most `max_alive` tracks live, and at most `max_new` begin.
+        `moving` are pixels with a measured motion. At most `max_alive` tracks live, and at most `max_new` begin;
+        tracks of `guides` begin in any case, where they are visible.
         """
         tracks = self.active
         found = [correspondence(tracks.world, None, view, self._tolerance) for view in views]
@@ -116,16 +139,23 @@ class TrackFollower:
         lives = ~in_front & (tracks.hidden <= MAX_HIDDEN_STEPS) & (tracks.variance.sqrt() < MAX_SIGMA * depth)
         tracks, seen = tracks[lives], seen[lives]
         room = max(0, min(max_alive - len(tracks), max_new))
-        begun, colors = self._begin(views, moving, tracks.world, room)
-        self.num_started += len(begun)
+        lifted, guided_colors = self._begin_guided(views, guides, tracks)
+        self.num_started += len(lifted)
+        occupied = torch.cat([tracks.world, lifted.world])
+        free, colors = self._begin(views, moving, occupied, max(0, room - len(lifted)))
+        self.num_started += len(free)
+        begun, colors = lifted.joined(free), torch.cat([guided_colors, colors])
         self.active = tracks.joined(begun)
         seen = torch.cat([seen, self._visibility(views, begun.world)])
         return TrackedInstant(
             self.active.ids, self.active.world, self.active.variance.sqrt(), seen, len(begun), colors
         )
 
-    def step(self, views: Sequence[FlowView] | None) -> None:
-        """Move the tracks to the next instant by the flow of all views; without any, they end."""
+    def step(self, views: Sequence[FlowView] | None, guides: Sequence[Guide | None] = ()) -> None:
+        """Move the tracks to the next instant by the flow of all views; without any, they end.
+
+        Tracks with a guide that is visible at both instants follow it in its view.
+        """
         if views is None:
             self.active = ActiveTracks.none()
             return
@@ -141,6 +171,16 @@ class TrackFollower:
             [focal_length(view.camera) / projected(tracks.world, view.camera)[1] for view in views], 1
         )
         reference = torch.where(usable, scale, -1.0).argmax(1)
+        guided = torch.zeros(len(tracks), dtype=torch.bool)
+        for own, guide in enumerate(guides):
+            if guide is None:
+                continue
+            mine = torch.nonzero(tracks.view == own)[:, 0]
+            rows = tracks.row[mine]
+            follows = guide.visible[rows] & guide.next_visible[rows]
+            mine, rows = mine[follows], rows[follows]
+            flows[own].ends[mine] = guide.next_pixels[rows]
+            usable[mine, own], reference[mine], guided[mine] = True, own, True
         for own, view in enumerate(views):
             chosen = torch.nonzero(usable[:, own] & (reference == own))[:, 0]
             if not len(chosen):
@@ -160,14 +200,14 @@ class TrackFollower:
                 [flows[other].ends[chosen] for other in others],
                 alike,
             )
-            still = point_still_votes(views, start, usable[chosen]) > 0
+            # The flow of a view does not outvote the clear motion of its guide.
+            moves = guided[chosen] & ((flows[own].ends - flows[own].pixels)[chosen].norm(dim=-1) > CLEAR_MOTION_PX)
+            still = (point_still_votes(views, start, usable[chosen]) > 0) & ~moves
             moved = torch.where(still[:, None], start, ends.world)
             alone = torch.where((ends.views == 1) & ~still, (moved - start).norm(dim=-1), 0.0)
             world[chosen] = moved
             variance[chosen] = tracks.variance[chosen] + ends.sigma.square() + alone.square()
-        self.active = ActiveTracks(
-            ids=tracks.ids, world=world, motion=world - tracks.world, variance=variance, hidden=tracks.hidden
-        )
+        self.active = replace(tracks, world=world, motion=world - tracks.world, variance=variance)
 
     def _visibility(self, views: Sequence[FlowView], world: Float[Tensor, "N 3"]) -> Bool[Tensor, "N V"]:
         """Return which views see points."""
@@ -226,4 +266,35 @@ class TrackFollower:
             motion=torch.zeros_like(begun),
             variance=begun.new_zeros(number),
             hidden=torch.zeros(number, dtype=torch.int64),
+            view=torch.full((number,), -1),
+            row=torch.full((number,), -1),
         ), tints
+
+    def _begin_guided(
+        self, views: Sequence[FlowView], guides: Sequence[Guide | None], tracks: ActiveTracks
+    ) -> tuple[ActiveTracks, UInt8[Tensor, "M 3"]]:
+        """Begin the tracks of guides that are visible and not followed, at the depth of their view."""
+        begun, colors = ActiveTracks.none(), [torch.zeros(0, 3, dtype=torch.uint8)]
+        for own, (guide, view) in enumerate(zip(guides, views, strict=False)):
+            if guide is None:
+                continue
+            free = guide.visible.clone()
+            free[tracks.row[tracks.view == own]] = False
+            rows = torch.nonzero(free)[:, 0]
+            points, known = view.lift_at(guide.pixels[rows])
+            rows, points = rows[known], points[known]
+            first = self.num_started + len(begun)
+            begun = begun.joined(
+                ActiveTracks(
+                    ids=torch.arange(first, first + len(rows)),
+                    world=points,
+                    motion=torch.zeros_like(points),
+                    variance=points.new_zeros(len(rows)),
+                    hidden=torch.zeros_like(rows),
+                    view=torch.full_like(rows, own),
+                    row=rows,
+                )
+            )
+            pixels = projected(points, view.camera)[0]
+            colors.append((sample_map(view.image, pixels).T * 255).round().to(torch.uint8))
+        return begun, torch.cat(colors)

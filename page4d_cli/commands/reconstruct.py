@@ -295,6 +295,14 @@ def reconstruct(
             rich_help_panel=options.OUTPUT,
         ),
     ] = ReconstructSettings.tracks,
+    tracks2d: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --motion, lift 2D tracks of other trackers: a folder of VIEW.npz (TAPIR, TAPNext, CoTracker).",
+            metavar="DIR",
+            rich_help_panel=options.OUTPUT,
+        ),
+    ] = ReconstructSettings.tracks2d,
     preview: Annotated[
         bool, typer.Option(help="Write preview pictures and a video.", rich_help_panel=options.OUTPUT)
     ] = ReconstructSettings.preview,
@@ -404,6 +412,7 @@ def reconstruct(
             motion=motion,
             motion_size=motion_size,
             tracks=tracks,
+            tracks2d=tracks2d,
             preview=preview,
             strict_seams=strict_seams,
             seed=seed,

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from page4d.choices import ExistingOutput, Subject
 from page4d.errors import InterruptedRunError, UsageError
+from page4d.geometry.camera import project, world_points
+from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.inference.motion import near_steps
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
@@ -165,3 +168,32 @@ def test_a_scene_without_motion_to_measure_is_refused() -> None:
 def test_motion_is_not_measured_over_long_gaps() -> None:
     times = np.array([0.0, 0.1, 0.2, 0.6, 0.7])
     assert near_steps(times) == [True, True, False, True]
+
+
+def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path) -> None:
+    frame, camera = CAPTURE.rendered(0, 0), CAPTURE.cameras_of(0)
+    speed = CAPTURE.flow((0, 0), (1, 0)).scene[0].norm(dim=-1)
+    rows, columns = (index[::7] for index in torch.nonzero((speed > 0.03) & (frame.depth > 0)).unbind(1))
+    points = world_points(frame.depth, camera[0])[rows, columns].double()
+    poses = CAPTURE.world.object_to_world(torch.from_numpy(CAPTURE.times)[None])[0].double()
+    motion = (poses @ invert_rigid(poses[:1]))[:, frame.objects[rows, columns]]
+    truth = (motion[..., :3, :3] @ points[None, ..., None])[..., 0] + motion[..., :3, 3]
+    pixels = torch.stack(
+        [project(transform_points(camera[t].world_to_camera, truth[t]), camera[t].intrinsics)[0] for t in range(7)], 1
+    )
+    (tmp_path / "tracks").mkdir()
+    np.savez(tmp_path / "tracks" / "cam01.npz", tracks=pixels.numpy(), visibles=np.ones(pixels.shape[:2], bool))
+    run(tmp_path / "out", tracks=0, tracks2d=tmp_path / "tracks")
+    tracks = open_output(tmp_path / "out").tracks()
+    assert tracks.num_tracks >= len(points) / 2
+    lateral = []
+    for column in range(tracks.num_tracks):
+        start = int(tracks.start[column])
+        own = int((truth[start] - torch.from_numpy(tracks.coords[start, column])).norm(dim=-1).argmin())
+        for t in np.flatnonzero(np.isfinite(tracks.coords[:, column, 0])):
+            found = torch.from_numpy(tracks.coords[t, column : column + 1].astype(np.float64))
+            place = project(transform_points(camera[t].world_to_camera, found), camera[t].intrinsics)[0][0]
+            lateral.append(float((place - pixels[own, t]).norm()))
+    assert np.median(lateral) < 0.3  # on the ray of its 2D track
+    with pytest.raises(UsageError, match="--tracks2d without --motion"):
+        replace(SETTINGS, motion=False, tracks=0, tracks2d=tmp_path)

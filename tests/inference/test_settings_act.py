@@ -132,6 +132,7 @@ RUN_CASES = (
     Case("motion", True),
     Case("motion_size", 40, base="with motion"),
     Case("tracks", 20, base="with motion"),
+    Case("tracks2d", "tracks2d", base="with motion"),
     Case("preview", True, Effect.PREVIEW),
     Case("strict_seams", True, Effect.NONE, base="one chunk"),
     Case("seed", 1, base="untrained"),
@@ -243,6 +244,8 @@ def write_inputs() -> None:
             Path(kind, name).mkdir(parents=True)
             for index in range(4):
                 cv2.imwrite(f"{kind}/{name}/{index:06d}.png", image)
+    Path("tracks2d").mkdir()
+    np.savez("tracks2d/cam01.npz", tracks=np.full((2, 4, 2), 20.0), visibles=np.ones((2, 4), bool))
     Path("clocks.json").write_text('{"cam02": {"offset_s": 0.0833333}}')
     Path("rig.json").write_text(rig(scale="metric"))
     Path("rig_without_unit.json").write_text(rig())

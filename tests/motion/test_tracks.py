@@ -1,6 +1,7 @@
 """Tracks of points against the exact motion of their objects."""
 
 import torch
+from torch import Tensor
 
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
@@ -35,6 +36,15 @@ def test_tracks_follow_their_objects(capture: SyntheticCapture) -> None:
     assert all(len(set(row.ids.tolist())) == len(row.ids) for row in rows)
 
 
+def lonely(world: Tensor) -> ActiveTracks:
+    """Return one track that moves by 1 cm a step."""
+    zero = torch.zeros(1, dtype=torch.int64)
+    motion = torch.tensor([[0.01, 0.0, 0.0]], dtype=torch.float64)
+    return ActiveTracks(
+        ids=zero, world=world, motion=motion, variance=motion[:, 1], hidden=zero, view=zero - 1, row=zero - 1
+    )
+
+
 def test_tracks_end_when_nothing_is_known_of_the_next_instant_or_no_view_sees_them(capture: SyntheticCapture) -> None:
     views, motions, _ = exact_views(capture, 0, 1)
     follower = TrackFollower(0.02, pull=False)
@@ -45,10 +55,7 @@ def test_tracks_end_when_nothing_is_known_of_the_next_instant_or_no_view_sees_th
     depth = [view.depth for view in views]
     behind = views[0].lift(torch.tensor([[64, 48]]))
     behind = views[0].camera.centers + 1.5 * (behind - views[0].camera.centers)
-    motion = torch.tensor([[0.01, 0.0, 0.0]], dtype=torch.float64)
-    follower.active = ActiveTracks(
-        ids=torch.tensor([7]), world=behind, motion=motion, variance=torch.zeros(1).double(), hidden=torch.tensor([0])
-    )
+    follower.active = lonely(behind)
     none = [torch.zeros_like(one, dtype=torch.bool) for one in depth]
     lived = []
     for _ in range(MAX_HIDDEN_STEPS + 2):
@@ -58,9 +65,7 @@ def test_tracks_end_when_nothing_is_known_of_the_next_instant_or_no_view_sees_th
     assert lived[-1] == 0
     # In front of all surfaces it is not hidden but lost.
     front = views[0].camera.centers + 0.2 * (behind - views[0].camera.centers)
-    follower.active = ActiveTracks(
-        ids=torch.tensor([8]), world=front, motion=motion, variance=torch.zeros(1).double(), hidden=torch.tensor([0])
-    )
+    follower.active = lonely(front)
     assert len(follower.observe(views, none, 500, 0).ids) == 0
 
 
