@@ -162,7 +162,7 @@ class LayersRecord(FileModel):
 class MotionRecord(FileModel):
     """Velocities and tracks of a run (`--motion`): how they were measured and are stored, and how many are known.
 
-    `motion_step` is the velocity of one PNG level, in units of depth per second. `differences` says per instant
+    `motion_step` is the velocity of one PNG level, in units of depth per second. `differences` states per instant
     whether the velocity is a central difference, a forward or backward one (the first and last instants), or unknown.
     `noise` is the standard deviation of the noise of each view's pictures, in levels of 8 bits. Shares are those of
     pixels with depth: with a known velocity, still, and with a velocity that only one view measured.
