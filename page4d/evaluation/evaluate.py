@@ -191,7 +191,7 @@ def _motion_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[st
         yield "the output has no velocities (page4d reconstruct --motion): motion is not evaluated"
     if tracks is not None and tracks.matched < tracks.tracks:
         away = tracks.tracks - tracks.matched
-        yield f"{away} of {tracks.tracks} tracks start farther than {tracks.radius:g} from every visible true track"
+        yield f"{away} of {tracks.tracks} tracks start at a pixel or an instant without truth and do not count"
     if motion is None:
         return
     if motion.output_interval is not None and abs(motion.output_interval / motion.interval - 1) > _SAME_INTERVAL:

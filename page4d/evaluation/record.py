@@ -223,15 +223,16 @@ class TrackComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackReport:
-    """Track metrics after the alignment of the cameras; tracks without a true one within `radius` do not count.
+    """Track metrics after the alignment of the cameras. Tracks that start where no truth is known do not count.
 
+    `start_error` is the median distance of the starts of the `matched` tracks from the true surface at their pixel.
     The true path of `dynamic` tracks is longer than 10 cm, that of `static` ones shorter than 1 cm.
     """
 
     definition: str
-    radius: float
     tracks: int
     matched: int
+    start_error: float | None
     overall: TrackComparison | None
     dynamic: TrackComparison | None
     static: TrackComparison | None

@@ -2,15 +2,16 @@
 
 The layout is that of `page4d synthesize`: `cameras.json`, `depth/<view>/000000.png` in millimetres (0 = unknown),
 `dynamic/<view>/000000.png` (255 = moving), and `capture.json` with the frame rate; optionally velocities in
-`motion/<view>/000000.png` and trajectories in `tracks.npz`.
+`motion/<view>/000000.png`, and objects in `objects/<view>/000000.png` with their poses in `object_poses.npz`.
 """
 
 import re
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
@@ -22,7 +23,7 @@ from page4d.scene.calibration.page4d_json import read_page4d_json
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"
-_TRACKS = "tracks.npz"
+_POSES = "object_poses.npz"
 _HINT = f"provide maps of the image size in {CAMERAS}: 16-bit depth, 8-bit masks, 16-bit velocities"
 _LAYOUT = "pass a folder with cameras.json, depth/<view>/*.png and dynamic/<view>/*.png, as page4d synthesize writes"
 
@@ -41,6 +42,7 @@ class TruthView:
     depth_files: dict[int, Path]
     dynamic_files: dict[int, Path]
     motion_files: dict[int, Path]
+    object_files: dict[int, Path]
 
     def camera_at(self, frame: int) -> Float[Tensor, "4 4"] | None:
         """Return `world_to_camera` of a frame; None beyond the last one."""
@@ -65,6 +67,10 @@ class TruthView:
         values = (levels.astype(np.float64) - STILL_LEVEL) / METRIC_DEPTH_SCALE
         return np.where(known[..., None], values, 0.0).astype(np.float32), known
 
+    def objects(self, frame: int) -> Int[np.ndarray, "H W"]:
+        """Read the index of the object of every pixel of a frame, -1 where there is none."""
+        return read_png(self.object_files[frame], np.uint16, self.image_size, _HINT).astype(np.int64) - 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class TruthFolder:
@@ -74,8 +80,25 @@ class TruthFolder:
     scale: Scale
     fps: float | None
     views: tuple[TruthView, ...]
-    tracks_file: Path | None = None
+    poses_file: Path | None = None
     notices: tuple[str, ...] = ()
+
+    def object_poses(self) -> Float[np.ndarray, "F K 4 4"]:
+        """Read the pose `object_to_world` of every object at every frame.
+
+        Raises:
+            InputError: if the file is missing or damaged.
+        """
+        path = self.folder / _POSES
+        hint = "restore it, or write the truth again with page4d synthesize --truth-motion"
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                poses = arrays["poses"]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"'{path}' does not hold poses: {error}", hint) from error
+        if poses.ndim != 4 or poses.shape[2:] != (4, 4) or poses.dtype.kind != "f" or not np.isfinite(poses).all():
+            raise InputError(f"'{path}' holds {poses.dtype} {poses.shape}, not poses [F, K, 4, 4]", hint)
+        return np.asarray(poses, dtype=np.float64)
 
 
 def open_truth(path: Path | str) -> TruthFolder:
@@ -102,6 +125,7 @@ def open_truth(path: Path | str) -> TruthFolder:
                 depth_files=_numbered(folder / "depth" / camera.name),
                 dynamic_files=_numbered(folder / "dynamic" / camera.name),
                 motion_files=_numbered(folder / "motion" / camera.name),
+                object_files=_numbered(folder / "objects" / camera.name),
             )
         )
     return TruthFolder(
@@ -109,7 +133,7 @@ def open_truth(path: Path | str) -> TruthFolder:
         scale=calibration.scale,
         fps=_recorded_fps(folder / _CAPTURE),
         views=tuple(views),
-        tracks_file=folder / _TRACKS if (folder / _TRACKS).is_file() else None,
+        poses_file=folder / _POSES if (folder / _POSES).is_file() else None,
         notices=calibration.notices,
     )
 

@@ -28,6 +28,11 @@ MOTION_DEFINITION = (
     "position over two frame intervals, one-sided at the first and the last frame"
 )
 
+OBJECTS_DEFINITION = (
+    "uint16: 1 + index of the object in `poses` of object_poses.npz, 0 = sky; poses [frame, object, 4, 4] are "
+    "object_to_world"
+)
+
 TRACK_SPACING_PX = 8
 """Distance of the pixels at which tracks start, in rows and columns."""
 
@@ -145,6 +150,16 @@ def true_displacement(
 def velocity_levels(velocity: Float[Tensor, "H W 3"], depth: Float[Tensor, "H W"]) -> UInt16[np.ndarray, "H W 3"]:
     """Quantize true velocities as `page4d.output.velocity_maps` does, 0 0 0 in the sky."""
     return quantize_velocity(velocity, (depth > 0).to(velocity.dtype), TRUTH_MOTION_STEP).velocity
+
+
+def object_levels(frame: Frame) -> UInt16[np.ndarray, "H W"]:
+    """Return 1 + the index of every pixel's object, 0 in the sky."""
+    return np.where(frame.depth.numpy() > 0, frame.objects.numpy() + 1, 0).astype(np.uint16)
+
+
+def object_poses(capture: SyntheticCapture) -> Float[np.ndarray, "T K 4 4"]:
+    """Return the pose `object_to_world` of every object at every frame."""
+    return capture.world.object_to_world(torch.from_numpy(capture.times)[None])[0].numpy()
 
 
 def track_starts(capture: SyntheticCapture, frame: Frame, time: int, view: int) -> SurfacePoints:

@@ -21,11 +21,14 @@ from page4d.output.tracks import write_tracks
 from page4d.synthetic.capture import SyntheticCapture, quantize
 from page4d.synthetic.truth_motion import (
     MOTION_DEFINITION,
+    OBJECTS_DEFINITION,
     TRACKS_DEFINITION,
     SurfacePoints,
     check_motion,
     followed_tracks,
     frame_velocity,
+    object_levels,
+    object_poses,
     start_times,
     track_starts,
     velocity_levels,
@@ -46,8 +49,8 @@ def write_capture(
 ) -> None:
     """Render a capture to `folder`: `cam01.mp4` etc., and `truth/` with cameras, depth and motion masks.
 
-    With `truth_motion`, `truth/motion` has the velocities of the same frames as depth, and `truth/tracks.npz`
-    trajectories of points on moving objects.
+    With `truth_motion`, `truth/motion` has the velocities of the same frames as depth, `truth/objects` and
+    `truth/object_poses.npz` the objects of their pixels, and `truth/tracks.npz` trajectories on moving objects.
 
     `on_frame` receives the number of rendered frames and of all frames, of all views, after each.
 
@@ -85,7 +88,7 @@ def _write(
 ) -> None:
     truth = folder / "truth"
     starts: list[SurfacePoints] = []
-    for kind in ("depth", "dynamic", *(["motion"] if options.motion else [])):
+    for kind in ("depth", "dynamic", *(["motion", "objects"] if options.motion else [])):
         for name in capture.view_names:
             (truth / kind / name).mkdir(parents=True)
     (truth / "cameras.json").write_text(json.dumps(camera_table(capture), indent=1) + "\n", encoding="utf-8")
@@ -111,12 +114,14 @@ def _write(
                 if options.motion and time % options.stride == 0:
                     levels = velocity_levels(frame_velocity(capture, rendered, time, view), rendered.depth)
                     _write_png(truth / "motion" / name / f"{time:06d}.png", levels)
+                    _write_png(truth / "objects" / name / f"{time:06d}.png", object_levels(rendered))
                 if options.motion and time in start_times(capture):
                     starts.append(track_starts(capture, rendered, time, view))
                 if on_frame is not None:
                     on_frame(time * capture.num_views + view + 1, capture.num_times * capture.num_views)
     if options.motion:
         write_tracks(truth / "tracks.npz", followed_tracks(capture, starts))
+        np.savez_compressed(truth / "object_poses.npz", poses=object_poses(capture), times=capture.times)
 
 
 def camera_table(capture: SyntheticCapture) -> dict[str, object]:
@@ -173,7 +178,7 @@ def capture_record(
     }
     words += [word for word, given in flags.items() if given]
     written = {"truth_stride": truth_stride, "truth_motion": truth_motion, "quality_crf": quality_crf}
-    motion = {"motion": MOTION_DEFINITION, "tracks": TRACKS_DEFINITION} if truth_motion else {}
+    motion = {"motion": MOTION_DEFINITION, "objects": OBJECTS_DEFINITION, "tracks": TRACKS_DEFINITION}
     return {
         "command": " ".join(map(str, [*words, "--out", "DIR"])),
         "options": dataclasses.asdict(capture) | written,
@@ -181,7 +186,7 @@ def capture_record(
         "depth": "uint16 millimetres along the optical axis, 0 = sky"
         + (", each row at its own instant" if capture.readout_s else ""),
         "dynamic": "255 = a part of an object that moves during the capture",
-        **motion,
+        **(motion if truth_motion else {}),
     }
 
 

@@ -310,7 +310,7 @@ def _motion_lines(motion: "MotionReport") -> "Iterator[tuple[str, str]]":
 
 def _track_lines(tracks: "TrackReport") -> "Iterator[tuple[str, str]]":
     matched, total = tracks.matched, counted(tracks.tracks, "track")
-    yield "tracks", f"{matched} of {total} have a visible true track within {tracks.radius:g} of their start"
+    yield "tracks", f"truth of {matched} of {total}, median error of their starts {_number(tracks.start_error)}"
     if tracks.overall is not None:
         own, baseline = tracks.overall.tracks, tracks.overall.nothing_moves
         yield "", f"final error {_number(own.final)} ({_BASELINE}: {_number(baseline.final)})"

@@ -118,8 +118,9 @@ def test_the_number_of_tracks_is_limited_reproducibly(monkeypatch: pytest.Monkey
 def test_files_have_the_exact_velocities_to_half_a_step(tmp_path: Path) -> None:
     write_capture(PEOPLE, tmp_path / "first", truth_stride=2, truth_motion=True)
     truth = tmp_path / "first" / "truth"
-    names = sorted(str(path.relative_to(truth)) for path in truth.rglob("*motion*/**/*.png"))
-    assert names == [f"motion/{view}/{time:06d}.png" for view in ("cam01", "cam02") for time in (0, 2, 4)]
+    for kind in ("motion", "objects"):
+        names = sorted(str(path.relative_to(truth)) for path in (truth / kind).rglob("*.png"))
+        assert names == [f"{kind}/{view}/{time:06d}.png" for view in ("cam01", "cam02") for time in (0, 2, 4)]
     for view, name in enumerate(PEOPLE.view_names):
         levels = cv2.imread(str(truth / "motion" / name / "000002.png"), cv2.IMREAD_UNCHANGED)[..., ::-1].astype(int)
         frame, velocity = PEOPLE.rendered(2, view), true_velocity(PEOPLE, 2, view).numpy()
@@ -137,7 +138,23 @@ def test_files_have_the_exact_velocities_to_half_a_step(tmp_path: Path) -> None:
     assert "mm/s" in record["motion"]
     assert "8 px" in record["tracks"]
     write_capture(PEOPLE, tmp_path / "second", truth_stride=2, truth_motion=True)
-    assert (tmp_path / "second" / "truth" / "tracks.npz").read_bytes() == (truth / "tracks.npz").read_bytes()
+    for name in ("tracks.npz", "object_poses.npz"):
+        assert (tmp_path / "second" / "truth" / name).read_bytes() == (truth / name).read_bytes()
+
+
+def test_objects_and_their_poses_move_the_points_of_pixels_exactly(tmp_path: Path) -> None:
+    write_capture(PEOPLE, tmp_path / "out", truth_motion=True)
+    truth = tmp_path / "out" / "truth"
+    levels = cv2.imread(str(truth / "objects" / "cam01" / "000001.png"), cv2.IMREAD_UNCHANGED).astype(int)
+    frame = PEOPLE.rendered(1, 0)
+    known = frame.depth.numpy() > 0
+    assert np.array_equal(levels > 0, known)
+    with np.load(truth / "object_poses.npz") as arrays:
+        poses = torch.from_numpy(arrays["poses"])
+    motion = (poses[2] @ torch.linalg.inv(poses[1]))[levels[known] - 1]
+    points = world_points(frame.depth.double(), PEOPLE.cameras_of(0)[1])[known]
+    moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
+    assert torch.allclose(moved - points, true_displacement(PEOPLE, 1, 0)[known], atol=1e-9)
 
 
 def test_a_capture_without_moving_objects_has_no_tracks() -> None:
