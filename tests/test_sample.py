@@ -9,12 +9,15 @@ import numpy as np
 
 from page4d.synthetic.capture import SyntheticCapture
 
+WRITTEN = ("truth_stride", "truth_motion", "quality_crf")
+"""Options of the files, not of the capture."""
+
 SAMPLE = Path(__file__).parents[1] / "samples" / "room"
 
 
 def test_the_sample_equals_the_rendering_of_its_recorded_options():
     options = json.loads((SAMPLE / "truth" / "capture.json").read_text())["options"]
-    settings = {name: value for name, value in options.items() if name not in ("truth_stride", "quality_crf")}
+    settings = {name: value for name, value in options.items() if name not in WRITTEN}
     capture = SyntheticCapture(**(settings | {"image_size": tuple(options["image_size"])}))
     cameras = json.loads((SAMPLE / "truth" / "cameras.json").read_text())["cameras"]
     assert tuple(cameras) == capture.view_names

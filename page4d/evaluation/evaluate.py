@@ -12,12 +12,17 @@ from page4d.evaluation.camera_report import MAX_PAIRED_CAMERAS, report_cameras
 from page4d.evaluation.comparison import Comparison, compare
 from page4d.evaluation.depth_report import fit_alignments, report_confidence, report_depth, sample_pixels
 from page4d.evaluation.masks import report_masks
+from page4d.evaluation.motion_report import has_velocities, report_motion
 from page4d.evaluation.point_report import default_threshold, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
 from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
+from page4d.evaluation.track_report import report_tracks
 
 _PASSES = 4
-"""Number of passes over the frames: alignments, depth errors, points and masks."""
+"""Number of passes over the frames: alignments, depth errors, points and masks; velocities are another."""
+
+_SAME_INTERVAL = 0.1
+"""Largest relative difference between the intervals of output and truth whose velocities are comparable."""
 
 
 def evaluate(out: Path | str, truth: Path | str, settings: EvaluationSettings | None = None) -> Evaluation:
@@ -35,7 +40,7 @@ def measure(
 ) -> Evaluation:
     """Compute every metric that the ground truth allows; `progress` is called with the instants done and in total."""
     steps = itertools.count(1)
-    total = _PASSES * len(comparison.instants)
+    total = (_PASSES + has_velocities(comparison)) * len(comparison.instants)
 
     def step() -> None:
         if progress is not None:
@@ -44,7 +49,7 @@ def measure(
     alignments = settings.alignments or _default_alignments(comparison)
     main = alignments[0]
     sample = sample_pixels(comparison, settings.seed, step=step)
-    depth = confidence = points = depth_scale = None
+    depth = confidence = points = depth_scale = motion = tracks = None
     if sample is not None:
         fits = fit_alignments(sample, dict.fromkeys(alignments))
         depth, confidence = report_depth(comparison, sample, fits, step), report_confidence(sample, main, fits[main])
@@ -54,6 +59,9 @@ def measure(
         threshold = settings.threshold or default_threshold(comparison, float(sample.truth.median()))
         transform = measured[1].transform
         points = report_points(comparison, transform, threshold, settings.points_per_instant, settings.seed, step)
+    if measured is not None:
+        motion = report_motion(comparison, measured[1].transform, settings.seed, step)
+        tracks = report_tracks(comparison, measured[1].transform)
     evaluation = Evaluation(
         out=str(comparison.output.layout.folder),
         truth=str(comparison.truth.folder),
@@ -63,6 +71,8 @@ def measure(
         points=points,
         masks=report_masks(comparison, step),
         confidence=confidence,
+        motion=motion,
+        tracks=tracks,
         notes=(),
     )
     return replace(evaluation, notes=notes(comparison, evaluation))
@@ -84,6 +94,7 @@ def notes(comparison: Comparison, evaluation: Evaluation) -> tuple[str, ...]:
         *_depth_notes(comparison, evaluation),
         *_camera_notes(evaluation.cameras),
         *_mask_notes(comparison, evaluation),
+        *_motion_notes(comparison, evaluation),
     )
 
 
@@ -169,3 +180,27 @@ def _mask_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]
     if evaluation.masks is None:
         known = any(view.truth.dynamic_files for view in comparison.views)
         yield "the output has no motion masks" if known else "the truth has no motion masks: no metrics by motion"
+
+
+def _motion_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:
+    truth, motion, tracks = comparison.truth, evaluation.motion, evaluation.tracks
+    has_truth = any(view.truth.motion_files for view in comparison.views)
+    if comparison.output.has_velocity and not has_truth:
+        yield "the truth has no velocities (page4d synthesize --truth-motion): motion is not evaluated"
+    if has_truth and not comparison.output.has_velocity:
+        yield "the output has no velocities (page4d reconstruct --motion): motion is not evaluated"
+    if tracks is not None and tracks.matched < tracks.tracks:
+        away = tracks.tracks - tracks.matched
+        yield f"{away} of {tracks.tracks} tracks start at a pixel or an instant without truth and do not count"
+    if motion is None:
+        return
+    if motion.output_interval is not None and abs(motion.output_interval / motion.interval - 1) > _SAME_INTERVAL:
+        yield (
+            f"instants are {motion.output_interval:.3g} s apart, true velocities are differences of frames "
+            f"{motion.interval:.3g} s apart: part of the error is acceleration"
+        )
+    if motion.sampled_pixels < motion.known_pixels:
+        sampled, known = motion.sampled_pixels, motion.known_pixels
+        yield f"motion is measured at a random subset of {sampled:,} of {known:,} pixels"
+    if truth.scale is not Scale.METRIC:
+        yield "thresholds of motion are metres, the truth is not: they are applied in its unit"

@@ -8,6 +8,8 @@ from pydantic import TypeAdapter
 
 from page4d.evaluation.depth import DepthSums
 from page4d.evaluation.points import PointScores
+from page4d.evaluation.scene_flow import FlowScores, SigmaScores
+from page4d.evaluation.track_scores import TrackScores
 from page4d.output.diagnostics import TransformRecord
 
 RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"
@@ -168,6 +170,75 @@ class MaskReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FlowResult:
+    """Velocities of one set of pixels, with the baseline `nothing_moves` (velocity 0) on the same pixels.
+
+    `pixels` have a true velocity, `known_pixels` a predicted one as well; `cover` is the latter's share. `still` is
+    the share of predictions that are exactly 0, `mean_speed` the mean predicted speed per second, and
+    `true_displacement` the mean true displacement per frame interval.
+    """
+
+    pixels: int
+    known_pixels: int
+    cover: float | None
+    still: float | None
+    mean_speed: float | None
+    true_displacement: float | None
+    errors: FlowScores | None
+    nothing_moves: FlowScores | None
+    sigma: SigmaScores | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MotionReport:
+    """Scene flow metrics after the alignment of the cameras: velocities times `interval`, the truth's in seconds.
+
+    `moving` pixels have a true displacement above `moving_limit` per interval, `slow` ones a smaller one, `static`
+    ones exactly 0. `output_interval` is the median time between the output's instants.
+    """
+
+    sampling: str
+    interval: float
+    output_interval: float | None
+    moving_limit: float
+    frames: int
+    sampled_pixels: int
+    known_pixels: int
+    moving: FlowResult
+    slow: FlowResult
+    static: FlowResult
+    moving_per_view: dict[str, FlowResult]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackComparison:
+    """Metrics of tracks, and of the baseline: the same tracks stay at their start and are always visible.
+
+    Trajectory errors and drift of the baseline are those at the instants where the tracks have a position.
+    """
+
+    tracks: TrackScores
+    nothing_moves: TrackScores
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackReport:
+    """Track metrics after the alignment of the cameras. Tracks that start where no truth is known do not count.
+
+    `start_error` is the median distance of the starts of the `matched` tracks from the true surface at their pixel.
+    The true path of `dynamic` tracks is longer than 10 cm, that of `static` ones shorter than 1 cm.
+    """
+
+    definition: str
+    tracks: int
+    matched: int
+    start_error: float | None
+    overall: TrackComparison | None
+    dynamic: TrackComparison | None
+    static: TrackComparison | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class MatchRecord:
     """Views and instants that were compared, and conditions that affect comparability, such as `preprocess`."""
 
@@ -195,6 +266,8 @@ class Evaluation:
     points: PointReport | None
     masks: MaskReport | None
     confidence: ConfidenceReport | None
+    motion: MotionReport | None
+    tracks: TrackReport | None
     notes: tuple[str, ...]
 
     def document(self) -> dict[str, Any]:

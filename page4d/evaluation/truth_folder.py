@@ -1,26 +1,30 @@
 """Ground truth of a capture on disk: cameras, and depth and motion maps of numbered frames.
 
 The layout is that of `page4d synthesize`: `cameras.json`, `depth/<view>/000000.png` in millimetres (0 = unknown),
-`dynamic/<view>/000000.png` (255 = moving), and `capture.json` with the frame rate.
+`dynamic/<view>/000000.png` (255 = moving), and `capture.json` with the frame rate; optionally velocities in
+`motion/<view>/000000.png`, and objects in `objects/<view>/000000.png` with their poses in `object_poses.npz`.
 """
 
 import re
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, shortened
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.output.maps import read_png
+from page4d.output.velocity_maps import STILL_LEVEL
 from page4d.scene.calibration.page4d_json import read_page4d_json
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"
-_HINT = f"provide maps of the image size in {CAMERAS}: 16-bit depth, 8-bit masks"
+_POSES = "object_poses.npz"
+_HINT = f"provide maps of the image size in {CAMERAS}: 16-bit depth, 8-bit masks, 16-bit velocities"
 _LAYOUT = "pass a folder with cameras.json, depth/<view>/*.png and dynamic/<view>/*.png, as page4d synthesize writes"
 
 
@@ -37,6 +41,8 @@ class TruthView:
     intrinsics: Float[Tensor, "3 3"]
     depth_files: dict[int, Path]
     dynamic_files: dict[int, Path]
+    motion_files: dict[int, Path]
+    object_files: dict[int, Path]
 
     def camera_at(self, frame: int) -> Float[Tensor, "4 4"] | None:
         """Return `world_to_camera` of a frame; None beyond the last one."""
@@ -54,6 +60,17 @@ class TruthView:
         file = self.dynamic_files.get(frame)
         return None if file is None else read_png(file, np.uint8, self.image_size, _HINT) > 127
 
+    def velocity(self, frame: int) -> tuple[Float[np.ndarray, "H W 3"], Bool[np.ndarray, "H W"]]:
+        """Read the velocity of a frame in units of the cameras per second, and where it is known."""
+        levels = read_png(self.motion_files[frame], np.uint16, (*self.image_size, 3), _HINT)
+        known = (levels != 0).any(-1)
+        values = (levels.astype(np.float64) - STILL_LEVEL) / METRIC_DEPTH_SCALE
+        return np.where(known[..., None], values, 0.0).astype(np.float32), known
+
+    def objects(self, frame: int) -> Int[np.ndarray, "H W"]:
+        """Read the index of the object of every pixel of a frame, -1 where there is none."""
+        return read_png(self.object_files[frame], np.uint16, self.image_size, _HINT).astype(np.int64) - 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class TruthFolder:
@@ -63,7 +80,25 @@ class TruthFolder:
     scale: Scale
     fps: float | None
     views: tuple[TruthView, ...]
+    poses_file: Path | None = None
     notices: tuple[str, ...] = ()
+
+    def object_poses(self) -> Float[np.ndarray, "F K 4 4"]:
+        """Read the pose `object_to_world` of every object at every frame.
+
+        Raises:
+            InputError: if the file is missing or damaged.
+        """
+        path = self.folder / _POSES
+        hint = "restore it, or write the truth again with page4d synthesize --truth-motion"
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                poses = arrays["poses"]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"'{path}' does not hold poses: {error}", hint) from error
+        if poses.ndim != 4 or poses.shape[2:] != (4, 4) or poses.dtype.kind != "f" or not np.isfinite(poses).all():
+            raise InputError(f"'{path}' holds {poses.dtype} {poses.shape}, not poses [F, K, 4, 4]", hint)
+        return np.asarray(poses, dtype=np.float64)
 
 
 def open_truth(path: Path | str) -> TruthFolder:
@@ -89,6 +124,8 @@ def open_truth(path: Path | str) -> TruthFolder:
                 intrinsics=camera.intrinsics,
                 depth_files=_numbered(folder / "depth" / camera.name),
                 dynamic_files=_numbered(folder / "dynamic" / camera.name),
+                motion_files=_numbered(folder / "motion" / camera.name),
+                object_files=_numbered(folder / "objects" / camera.name),
             )
         )
     return TruthFolder(
@@ -96,6 +133,7 @@ def open_truth(path: Path | str) -> TruthFolder:
         scale=calibration.scale,
         fps=_recorded_fps(folder / _CAPTURE),
         views=tuple(views),
+        poses_file=folder / _POSES if (folder / _POSES).is_file() else None,
         notices=calibration.notices,
     )
 

@@ -127,7 +127,7 @@ class SyntheticCapture:
         at, size = torch.from_numpy(self.times)[None, time : time + 1], self.view_sizes[view]
         rig = Rig(**{name: value[:, view : view + 1] for name, value in vars(self.rig).items()})
         if pixels is not None:
-            cameras = _on_canvas(self.cameras_of(view)[None, time : time + 1, None], pixels)
+            cameras = on_canvas(self.cameras_of(view)[None, time : time + 1, None], pixels)
             rendered = render(self.world, cameras, at, supersample=self.supersample)
         elif self.readout_s:
             rendered = render_rolling(self.world, rig, at, size, self.readout_s, supersample=self.supersample)
@@ -211,7 +211,7 @@ class SyntheticCapture:
         def joined(name: str) -> Tensor:
             return torch.stack([torch.stack([getattr(frame, name) for frame in row]) for row in frames])[None]
 
-        own = [_on_canvas(self.cameras_of(view)[start:stop], pixels[view]) for view in range(self.num_views)]
+        own = [on_canvas(self.cameras_of(view)[start:stop], pixels[view]) for view in range(self.num_views)]
         depth = joined("depth")
         return Predictions(
             times=torch.from_numpy(self.times[start:stop]),
@@ -286,7 +286,7 @@ class _RenderedReader:
                 yield np.asarray(cv2.resize(frame, self.size[::-1], interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
-def _on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
+def on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
     """Convert cameras from the pixels of the video to those of a network canvas."""
     return dataclasses.replace(
         cameras, intrinsics=pixels.intrinsics_to_network(cameras.intrinsics), image_size=pixels.canvas_size

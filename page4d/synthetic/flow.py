@@ -48,22 +48,28 @@ def exact_flow(
     points = world_points(depth, first)
     moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
     pixels, target_depth = project(transform_points(second.world_to_camera, moved), second.intrinsics)
-    height, width = second.image_size
-    inside = (
-        (target_depth > 0)
-        & (target_depth <= MAX_DEPTH)
-        & (pixels >= 0).all(-1)
-        & (pixels[..., 0] < width)
-        & (pixels[..., 1] < height)
-    )
     known = depth > 0
     start = pixel_grid(*first.image_size, dtype=depth.dtype, device=depth.device)
     snapshots = Snapshots.of(world, times[:, 1:], depth.dtype)
     return Flow(
         scene=torch.where(known[..., None], moved - points, 0.0),
         optical=torch.where((known & (target_depth > 0))[..., None], pixels - start, 0.0),
-        visible=known & inside & ~_occluded(snapshots, second.centers, moved),
+        visible=known & visible_points(snapshots, second, moved),
     )
+
+
+def visible_points(snapshots: Snapshots, cameras: Cameras, points: Float[Tensor, "B H W 3"]) -> Bool[Tensor, "B H W"]:
+    """Return which points project into the image of their camera [B], within `MAX_DEPTH` and unoccluded."""
+    pixels, depth = project(transform_points(cameras.world_to_camera, points), cameras.intrinsics)
+    height, width = cameras.image_size
+    inside = (
+        (depth > 0)
+        & (depth <= MAX_DEPTH)
+        & (pixels >= 0).all(-1)
+        & (pixels[..., 0] < width)
+        & (pixels[..., 1] < height)
+    )
+    return inside & ~_occluded(snapshots, cameras.centers, points)
 
 
 def _occluded(

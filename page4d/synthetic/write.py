@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,7 +17,22 @@ from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
 from page4d.errors import OutputError, UsageError
 from page4d.io.atomic import check_folder, open_atomic, output_error
 from page4d.io.video_file import VideoFile
+from page4d.output.tracks import write_tracks
 from page4d.synthetic.capture import SyntheticCapture, quantize
+from page4d.synthetic.truth_motion import (
+    MOTION_DEFINITION,
+    OBJECTS_DEFINITION,
+    TRACKS_DEFINITION,
+    SurfacePoints,
+    check_motion,
+    followed_tracks,
+    frame_velocity,
+    object_levels,
+    object_poses,
+    start_times,
+    track_starts,
+    velocity_levels,
+)
 
 QUALITY_CRF = 18
 """Constant rate factor of H.264; lower values give higher quality and larger files."""
@@ -27,10 +43,14 @@ def write_capture(
     folder: Path,
     *,
     truth_stride: int = 1,
+    truth_motion: bool = False,
     quality_crf: int = QUALITY_CRF,
     on_frame: Callable[[int, int], None] | None = None,
 ) -> None:
     """Render a capture to `folder`: `cam01.mp4` etc., and `truth/` with cameras, depth and motion masks.
+
+    With `truth_motion`, `truth/motion` has the velocities of the same frames as depth, `truth/objects` and
+    `truth/object_poses.npz` the objects of their pixels, and `truth/tracks.npz` trajectories on moving objects.
 
     `on_frame` receives the number of rendered frames and of all frames, of all views, after each.
 
@@ -39,27 +59,42 @@ def write_capture(
 
     Raises:
         OutputError: if the folder is not empty or cannot be written; nothing remains in it then.
-        UsageError: for odd video sizes, frame rates that H.264 cannot represent, or a stride below 1.
+        UsageError: for odd video sizes, frame rates that H.264 cannot represent, a stride below 1, or the motion of
+            one frame or of a rolling shutter.
     """
     _check(capture, truth_stride)
+    if truth_motion:
+        check_motion(capture)
     _make_empty(folder)
+    options = _TruthOptions(stride=truth_stride, motion=truth_motion)
     with _removed_on_failure(folder):
-        _write(capture, folder, truth_stride, quality_crf, on_frame)
+        _write(capture, folder, options, quality_crf, on_frame)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TruthOptions:
+    """Number of frames between maps, and whether velocities and tracks are written."""
+
+    stride: int
+    motion: bool
 
 
 def _write(
     capture: SyntheticCapture,
     folder: Path,
-    truth_stride: int,
+    options: _TruthOptions,
     quality_crf: int,
     on_frame: Callable[[int, int], None] | None,
 ) -> None:
     truth = folder / "truth"
-    for kind in ("depth", "dynamic"):
+    starts: list[SurfacePoints] = []
+    for kind in ("depth", "dynamic", *(["motion", "objects"] if options.motion else [])):
         for name in capture.view_names:
             (truth / kind / name).mkdir(parents=True)
     (truth / "cameras.json").write_text(json.dumps(camera_table(capture), indent=1) + "\n", encoding="utf-8")
-    record = capture_record(capture, truth_stride=truth_stride, quality_crf=quality_crf)
+    record = capture_record(
+        capture, truth_stride=options.stride, truth_motion=options.motion, quality_crf=quality_crf
+    )
     (truth / "capture.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     with ExitStack() as stack:
         videos: list[VideoFile] = []
@@ -71,13 +106,22 @@ def _write(
             for view, name in enumerate(capture.view_names):
                 rendered = capture.rendered(time, view)
                 videos[view].add(quantize(rendered.image))
-                if time % truth_stride == 0:
+                if time % options.stride == 0:
                     millimetres = np.rint(rendered.depth.numpy() * METRIC_DEPTH_SCALE).astype(np.uint16)
                     _write_png(truth / "depth" / name / f"{time:06d}.png", millimetres)
                     mask = rendered.dynamic.numpy().astype(np.uint8) * np.uint8(255)
                     _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)
+                if options.motion and time % options.stride == 0:
+                    levels = velocity_levels(frame_velocity(capture, rendered, time, view), rendered.depth)
+                    _write_png(truth / "motion" / name / f"{time:06d}.png", levels)
+                    _write_png(truth / "objects" / name / f"{time:06d}.png", object_levels(rendered))
+                if options.motion and time in start_times(capture):
+                    starts.append(track_starts(capture, rendered, time, view))
                 if on_frame is not None:
                     on_frame(time * capture.num_views + view + 1, capture.num_times * capture.num_views)
+    if options.motion:
+        write_tracks(truth / "tracks.npz", followed_tracks(capture, starts))
+        np.savez_compressed(truth / "object_poses.npz", poses=object_poses(capture), times=capture.times)
 
 
 def camera_table(capture: SyntheticCapture) -> dict[str, object]:
@@ -106,7 +150,9 @@ def camera_table(capture: SyntheticCapture) -> dict[str, object]:
     return {"convention": convention, "pixel_center": PIXEL_CENTER, **times, "cameras": cameras}
 
 
-def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf: int) -> dict[str, object]:
+def capture_record(
+    capture: SyntheticCapture, *, truth_stride: int, truth_motion: bool, quality_crf: int
+) -> dict[str, object]:
     """Return the content of `truth/capture.json`: every option, and the command line that reproduces the folder."""
     height, width = capture.image_size
     default = SyntheticCapture()
@@ -128,16 +174,19 @@ def capture_record(capture: SyntheticCapture, *, truth_stride: int, quality_crf:
         "--mixed-sizes": capture.mixed_sizes,
         "--moving-cameras": capture.moving_cameras,
         "--photometric": capture.photometric,
+        "--truth-motion": truth_motion,
     }
     words += [word for word, given in flags.items() if given]
-    options = dataclasses.asdict(capture) | {"truth_stride": truth_stride, "quality_crf": quality_crf}
+    written = {"truth_stride": truth_stride, "truth_motion": truth_motion, "quality_crf": quality_crf}
+    motion = {"motion": MOTION_DEFINITION, "objects": OBJECTS_DEFINITION, "tracks": TRACKS_DEFINITION}
     return {
         "command": " ".join(map(str, [*words, "--out", "DIR"])),
-        "options": options,
+        "options": dataclasses.asdict(capture) | written,
         "world": "metres, x right, y down, z forward, floor at y = 0",
         "depth": "uint16 millimetres along the optical axis, 0 = sky"
         + (", each row at its own instant" if capture.readout_s else ""),
         "dynamic": "255 = a part of an object that moves during the capture",
+        **(motion if truth_motion else {}),
     }
 
 
@@ -185,6 +234,8 @@ def _removed_on_failure(folder: Path) -> Iterator[None]:
 
 
 def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:
+    """Write a grayscale or RGB image; the folder must exist."""
+    image = image[..., ::-1] if image.ndim == 3 else image
     written, encoded = cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 9])
     if not written:
         raise OutputError(f"'{path}' cannot be encoded", "choose a smaller image size")

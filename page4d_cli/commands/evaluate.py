@@ -15,10 +15,22 @@ from page4d_cli.tables import Column, print_fields, print_table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from page4d.evaluation.record import CameraReport, DepthErrors, DepthReport, Evaluation, PointReport
+    from page4d.evaluation.record import (
+        CameraReport,
+        DepthErrors,
+        DepthReport,
+        Evaluation,
+        FlowResult,
+        MotionReport,
+        PointReport,
+        TrackReport,
+    )
+    from page4d.evaluation.scene_flow import FlowScores
+    from page4d.evaluation.track_scores import TrackScores
 
 DEPTH = "Depth"
 POINTS = "Points"
+_BASELINE = "nothing moves"
 
 
 def evaluate(
@@ -65,7 +77,7 @@ def evaluate(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare an output folder with the ground truth: depth, cameras, points, masks and confidence.
+    """Compare an output folder with the ground truth: depth, cameras, points, masks, confidence, motion and tracks.
 
     Lengths are in the unit of the ground truth. Notes explain degenerate cases and data that was not compared.
     """
@@ -116,6 +128,10 @@ def _report(evaluation: "Evaluation") -> None:
         _print_alignments(evaluation.depth)
     if evaluation.cameras is not None:
         _print_pairs(evaluation.cameras)
+    if evaluation.motion is not None:
+        _print_motion(evaluation.motion)
+    if evaluation.tracks is not None:
+        _print_tracks(evaluation.tracks)
     print_fields([*_lines(evaluation), *(("note", note) for note in evaluation.notes)])
 
 
@@ -199,6 +215,64 @@ def _print_pairs(cameras: "CameraReport") -> None:
     print_table(_columns("threshold", headings), cells, "relative poses of camera pairs, in %")
 
 
+def _print_motion(motion: "MotionReport") -> None:
+    """Print scene flow metrics of moving, slow and static pixels and of moving ones by view, with the baseline."""
+    headings = (
+        *("pixels", "cover\n%", "EPE3D", "median", "Acc-\n3DS\n%", "Acc-\n3DR\n%", "Out-\nliers\n%"),
+        *("error\n<20\n%", "angle\ndeg", "still\n%"),
+    )
+    parts: list[tuple[str, FlowResult]] = [
+        *((f"moving, {name}", own) for name, own in motion.moving_per_view.items()),
+        ("moving", motion.moving),
+        ("slow", motion.slow),
+        ("static", motion.static),
+    ]
+    rows = []
+    for name, own in parts:
+        if own.pixels:
+            count = f"{own.known_pixels:,}"
+            rows.append((name, count, _share(own.cover), *_flow_cells(own.errors), _share(own.still)))
+            rows.append((_BASELINE, count, "", *_flow_cells(own.nothing_moves), ""))
+    title = f"scene flow, displacement per {motion.interval:.4g} s"
+    print_table(_columns("pixels", headings), rows, title)
+
+
+def _flow_cells(scores: "FlowScores | None") -> tuple[str, ...]:
+    if scores is None:
+        return ("-",) * 7
+    shares = (scores.acc_strict, scores.acc_relaxed, scores.outliers, scores.good)
+    return (
+        _number(scores.epe),
+        _number(scores.epe_median),
+        *(_share(value) for value in shares),
+        _degrees(scores.angle_deg),
+    )
+
+
+def _print_tracks(tracks: "TrackReport") -> None:
+    """Print the metrics of tracks, with the baseline."""
+    headings = (
+        *("tracks", "MTE", "ATE", "APD\n1-20\ncm %", "APD\n5-40\ncm %", "AJ\n1-20\ncm %", "AJ\n5-40\ncm %"),
+        *("OA\n%", "sur-\nvival\n%", "alive\n%"),
+    )
+    rows = []
+    for name, own in (("all", tracks.overall), ("dynamic", tracks.dynamic), ("static", tracks.static)):
+        if own is not None:
+            rows.append((name, *_track_cells(own.tracks)))
+            rows.append((_BASELINE, *_track_cells(own.nothing_moves)))
+    if rows:
+        print_table(_columns("tracks", headings), rows, "trajectories since their start, in the world")
+
+
+def _track_cells(scores: "TrackScores") -> tuple[str, ...]:
+    shares = (*scores.apd.values(), *scores.aj.values(), scores.occlusion_accuracy, scores.survival, scores.alive)
+    return (
+        f"{scores.tracks:,}",
+        *(_number(value) for value in (scores.mte, scores.ate)),
+        *(_share(value) for value in shares),
+    )
+
+
 def _lines(evaluation: "Evaluation") -> "Iterator[tuple[str, str]]":
     """Yield labelled lines with the metrics that are not in the tables."""
     if evaluation.cameras is not None:
@@ -212,6 +286,38 @@ def _lines(evaluation: "Evaluation") -> "Iterator[tuple[str, str]]":
         ordering, ause = evaluation.confidence.ordering, _number(evaluation.confidence.ause)
         normalized = "undefined" if ordering is None else f"{ordering:.3f} (1: ideal order, 0: random order)"
         yield "confidence", f"AUSE {ause}, normalized {normalized}"
+    if evaluation.motion is not None:
+        yield from _motion_lines(evaluation.motion)
+    if evaluation.tracks is not None:
+        yield from _track_lines(evaluation.tracks)
+
+
+def _motion_lines(motion: "MotionReport") -> "Iterator[tuple[str, str]]":
+    moving, static = motion.moving, motion.static
+    if moving.errors is not None and moving.nothing_moves is not None:
+        limit, way = f"{motion.moving_limit:g}", _number(moving.true_displacement)
+        yield "motion", f"moving: true displacement above {limit}, mean {way} per interval"
+        own, baseline = _number(moving.errors.velocity_median), _number(moving.nothing_moves.velocity_median)
+        yield "", f"moving: median error of the velocity {own} per s ({_BASELINE}: {baseline})"
+    if moving.sigma is not None:
+        shares = ", ".join(f"{_number(epe)} ({share} %)" for share, epe in moving.sigma.epe_of_best.items())
+        yield "", f"moving: {_share(moving.sigma.within_two)} % of the errors within 2 sigma"
+        yield "", f"moving: EPE3D by increasing sigma {shares}"
+    if static.known_pixels:
+        still, speed = _share(static.still), _number(static.mean_speed)
+        yield "motion", f"static: {still} % exactly still, mean speed {speed} per s ({_BASELINE}: 0)"
+
+
+def _track_lines(tracks: "TrackReport") -> "Iterator[tuple[str, str]]":
+    matched, total = tracks.matched, counted(tracks.tracks, "track")
+    yield "tracks", f"truth of {matched} of {total}, median error of their starts {_number(tracks.start_error)}"
+    if tracks.overall is not None:
+        own, baseline = tracks.overall.tracks, tracks.overall.nothing_moves
+        yield "", f"final error {_number(own.final)} ({_BASELINE}: {_number(baseline.final)})"
+        for steps, drift in own.drift.items():
+            if drift is not None:
+                still = _number(baseline.drift[steps])
+                yield "", f"median drift {steps} instants after the start {_number(drift)} ({_BASELINE}: {still})"
 
 
 def _camera_lines(cameras: "CameraReport") -> "Iterator[tuple[str, str]]":

@@ -71,6 +71,14 @@ def synthesize(
     truth_stride: Annotated[
         int, typer.Option(min=1, help="Write depth and masks of every Nth instant.", rich_help_panel=VIDEOS)
     ] = 1,
+    truth_motion: Annotated[
+        bool,
+        typer.Option(
+            "--truth-motion",
+            help="Write velocities of the same instants, and trajectories of points on moving objects.",
+            rich_help_panel=VIDEOS,
+        ),
+    ] = False,
     crf: Annotated[
         int, typer.Option(min=0, max=51, help="H.264 constant rate factor; lower is better.", rich_help_panel=VIDEOS)
     ] = 18,
@@ -98,7 +106,14 @@ def synthesize(
         supersample=supersample,
     )
     with displayed_progress("render", count("frame"), quiet=quiet) as progress:
-        write_capture(capture, out, truth_stride=truth_stride, quality_crf=crf, on_frame=progress.update)
+        write_capture(
+            capture,
+            out,
+            truth_stride=truth_stride,
+            truth_motion=truth_motion,
+            quality_crf=crf,
+            on_frame=progress.update,
+        )
     if as_json:
         console.print_json({"out": str(out), "seed": seed, "views": list(capture.view_names), "frames": frames})
     elif not quiet:

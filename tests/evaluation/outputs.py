@@ -12,8 +12,12 @@ import torch
 
 from page4d.geometry.similarity import Sim3
 from page4d.output.cameras import write_cameras_json
+from page4d.output.maps import write_png
 from page4d.output.ply import read_ply, write_ply
 from page4d.output.reader import open_output
+from page4d.output.run_record import MotionRecord
+from page4d.output.tracks import Tracks, write_tracks
+from page4d.output.velocity_maps import quantize_velocity
 from page4d_cli.app import run
 
 
@@ -50,6 +54,45 @@ def move_world(out: Path, similarity: Sim3) -> None:
         write_ply(path, replace(cloud, xyz=xyz))
     levels = output.run.depth_scale / float(similarity.scale)
     edit_json(out / "run.json", lambda document: document.update(depth_scale=levels))
+
+
+def add_motion(
+    out: Path, velocity: Callable[[int, int], torch.Tensor], sigma: float = 0.05, step: float = 1e-3
+) -> None:
+    """Write velocities [H, W, 3] of every instant and view, in the world and per second, as a run with motion does.
+
+    A velocity that is not finite is unknown.
+    """
+    output = open_output(out)
+    for view, name in enumerate(output.view_names):
+        for time in range(output.num_times):
+            values = velocity(time, view)
+            levels = quantize_velocity(values, torch.full(values.shape[:2], sigma), step)
+            for path, image in (
+                (output.layout.motion(time, name), levels.velocity),
+                (output.layout.motion_sigma(time, name), levels.sigma),
+            ):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_png(path, image)
+    record = MotionRecord(
+        method="test",
+        motion_step=step,
+        still_limit_px=0.3,
+        sigma_factor=1.0,
+        noise=[0.0] * len(output.view_names),
+        differences=["central"] * output.num_times,
+        known=1.0,
+        still=0.5,
+        one_view=0.0,
+    )
+    edit_json(out / "run.json", lambda document: document.update(motion=record.model_dump()))
+
+
+def add_tracks(out: Path, tracks: Tracks) -> None:
+    """Write tracks to an output with velocities."""
+    (out / "tracks").mkdir()
+    write_tracks(out / "tracks" / "tracks.npz", tracks)
+    edit_json(out / "run.json", lambda document: document["motion"].update(tracks=tracks.num_tracks))
 
 
 def change_maps(out: Path, kind: str, change: Callable[[np.ndarray], np.ndarray]) -> None:

@@ -18,6 +18,9 @@ from page4d.synthetic.write import write_capture
 
 OPTIONS = {"seed": 3, "num_views": 2, "num_times": 5, "image_size": (96, 128), "fps": 12.0, "supersample": 2}
 
+WRITTEN = ("truth_stride", "truth_motion", "quality_crf")
+"""Options of the files, not of the capture."""
+
 
 @pytest.fixture(scope="module")
 def capture():
@@ -99,7 +102,7 @@ def test_the_record_rebuilds_the_capture(capture, folder):
         "--out DIR"
     )
     options = dict(record["options"])
-    assert (options.pop("truth_stride"), options.pop("quality_crf")) == (2, 18)
+    assert [options.pop(name) for name in WRITTEN] == [2, False, 18]
     options["image_size"] = tuple(options["image_size"])
     assert SyntheticCapture(**options) == capture
 
@@ -149,7 +152,7 @@ def test_written_captures_are_read_back_as_equal_scenes(options, tmp_path):
         mask = cv2.imread(str(tmp_path / f"out/truth/dynamic/{view.name}/000001.png"), cv2.IMREAD_UNCHANGED)
         assert mask.shape == capture.view_sizes[number]
     record = json.loads((tmp_path / "out/truth/capture.json").read_text())
-    again = {name: value for name, value in record["options"].items() if name not in ("truth_stride", "quality_crf")}
+    again = {name: value for name, value in record["options"].items() if name not in WRITTEN}
     again["image_size"] = tuple(again["image_size"])
     assert SyntheticCapture(**again) == capture
     for word in ("--mixed-sizes", "--photometric", "--outdoors", "--moving-cameras"):

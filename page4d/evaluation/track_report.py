@@ -1,0 +1,224 @@
+"""Trajectories of a capture: predicted tracks against the exact ones of the points at the pixels where they start."""
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.conventions import PIXEL_CENTER
+from page4d.errors import InputError
+from page4d.evaluation.comparison import ComparedView, Comparison, true_camera
+from page4d.evaluation.record import TrackComparison, TrackReport
+from page4d.evaluation.track_scores import DYNAMIC_PATH, STATIC_PATH, TrackPairs, score_tracks
+from page4d.geometry.camera import project
+from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.geometry.similarity import Sim3
+from page4d.output.tracks import Tracks
+
+VISIBILITY_GAP = 0.02
+"""Depth in metres by which a visible point may lie behind the true surface of its pixel or a neighbour."""
+
+_DEFINITION = (
+    "world coordinates; a track's truth is the point of the true surface at the pixel where the track starts, moved "
+    "with its object; displacements since the start are compared; instants after the start with true depth count"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrueStarts:
+    """True points [N, 3] at the starts of N tracks, their object, and the frame; NaN, -1 and -1 where unknown."""
+
+    points: Float[np.ndarray, "N 3"]
+    objects: Int[np.ndarray, " N"]
+    frames: Int[np.ndarray, " N"]
+
+    @property
+    def known(self) -> Bool[np.ndarray, " N"]:
+        """True for tracks whose true point is known."""
+        return np.asarray(self.objects >= 0)
+
+
+def report_tracks(comparison: Comparison, transform: Sim3) -> TrackReport | None:
+    """Compare all predicted tracks with the true ones; None if the output has none, or the truth no objects.
+
+    `transform` maps the predicted to the true world.
+
+    Raises:
+        InputError: if a file is damaged or of another run.
+    """
+    if not has_tracks(comparison):
+        return None
+    predicted = comparison.output.tracks()
+    expected = (comparison.output.num_times, len(comparison.output.view_names))
+    if (len(predicted.times), predicted.view_visibs.shape[-1]) != expected:
+        raise InputError(
+            f"'{comparison.output.layout.tracks}' has {len(predicted.times)} instants of "
+            f"{predicted.view_visibs.shape[-1]} views, the run {expected[0]} of {expected[1]}",
+            "run page4d again",
+        )
+    starts = true_starts(comparison, predicted)
+    pairs, start_error = paired_tracks(comparison, predicted, starts, transform)
+    paths = pairs.paths
+    return TrackReport(
+        definition=_DEFINITION,
+        tracks=predicted.num_tracks,
+        matched=len(pairs.start),
+        start_error=start_error,
+        overall=_compared(pairs),
+        dynamic=_compared(pairs.select(paths > DYNAMIC_PATH)),
+        static=_compared(pairs.select(paths < STATIC_PATH)),
+    )
+
+
+def has_tracks(comparison: Comparison) -> bool:
+    """Return True if the output has tracks, and the truth objects with poses."""
+    motion = comparison.output.run.motion
+    has_objects = any(view.truth.object_files for view in comparison.views)
+    return (
+        motion is not None and motion.tracks is not None and comparison.truth.poses_file is not None and has_objects
+    )
+
+
+def _labelled_views(comparison: Comparison, instant: int) -> list[ComparedView]:
+    """Return the views with true depth and objects at an instant."""
+    return [view for view in comparison.depth_views(instant) if view.frames[instant] in view.truth.object_files]
+
+
+def true_starts(comparison: Comparison, predicted: Tracks) -> TrueStarts:
+    """Return the point of the true surface at the pixel where each track starts.
+
+    Of the views that see the start, the one counts in which it is nearest to the centre of a pixel of the maps:
+    tracks start at pixels, and in other views an error of depth moves them to another pixel.
+    """
+    number = predicted.num_tracks
+    points, objects, frames = np.full((number, 3), np.nan), np.full(number, -1), np.full(number, -1)
+    nearest = np.full(number, np.inf)
+    for instant in np.unique(predicted.start).tolist():
+        for view in _labelled_views(comparison, instant):
+            frame, camera = view.frames[instant], true_camera(view, instant)
+            if frame is None or camera is None:
+                continue
+            own = np.flatnonzero((predicted.start == instant) & predicted.view_visibs[instant, :, view.index])
+            start = torch.from_numpy(predicted.coords[instant, own]).double()
+            row, column, inside, away = _start_pixels(comparison, view, instant, start)
+            depth = view.truth.depth(frame)[row, column].astype(np.float64)
+            found = view.truth.objects(frame)[row, column]
+            rays = np.stack([column + PIXEL_CENTER, row + PIXEL_CENTER, np.ones(len(own))], axis=-1)
+            local = torch.from_numpy(rays * depth[:, None]) @ torch.linalg.inv(view.truth.intrinsics.double()).T
+            better = inside & (depth > 0) & (found >= 0) & (away < nearest[own])
+            points[own[better]] = transform_points(invert_rigid(camera.double()), local).numpy()[better]
+            objects[own[better]], frames[own[better]], nearest[own[better]] = found[better], frame, away[better]
+    return TrueStarts(points=points, objects=objects, frames=frames)
+
+
+def paired_tracks(
+    comparison: Comparison, predicted: Tracks, starts: TrueStarts, transform: Sim3
+) -> tuple[TrackPairs, float | None]:
+    """Return the tracks with a known true point and their truth, and the median distance of their starts."""
+    chosen = np.flatnonzero(starts.known)
+    start, row = predicted.start[chosen].astype(int), np.arange(len(chosen))
+    coords = transform.apply(torch.from_numpy(predicted.coords[:, chosen]).double()).numpy()
+    true, visible = _true_tracks(comparison, starts, chosen, start)
+    begin = coords[start, row]
+    after = np.arange(len(coords))[:, None] > start
+    away = np.linalg.norm(begin - starts.points[chosen], axis=-1)
+    pairs = TrackPairs(
+        predicted=coords - begin,
+        true=np.where(after[..., None], true - starts.points[chosen], np.nan),
+        predicted_visible=predicted.visibs[:, chosen],
+        true_visible=visible,
+        measured=np.isfinite(coords[..., 0]),
+        start=start,
+    )
+    return pairs, float(np.median(away)) if len(away) else None
+
+
+def _start_pixels(
+    comparison: Comparison, view: ComparedView, instant: int, points: Float[Tensor, "N 3"]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Project points of the predicted world by the predicted camera to rows and columns of the truth's image.
+
+    The last value is the distance from the centre of a pixel of the maps, in their pixels.
+    """
+    camera = comparison.output.cameras.world_to_camera[instant, view.index].double()
+    local = transform_points(camera, points)
+    row, column, inside, _ = _pixels(local, comparison.intrinsics(view)[instant], view.truth.image_size)
+    on_map, _ = project(local, comparison.output.intrinsics_at_maps(view.name)[instant].double())
+    away = (on_map - on_map.floor() - PIXEL_CENTER).abs().amax(-1).nan_to_num(nan=torch.inf)
+    return row, column, inside, away.numpy()
+
+
+def _pixels(
+    local: Float[Tensor, "N 3"], intrinsics: Float[Tensor, "3 3"], size: tuple[int, int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Return the row and column of points of a camera frame, whether they are inside the image, and their depth."""
+    pixels, depth = project(local, intrinsics.to(local.dtype))
+    height, width = size
+    column, row = pixels.nan_to_num(nan=-1.0).clamp(-1.0, max(width, height)).floor().long().unbind(-1)
+    inside = (depth > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    return (
+        row.clamp(0, height - 1).numpy(),
+        column.clamp(0, width - 1).numpy(),
+        inside.numpy(),
+        depth.numpy(),
+    )
+
+
+def _true_tracks(
+    comparison: Comparison, starts: TrueStarts, chosen: Int[np.ndarray, " N"], start: Int[np.ndarray, " N"]
+) -> tuple[Float[np.ndarray, "T N 3"], Bool[np.ndarray, "T N"]]:
+    """Move the true points with their objects; NaN where no view has true depth.
+
+    A point is visible in a view if its object is at its pixel or a neighbour, not nearer than the point by more than
+    `VISIBILITY_GAP`.
+    """
+    poses = torch.from_numpy(comparison.truth.object_poses())
+    objects, frames = starts.objects[chosen], starts.frames[chosen]
+    if len(chosen) and (objects.max() >= poses.shape[1] or frames.max() >= len(poses)):
+        raise InputError(
+            f"'{comparison.truth.poses_file}' has {poses.shape[1]} objects at {len(poses)} frames, the maps more",
+            "write the truth again with page4d synthesize --truth-motion",
+        )
+    local = transform_points(invert_rigid(poses[frames, objects]), torch.from_numpy(starts.points[chosen]))
+    instants = comparison.output.num_times
+    true = np.full((instants, len(chosen), 3), np.nan)
+    visible = np.zeros((instants, len(chosen)), dtype=bool)
+    for instant in range(instants):
+        views = [view for view in _labelled_views(comparison, instant) if true_camera(view, instant) is not None]
+        number = views[0].frames[instant] if views else None
+        if number is None or number >= len(poses):
+            continue
+        begun = np.flatnonzero(start <= instant)
+        points = transform_points(poses[number, objects[begun]], local[begun])
+        true[instant, begun] = points.numpy()
+        for view in views:
+            visible[instant, begun] |= _visible(view, instant, points, objects[begun])
+    return true, visible
+
+
+def _visible(
+    view: ComparedView, instant: int, points: Float[Tensor, "N 3"], objects: Int[np.ndarray, " N"]
+) -> NDArray[np.bool_]:
+    """Return which points of the true world a view sees at an instant, by its true depth and objects."""
+    number, camera = view.frames[instant], true_camera(view, instant)
+    assert number is not None
+    assert camera is not None
+    depth, labels = view.truth.depth(number), view.truth.objects(number)
+    local = transform_points(camera.double(), points)
+    row, column, inside, distance = _pixels(local, view.truth.intrinsics, view.truth.image_size)
+    seen = np.zeros(len(points), dtype=bool)
+    for down, right in itertools.product((-1, 0, 1), repeat=2):
+        place = (row + down).clip(0, len(depth) - 1), (column + right).clip(0, depth.shape[1] - 1)
+        seen |= (labels[place] == objects) & (distance <= depth[place] + VISIBILITY_GAP)
+    return inside & seen
+
+
+def _compared(pairs: TrackPairs) -> TrackComparison | None:
+    """Score tracks and the baseline; None without tracks."""
+    if not len(pairs.start):
+        return None
+    return TrackComparison(tracks=score_tracks(pairs), nothing_moves=score_tracks(pairs.staying()))

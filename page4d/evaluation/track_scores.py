@@ -1,0 +1,159 @@
+"""Metrics of trajectories in world coordinates: no scaling, the start excluded, means over tracks.
+
+Source: Rajic et al. (2025), MVTracker, mvtracker/evaluation/metrics.py: `compute_metrics`, `compute_tapvid_metrics`.
+There, tracks do not end, and the start counts in MTE, ATE and survival.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+THRESHOLDS = {"dexycb": (0.01, 0.02, 0.05, 0.10, 0.20), "panoptic": (0.05, 0.10, 0.20, 0.40)}
+"""Distances in metres of APD and AJ, by the data set that they were published for."""
+
+SURVIVAL_LIMIT = 0.1
+"""Error in metres above which a track has failed."""
+
+DRIFT_STEPS = (5, 10, 23)
+"""Numbers of instants after the start at which drift is measured."""
+
+STATIC_PATH, DYNAMIC_PATH = 0.01, 0.1
+"""True path lengths in metres below which a track is static, and above which it is dynamic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackPairs:
+    """N predicted tracks and their true ones at T instants, as displacements since the start in the true world.
+
+    `true` is NaN where it is unknown, and up to and including the start, `predicted` where a track has ended. Errors
+    of trajectories are those of `measured` instants, so that a baseline is compared on the same ones.
+    """
+
+    predicted: Float[np.ndarray, "T N 3"]
+    true: Float[np.ndarray, "T N 3"]
+    predicted_visible: Bool[np.ndarray, "T N"]
+    true_visible: Bool[np.ndarray, "T N"]
+    measured: Bool[np.ndarray, "T N"]
+    start: Int[np.ndarray, " N"]
+
+    def select(self, chosen: Bool[np.ndarray, " N"]) -> "TrackPairs":
+        """Select tracks."""
+        parts = {name: value[chosen] if name == "start" else value[:, chosen] for name, value in vars(self).items()}
+        return TrackPairs(**parts)
+
+    @property
+    def paths(self) -> Float[np.ndarray, " N"]:
+        """Lengths of the true paths from the start."""
+        known = np.nan_to_num(self.true)
+        begin = np.concatenate([np.zeros_like(known[:1]), known[:-1]])
+        length: Float[np.ndarray, " N"] = np.where(
+            np.isfinite(self.true[..., 0]), np.linalg.norm(known - begin, axis=-1), 0.0
+        ).sum(0)
+        return length
+
+    def staying(self) -> "TrackPairs":
+        """Return the baseline "nothing moves": all tracks stay at their start and are visible."""
+        return replace(
+            self,
+            predicted=np.zeros_like(self.true),
+            predicted_visible=np.ones_like(self.predicted_visible),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackScores:
+    """Metrics of tracks, means over tracks. Errors are those of displacements since the start, in the truth's unit.
+
+    `mte` is the median, `ate` the mean error of a track at instants where the point is truly visible and the track
+    has a position, `final` its error at the last of them. `apd` is the share of truly visible instants with an error
+    below a threshold, `aj` the Jaccard index: instants below it where both are visible, relative to those where the
+    point is truly visible plus those where the track is visible, but the point hidden or farther; both are means
+    over `THRESHOLDS`. `survival` is the share of instants until the track has ended or is 10 cm wrong, `alive` the
+    share of tracks with a position at the last instant. `drift` is the median error over tracks some instants after
+    the start, at visible and hidden points. Where a track has ended, it is neither visible nor within any threshold.
+    """
+
+    tracks: int
+    mte: float | None
+    ate: float | None
+    final: float | None
+    apd: dict[str, float | None]
+    aj: dict[str, float | None]
+    occlusion_accuracy: float | None
+    survival: float | None
+    alive: float | None
+    drift: dict[str, float | None]
+
+
+def score_tracks(pairs: TrackPairs) -> TrackScores:
+    """Compute the metrics of tracks."""
+    counted = np.isfinite(pairs.true[..., 0])
+    lost = ~np.isfinite(pairs.predicted[..., 0])
+    error = np.linalg.norm(
+        np.where(lost[..., None] | ~counted[..., None], 0.0, pairs.predicted - pairs.true), axis=-1
+    )
+    error = np.where(lost, np.inf, error)
+    visible, shown = counted & pairs.true_visible, counted & pairs.predicted_visible & ~lost
+    seen = np.where(visible & pairs.measured, error, np.nan)
+    failed = counted & (lost | (visible & (error > SURVIVAL_LIMIT)))
+    survived = counted & (np.cumsum(failed, axis=0) == 0)
+    apd, aj = {}, {}
+    for name, limits in THRESHOLDS.items():
+        inside = [error < limit for limit in limits]
+        apd[name] = _mean_of([_ratio(visible & near, visible) for near in inside])
+        aj[name] = _mean_of([_ratio(visible & shown & near, visible, shown & ~(visible & near)) for near in inside])
+    return TrackScores(
+        tracks=len(pairs.start),
+        mte=_mean([np.median(own) for own in _columns(seen)]),
+        ate=_mean([own.mean() for own in _columns(seen)]),
+        final=_mean([own[-1] for own in _columns(seen)]),
+        apd=apd,
+        aj=aj,
+        occlusion_accuracy=_mean(_ratio(counted & (visible == shown), counted)),
+        survival=_mean(_ratio(survived, counted)),
+        alive=_mean(_at_end(~lost, counted)),
+        drift={f"{steps}": _drift(error, counted & pairs.measured, pairs.start + steps) for steps in DRIFT_STEPS},
+    )
+
+
+def _columns(values: Float[np.ndarray, "T N"]) -> list[Float[np.ndarray, " t"]]:
+    """Return the known values of every track that has any."""
+    columns = [values[np.isfinite(values[:, track]), track] for track in range(values.shape[1])]
+    return [column for column in columns if len(column)]
+
+
+def _ratio(
+    part: Bool[np.ndarray, "T N"], whole: Bool[np.ndarray, "T N"], more: Bool[np.ndarray, "T N"] | None = None
+) -> Float[np.ndarray, " n"]:
+    """Return the number of instants of `part` relative to those of `whole` and `more`, of tracks that have any."""
+    number = whole.sum(0) + (0 if more is None else more.sum(0))
+    ratios: Float[np.ndarray, " n"] = part.sum(0)[number > 0] / number[number > 0]
+    return ratios
+
+
+def _at_end(alive: Bool[np.ndarray, "T N"], counted: Bool[np.ndarray, "T N"]) -> Float[np.ndarray, " n"]:
+    """Return 1 or 0 for every track with counted instants: whether it has a position at the last of them."""
+    last = len(counted) - 1 - counted[::-1].argmax(0)
+    at_last: Float[np.ndarray, " n"] = alive[last, np.arange(len(last))][counted.any(0)].astype(np.float64)
+    return at_last
+
+
+def _drift(
+    error: Float[np.ndarray, "T N"], known: Bool[np.ndarray, "T N"], at: Int[np.ndarray, " N"]
+) -> float | None:
+    """Return the median error over the tracks that are known at instant `at`."""
+    tracks = np.flatnonzero(at < len(error))
+    values = error[at[tracks], tracks][known[at[tracks], tracks]]
+    return float(np.median(values)) if len(values) else None
+
+
+def _mean(values: "list[np.floating] | Float[np.ndarray, ' n']") -> float | None:
+    return float(np.mean(values)) if len(values) else None
+
+
+def _mean_of(ratios: list[Float[np.ndarray, " n"]]) -> float | None:
+    """Return the mean over thresholds of the means over tracks."""
+    means = [_mean(own) for own in ratios]
+    known = [mean for mean in means if mean is not None]
+    return sum(known) / len(known) if known else None

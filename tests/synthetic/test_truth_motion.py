@@ -1,0 +1,183 @@
+"""Exact motion of synthetic captures: velocities, displacements, tracks, and their files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from page4d.choices import Subject
+from page4d.errors import UsageError
+from page4d.geometry.camera import project, world_points
+from page4d.geometry.pixels import fit_views
+from page4d.geometry.rigid import transform_points
+from page4d.output.tracks import read_tracks
+from page4d.output.velocity_maps import STILL_LEVEL
+from page4d.synthetic import truth_motion
+from page4d.synthetic.capture import SyntheticCapture
+from page4d.synthetic.truth_motion import true_displacement, true_tracks, true_velocity
+from page4d.synthetic.write import write_capture
+
+CAPTURE = SyntheticCapture(seed=4, num_views=2, num_times=5, image_size=(96, 128), subject=Subject.PEOPLE)
+PEOPLE = replace(CAPTURE, seed=1, moving_cameras=True)
+
+
+@pytest.mark.parametrize("capture", [CAPTURE, PEOPLE], ids=["static", "moving cameras"])
+def test_velocity_is_exactly_0_on_static_pixels_and_not_on_moving_ones(capture: SyntheticCapture) -> None:
+    for time in (0, 2, 4):
+        moving = capture.rendered(time, 0).dynamic
+        speed = true_velocity(capture, time, 0).norm(dim=-1)
+        assert bool((speed[~moving] == 0).all())
+        assert bool(moving.any())
+        assert float((speed[moving] > 0).double().mean()) > 0.9
+        assert float(speed.max()) < 10
+
+
+@pytest.mark.parametrize("capture", [CAPTURE, PEOPLE], ids=["static", "moving cameras"])
+def test_velocity_is_the_central_difference_of_the_displacements(capture: SyntheticCapture) -> None:
+    after, before = (true_displacement(capture, 2, 1, steps=steps) for steps in (1, -1))
+    expected = (after - before) * capture.fps / 2
+    assert torch.allclose(true_velocity(capture, 2, 1), expected, atol=1e-9)
+    one_sided = true_displacement(capture, 0, 1) * capture.fps
+    assert torch.allclose(true_velocity(capture, 0, 1), one_sided, atol=1e-9)
+    last = true_displacement(capture, 4, 1, steps=-1) * -capture.fps
+    assert torch.allclose(true_velocity(capture, 4, 1), last, atol=1e-9)
+
+
+@pytest.mark.parametrize("capture", [CAPTURE, PEOPLE], ids=["static", "moving cameras"])
+def test_moved_points_project_where_the_optical_flow_ends(capture: SyntheticCapture) -> None:
+    cameras, flow = capture.cameras_of(0), capture.flow((1, 0), (2, 0))
+    points = world_points(capture.rendered(1, 0).depth.double(), cameras[1]) + true_displacement(capture, 1, 0)
+    pixels, depth = project(transform_points(cameras[2].world_to_camera, points), cameras[2].intrinsics)
+    start = torch.stack(torch.meshgrid(torch.arange(128) + 0.5, torch.arange(96) + 0.5, indexing="xy"), dim=-1)
+    visible = flow.visible[0]
+    assert float((pixels - start - flow.optical[0])[visible].abs().max()) < 1e-3
+    seen = capture.rendered(2, 0).depth.double()
+    column, row = pixels[visible].floor().long().clamp(min=0).unbind(-1)
+    near = (seen[row.clamp(max=95), column.clamp(max=127)] - depth[visible]).abs() < 0.05
+    assert float(near.double().mean()) > 0.9
+
+
+def test_motion_is_defined_at_the_pixels_of_a_network_canvas() -> None:
+    (pixels,) = fit_views([CAPTURE.image_size], 64, 1)
+    whole, small = true_velocity(CAPTURE, 2, 0), true_velocity(CAPTURE, 2, 0, pixels)
+    assert small.shape == (48, 64, 3)
+    blocks = whole.reshape(48, 2, 64, 2, 3)
+    inside = (blocks.amax((1, 3)) - blocks.amin((1, 3))).amax(-1) < 0.05
+    assert float((small - blocks.mean((1, 3)))[inside].abs().max()) < 0.05
+
+
+def test_tracks_follow_objects_exactly_and_are_visible_at_their_start() -> None:
+    capture = replace(CAPTURE, num_times=14)
+    tracks = true_tracks(capture)
+    assert set(tracks.start.tolist()) == {0, 12}
+    assert tracks.coords.shape == (14, tracks.num_tracks, 3)
+    for number in range(0, tracks.num_tracks, 7):
+        start = int(tracks.start[number])
+        assert np.isnan(tracks.coords[:start, number]).all()
+        assert np.isfinite(tracks.coords[start:, number]).all()
+        assert tracks.visibs[start, number]
+        assert not tracks.visibs[:start, number].any()
+    assert np.array_equal(tracks.visibs, tracks.view_visibs.any(-1))
+    assert tracks.view_visibs[..., 0].any()
+    assert not tracks.visibs[12:].all()
+    for view in range(2):
+        cameras, points = capture.cameras_of(view)[13], torch.from_numpy(tracks.coords[13]).double()
+        pixels, depth = project(transform_points(cameras.world_to_camera, points), cameras.intrinsics)
+        seen = torch.from_numpy(tracks.view_visibs[13, :, view])
+        column, row = pixels[seen].floor().long().unbind(-1)
+        surface = capture.rendered(13, view).depth[row, column]
+        assert float(((surface - depth[seen]).abs() < 0.1).double().mean()) > 0.9
+
+
+def test_a_track_moves_by_the_displacement_of_its_pixel() -> None:
+    tracks = true_tracks(CAPTURE)
+    first = torch.from_numpy(tracks.coords[0]).double()
+    way = tracks.coords[1] - tracks.coords[0]
+    cameras, displacement = CAPTURE.cameras_of(0)[0], true_displacement(CAPTURE, 0, 0)
+    points = world_points(CAPTURE.rendered(0, 0).depth.double(), cameras)
+    distance = (points.reshape(-1, 1, 3) - first).norm(dim=-1).min(0)
+    own = distance.values < 1e-5
+    assert int(own.sum()) > 5
+    expected = displacement.reshape(-1, 3)[distance.indices[own]]
+    assert np.allclose(way[own.numpy()], expected, atol=1e-5)
+
+
+def test_the_number_of_tracks_is_limited_reproducibly(monkeypatch: pytest.MonkeyPatch) -> None:
+    every, some, again = true_tracks(CAPTURE), true_tracks(CAPTURE, 10), true_tracks(CAPTURE, 10)
+    assert every.num_tracks > some.num_tracks == 10
+    assert np.array_equal(some.coords, again.coords, equal_nan=True)
+    assert all((every.coords[0] == own).all(-1).any() for own in some.coords[0])
+    monkeypatch.setattr(truth_motion, "MAX_POSITIONS", 25)
+    assert true_tracks(CAPTURE).num_tracks == 5
+
+
+def test_files_have_the_exact_velocities_to_half_a_step(tmp_path: Path) -> None:
+    write_capture(PEOPLE, tmp_path / "first", truth_stride=2, truth_motion=True)
+    truth = tmp_path / "first" / "truth"
+    for kind in ("motion", "objects"):
+        names = sorted(str(path.relative_to(truth)) for path in (truth / kind).rglob("*.png"))
+        assert names == [f"{kind}/{view}/{time:06d}.png" for view in ("cam01", "cam02") for time in (0, 2, 4)]
+    for view, name in enumerate(PEOPLE.view_names):
+        levels = cv2.imread(str(truth / "motion" / name / "000002.png"), cv2.IMREAD_UNCHANGED)[..., ::-1].astype(int)
+        frame, velocity = PEOPLE.rendered(2, view), true_velocity(PEOPLE, 2, view).numpy()
+        known = frame.depth.numpy() > 0
+        assert (levels[~known] == 0).all()
+        assert np.abs((levels[known] - STILL_LEVEL) / 1000 - velocity[known]).max() <= 0.00101
+        still = known & ~frame.dynamic.numpy()
+        assert (levels[still] == STILL_LEVEL).all()
+    tracks = read_tracks(truth / "tracks.npz")
+    assert tracks.num_tracks > 0
+    assert np.array_equal(tracks.coords, true_tracks(PEOPLE).coords, equal_nan=True)
+    record = json.loads((truth / "capture.json").read_text())
+    assert record["command"].endswith("--moving-cameras --truth-motion --out DIR")
+    assert record["options"]["truth_motion"] is True
+    assert "mm/s" in record["motion"]
+    assert "8 px" in record["tracks"]
+    write_capture(PEOPLE, tmp_path / "second", truth_stride=2, truth_motion=True)
+    for name in ("tracks.npz", "object_poses.npz"):
+        assert (tmp_path / "second" / "truth" / name).read_bytes() == (truth / name).read_bytes()
+
+
+def test_objects_and_their_poses_move_the_points_of_pixels_exactly(tmp_path: Path) -> None:
+    write_capture(PEOPLE, tmp_path / "out", truth_motion=True)
+    truth = tmp_path / "out" / "truth"
+    levels = cv2.imread(str(truth / "objects" / "cam01" / "000001.png"), cv2.IMREAD_UNCHANGED).astype(int)
+    frame = PEOPLE.rendered(1, 0)
+    known = frame.depth.numpy() > 0
+    assert np.array_equal(levels > 0, known)
+    with np.load(truth / "object_poses.npz") as arrays:
+        poses = torch.from_numpy(arrays["poses"])
+    motion = (poses[2] @ torch.linalg.inv(poses[1]))[levels[known] - 1]
+    points = world_points(frame.depth.double(), PEOPLE.cameras_of(0)[1])[known]
+    moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
+    assert torch.allclose(moved - points, true_displacement(PEOPLE, 1, 0)[known], atol=1e-9)
+
+
+def test_a_capture_without_moving_objects_has_no_tracks() -> None:
+    still = replace(CAPTURE, image_size=(4, 4))
+    assert true_tracks(still).num_tracks == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [({"readout_s": 0.01}, "read out over"), ({"num_times": 1}, "one frame")]
+)
+def test_motion_that_is_not_defined_is_refused_before_anything_is_written(
+    change: dict[str, float], message: str, tmp_path: Path
+) -> None:
+    capture = replace(CAPTURE, **change)
+    with pytest.raises(UsageError, match=message):
+        write_capture(capture, tmp_path / "out", truth_motion=True)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match=message):
+        true_velocity(capture, 0, 0)
+    with pytest.raises(UsageError, match=message):
+        true_tracks(capture)
+
+
+def test_a_displacement_beyond_the_capture_is_refused() -> None:
+    with pytest.raises(UsageError, match="frame 5 of 5"):
+        true_displacement(CAPTURE, 4, 0)
