@@ -101,7 +101,7 @@ def as_xarray(output: Output, views: Sequence[str] | None, times: Sequence[int] 
     arrays = stack_maps(output, views, times)
     maps = ("time", "view", "y", "x")
     unit = output.run.unit
-    variables = {
+    variables: dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, str]]] = {
         "depth": (maps, arrays["depth"], {"units": unit, "long_name": "z-depth, 0 where there is none"}),
         "confidence": (maps, arrays["conf"], {"units": "1", "long_name": "0 to 1, higher is better"}),
         "intrinsics": (("time", "view", "pixel_row", "pixel_column"), arrays["intrinsics"], {"units": "px"}),

@@ -100,13 +100,18 @@ class Output:
         paths = self.layout.motion(index, view), self.layout.motion_sigma(index, view)
         return read_velocity(*paths, self.map_size(view), self.run.motion.motion_step)
 
+    @property
+    def has_tracks(self) -> bool:
+        """Whether the run followed points (`--tracks`)."""
+        return self.run.motion is not None and self.run.motion.tracks is not None
+
     def tracks(self) -> Tracks:
         """Read the trajectories of points.
 
         Raises:
             UsageError: if the run followed no points.
         """
-        if self.run.motion is None or self.run.motion.tracks is None:
+        if not self.has_tracks:
             raise UsageError(f"'{self.layout.folder}' has no tracks", "run page4d again with --tracks")
         return read_tracks(self.layout.tracks)
 

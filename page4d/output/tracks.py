@@ -49,6 +49,23 @@ class Tracks:
                 raise ShapeError(f"tracks: {name} has shape {found}", f"give {shape}")
 
     @property
+    def exists(self) -> Bool[np.ndarray, "T N"]:
+        """Whether a track has a position at an instant."""
+        found: Bool[np.ndarray, "T N"] = np.isfinite(self.coords).all(axis=-1)
+        return found
+
+    def held_coords(self) -> Float[np.ndarray, "T N 3"]:
+        """Return positions without NaN: before a track's first one that one, after its last one that one.
+
+        Tracks without any position stay NaN.
+        """
+        exists = self.exists
+        instants = np.arange(len(exists))[:, None]
+        first, last = exists.argmax(axis=0), len(exists) - 1 - exists[::-1].argmax(axis=0)
+        held: Float[np.ndarray, "T N 3"] = self.coords[instants.clip(first, last), np.arange(self.num_tracks)]
+        return held
+
+    @property
     def num_tracks(self) -> int:
         """Number of tracks N."""
         return len(self.ids)
