@@ -1,7 +1,7 @@
 """One export in progress: what a writer of a format reads, in the exported world and at exported pictures."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -279,27 +279,14 @@ class ExportJob:
     def tracks(self) -> Tracks | None:
         """Tracks of the exported instants and views, in the exported world; None if the run has none.
 
-        `start` is the first exported instant at which a track has a position; tracks without any are left out.
+        Tracks without a position at these instants are left out.
         """
         if not self.output.has_tracks:
             return None
-        tracks = self.output.tracks()
-        instants, views = list(self.instants), [view.index for view in self.views]
-        exists = tracks.exists[instants]
-        kept = np.flatnonzero(exists.any(axis=0))
-        coords = tracks.coords[instants][:, kept]
-        moved = self.world.points(coords.reshape(-1, 3).astype(np.float32))
-        seen = tracks.view_visibs[instants][:, kept][..., views]
-        return Tracks(
-            coords=moved.reshape(coords.shape),
-            visibs=np.asarray(seen.any(axis=-1)),
-            view_visibs=seen,
-            sigma=self._scaled(tracks.sigma[instants][:, kept].astype(np.float32)),
-            start=exists[:, kept].argmax(axis=0),
-            colors=tracks.colors[kept],
-            times=self.seconds,
-            ids=tracks.ids[kept],
-        )
+        tracks = self.output.tracks().selected(self.instants, [view.index for view in self.views])
+        moved = self.world.points(tracks.coords.reshape(-1, 3).astype(np.float32))
+        sigma = self._scaled(tracks.sigma.astype(np.float32))
+        return replace(tracks, coords=moved.reshape(tracks.coords.shape), sigma=sigma)
 
     def _scaled(self, lengths: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return lengths, or speeds, of the run in exported units."""

@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -53,6 +54,26 @@ class Tracks:
         """Whether a track has a position at an instant."""
         found: Bool[np.ndarray, "T N"] = np.isfinite(self.coords).all(axis=-1)
         return found
+
+    def selected(self, instants: Sequence[int], views: Sequence[int]) -> "Tracks":
+        """Select instants and views by their indices; tracks without a position there are left out.
+
+        `start` counts the chosen instants, of which it is the first with a position.
+        """
+        chosen, seen_by = list(instants), list(views)
+        exists = self.exists[chosen]
+        kept = np.flatnonzero(exists.any(axis=0))
+        seen = self.view_visibs[chosen][:, kept][..., seen_by]
+        return Tracks(
+            coords=self.coords[chosen][:, kept],
+            visibs=np.asarray(seen.any(axis=-1)),
+            view_visibs=seen,
+            sigma=self.sigma[chosen][:, kept],
+            start=exists[:, kept].argmax(axis=0),
+            colors=self.colors[kept],
+            times=self.times[chosen],
+            ids=self.ids[kept],
+        )
 
     def held_coords(self) -> Float[np.ndarray, "T N 3"]:
         """Return positions without NaN: before a track's first one that one, after its last one that one.
