@@ -62,11 +62,15 @@ def measure(out: Path, scene: Path | None, name: str, **options: object) -> list
 def rows_for(out: Path, scene: Path, *, all_points: bool) -> None:
     """Print one row per format, and one for the page."""
     from page4d.exporters.formats import FORMATS, PictureUse
+    from page4d.output.reader import open_output
 
+    has_velocity = open_output(out).has_velocity
     header = f"{'format':20} {'seconds':>8} {'CPU s':>7} {'peak MB':>8} {'MB':>8} {'files':>6} {'points':>12}"
     print(header)
     for name in (*FORMATS, PAGE):
         format = FORMATS.get(name)
+        if format is not None and format.needs_velocity and not has_velocity:
+            continue
         pictures = None if format is not None and format.pictures is PictureUse.NONE else scene
         options = {"max_points": 0} if all_points and format is not None and format.point_bytes else {}
         seconds, used, peak, size, files, points = measure(out, pictures, name, **options)
@@ -93,7 +97,8 @@ def main() -> None:
 
     for number in map(int, given.instants.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            made = make_capture(Path(folder), numbers=tuple(range(number)), size=(given.side, given.side))
+            size, numbers = (given.side, given.side), tuple(range(number))
+            made = make_capture(Path(folder), numbers=numbers, size=size, velocity=True)
             print(f"\n{number} instants, 4 views of {given.side}x{given.side} px")
             rows_for(made.folder, made.scene, all_points=given.all_points)
 

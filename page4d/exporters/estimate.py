@@ -50,7 +50,8 @@ class _Layout:
     """Files of a format besides pictures: a number in all, for each instant and each picture; its points and maps.
 
     `masks` are motion masks of the size of the pictures. `map_bytes` returns the size of the maps of a view at the
-    first instant. `frame_bytes` is the size of the camera of a view and instant.
+    first instant. `frame_bytes` is the size of the camera of a view and instant, `velocity_bytes` that of the
+    velocity of a point, and `track_bytes` that of the position of a track at an instant.
     """
 
     files: int = 0
@@ -60,6 +61,8 @@ class _Layout:
     map_bytes: Callable[[ExportJob, int], int] | None = None
     masks: bool = False
     frame_bytes: int = 100
+    velocity_bytes: int = 0
+    track_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,10 @@ def estimate(job: ExportJob) -> Estimate:
         files += frames
         num_bytes += job.num_times * sum(_mask_bytes(job, view) for view in views)
     points = _count_points(job, layout.points)
-    return Estimate(files=files, points=points, bytes=num_bytes + points * job.format.point_bytes)
+    point_bytes = job.format.point_bytes + (layout.velocity_bytes if job.output.has_velocity else 0)
+    if job.tracks is not None:
+        num_bytes += layout.track_bytes * job.tracks.coords.shape[0] * job.tracks.coords.shape[1]
+    return Estimate(files=files, points=points, bytes=num_bytes + points * point_bytes)
 
 
 def check_room(folder: Path, num_bytes: int) -> None:
@@ -137,8 +143,9 @@ def _png_depth_bytes(job: ExportJob, view: int) -> int:
 
 
 def _npz_bytes(job: ExportJob, view: int) -> int:
-    """Return the compressed size of depth, confidence and motion."""
+    """Return the compressed size of depth, confidence, motion and velocity."""
     maps = [job.depth(0, view), job.confidence(0, view), moving_map(job, 0, view)]
+    maps += job.velocity(0, view) if job.output.has_velocity else ()
     return sum(len(zlib.compress(values.tobytes())) for values in maps if values is not None)
 
 
@@ -227,6 +234,8 @@ def _layout(job: ExportJob) -> _Layout:
             return _Layout(files=2 + views, points=_Points.MODEL, frame_bytes=0)
         case "fudan-4dgs":
             return _Layout(files=3, points=_Points.MODEL, frame_bytes=600)
+        case "freetimegs":
+            return _Layout(files=1, points=_Points.MODEL, frame_bytes=0)
         case "spacetime":
             return _Layout(files=2, per_instant=3, points=_Points.INSTANTS, frame_bytes=150)
         case "dynamic3dgs":
@@ -235,15 +244,17 @@ def _layout(job: ExportJob) -> _Layout:
             cameras = 2 if is_static else 2 * views
             return _Layout(files=1 + cameras, per_instant=1, points=_Points.INSTANTS, masks=True)
         case "usd":
+            layout = _Layout(files=1, points=_Points.LAYERS, velocity_bytes=12, track_bytes=17)
             if job.settings.split:
-                return _Layout(files=2, per_instant=1, points=_Points.LAYERS)
-            return _Layout(files=1, points=_Points.LAYERS)
+                return replace(layout, files=3 if job.output.has_tracks else 2, per_instant=1)
+            return layout
         case "glb":
             return _Layout(files=1, points=_Points.LAYERS)
         case "splat":
             return _Layout(per_instant=1, points=_Points.INSTANTS, frame_bytes=0)
         case "npz":
-            return _Layout(files=views, map_bytes=_npz_bytes)
+            files = 2 * views if job.output.has_tracks else views
+            return _Layout(files=files, map_bytes=_npz_bytes, track_bytes=15 * views)
         case "exr":
             return _Layout(per_picture=1, map_bytes=_exr_bytes, frame_bytes=500)
         case "chan":

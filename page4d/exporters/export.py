@@ -50,7 +50,7 @@ def export(
     """Export a run to one or several formats.
 
     The formats are colmap, nerfstudio, 4dgaussians, 4dgaussians-dynerf, spacetime, dynamic3dgs, fudan-4dgs,
-    easyvolcap, usd, glb, splat, exr, npz and chan; docs/exports.md describes them.
+    easyvolcap, freetimegs, usd, glb, splat, exr, npz and chan; docs/exports.md describes them.
 
     Args:
         output: an output folder, or `open_output` of it.

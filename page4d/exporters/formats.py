@@ -45,6 +45,7 @@ class Format:
     points far outside the scene, because its readers derive the extent of the scene from them. Unless the user
     gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres are kept if none is
     nearer than half of it. Formats of the `same_size` take pictures of one size alone.
+    A format that `needs_velocity` takes runs with velocities alone.
     Formats with `animated_points` contain the middle instant alone; `animated`, all instants with up to that many.
     """
 
@@ -69,6 +70,7 @@ class Format:
     same_size: bool = False
     cuts_outliers: bool = False
     nearest: float = 0.0
+    needs_velocity: bool = False
     animated_points: int = 0
     options: frozenset[str] = frozenset()
 
@@ -201,6 +203,18 @@ _FORMATS = (
         budget=Budget.INSTANT,
         cuts_outliers=True,
         options=_PICTURE_OPTIONS,
+    ),
+    Format(
+        name="freetimegs",
+        title="points with velocities and times (NumPy)",
+        used_by="FreeTimeGS (FreeTimeGsVanilla)",
+        module="page4d.exporters.trainers.freetime",
+        pictures=PictureUse.NONE,
+        point_bytes=45,
+        max_points=1_000_000,
+        cuts_outliers=True,
+        min_instants=2,
+        needs_velocity=True,
     ),
     Format(
         name="usd",

@@ -1,7 +1,7 @@
 """One export in progress: what a writer of a format reads, in the exported world and at exported pictures."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from page4d.output.maps import encode_image
 from page4d.output.pictures import Pictures
 from page4d.output.ply import PointCloud
 from page4d.output.reader import Output
+from page4d.output.tracks import Tracks
 
 JPG_QUALITY = 95
 _PNG_COMPRESSION = 3
@@ -177,13 +178,25 @@ class ExportJob:
         Where exported pictures have fewer pixels, it is theirs.
         """
         depth = self.output.depth(self.instants[place], self.views[view].name)
-        mapped = self.geometry[view].mapped(depth, place)
-        return mapped if self.world.scale == 1.0 else (mapped * self.world.scale).astype(np.float32)
+        return self._scaled(self.geometry[view].mapped(depth, place))
 
     def confidence(self, place: int, view: int) -> NDArray[np.float32]:
         """Return a confidence map [h, w] in [0, 1] at the resolution of the run's maps."""
         confidence = self.output.confidence(self.instants[place], self.views[view].name)
         return self.geometry[view].mapped(confidence, place)
+
+    def velocity(self, place: int, view: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return velocities [h, w, 3] in the exported world per second, and their standard deviations [h, w].
+
+        Both are 0 where the velocity is unknown, at the resolution of the run's maps.
+
+        Raises:
+            UsageError: if the run has no velocities.
+        """
+        velocity, sigma = self.output.velocity(self.instants[place], self.views[view].name)
+        mapped = self.geometry[view].mapped(velocity, place)
+        moved = self.world.vectors(mapped.reshape(-1, 3)).reshape(mapped.shape)
+        return moved, self._scaled(self.geometry[view].mapped(sigma, place))
 
     def moving(self, place: int, view: int) -> NDArray[np.bool_] | None:
         """Return a motion mask [H, W] at the size of the exported picture; None if the run predicted no motion."""
@@ -258,7 +271,26 @@ class ExportJob:
             view=cloud.view,
             dynamic=cloud.dynamic,
             normals=None if cloud.normals is None else self.world.directions(cloud.normals),
+            velocity=None if cloud.velocity is None else self.world.vectors(cloud.velocity),
+            velocity_sigma=None if cloud.velocity_sigma is None else self._scaled(cloud.velocity_sigma),
         )
+
+    @cached_property
+    def tracks(self) -> Tracks | None:
+        """Tracks of the exported instants and views, in the exported world; None if the run has none.
+
+        Tracks without a position at these instants are left out.
+        """
+        if not self.output.has_tracks:
+            return None
+        tracks = self.output.tracks().selected(self.instants, [view.index for view in self.views])
+        moved = self.world.points(tracks.coords.reshape(-1, 3).astype(np.float32))
+        sigma = self._scaled(tracks.sigma.astype(np.float32))
+        return replace(tracks, coords=moved.reshape(tracks.coords.shape), sigma=sigma)
+
+    def _scaled(self, lengths: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return lengths, or speeds, of the run in exported units."""
+        return lengths if self.world.scale == 1.0 else (lengths * self.world.scale).astype(np.float32)
 
     def project(self, xyz: NDArray[Any], place: int, view: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Project exported points [N, 3] into an exported picture: pixels [N, 2] and z-depth [N].

@@ -44,11 +44,11 @@ class PictureGeometry:
         return self._warped(pixels, place, self.size, nearest=False)
 
     def mapped(self, values: NDArray[Any], place: int, size: Size | None = None) -> NDArray[Any]:
-        """Warp a map [h, w] of the run, of any resolution, to a (height, width), by default `map_size`.
+        """Warp a map [h, w, ...] of the run, of any resolution, to a (height, width), by default `map_size`.
 
         Values are taken from the nearest pixel; 0 where there is none.
         """
-        return self._warped(values, place, size or self.map_size(values.shape), nearest=True)
+        return self._warped(values, place, size or self.map_size(values.shape[:2]), nearest=True)
 
     def map_size(self, shape: Sequence[int]) -> Size:
         """Return the (height, width) of an exported map whose original has a shape.

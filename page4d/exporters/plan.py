@@ -174,6 +174,10 @@ def _check_limits(
     intrinsics: NDArray[np.float64],
 ) -> None:
     """Refuse a run that readers of the format cannot represent."""
+    if format.needs_velocity and not output.has_velocity:
+        raise InputError(
+            f"{format.name} needs velocities, and this run has none", "reconstruct the scene again with --motion"
+        )
     moves = not ((poses == poses[:1]).all() and (intrinsics == intrinsics[:1]).all())
     if format.static_rig and moves:
         others = [

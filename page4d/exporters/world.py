@@ -46,6 +46,10 @@ class ExportWorld:
         moved: NDArray[np.float32] = (xyz.astype(np.float64) @ (self.scale * self.rotation).T).astype(np.float32)
         return moved
 
+    def vectors(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rotate and scale differences of points [N, 3], such as velocities."""
+        return self.points(vectors)  # the similarity has no translation
+
     def directions(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rotate unit vectors [N, 3], such as normals."""
         turned: NDArray[np.float32] = (vectors.astype(np.float64) @ self.rotation.T).astype(np.float32)

@@ -66,6 +66,9 @@ class OutputDataset(Dataset[dict[str, Tensor]]):
         }
         if moving is not None:
             item["mask"] = torch.from_numpy(moving)
+        if self.output.has_velocity:
+            velocity, sigma = self.output.velocity(time, name)
+            item |= {"velocity": torch.from_numpy(velocity), "velocity_sigma": torch.from_numpy(sigma)}
         if self._pictures is not None:
             pixels = resize(self._decoded(self._pictures, name, time), (height, width))
             item["image"] = torch.from_numpy(pixels.astype(np.float32) / 255).permute(2, 0, 1).contiguous()

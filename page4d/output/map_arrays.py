@@ -60,17 +60,21 @@ def stack_maps(output: Output, views: Sequence[str] | None, times: Sequence[int]
     shape = (len(instants), len(names), height, width)
     depth, confidence = np.empty(shape, np.float32), np.empty(shape, np.float32)
     dynamic = np.empty(shape, np.bool_) if output.has_motion else None
+    motion = (np.empty((*shape, 3), np.float32), np.empty(shape, np.float32)) if output.has_velocity else None
     for place in np.ndindex(shape[:2]):
         frame = (instants[place[0]], names[place[1]])
         depth[place], confidence[place] = output.depth(*frame), output.confidence(*frame)
         if dynamic is not None:
             dynamic[place] = output.dynamic(*frame)
+        if motion is not None:
+            motion[0][place], motion[1][place] = output.velocity(*frame)
     indices = [output.view_names.index(name) for name in names]
     intrinsics = torch.stack([output.intrinsics_at_maps(name) for name in names], dim=1)[list(instants)]
     return {
         "depth": depth,
         "conf": confidence,
         **({} if dynamic is None else {"dynamic": dynamic}),
+        **({} if motion is None else {"velocity": motion[0], "velocity_sigma": motion[1]}),
         "intrinsics": intrinsics.numpy(),
         "world_to_camera": output.cameras.world_to_camera[list(instants)][:, indices].numpy(),
         "times": np.array(output.run.times)[list(instants)],
@@ -97,7 +101,7 @@ def as_xarray(output: Output, views: Sequence[str] | None, times: Sequence[int] 
     arrays = stack_maps(output, views, times)
     maps = ("time", "view", "y", "x")
     unit = output.run.unit
-    variables = {
+    variables: dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, str]]] = {
         "depth": (maps, arrays["depth"], {"units": unit, "long_name": "z-depth, 0 where there is none"}),
         "confidence": (maps, arrays["conf"], {"units": "1", "long_name": "0 to 1, higher is better"}),
         "intrinsics": (("time", "view", "pixel_row", "pixel_column"), arrays["intrinsics"], {"units": "px"}),
@@ -105,6 +109,11 @@ def as_xarray(output: Output, views: Sequence[str] | None, times: Sequence[int] 
     }
     if "dynamic" in arrays:
         variables["dynamic"] = (maps, arrays["dynamic"], {"long_name": "True where something moves"})
+    if "velocity" in arrays:
+        speed = {"units": f"{unit} s-1"}
+        name, spread = "velocity in the world, 0 where unknown", "standard deviation, 0 where the velocity is unknown"
+        variables["velocity"] = ((*maps, "axis"), arrays["velocity"], {**speed, "long_name": name})
+        variables["velocity_sigma"] = (maps, arrays["velocity_sigma"], {**speed, "long_name": spread})
     height, width = arrays["depth"].shape[2:]
     coordinates = {
         "time": ("time", arrays["times"], {"units": "s", "long_name": output.run.conventions["time"]}),
@@ -112,6 +121,8 @@ def as_xarray(output: Output, views: Sequence[str] | None, times: Sequence[int] 
         "y": ("y", np.arange(height) + PIXEL_CENTER, {"units": "px"}),
         "x": ("x", np.arange(width) + PIXEL_CENTER, {"units": "px"}),
     }
+    if "velocity" in arrays:
+        coordinates["axis"] = ("axis", np.array(list("xyz")))
     conventions = {f"convention_{name}": text for name, text in output.run.conventions.items()}
     attributes = {"unit": unit, **conventions, "page4d": page4d.__version__}
     return import_module("xarray").Dataset(variables, coordinates, attributes)

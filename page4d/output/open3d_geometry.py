@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.output.open3d_runtime import require_open3d
-from page4d.output.ply import PointCloud
+from page4d.output.ply import VELOCITY, PointCloud, velocity_columns
 
 OUTLIER_NEIGHBOURS = 20
 OUTLIER_DEVIATIONS = 2.0
@@ -44,7 +44,7 @@ class DepthView:
 
 
 def open3d_cloud(cloud: PointCloud) -> Any:
-    """Convert to `open3d.t.geometry.PointCloud` with the same attributes, in the order of the PLY file.
+    """Convert to `open3d.t.geometry.PointCloud` with the attributes that Open3D reads from the PLY file.
 
     Raises:
         CapabilityError: if Open3D cannot be loaded.
@@ -58,6 +58,9 @@ def open3d_cloud(cloud: PointCloud) -> Any:
     converted.point.confidence = tensor(cloud.confidence[:, None])
     converted.point.view = tensor(cloud.view[:, None])
     converted.point.dynamic = tensor(cloud.dynamic[:, None])
+    if (values := velocity_columns(cloud)) is not None:
+        for (name, _), column in zip(VELOCITY, values.T, strict=True):
+            converted.point[name] = tensor(np.ascontiguousarray(column[:, None]))
     return converted
 
 

@@ -1,11 +1,12 @@
 """The point cloud of one instant and its PLY file.
 
 `open3d_files.write_cloud` writes the files of a run; this writer is for what Open3D cannot write: clouds without
-points, and any cloud on machines without Open3D. The bytes of the vertices are the same.
+points, clouds with velocities in the order of the format, and any cloud on machines without Open3D. The bytes of the
+vertices are the same.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,15 @@ class PointCloud:
 
 
 def join_clouds(clouds: Sequence[PointCloud]) -> PointCloud:
-    """Concatenate clouds of one world."""
+    """Concatenate clouds of one world; if some have velocities, those of the others are unknown (0)."""
+    if any(cloud.velocity is not None for cloud in clouds):
+        clouds = [cloud if cloud.velocity is not None else _without_known_velocity(cloud) for cloud in clouds]
     parts = [cloud._fields() for cloud in clouds]
     return PointCloud(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+def _without_known_velocity(cloud: PointCloud) -> PointCloud:
+    return replace(cloud, velocity=np.zeros_like(cloud.xyz), velocity_sigma=np.zeros_like(cloud.confidence))
 
 
 def encode_vertices(cloud: PointCloud) -> bytes:
@@ -127,15 +134,21 @@ def encode_vertices(cloud: PointCloud) -> bytes:
     vectors: list[tuple[NDArray[Any], Sequence[str]]] = [(cloud.xyz, "xyz"), (cloud.rgb, _COLORS)]
     if cloud.normals is not None:
         vectors.append((cloud.normals, [name for name, _ in NORMALS]))
-    if cloud.velocity is not None and cloud.velocity_sigma is not None:
-        values = np.concatenate([cloud.velocity, cloud.velocity_sigma[:, None]], axis=1)
-        vectors.append((values, [name for name, _ in VELOCITY]))
+    if (velocity := velocity_columns(cloud)) is not None:
+        vectors.append((velocity, [name for name, _ in VELOCITY]))
     for values, names in vectors:
         for axis, name in enumerate(names):
             vertices[name] = values[:, axis]
     for name in ("confidence", "view", "dynamic"):
         vertices[name] = getattr(cloud, name)
     return vertices.tobytes()
+
+
+def velocity_columns(cloud: PointCloud) -> NDArray[np.float32] | None:
+    """Return the values [N, 4] of the properties `VELOCITY`; None without velocities."""
+    if cloud.velocity is None or cloud.velocity_sigma is None:
+        return None
+    return np.concatenate([cloud.velocity, cloud.velocity_sigma[:, None]], axis=1)
 
 
 def _layout(properties: Sequence[tuple[str, str]]) -> np.dtype[np.void]:

@@ -47,7 +47,7 @@ def static_cloud(background: Predictions, options: PointOptions | None = None, s
 
     Among points closer than about the width of their pixels on the surface, that of the finest pixel stays, among
     pixels of about equal width the most confident one. The filters are those of a merged cloud; points come from
-    depth maps, whatever the options' source.
+    depth maps, whatever the options' source, and have no velocities.
 
     Raises:
         ShapeError: if there is more than one instant.
@@ -59,7 +59,7 @@ def static_cloud(background: Predictions, options: PointOptions | None = None, s
     clouds, widths = [], []
     for view in range(len(background.view_names)):
         cloud, keep = _view_cloud(background, view, options)
-        clouds.append(replace(cloud, dynamic=np.zeros_like(cloud.dynamic)))
+        clouds.append(replace(cloud, dynamic=np.zeros_like(cloud.dynamic), velocity=None, velocity_sigma=None))
         widths.append(to_numpy(footprints[view][keep]))
     cloud = join_clouds(clouds)
     cloud = cloud[footprint_subset(cloud.xyz, cloud.confidence, np.concatenate(widths))]
@@ -245,7 +245,7 @@ def cloud_comments(instant: Predictions, view_files: Sequence[str], kind: str = 
 
     `kind` is what the points are if not those of an instant.
     """
-    has_velocity = instant.velocity is not None
+    has_velocity = instant.velocity is not None and not kind
     dynamic = "0" if kind else "1 = moving" if instant.dynamic is not None else "not predicted"
     return [
         "written by page4d",

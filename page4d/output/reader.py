@@ -100,13 +100,18 @@ class Output:
         paths = self.layout.motion(index, view), self.layout.motion_sigma(index, view)
         return read_velocity(*paths, self.map_size(view), self.run.motion.motion_step)
 
+    @property
+    def has_tracks(self) -> bool:
+        """Whether the run followed points (`--tracks`)."""
+        return self.run.motion is not None and self.run.motion.tracks is not None
+
     def tracks(self) -> Tracks:
         """Read the trajectories of points.
 
         Raises:
             UsageError: if the run followed no points.
         """
-        if self.run.motion is None or self.run.motion.tracks is None:
+        if not self.has_tracks:
             raise UsageError(f"'{self.layout.folder}' has no tracks", "run page4d again with --tracks")
         return read_tracks(self.layout.tracks)
 
@@ -197,7 +202,8 @@ class Output:
     def to_open3d(self, time_index: int) -> Any:
         """Return the merged cloud of an instant as `open3d.t.geometry.PointCloud`.
 
-        Its attributes are positions, colors (uint8), confidence, view, dynamic, and normals where the run wrote them.
+        Its attributes are positions, colors (uint8), confidence, view, dynamic, and, where the run wrote them,
+        normals and the velocity as vx, vy, vz and vsigma.
 
         Raises:
             CapabilityError: if Open3D cannot be loaded.
@@ -213,8 +219,9 @@ class Output:
 
         The arrays are `depth` [T, V, H, W] in units of the scene (0: none), `conf` [T, V, H, W] in [0, 1], `dynamic`
         [T, V, H, W] (absent if the run predicted no motion), `intrinsics` [T, V, 3, 3] on the pixel grid of the maps,
-        `world_to_camera` [T, V, 4, 4], `times` [T] in seconds and `views` [V], the names. Maps are float32 and bool,
-        cameras and times float64. All is held in memory: 9 bytes per pixel.
+        `world_to_camera` [T, V, 4, 4], `times` [T] in seconds and `views` [V], the names. Runs with velocities also
+        have `velocity` [T, V, H, W, 3] and `velocity_sigma` [T, V, H, W], as `velocity` reads them. Maps are float32
+        and bool, cameras and times float64. All is held in memory: 9 bytes per pixel, 25 with velocities.
 
         Raises:
             UsageError: if the maps of the views differ in size.
@@ -226,8 +233,9 @@ class Output:
     def to_xarray(self, views: Sequence[str] | None = None, times: Sequence[int] | None = None) -> Any:
         """Read maps and cameras of some instants and views as `xarray.Dataset` with the dimensions time, view, y, x.
 
-        The variables are depth, confidence, dynamic, intrinsics and world_to_camera, as in `arrays`; the coordinates
-        seconds, names of views, and pixel centres of the maps; the attributes unit and conventions.
+        The variables are depth, confidence, dynamic, intrinsics and world_to_camera, and for runs with velocities
+        velocity (with the dimension axis: x, y, z) and velocity_sigma, as in `arrays`; the coordinates seconds, names
+        of views, and pixel centres of the maps; the attributes unit and conventions.
 
         Raises:
             UsageError: if the maps of the views differ in size.
@@ -247,8 +255,9 @@ class Output:
         """Return a PyTorch dataset with an item per instant and view.
 
         An item has `depth` and `confidence` [H, W], `mask` [H, W], True where something moves (absent if the run
-        predicted no motion), `K` [3, 3], `world_to_camera` [4, 4], `time` in seconds (float64) and `view`, the index
-        in `view_names`. With the folder `scene` of the run's videos it has `image` [3, H, W] in [0, 1], of the size
+        predicted no motion), `velocity` [H, W, 3] in the world and `velocity_sigma` [H, W] (absent if the run
+        measured none), `K` [3, 3], `world_to_camera` [4, 4], `time` in seconds (float64) and `view`, the index in
+        `view_names`. With the folder `scene` of the run's videos it has `image` [3, H, W] in [0, 1], of the size
         of the maps or of the original video. `K` belongs to images of this size; maps keep theirs. Everything else is
         float32.
 

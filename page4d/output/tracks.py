@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -47,6 +48,43 @@ class Tracks:
             found = getattr(self, name).shape
             if found != shape:
                 raise ShapeError(f"tracks: {name} has shape {found}", f"give {shape}")
+
+    @property
+    def exists(self) -> Bool[np.ndarray, "T N"]:
+        """Whether a track has a position at an instant."""
+        found: Bool[np.ndarray, "T N"] = np.isfinite(self.coords).all(axis=-1)
+        return found
+
+    def selected(self, instants: Sequence[int], views: Sequence[int]) -> "Tracks":
+        """Select instants and views by their indices; tracks without a position there are left out.
+
+        `start` counts the chosen instants, of which it is the first with a position.
+        """
+        chosen, seen_by = list(instants), list(views)
+        exists = self.exists[chosen]
+        kept = np.flatnonzero(exists.any(axis=0))
+        seen = self.view_visibs[chosen][:, kept][..., seen_by]
+        return Tracks(
+            coords=self.coords[chosen][:, kept],
+            visibs=np.asarray(seen.any(axis=-1)),
+            view_visibs=seen,
+            sigma=self.sigma[chosen][:, kept],
+            start=exists[:, kept].argmax(axis=0),
+            colors=self.colors[kept],
+            times=self.times[chosen],
+            ids=self.ids[kept],
+        )
+
+    def held_coords(self) -> Float[np.ndarray, "T N 3"]:
+        """Return positions without NaN: before a track's first one that one, after its last one that one.
+
+        Tracks without any position stay NaN.
+        """
+        exists = self.exists
+        instants = np.arange(len(exists))[:, None]
+        first, last = exists.argmax(axis=0), len(exists) - 1 - exists[::-1].argmax(axis=0)
+        held: Float[np.ndarray, "T N 3"] = self.coords[instants.clip(first, last), np.arange(self.num_tracks)]
+        return held
 
     @property
     def num_tracks(self) -> int:

@@ -17,6 +17,7 @@ from page4d.exporters.world import choose_up
 from page4d.geometry.rigid import invert_rigid
 from page4d.output.ply import PointCloud, read_ply_header
 from page4d.output.reader import Output
+from page4d.output.tracks import Tracks
 
 Precision = Literal["float16", "float32"]
 
@@ -119,6 +120,19 @@ class ViewerContent:
     def has_motion(self) -> bool:
         """Whether the run predicted which points move."""
         return self.output.has_motion
+
+    @property
+    def has_velocity(self) -> bool:
+        """Whether the run measured velocities."""
+        return self.output.has_velocity
+
+    @cached_property
+    def tracks(self) -> Tracks | None:
+        """Tracks of the shown instants, positions relative to the centre; None if the run has none."""
+        if not self.output.has_tracks:
+            return None
+        tracks = self.output.tracks().selected(self.instants, self.choice.views)
+        return replace(tracks, coords=(tracks.coords - self.center).astype(np.float32))
 
     @cached_property
     def center(self) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from page4d.viewer.content import ViewerContent
 from page4d.viewer.look_through import LookThrough
+from page4d.viewer.motion import MotionNodes
 from page4d.viewer.nodes import CameraNodes, prepare_scene, set_visible
 from page4d.viewer.panel import Panel, Wanted
 from page4d.viewer.port import HOST
@@ -36,6 +37,7 @@ class LiveViewer:
         prepare_scene(server, content)
         self.panel = Panel(server, content, self._changed.set)
         self.clouds = ResidentClouds(server.scene, content)
+        self.motion = MotionNodes(server.scene, content)
         self.cameras = CameraNodes(server.scene, content, thumbnails)
         self.look_through = LookThrough(
             server, content, self.cameras.handles, lambda: self.panel.place, self._changed.set
@@ -136,6 +138,8 @@ class LiveViewer:
             return
         with self.server.atomic():
             number = self.clouds.show(wanted.place, wanted.choice, wanted.point_size)
+            cloud = self.clouds.cloud(wanted.place)
+            self.motion.show(wanted.place, cloud, wanted.choice, wanted.velocity_steps, tracks=wanted.tracks)
             self.cameras.show(wanted.place)
             for view, is_on in enumerate(wanted.cameras):
                 set_visible(self.cameras.handles[view], is_on and view != hidden)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from page4d.choices import PointLayer
 from page4d.viewer.content import PointChoice, ViewerContent
+from page4d.viewer.motion import MOST_STEPS, TRAIL, default_steps
 
 if TYPE_CHECKING:
     from viser import GuiEvent, ViserServer
@@ -21,12 +22,17 @@ down: one instant. A click on a camera shows its view."""
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the widgets ask for; `cameras` has one switch per shown view."""
+    """What the widgets ask for; `cameras` has one switch per shown view.
+
+    Velocities are drawn as the path of `velocity_steps` steps (0: none).
+    """
 
     place: int
     choice: PointChoice
     point_size: float
     cameras: tuple[bool, ...]
+    velocity_steps: float = 0.0
+    tracks: bool = False
 
 
 class Panel:
@@ -54,6 +60,20 @@ class Panel:
             self.point_size = gui.add_slider("point size", min=0.1, max=5.0, step=0.1, initial_value=1.0)
             self.count = gui.add_text("shown", "", disabled=True)
             self.unit = gui.add_text("unit", content.unit, disabled=True)
+        self.velocities = self.velocity_steps = self.tracks = None
+        if content.has_velocity:
+            with gui.add_folder("Motion"):
+                self.velocities = gui.add_checkbox("velocities", False, hint="paths of moving points")
+                self.velocity_steps = gui.add_slider(
+                    "steps",
+                    min=0.5,
+                    max=MOST_STEPS,
+                    step=0.5,
+                    initial_value=default_steps(content),
+                    hint="length of the paths",
+                )
+                if content.output.has_tracks:
+                    self.tracks = gui.add_checkbox("tracks", False, hint=f"the last {TRAIL} steps of followed points")
         with gui.add_folder("Views", expand_by_default=len(content.views) < _MANY_VIEWS):
             self.frusta = gui.add_checkbox("cameras", True)
             self.views = [gui.add_checkbox(view.name, True) for view in content.views]
@@ -83,7 +103,15 @@ class Panel:
             ),
             point_size=self.point_size.value * self._content.point_size,
             cameras=tuple(is_on and self.frusta.value for is_on in switches),
+            velocity_steps=self._steps,
+            tracks=self.tracks is not None and self.tracks.value,
         )
+
+    @property
+    def _steps(self) -> float:
+        if self.velocities is None or self.velocity_steps is None or not self.velocities.value:
+            return 0.0
+        return float(self.velocity_steps.value)
 
     def describe(self, place: int, number: int) -> None:
         """Show the time of an instant, and the number of points."""
@@ -102,6 +130,7 @@ class Panel:
         widgets = (
             *(self.instant, self.play, self.loop, self.fps, self.layer, self.min_confidence, self.point_size),
             *(self.frusta, *self.views),
+            *(one for one in (self.velocities, self.velocity_steps, self.tracks) if one is not None),
         )
 
         def changed(_: "GuiEvent[Any]") -> None:

@@ -10,6 +10,15 @@ from page4d.io.atomic import check_file, real_path
 from page4d.output.ply import PointCloud
 from page4d.output.reader import Output
 from page4d.viewer.content import ViewerContent
+from page4d.viewer.motion import (
+    MAX_SEGMENTS,
+    MAX_TRACKS,
+    TRAIL,
+    add_segments,
+    default_steps,
+    track_segments,
+    velocity_segments,
+)
 from page4d.viewer.nodes import CameraNodes, add_cloud, prepare_scene
 from page4d.viewer.server import start_server, stop_server
 from page4d.viewer.thumbnails import Thumbnails
@@ -22,6 +31,7 @@ MAX_PAGE_BYTES = 250_000_000
 _CLIENT_BYTES = 830_000
 _POINT_BYTES = {"float16": 7.5, "float32": 15.2}
 _PICTURE_BYTES = 6_000
+_SEGMENT_BYTES = 22
 """Measured sizes of parts of a page, compressed and in base64."""
 
 
@@ -45,7 +55,9 @@ def estimated_bytes(content: ViewerContent, *, with_pictures: bool) -> int:
     """Return the size of the page, without a choice of views."""
     pictures = content.num_times * len(content.views) if with_pictures else 0
     points = content.num_sent * _POINT_BYTES[content.precision]
-    return round(_CLIENT_BYTES + points + pictures * _PICTURE_BYTES)
+    tracks = min(content.tracks.num_tracks, MAX_TRACKS) if content.tracks is not None else 0
+    lines = content.num_times * ((MAX_SEGMENTS if content.has_velocity else 0) + tracks * TRAIL)
+    return round(_CLIENT_BYTES + points + pictures * _PICTURE_BYTES + lines * _SEGMENT_BYTES)
 
 
 def check_size(content: ViewerContent, *, with_pictures: bool) -> None:
@@ -68,7 +80,8 @@ def record_page(
 ) -> bytes:
     """Return the page: the viewer's program and a recording of all instants.
 
-    Static and moving points, and the camera of each view, are separate nodes, which the page can hide.
+    Static and moving points, velocities, tracks, and the camera of each view, are separate nodes, which the page can
+    hide.
 
     Raises:
         InputError: if a file of the run cannot be read.
@@ -81,11 +94,18 @@ def record_page(
         serializer = server.get_scene_serializer()
         prepare_scene(server, content)
         cameras = CameraNodes(server.scene, content, thumbnails)
+        span_s = default_steps(content) / content.frame_rate if content.has_velocity else 0.0
         for place, seconds in enumerate(content.durations.tolist()):
             with server.atomic():
                 for layer, cloud in _layers(content, place):
                     points = cloud.xyz, cloud.rgb
                     add_cloud(server.scene, f"/{layer}", content, points, size=content.point_size)
+                    if layer is PointLayer.MOVING and content.has_velocity:
+                        segments = velocity_segments(cloud, content.choice, span_s)
+                        add_segments(server.scene, "/velocities", content, segments)
+                if content.tracks is not None:
+                    segments = track_segments(content.tracks, place)
+                    add_segments(server.scene, "/tracks", content, segments)
                 cameras.show(place)
             serializer.insert_sleep(seconds)
             if progress is not None:

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from page4d.output.ply import PointCloud
 from page4d.viewer.content import PointChoice, SortedCloud, ViewerContent
 from page4d.viewer.nodes import add_cloud, set_visible
 
@@ -63,6 +64,10 @@ class ResidentClouds:
         self._place = place
         self._evict()
         return number + self._show_static()
+
+    def cloud(self, place: int) -> PointCloud:
+        """Return the cloud of an instant that is in the browser, in order of falling confidence."""
+        return self._clouds[place].cloud
 
     def prepare_next(self) -> bool:
         """Send one of the next instants, invisible; return False if all of them are there."""

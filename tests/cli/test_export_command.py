@@ -37,7 +37,7 @@ Export = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
-    return make_capture(tmp_path_factory.mktemp("static"), size=SIZE)
+    return make_capture(tmp_path_factory.mktemp("static"), size=SIZE, velocity=True, tracks=True)
 
 
 @pytest.fixture(scope="module")

@@ -41,10 +41,11 @@ from page4d.output.run_record import (
     view_record,
     write_run,
 )
+from page4d.output.tracks import Tracks, write_tracks
 from page4d.predictions import Predictions
 from page4d.scene.open import open_scene
 from page4d.settings import ReconstructSettings, SceneOptions, describe_settings
-from tests.output.output_scene import look_at, trace
+from tests.output.output_scene import look_at, motion_record, trace, with_velocity
 
 NAMES = ("cam01", "cam02", "cam03", "cam04")
 SIZE = (120, 160)
@@ -52,6 +53,11 @@ IMAGE_FPS = 12.0
 REGULAR = (0, 1, 2, 3)
 UNEVEN = (0, 1, 3, 4)
 """Frame numbers of the instants."""
+
+STEP, DRIFT = (0.42, 0.0, 0.0), (0.42, -0.06, 0.09)
+"""Motion of the ball per frame, and that of a ball with velocities."""
+
+NUM_TRACKS = 40
 
 THRESHOLD = 0.03
 """Largest colour error of a right export; wrong cameras give 0.08 to 0.3, a wrong order 0.28."""
@@ -62,6 +68,9 @@ EXACT_THRESHOLD = 0.006
 _FOCALS = ((150.0, 156.0), (118.0, 114.0), (182.0, 171.0), (133.0, 140.0))
 _OFFSETS = ((9.0, -6.0), (-14.0, 5.0), (6.0, 11.0), (-7.0, -9.0))
 """Focal lengths and offsets of the principal point from the middle, (x, y) in px."""
+
+_BALL = (-0.6, 0.35, 3.2)
+"""Centre of the ball at frame 0."""
 
 _WAVES = torch.tensor([[3.1, 2.2, -1.7], [-2.4, 3.0, 2.1], [1.9, -2.6, 2.9]], dtype=torch.float64)
 _BALL_WAVES = torch.tensor([[5.0, -3.0, 2.0], [2.0, 5.0, -3.0], [-3.0, 2.0, 5.0]], dtype=torch.float64)
@@ -179,24 +188,56 @@ def make_capture(
     size: tuple[int, int] = SIZE,
     scale: Scale = Scale.METRIC,
     layers: bool = False,
+    velocity: bool = False,
+    tracks: bool = False,
 ) -> Capture:
     """Write the scene `folder`/scene and the run `folder`/out of a moving ball.
 
-    With `layers` the run has them; static points are those of the middle instant.
+    With `layers` the run has them; static points are those of the middle instant. With `velocity` the ball moves by
+    `DRIFT` per frame and the run has true velocities, unknown in the left eighth of every view; with `tracks` also
+    `NUM_TRACKS` tracks on the ball, see `ball_tracks`.
     If `moving`, the cameras move and zoom. `numbers` are frame numbers of the instants at 12 fps: `UNEVEN` has a gap.
     """
     scene, out = folder / "scene", folder / "out"
-    predictions = _render(numbers, names, size, moving, scale)
+    predictions = _render(numbers, names, size, moving, scale, DRIFT if velocity else STEP)
+    if velocity:
+        predictions = with_velocity(predictions, tuple(IMAGE_FPS * value for value in DRIFT))
     for view, name in enumerate(names):
         (scene / name).mkdir(parents=True)
         for index, number in enumerate(numbers):
             pixels = (predictions.images[0, index, view].permute(1, 2, 0) * 255).round().byte().numpy()
             assert cv2.imwrite(str(scene / name / f"{number:06d}.png"), pixels[..., ::-1])
-    _write_run(out, scene, predictions, layers=layers)
+    _write_run(out, scene, predictions, layers=layers, tracks=ball_tracks(numbers, len(names)) if tracks else None)
     return Capture(scene, out, predictions)
 
 
-def _write_run(out: Path, scene: Path, predictions: Predictions, *, layers: bool) -> None:
+def ball_tracks(numbers: tuple[int, ...], num_views: int) -> Tracks:
+    """Return tracks of points of the ball with `velocity`: the first begins at instant 1, the second ends there.
+
+    The first view sees none of them.
+    """
+    draw = np.random.default_rng(0)
+    offsets = draw.normal(size=(NUM_TRACKS, 3))
+    offsets *= 0.6 / np.linalg.norm(offsets, axis=1, keepdims=True)
+    coords = np.array([_BALL], np.float64) + np.outer(numbers, DRIFT)[:, None] + offsets
+    coords[0, 0], coords[2:, 1] = np.nan, np.nan
+    exists = np.isfinite(coords).all(axis=-1)
+    seen = exists[..., None] & (np.arange(num_views) > 0)
+    return Tracks(
+        coords=coords.astype(np.float32),
+        visibs=seen.any(axis=-1),
+        view_visibs=seen,
+        sigma=np.where(exists, 0.01, 0.0).astype(np.float32),
+        start=exists.argmax(axis=0),
+        colors=draw.integers(0, 256, (NUM_TRACKS, 3)).astype(np.uint8),
+        times=np.array(numbers) / IMAGE_FPS,
+        ids=np.arange(NUM_TRACKS) + 100,
+    )
+
+
+def _write_run(
+    out: Path, scene: Path, predictions: Predictions, *, layers: bool, tracks: Tracks | None = None
+) -> None:
     options = SceneOptions(image_fps=IMAGE_FPS)
     opened = open_scene(scene, options)
     assert opened.view_names == predictions.view_names, f"give the names in the order of {opened.view_names}"
@@ -231,17 +272,25 @@ def _write_run(out: Path, scene: Path, predictions: Predictions, *, layers: bool
         network=NetworkRecord(name="truth", trained=True),
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
         layers=record,
+        motion=motion_record(predictions, writing.motion_step, None if tracks is None else tracks.num_tracks),
     )
+    if tracks is not None:
+        write_tracks(layout.tracks, tracks)
     write_run(layout, run)
 
 
 def _render(
-    numbers: tuple[int, ...], names: tuple[str, ...], size: tuple[int, int], moving: bool, scale: Scale
+    numbers: tuple[int, ...],
+    names: tuple[str, ...],
+    size: tuple[int, int],
+    moving: bool,
+    scale: Scale,
+    step: tuple[float, float, float],
 ) -> Predictions:
     transforms = fit_views([size] * len(names), max(size), 1)
     rows: dict[str, list[Tensor]] = {name: [] for name in ("color", "depth", "ball", "pose", "intrinsics")}
     for number in numbers:
-        ball = torch.tensor([0.42 * number - 0.6, 0.35, 3.2], dtype=torch.float64)
+        ball = torch.tensor(_BALL, dtype=torch.float64) + number * torch.tensor(step, dtype=torch.float64)
         for view in range(len(names)):
             shift = 0.04 * number if moving else 0.0
             angle = math.radians(-24 + 48 * view / max(len(names) - 1, 1)) + shift

@@ -12,6 +12,12 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
 
 
 @pytest.fixture(scope="session")
+def fast_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    """A capture of 4 static cameras and 4 instants with velocities and tracks."""
+    return make_capture(tmp_path_factory.mktemp("fast"), velocity=True, tracks=True)
+
+
+@pytest.fixture(scope="session")
 def moving_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     """A capture of 4 moving cameras and 4 instants."""
     return make_capture(tmp_path_factory.mktemp("moving"), moving=True)

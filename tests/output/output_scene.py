@@ -1,6 +1,7 @@
 """A ray-traced capture with known geometry: textured floor, wall and moving ball, and cameras on an arc."""
 
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.output.layout import OutputLayout
 from page4d.output.maps import choose_depth_scale
-from page4d.output.run_record import CountsRecord, NetworkRecord, RunRecord, SceneRecord, view_record, write_run
+from page4d.output.run_record import (
+    CountsRecord,
+    MotionRecord,
+    NetworkRecord,
+    RunRecord,
+    SceneRecord,
+    view_record,
+    write_run,
+)
 from page4d.predictions import Predictions
 from page4d.scene.records import Clock
 
@@ -110,6 +119,33 @@ def made_capture(
     )
 
 
+def with_velocity(capture: Predictions, of_moving: tuple[float, float, float]) -> Predictions:
+    """Add velocities: `of_moving` where something moves, 0 elsewhere, unknown in the left eighth of every view."""
+    assert capture.dynamic is not None
+    is_known = torch.arange(capture.depth.shape[-1]) >= capture.depth.shape[-1] // 8
+    velocity = (capture.dynamic * is_known)[..., None] * torch.tensor(of_moving)
+    sigma = torch.where(is_known, 0.01 + 0.02 * capture.dynamic, 0.0)
+    return replace(capture, velocity=velocity, velocity_sigma=sigma)
+
+
+def motion_record(capture: Predictions, motion_step: float, tracks: int | None = None) -> MotionRecord | None:
+    """Return the record of true velocities; None for predictions without them."""
+    if capture.velocity is None:
+        return None
+    return MotionRecord(
+        method="truth",
+        motion_step=motion_step,
+        still_limit_px=0.3,
+        sigma_factor=1.0,
+        noise=[1.0] * len(capture.view_names),
+        differences=["forward", *["central"] * (capture.num_times - 2), "backward"][: capture.num_times],
+        known=0.875,
+        still=0.8,
+        one_view=0.0,
+        tracks=tracks,
+    )
+
+
 def export(folder: Path, capture: Predictions, status: str = "complete", **options: object) -> InstantFiles:
     """Write a complete output folder, as a run does."""
     layout = OutputLayout(folder, capture.view_names)
@@ -133,6 +169,7 @@ def export(folder: Path, capture: Predictions, status: str = "complete", **optio
         times=capture.times.tolist(),
         network=NetworkRecord(name="truth", trained=True),
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),
+        motion=motion_record(capture, settings.motion_step),
     )
     return written + InstantFiles((*files, write_run(layout, run)))
 

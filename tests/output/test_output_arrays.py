@@ -18,7 +18,7 @@ from page4d.geometry.rigid import transform_points
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
 from page4d.output.run_record import ClockRecord, write_run
-from tests.output.output_scene import export, made_capture
+from tests.output.output_scene import export, made_capture, with_velocity
 from tests.scene.clip_writers import counter_clip, read_counter, write_video
 
 NAMES = ("cam 1", "cam 2", "Kamera ü")
@@ -166,6 +166,45 @@ def test_a_run_without_motion_has_arrays_and_items_without_it(tmp_path: Path) ->
     assert "dynamic" not in still.arrays(views=PAIR)
     assert "mask" not in still.dataset()[0]
     assert "image" not in still.dataset()[0]
+
+
+def test_a_run_with_velocities_has_them_in_clouds_arrays_and_items(tmp_path: Path) -> None:
+    export(tmp_path, with_velocity(made_capture(3, 56, SIZES, names=NAMES), (10.5, -1.0, 0.25)))
+    output = open_output(tmp_path)
+    arrays = output.arrays(views=PAIR)
+    assert arrays["velocity"].shape == (*arrays["depth"].shape, 3)
+    assert arrays["velocity"].dtype == arrays["velocity_sigma"].dtype == np.float32
+    fast = arrays["velocity"][arrays["dynamic"] & (arrays["velocity_sigma"] > 0)]
+    assert np.abs(fast - [10.5, -1.0, 0.25]).max() <= output.run.motion.motion_step
+    assert (arrays["velocity"][~arrays["dynamic"]] == 0).all()
+    assert not arrays["velocity_sigma"][..., :7].any()
+    assert not arrays["velocity"][..., :7, :].any()
+    assert (arrays["velocity_sigma"][..., 7:] > 0).all()
+    dataset = output.dataset()
+    for index in range(len(dataset)):
+        time, view = divmod(index, len(NAMES))
+        velocity, sigma = output.velocity(time, NAMES[view])
+        assert np.array_equal(dataset[index]["velocity"], velocity)
+        assert np.array_equal(dataset[index]["velocity_sigma"], sigma)
+        if view < len(PAIR):
+            assert np.array_equal(arrays["velocity"][time, view], velocity)
+    cloud = output.points(1)
+    assert (cloud.velocity_sigma > 0).mean() == pytest.approx(0.875, abs=0.05)
+    assert np.array_equal((cloud.velocity != 0).any(axis=1), (cloud.dynamic != 0) & (cloud.velocity_sigma > 0))
+    xarray = pytest.importorskip("xarray")
+    output.to_xarray(views=PAIR).to_netcdf(tmp_path / "a.nc", engine="scipy")
+    with xarray.open_dataset(tmp_path / "a.nc", engine="scipy") as read:
+        assert np.array_equal(read.velocity, arrays["velocity"])
+        assert np.array_equal(read.velocity_sigma, arrays["velocity_sigma"])
+        assert (read.velocity.dims, read.velocity.attrs["units"]) == (("time", "view", "y", "x", "axis"), "metre s-1")
+        assert float(read.velocity.sel(axis="y").min()) == pytest.approx(-1.0, abs=1e-3)
+
+
+def test_a_run_without_velocities_has_arrays_and_items_without_them(output: Output) -> None:
+    assert "velocity" not in output.arrays(views=PAIR, times=[0])
+    assert "velocity" not in output.dataset(times=[0])[0]
+    with pytest.raises(UsageError, match="no velocities"):
+        output.velocity(0, PAIR[0])
 
 
 @pytest.mark.parametrize("size", ["maps", "original"])

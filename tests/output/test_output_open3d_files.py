@@ -14,7 +14,7 @@ import torch
 
 from page4d.output import open3d_files
 from page4d.output.open3d_files import encode_mesh, encode_trajectory, write_cloud, write_mesh, write_trajectory
-from page4d.output.open3d_geometry import Mesh
+from page4d.output.open3d_geometry import Mesh, open3d_cloud
 from page4d.output.ply import PointCloud, encode_ply, encode_vertices, read_ply, read_ply_header
 from tests.output.clouds import made_cloud, same
 
@@ -49,6 +49,32 @@ def test_a_cloud_is_written_by_open3d_with_the_same_vertices(tmp_path: Path, nor
     assert same(read_ply(written.path), cloud)
     assert written.num_bytes == written.path.stat().st_size
     assert [path.name for path in written.path.parent.iterdir()] == ["x.ply"]
+
+
+@pytest.mark.parametrize("normals", [False, True])
+def test_velocities_are_written_in_the_order_of_the_format_and_read_by_open3d(
+    tmp_path: Path, open3d: ModuleType, normals: bool
+) -> None:
+    cloud = made_cloud(500, normals=normals, velocity=True)
+    written = write_cloud(tmp_path / "x.ply", cloud, ["unit metre"])
+    assert written.path.read_bytes() == encode_ply(cloud, ["unit metre"])
+    assert [name for name, _ in read_ply_header(written.path).properties][-4:] == ["vx", "vy", "vz", "vsigma"]
+    assert same(read_ply(written.path), cloud)
+    read, converted = open3d.t.io.read_point_cloud(str(written.path)), open3d_cloud(cloud)
+    assert set(read.point) == set(converted.point)
+    for name in converted.point:
+        assert np.array_equal(read.point[name].numpy(), converted.point[name].numpy())
+    assert np.array_equal(read.point["vz"].numpy()[:, 0], cloud.velocity[:, 2])
+    assert open3d.t.io.write_point_cloud(str(tmp_path / "open3d.ply"), converted)
+    assert same(read_ply(tmp_path / "open3d.ply"), cloud)  # by name: its order is another one
+
+
+def test_plyfile_reads_velocities(tmp_path: Path) -> None:
+    plyfile = pytest.importorskip("plyfile")
+    cloud = made_cloud(50, velocity=True)
+    vertices = plyfile.PlyData.read(write_cloud(tmp_path / "x.ply", cloud).path)["vertex"]
+    assert np.array_equal(np.stack([vertices[name] for name in ("vx", "vy", "vz")], axis=1), cloud.velocity)
+    assert np.array_equal(vertices["vsigma"], cloud.velocity_sigma)
 
 
 @pytest.mark.usefixtures("without_open3d")

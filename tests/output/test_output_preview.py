@@ -1,11 +1,12 @@
 """Preview pictures: layout, notices, depth range, hidden-point removal and scale bars."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from output_scene import export, made_capture
+from output_scene import export, made_capture, with_velocity
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
@@ -21,13 +22,14 @@ from page4d.output.preview.contact_sheet import (
     chosen_instants,
     contact_sheet,
     depth_range,
+    highest_speed,
     read_frames,
 )
 from page4d.output.preview.splat import Orthographic, looking_along, splat
 from page4d.output.reader import Output, open_output
 from page4d.output.run_record import UNTRAINED_NOTICE
 from page4d.plotting.canvas import drawable, round_length, shortened, text_size
-from page4d.plotting.colors import BACKGROUND, BANNER, INK
+from page4d.plotting.colors import BACKGROUND, BANNER, INK, NO_VALUE, STILL, velocity_colors
 from page4d.predictions import Predictions
 
 
@@ -84,6 +86,45 @@ def test_the_maps_of_a_sheet_are_those_of_the_output(capture: Predictions, outpu
         assert np.array_equal(dynamic > 0.5, frame.dynamic)
         assert np.array_equal(frame.image, images[view])
     assert all(frame.image is None for frame in read_frames(output, 1))
+
+
+def test_a_sheet_of_a_run_with_velocities_has_them_in_the_axes_of_each_camera(
+    capture: Predictions, output: Output, tmp_path: Path
+) -> None:
+    export(tmp_path, with_velocity(capture, (10.5, 0.0, 0.0)))
+    frames = read_frames(open_output(tmp_path), 1)
+    for view, frame in enumerate(frames):
+        known = np.isfinite(frame.velocity).all(axis=-1)
+        assert np.array_equal(known, np.isfinite(frame.velocity).any(axis=-1))
+        assert 0.8 < known.mean() <= (0.95 if view < 2 else 1.0)  # padding hides the border of portrait views
+        rotation = capture.cameras.world_to_camera[0, 1, view, :3, :3].numpy()
+        moving = frame.velocity[known & frame.dynamic]
+        np.testing.assert_allclose(moving, np.tile(10.5 * rotation[:, 0], (len(moving), 1)), atol=2e-3)
+        assert not frame.velocity[known & ~frame.dynamic].any()
+    assert highest_speed(frames) == pytest.approx(10.5, rel=1e-3)
+    without = contact_sheet([read_frames(output, 1)], Scale.METRIC)
+    sheet = contact_sheet([frames], Scale.METRIC)
+    assert sheet.shape[0] > without.shape[0] + 100
+    assert share(sheet, STILL) > 0.05 > share(without, STILL)
+    assert highest_speed(read_frames(output, 1)) is None
+    still = [replace(frame, velocity=np.zeros_like(frame.velocity)) for frame in frames]
+    assert contact_sheet([still], Scale.METRIC).shape == sheet.shape
+    assert contact_sheet([[frames[0], replace(frames[1], velocity=None)]], Scale.ARBITRARY).ndim == 3
+
+
+def test_colours_of_velocities_are_directions_in_the_picture_and_speeds() -> None:
+    directions = np.array([[1, 0, 0], [0, 1, 0], [-1, 0, 0], [0, -1, 0], [0, 0, 1]], np.float64)
+    right, down, left, up, ahead = velocity_colors(directions, 1.0).astype(int)
+    assert right.argmax() == 0
+    assert down.argmax() == 1
+    assert left.argmin() == 0
+    assert up.argmax() == 2
+    assert ahead.min() > max(color.min() for color in (right, down, left, up))  # pale
+    slower = velocity_colors(directions * 0.5, 1.0).astype(int)
+    assert (slower.max(axis=1) < [right.max(), down.max(), left.max(), up.max(), ahead.max()]).all()
+    np.testing.assert_array_equal(velocity_colors(directions * 7, 1.0), velocity_colors(directions, 1.0))
+    edges = velocity_colors(np.array([[0, 0, 0], [np.nan, 0, 0]]), 1.0)
+    assert edges.tolist() == [list(STILL), list(NO_VALUE)]
 
 
 def test_frames_with_missing_maps_are_drawn() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ import torch
 
 from page4d.errors import InputError, ShapeError
 from page4d.output.maps import write_png
-from page4d.output.ply import PointCloud, encode_ply, read_ply
+from page4d.output.ply import PointCloud, encode_ply, join_clouds, read_ply
+from page4d.output.points import cloud_comments, merged_cloud, static_cloud
 from page4d.output.tracks import Tracks, read_tracks, write_tracks
 from page4d.output.velocity_maps import STILL_LEVEL, quantize_velocity, read_velocity
+from page4d.settings import PointOptions
+from tests.output.output_scene import made_capture, with_velocity
 
 
 def test_velocities_of_a_map_are_read_back_to_half_a_step_and_still_pixels_exactly(tmp_path: Path) -> None:
@@ -91,3 +95,32 @@ def test_tracks_are_read_back_and_other_files_refused(tmp_path: Path) -> None:
         read_tracks(path)
     with pytest.raises(ShapeError, match="start"):
         replace(tracks, start=np.zeros(3, np.int32))
+
+
+def test_filters_keep_the_velocity_of_every_point(open3d: ModuleType) -> None:
+    capture = with_velocity(made_capture(1, 112), (10.5, -1.0, 0.25))
+    assert open3d is not None
+    options = PointOptions(edge_angle_deg=90, voxel_size=0.05, outliers=True, normals=True, max_points=3000)
+    cloud = merged_cloud(capture, options)
+    assert cloud.num_points == 3000
+    assert cloud.normals is not None
+    moving, known = cloud.dynamic != 0, cloud.velocity_sigma > 0
+    assert (moving & known).any()
+    assert (~known).any()
+    assert (cloud.velocity[moving & known] == np.float32([10.5, -1.0, 0.25])).all()
+    assert not cloud.velocity[~(moving & known)].any()
+    np.testing.assert_allclose(cloud.velocity_sigma[known], 0.01 + 0.02 * cloud.dynamic[known], rtol=1e-6)
+
+
+def test_the_static_layer_has_no_velocities_and_joined_ones_are_unknown() -> None:
+    capture = with_velocity(made_capture(1, 56), (1.0, 0.0, 0.0))
+    static, moving = static_cloud(capture), merged_cloud(capture)
+    assert static.velocity is None
+    assert not any("velocity" in line for line in cloud_comments(capture, [], "static points"))
+    assert any("velocity in metres per second" in line for line in cloud_comments(capture, []))
+    for clouds in ([static, moving], [moving, static]):
+        joined = join_clouds(clouds)
+        of_static = slice(0, static.num_points) if clouds[0] is static else slice(moving.num_points, None)
+        assert joined.num_points == static.num_points + moving.num_points
+        assert not joined.velocity_sigma[of_static].any()
+        assert joined.velocity.sum() == moving.velocity.sum()

@@ -1,4 +1,4 @@
-"""OpenUSD: the points and cameras of a run over time, as one file or as value clips.
+"""OpenUSD: the points, cameras and tracks of a run over time, as one file or as value clips.
 
 Source: the schemas UsdGeomPoints and UsdGeomCamera, and value clips, of https://openusd.org/release/.
 """
@@ -13,6 +13,7 @@ from page4d.exporters.usd.cameras import ClippingRanges, define_cameras
 from page4d.exporters.usd.clips import write_clips
 from page4d.exporters.usd.points import PointWriter, distinct_clouds, write_static
 from page4d.exporters.usd.stage import create_stage, save_stage, time_codes
+from page4d.exporters.usd.tracks import define_tracks
 from page4d.io.atomic import real_path
 
 SCENE_NAME = "scene.usdc"
@@ -49,7 +50,7 @@ def _write_single(job: ExportJob, folder: Path) -> Written:
     stage = create_stage(path, job, codes)
     ranges = ClippingRanges(job)
     number, width = write_static(stage, job, ranges)
-    points, saved = PointWriter(stage, width), 0
+    points, saved = PointWriter(stage, width, has_velocity=job.output.has_velocity), 0
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)
         points.write(cloud, codes[place])
@@ -58,6 +59,7 @@ def _write_single(job: ExportJob, folder: Path) -> Written:
             save_stage(stage, path)
             saved = number
     define_cameras(stage, job, codes, ranges)
+    define_tracks(stage, job, codes, points.width)
     save_stage(stage, path)
     return Written(num_points=number, times=codes)
 

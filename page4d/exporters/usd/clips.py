@@ -8,9 +8,11 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.usd.cameras import ClippingRanges, define_cameras
 from page4d.exporters.usd.points import PATH, PointWriter, declare_points, distinct_clouds, write_static
 from page4d.exporters.usd.stage import create_stage, save_stage, time_codes
+from page4d.exporters.usd.tracks import define_tracks
 from page4d.output.layout import frame_name
 
 FOLDER = "points"
+TRACKS = "tracks.usdc"
 MANIFEST = f"{FOLDER}/manifest.usda"
 
 
@@ -30,18 +32,23 @@ def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)
         clip = create_stage(folder / files[place], job, codes[place : place + 1])
-        points = PointWriter(clip, width)
+        points = PointWriter(clip, width, has_velocity=job.output.has_velocity)
         points.write(cloud, codes[place])
         save_stage(clip, folder / files[place])
         number, width = number + cloud.num_points, points.width
 
     manifest = create_stage(folder / MANIFEST, job, codes)
-    declare_points(manifest)
+    declare_points(manifest, has_velocity=job.output.has_velocity)
     save_stage(manifest, folder / MANIFEST)
 
-    PointWriter(stage, width)
+    PointWriter(stage, width, has_velocity=job.output.has_velocity)
     _play(stage, files, codes)
     define_cameras(stage, job, codes, ranges)
+    if job.output.has_tracks:
+        tracks = create_stage(folder / TRACKS, job, codes)
+        define_tracks(tracks, job, codes, width)
+        save_stage(tracks, folder / TRACKS)
+        stage.GetRootLayer().subLayerPaths.append(f"./{TRACKS}")  # binary, as the main file is text
     save_stage(stage, folder / scene_name)
     return Written(num_points=number, times=codes)
 

@@ -32,7 +32,7 @@ def distinct_clouds(job: ExportJob) -> Iterator[PointCloud]:
         yield cloud
 
 
-def declare_points(stage: Any, path: str = PATH) -> tuple[Any, dict[str, Any]]:
+def declare_points(stage: Any, path: str = PATH, *, has_velocity: bool = False) -> tuple[Any, dict[str, Any]]:
     """Declare the prim and its attributes that change, without values; return the prim and the attributes by name.
 
     Blender reads of value clips only the attributes that are declared in the main file, too.
@@ -50,6 +50,8 @@ def declare_points(stage: Any, path: str = PATH) -> tuple[Any, dict[str, Any]]:
         "dynamic": primvars.CreatePrimvar("dynamic", types.UCharArray, vertex).GetAttr(),
         "view": primvars.CreatePrimvar("view", types.UCharArray, vertex).GetAttr(),
     }
+    if has_velocity:
+        attributes["velocity"] = prim.CreateVelocitiesAttr()
     return prim, attributes
 
 
@@ -57,12 +59,13 @@ class PointWriter:
     """Writes clouds to the points of a stage, one per time code or one for all; all points have one `width`.
 
     Unless it is given, the width is the distance between neighbouring points of the first cloud that has points.
+    With `has_velocity` every point has a velocity, in units per second whatever the time codes; 0 where unknown.
     """
 
-    def __init__(self, stage: Any, width: float = 0.0, path: str = PATH) -> None:
+    def __init__(self, stage: Any, width: float = 0.0, path: str = PATH, *, has_velocity: bool = False) -> None:
         from pxr import UsdGeom
 
-        prim, self._attributes = declare_points(stage, path)
+        prim, self._attributes = declare_points(stage, path, has_velocity=has_velocity)
         prim.SetWidthsInterpolation(UsdGeom.Tokens.constant)
         self._widths = prim.CreateWidthsAttr()
         self.width = width
@@ -78,12 +81,15 @@ class PointWriter:
             self._widths.Set([self.width])
         values = {
             "points": Vt.Vec3fArray.FromNumpy(np.ascontiguousarray(cloud.xyz)),
-            "extent": Vt.Vec3fArray.FromNumpy(_extent(cloud.xyz, self.width)),
+            "extent": Vt.Vec3fArray.FromNumpy(point_extent(cloud.xyz, self.width)),
             "color": Vt.Vec3fArray.FromNumpy(linear_from_srgb(cloud.rgb)),
             "confidence": Vt.FloatArray.FromNumpy(np.ascontiguousarray(cloud.confidence)),
             "dynamic": Vt.UCharArray.FromNumpy(np.ascontiguousarray(cloud.dynamic)),
             "view": Vt.UCharArray.FromNumpy(np.ascontiguousarray(cloud.view)),
         }
+        if "velocity" in self._attributes:
+            velocity = np.zeros_like(cloud.xyz) if cloud.velocity is None else cloud.velocity
+            values["velocity"] = Vt.Vec3fArray.FromNumpy(np.ascontiguousarray(velocity))
         for name, value in values.items():
             attribute = self._attributes[name]
             attribute.Set(value) if code is None else attribute.Set(value, code)
@@ -101,7 +107,7 @@ def write_static(stage: Any, job: ExportJob, ranges: ClippingRanges) -> tuple[in
     return cloud.num_points, writer.width
 
 
-def _extent(xyz: NDArray[np.float32], width: float) -> NDArray[np.float32]:
+def point_extent(xyz: NDArray[np.float32], width: float) -> NDArray[np.float32]:
     """Return the lower and upper corner [2, 3] of the points with their width; reversed limits if there are none."""
     if len(xyz) == 0:
         largest = np.finfo(np.float32).max

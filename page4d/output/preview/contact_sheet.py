@@ -1,4 +1,4 @@
-"""Contact sheet of images, depth, confidence and motion masks of every view at up to four instants."""
+"""Contact sheet of images, depth, confidence, motion masks and velocities of every view at up to four instants."""
 
 import math
 from collections.abc import Sequence
@@ -20,10 +20,22 @@ from page4d.plotting.canvas import (
     font,
     short_unit,
     shortened,
+    text_size,
     tile,
     with_banner,
 )
-from page4d.plotting.colors import CONFIDENCE_MAP, DEPTH_MAP, FAINT, INK, MOVING, NO_VALUE, colored
+from page4d.plotting.colors import (
+    BACKGROUND,
+    CONFIDENCE_MAP,
+    DEPTH_MAP,
+    FAINT,
+    INK,
+    MOVING,
+    NO_VALUE,
+    STILL,
+    colored,
+    velocity_colors,
+)
 
 MAX_INSTANTS = 4
 _TILE_AREA = 220 * 165
@@ -31,11 +43,16 @@ _GAP = 6
 _LABEL = 20
 _BLOCK_GAP = 26
 _MARGIN = 18
+_WHEEL = 72
+"""Diameter of the colour wheel of velocities in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameMaps:
-    """Maps [H, W] of one frame and its image [h, w, 3] of the same aspect ratio, if available; depth 0 is unknown."""
+    """Maps [H, W] of one frame and its image [h, w, 3] of the same aspect ratio, if available; depth 0 is unknown.
+
+    `velocity` [H, W, 3] is in the axes of the camera, per second, and NaN where it is unknown.
+    """
 
     view: str
     time: float
@@ -43,6 +60,7 @@ class FrameMaps:
     image: NDArray[np.uint8] | None = None
     confidence: NDArray[np.float32] | None = None
     dynamic: NDArray[np.bool_] | None = None
+    velocity: NDArray[np.float32] | None = None
 
 
 def read_frames(
@@ -57,9 +75,18 @@ def read_frames(
             image=None if images is None else images[index],
             confidence=output.confidence(time_index, view),
             dynamic=output.dynamic(time_index, view),
+            velocity=_camera_velocity(output, time_index, index) if output.has_velocity else None,
         )
         for index, view in enumerate(output.view_names)
     ]
+
+
+def _camera_velocity(output: Output, time_index: int, view: int) -> NDArray[np.float32]:
+    """Return the velocities [H, W, 3] of a frame in the axes of its camera, NaN where they are unknown."""
+    velocity, sigma = output.velocity(time_index, output.view_names[view])
+    rotation = output.cameras.world_to_camera[time_index, view, :3, :3].numpy()
+    turned: NDArray[np.float32] = np.where((sigma > 0)[..., None], velocity @ rotation.T, np.nan).astype(np.float32)
+    return turned
 
 
 def chosen_instants(num_times: int) -> list[int]:
@@ -77,12 +104,16 @@ def contact_sheet(instants: Sequence[Sequence[FrameMaps]], scale: Scale, notice:
     """
     if not 1 <= len(instants) <= MAX_INSTANTS or not all(instants):
         raise ShapeError(f"a contact sheet of {len(instants)} instants", f"pass 1 to {MAX_INSTANTS}, with views")
-    lowest, highest = depth_range([frame for frames in instants for frame in frames])
-    blocks = [_block(frames, lowest, highest) for frames in instants]
+    all_frames = [frame for frames in instants for frame in frames]
+    lowest, highest = depth_range(all_frames)
+    fastest = highest_speed(all_frames)
+    blocks = [_block(frames, lowest, highest, fastest) for frames in instants]
     block_width = max(block.width for block in blocks)
     columns = _block_columns(len(blocks), block_width, blocks[0].height)
     rows = math.ceil(len(blocks) / columns)
     bars = _color_bars(lowest, highest, scale, min(blocks[0].height, 420))
+    if fastest is not None:
+        bars = _stacked(bars, _velocity_legend(fastest, scale))
     width = 2 * _MARGIN + columns * block_width + (columns - 1) * _BLOCK_GAP + _BLOCK_GAP + bars.width
     height = 2 * _MARGIN + rows * blocks[0].height + (rows - 1) * _BLOCK_GAP
     picture, _ = blank(width, max(height, bars.height + 2 * _MARGIN))
@@ -104,10 +135,19 @@ def depth_range(frames: Sequence[FrameMaps]) -> tuple[float, float]:
     return (lowest, highest) if highest > lowest else (lowest * 0.9, highest * 1.1)
 
 
-def _block(frames: Sequence[FrameMaps], lowest: float, highest: float) -> Image.Image:
+def highest_speed(frames: Sequence[FrameMaps]) -> float | None:
+    """Return the 95th percentile of the speeds of all moving pixels; 1 if nothing moves, None without velocities."""
+    speeds = [np.linalg.norm(frame.velocity, axis=-1) for frame in frames if frame.velocity is not None]
+    if not speeds:
+        return None
+    moving = np.concatenate([speed[speed > 0] for speed in speeds])  # NaN is not above 0
+    return float(np.quantile(moving, 0.95)) if moving.size else 1.0
+
+
+def _block(frames: Sequence[FrameMaps], lowest: float, highest: float, fastest: float | None) -> Image.Image:
     """Draw one instant: its time, the view names, and one row per kind of map."""
     sizes = [_tile_size(frame) for frame in frames]
-    cells = [_cells(frame, lowest, highest) for frame in frames]
+    cells = [_cells(frame, lowest, highest, fastest) for frame in frames]
     rows = [label for label in cells[0] if any(column[label] is not None for column in cells)]
     label_width, row_height = 78, max(height for _, height in sizes)
     width = label_width + sum(tile_width for tile_width, _ in sizes) + _GAP * (len(sizes) - 1)
@@ -138,7 +178,9 @@ def _tile_size(frame: FrameMaps) -> tuple[int, int]:
     return round(math.sqrt(_TILE_AREA * aspect)), round(math.sqrt(_TILE_AREA / aspect))
 
 
-def _cells(frame: FrameMaps, lowest: float, highest: float) -> dict[str, NDArray[np.uint8] | None]:
+def _cells(
+    frame: FrameMaps, lowest: float, highest: float, fastest: float | None
+) -> dict[str, NDArray[np.uint8] | None]:
     """Return the coloured maps of a frame by row label; None where a map is missing."""
     known = frame.depth > 0
     return {
@@ -146,6 +188,7 @@ def _cells(frame: FrameMaps, lowest: float, highest: float) -> dict[str, NDArray
         "depth": colored((frame.depth - lowest) / (highest - lowest), known, DEPTH_MAP),
         "confidence": None if frame.confidence is None else colored(frame.confidence, known, CONFIDENCE_MAP),
         "moving": None if frame.dynamic is None else _motion_overlay(frame.dynamic, frame.image),
+        "velocity": None if frame.velocity is None else velocity_colors(frame.velocity, fastest or 1.0),
     }
 
 
@@ -180,4 +223,27 @@ def _color_bars(lowest: float, highest: float, scale: Scale, height: int) -> Ima
     picture.paste(confidence, (0, height + 10))
     draw_key(pen, (0, 2 * height + 24), NO_VALUE, "no value", 12)
     draw_key(pen, (0, 2 * height + 46), MOVING, "moving", 12)
+    return picture
+
+
+def _velocity_legend(fastest: float, scale: Scale) -> Image.Image:
+    """Draw the colours of all directions in the picture, speeds from 0 in the middle to the fastest at the rim."""
+    title, size = f"velocity [{short_unit(scale)}/s]", _WHEEL
+    rim = f"rim: {fastest:.{max(0, 1 - math.floor(math.log10(fastest)))}f}"
+    picture, pen = blank(max(size, *(text_size(text, 12)[0] for text in (title, rim))) + 6, size + 68)
+    pen.text((0, 2), title, fill=INK, font=font(12))
+    along = (np.arange(size) + 0.5) * 2 / size - 1
+    x, y = np.meshgrid(along, along)
+    colors = velocity_colors(np.stack([x, y, np.zeros_like(x)], axis=-1) * fastest, fastest)
+    outside = (x**2 + y**2 > 1)[..., None]
+    picture.paste(Image.fromarray(np.where(outside, np.array(BACKGROUND), colors).astype(np.uint8)), (0, 22))
+    pen.text((0, size + 28), rim, fill=INK, font=font(12))
+    draw_key(pen, (0, size + 48), STILL, "still", 12)
+    return picture
+
+
+def _stacked(above: Image.Image, below: Image.Image) -> Image.Image:
+    picture, _ = blank(max(above.width, below.width), above.height + _MARGIN + below.height)
+    picture.paste(above, (0, 0))
+    picture.paste(below, (0, above.height + _MARGIN))
     return picture

@@ -1,0 +1,136 @@
+"""Velocities and tracks in the viewer, live and as a page."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page4d.choices import PointLayer
+from page4d.exporters.settings import ExportSettings
+from page4d.viewer.content import ViewerContent, viewer_content
+from page4d.viewer.live import live_viewer
+from page4d.viewer.motion import MAX_SEGMENTS, default_steps, track_segments, velocity_segments
+from page4d.viewer.recording import check_size, estimated_bytes, record_page
+from tests.export.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, Capture, make_capture
+from tests.viewer.test_viewer_recording import Recording
+
+pytest.importorskip("viser")
+
+
+@pytest.fixture(scope="module")
+def fast_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+    return make_capture(tmp_path_factory.mktemp("viewer-fast"), size=(60, 80), velocity=True, tracks=True)
+
+
+@pytest.fixture
+def fast(fast_capture: Capture) -> ViewerContent:
+    return viewer_content(fast_capture.output, ExportSettings())
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_segments_are_the_paths_of_moving_points(fast: ViewerContent) -> None:
+    cloud = fast.points(1)
+    points, colors = velocity_segments(cloud, fast.choice, 0.5 / IMAGE_FPS, limit=10_000)
+    known = (cloud.dynamic != 0) & (cloud.velocity_sigma > 0)
+    assert points.shape == colors.shape == (known.sum(), 2, 3)
+    np.testing.assert_array_equal(points[:, 0], cloud.xyz[known])
+    np.testing.assert_allclose(
+        points[:, 1] - points[:, 0], np.tile(0.5 * np.array(DRIFT), (len(points), 1)), atol=1e-5
+    )
+    few = velocity_segments(cloud, fast.choice, 0.1, limit=20)
+    assert len(few.points) == len(few.colors) == 20
+    assert len(velocity_segments(cloud, fast.choice, 0.1).points) <= MAX_SEGMENTS
+
+
+def test_segments_follow_the_choice_of_points(fast: ViewerContent) -> None:
+    cloud = fast.points(1)
+    for choice, kept in (
+        (replace(fast.choice, layer=PointLayer.STATIC), cloud.view < 0),
+        (replace(fast.choice, layer=PointLayer.MOVING), cloud.view >= 0),
+        (replace(fast.choice, views=(2,)), cloud.view == 2),
+        (replace(fast.choice, min_confidence=0.8), cloud.confidence >= 0.8),
+    ):
+        expected = int((kept & (cloud.velocity != 0).any(axis=1)).sum())
+        assert len(velocity_segments(cloud, choice, 0.1, limit=10_000).points) == expected
+    still = replace(cloud, velocity=None, velocity_sigma=None)
+    assert velocity_segments(still, fast.choice, 0.1).points.shape == (0, 2, 3)
+
+
+def test_fast_points_go_a_visible_part_of_the_scene(fast: ViewerContent, content: ViewerContent) -> None:
+    length = default_steps(fast) / fast.frame_rate * np.linalg.norm(DRIFT) * IMAGE_FPS
+    assert 0.02 < length / fast.diagonal < 0.08
+    assert default_steps(content) == 1.0
+
+
+def test_trails_are_the_steps_so_far(fast: ViewerContent) -> None:
+    assert fast.tracks is not None
+    assert track_segments(fast.tracks, 0).points.shape == (0, 2, 3)
+    points, colors = track_segments(fast.tracks, 2)
+    # Track 0 begins at instant 1 and track 1 ends there.
+    assert len(points) == 2 * (NUM_TRACKS - 2) + 1
+    np.testing.assert_allclose(points[:, 1] - points[:, 0], np.tile(DRIFT, (len(points), 1)), atol=1e-5)
+    assert (colors[:, 1].sum(axis=-1) > colors[:, 0].sum(axis=-1)).all()
+    few = track_segments(fast.tracks, 3, limit=10, trail=1)
+    assert len(few.points) == 10
+    ends = fast.tracks.coords[3, ::4]
+    np.testing.assert_array_equal(few.points[:, 1], ends[np.isfinite(ends).all(axis=-1)])
+
+
+def test_the_panel_shows_and_hides_velocities_and_tracks(fast: ViewerContent) -> None:
+    with live_viewer(fast, port=0) as viewer:
+        wait_until(lambda: viewer.shown is not None)
+        assert not viewer.motion.num_shown("/velocities")
+        viewer.panel.velocities.value = True
+        wait_until(lambda: viewer.motion.num_shown("/velocities") > 50)
+        assert not viewer.motion.num_shown("/tracks")
+        viewer.panel.tracks.value = True
+        viewer.panel.instant.value = 3
+        wait_until(lambda: viewer.motion.num_shown("/tracks") == 3 * (NUM_TRACKS - 2) + 2)
+        viewer.panel.views[1].value = viewer.panel.views[0].value = False
+        _, handle, number = viewer.motion._nodes["/velocities"]
+        wait_until(lambda: viewer.motion._nodes["/velocities"][1] is not handle)
+        assert 0 < viewer.motion.num_shown("/velocities") <= number
+        viewer.panel.layer.value = "static"
+        wait_until(lambda: viewer.motion.num_shown("/velocities") == 0)
+        viewer.panel.velocities.value = viewer.panel.tracks.value = False
+        wait_until(lambda: viewer.motion.num_shown("/tracks") == 0)
+
+
+def test_runs_without_velocities_have_no_such_controls(content: ViewerContent) -> None:
+    with live_viewer(content, port=0) as viewer:
+        assert viewer.panel.velocities is None
+        assert viewer.panel.tracks is None
+        assert not viewer.motion._nodes
+
+
+def test_a_page_has_velocities_and_tracks_of_every_instant(fast: ViewerContent, content: ViewerContent) -> None:
+    pytest.importorskip("msgpack")
+    pytest.importorskip("zstandard")
+    page = record_page(fast)
+    found = Recording(page)
+    lines = [message for _, message in found.of_type("LineSegmentsMessage")]
+    assert [message["name"] for message in lines] == ["/velocities", "/tracks"] * 4
+    for place, message in enumerate(lines[::2]):
+        points = found.array(message["props"]["points"], "<f4").reshape(-1, 2, 3)
+        expected = velocity_segments(fast.points(place), fast.choice, default_steps(fast) / fast.frame_rate)
+        np.testing.assert_array_equal(points, expected.points)
+    assert 0.5 < estimated_bytes(fast, with_pictures=False) / len(page) < 2
+    check_size(fast, with_pictures=False)
+    assert not Recording(record_page(content)).of_type("LineSegmentsMessage")
+
+
+def test_layers_have_the_velocities_of_their_moving_points(tmp_path: Path) -> None:
+    capture = make_capture(tmp_path, size=(60, 80), velocity=True, layers=True)
+    layered = viewer_content(capture.output, ExportSettings())
+    assert layered.has_layers
+    assert len(velocity_segments(layered.moving_points(1), layered.choice, 0.1).points) > 50
+    assert default_steps(layered) > 0
