@@ -61,6 +61,7 @@ def report_motion(
         sampled_pixels=sum(len(own.sample) for own in pooled.values()),
         known_pixels=int(sum(own.counts[:, 1].sum() for own in pooled.values())),
         moving=_result(pooled[MOVING], interval),
+        moving_certain=_result(_certain(pooled[MOVING]), interval),
         slow=_result(pooled[SLOW], interval),
         static=_result(pooled[STATIC], interval),
         moving_per_view={
@@ -141,6 +142,15 @@ def _joined(parts: Sequence[_Pixels]) -> _Pixels:
 
 def _of_view(pixels: _Pixels, view: int) -> _Pixels:
     return _Pixels(sample=pixels.sample[pixels.sample.view == view], counts=pixels.counts[view : view + 1])
+
+
+def _certain(pixels: _Pixels) -> _Pixels:
+    """Return the pixels whose predicted speed is 0 or above its standard deviation, their number from the sample."""
+    speed = np.linalg.norm(pixels.sample.predicted, axis=-1)
+    chosen = (speed == 0) | (speed > pixels.sample.sigma)
+    counts = pixels.counts.copy()
+    counts[:, 1] *= chosen.mean() if len(chosen) else 0.0
+    return _Pixels(sample=pixels.sample[chosen], counts=counts)
 
 
 def _result(pixels: _Pixels, interval: float) -> FlowResult:

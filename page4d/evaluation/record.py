@@ -194,7 +194,8 @@ class MotionReport:
     """Scene flow metrics after the alignment of the cameras: velocities times `interval`, the truth's in seconds.
 
     `moving` pixels have a true displacement above `moving_limit` per interval, `slow` ones a smaller one, `static`
-    ones exactly 0. `output_interval` is the median time between the output's instants.
+    ones exactly 0; `moving_certain` are moving pixels whose predicted speed is 0 or above its standard deviation, as
+    it is where several views measured it. `output_interval` is the median time between the output's instants.
     """
 
     sampling: str
@@ -205,6 +206,7 @@ class MotionReport:
     sampled_pixels: int
     known_pixels: int
     moving: FlowResult
+    moving_certain: FlowResult
     slow: FlowResult
     static: FlowResult
     moving_per_view: dict[str, FlowResult]

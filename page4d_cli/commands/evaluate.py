@@ -224,6 +224,7 @@ def _print_motion(motion: "MotionReport") -> None:
     parts: list[tuple[str, FlowResult]] = [
         *((f"moving, {name}", own) for name, own in motion.moving_per_view.items()),
         ("moving", motion.moving),
+        ("moving, certain", motion.moving_certain),
         ("slow", motion.slow),
         ("static", motion.static),
     ]
