@@ -397,7 +397,10 @@ def test_the_report_shows_the_baseline_below_every_row(
     for begin in tables:
         dashes = next(number for number in range(begin, len(lines)) if lines[number].startswith("---"))
         rows.append([line.split("  ")[0] for line in lines[dashes + 1 : lines.index("", begin)]])
-    groups = (["moving, cam01", "moving, cam02", "moving", "slow", "static"], ["all", "dynamic", "static"])
+    groups = (
+        ["moving, cam01", "moving, cam02", "moving", "moving, certain", "slow", "static"],
+        ["all", "dynamic", "static"],
+    )
     assert rows == [[name for group in own for name in (group, "nothing moves")] for own in groups]
     text = "\n".join(lines)
     assert "static: 100.0 % exactly still, mean speed 0.0000 per s (nothing moves: 0)" in text
