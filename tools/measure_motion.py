@@ -7,8 +7,8 @@ people, 302 a table with photometric differences, 303 with moving cameras. Every
 true cameras, from true depth (`--depth`) and from the bundled network's. Prints the errors of moving pixels in cm per
 frame, those of certain ones (speed above sigma, as where several views measured it), the baseline that nothing moves,
 the exactly still share of static pixels, and the median drift of tracks in cm after 5, 10 and 23 frames. Results stay
-in WORK, so that another call continues. `SIGMA_FACTOR` of page4d/motion/velocity.py is chosen by the share of errors
-within 2 sigma, which is 74 % for a three-dimensional normal error of that deviation along each axis.
+in WORK, so that another call continues. `SIGMA_FACTOR` of page4d/motion/rig_flow.py is chosen by the share of errors
+of moving pixels within 2 sigma: 95 % of those of a normal variable are.
 """
 
 import argparse

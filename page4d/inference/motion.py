@@ -22,13 +22,14 @@ from page4d.motion.flow import MIN_SIDE, ViewFlow, difference_noise, optical_flo
 from page4d.motion.rig_flow import (
     DEPTH_TOLERANCE,
     EXACT_DEPTH_TOLERANCE,
+    SIGMA_FACTOR,
     STILL_LIMIT_PX,
     Displacement,
     FlowView,
     rig_flow,
 )
 from page4d.motion.tracks import TrackFollower
-from page4d.motion.velocity import SIGMA_FACTOR, Velocity, combine
+from page4d.motion.velocity import Velocity, combine
 from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.output.motion_record import Difference, InstantMotion, MotionRecord
 from page4d.predictions import Predictions

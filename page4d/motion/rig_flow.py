@@ -41,6 +41,10 @@ MAX_EPIPOLAR_PX = 1.5
 FLOW_NOISE_PX = 0.3
 """Standard deviation of the error of optical flow where it is consistent."""
 
+SIGMA_FACTOR = 2.0
+"""Ratio of measured errors to those that follow from the noise of flow: 93 % of the errors are then within 2 sigma
+(`tools/measure_motion.py`), as those of a normal variable are."""
+
 MAX_VIEWS = 8
 """Other views that a view is compared with, those with the nearest cameras: the cost grows with the pairs."""
 
@@ -154,7 +158,7 @@ def _displacement(
     view = views[own]
     neighbors = _neighbors(own, views)
     others = [views[other] for other in neighbors]
-    sigma = FLOW_NOISE_PX * view.depth.double() / focal_length(view.camera)
+    sigma = SIGMA_FACTOR * FLOW_NOISE_PX * view.depth.double() / focal_length(view.camera)
     motion = sigma.new_zeros(*view.depth.shape, 3)
     count = view.known.to(torch.uint8)
     # Points that neither this view nor another one shows moving need no votes.
@@ -293,7 +297,7 @@ def solve_rays(
     excess = (squares / inliers.clamp(min=1)).sqrt() / FLOW_NOISE_PX
     along = rays.norm(dim=-1) / information.sqrt() * excess.clamp(min=1.0)
     sigma = torch.where(alone, across, (across.square() + along.square()).sqrt())
-    return RayEnds(world, sigma, (1 + inliers).to(torch.uint8))
+    return RayEnds(world, SIGMA_FACTOR * sigma, (1 + inliers).to(torch.uint8))
 
 
 def _residual(

@@ -27,7 +27,7 @@ GRID_STEP_PX = 8
 MAX_HIDDEN_STEPS = 3
 """Steps for which a track that no view sees goes on along a straight line."""
 
-MAX_SIGMA = 0.1
+MAX_SIGMA = 0.2
 """Standard deviation of the motion since the start at which a track ends, relative to its depth."""
 
 _HIDDEN_GROWTH = 0.5

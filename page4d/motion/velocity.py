@@ -8,9 +8,6 @@ from torch import Tensor
 
 from page4d.motion.rig_flow import Displacement
 
-SIGMA_FACTOR = 1.0
-"""Factor that makes standard deviations of displacements those of measured errors (`tools/measure_motion.py`)."""
-
 ONE_SIDED_ERROR = 0.25
 """Standard deviation of a one-sided difference relative to the displacement: half a step of acceleration."""
 
@@ -53,7 +50,7 @@ def combine(
     return Velocity(
         chosen((after.motion - before.motion) / span, sides[0].velocity, sides[1].velocity),
         chosen(
-            SIGMA_FACTOR * (after.sigma.square() + before.sigma.square()).sqrt() / span,
+            (after.sigma.square() + before.sigma.square()).sqrt() / span,
             sides[0].sigma,
             sides[1].sigma,
         ),
@@ -63,7 +60,7 @@ def combine(
 
 def _one_sided(side: Displacement, seconds: float) -> Velocity:
     change = ONE_SIDED_ERROR * side.motion.norm(dim=-1)
-    sigma = ((SIGMA_FACTOR * side.sigma).square() + change.square()).sqrt() / abs(seconds)
+    sigma = (side.sigma.square() + change.square()).sqrt() / abs(seconds)
     # A component of exactly 0 keeps its sign: no -0.0 in files.
     velocity = side.motion / seconds + 0.0
     return Velocity(velocity, torch.where(side.views > 0, sigma, 0.0), side.views)

@@ -7,7 +7,7 @@ import torch
 
 from page4d.motion.flow import changed_pixels, difference_noise, optical_flow, to_gray, view_flow
 from page4d.motion.rig_flow import Displacement
-from page4d.motion.velocity import ONE_SIDED_ERROR, SIGMA_FACTOR, combine
+from page4d.motion.velocity import ONE_SIDED_ERROR, combine
 
 
 def displacement(motion: list[float], sigma: float, views: int) -> Displacement:
@@ -22,7 +22,7 @@ def test_steps_of_unequal_length_give_the_mean_velocity_over_both() -> None:
     before, after = displacement([-0.1, 0.0, 0.0], 0.01, 3), displacement([0.3, 0.0, 0.0], 0.02, 2)
     found = combine(before, after, 0.1, 0.3)
     assert found.velocity[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0])
-    assert float(found.sigma) == pytest.approx(SIGMA_FACTOR * np.hypot(0.01, 0.02) / 0.4)
+    assert float(found.sigma) == pytest.approx(np.hypot(0.01, 0.02) / 0.4)
     assert int(found.views) == 2
 
 
