@@ -22,7 +22,7 @@ _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 _FINE_BACKGROUND_S, _FINE_INSTANT_S = 6e-6, 1.5e-6
 """Seconds per pixel of all views at the fine size: for the background, and for an instant of which a tenth moves."""
 
-_FLOW_BYTES = 150
+_FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""
 
 _FINE_BYTES = 280.0
