@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from page4d.evaluation.depth import DepthSums
 from page4d.evaluation.points import PointScores
 from page4d.evaluation.scene_flow import FlowScores, SigmaScores
-from page4d.evaluation.track_scores import TrackScores
+from page4d.evaluation.track_scores import TAPVid3DScores, TrackScores
 from page4d.output.diagnostics import TransformRecord
 
 RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"
@@ -228,6 +228,7 @@ class TrackReport:
     """Track metrics after the alignment of the cameras. Tracks that start where no truth is known do not count.
 
     `start_error` is the median distance of the starts of the `matched` tracks from the true surface at their pixel.
+    `tapvid3d` are metrics of positions in the camera in which each track starts, None without visible points.
     The true path of `dynamic` tracks is longer than 10 cm, that of `static` ones shorter than 1 cm.
     """
 
@@ -235,6 +236,7 @@ class TrackReport:
     tracks: int
     matched: int
     start_error: float | None
+    tapvid3d: TAPVid3DScores | None
     overall: TrackComparison | None
     dynamic: TrackComparison | None
     static: TrackComparison | None

@@ -1,7 +1,7 @@
 """Trajectories of a capture: predicted tracks against the exact ones of the points at the pixels where they start."""
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,14 @@ from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError
 from page4d.evaluation.comparison import ComparedView, Comparison, true_camera
 from page4d.evaluation.record import TrackComparison, TrackReport
-from page4d.evaluation.track_scores import DYNAMIC_PATH, STATIC_PATH, TrackPairs, score_tracks
+from page4d.evaluation.track_scores import (
+    DYNAMIC_PATH,
+    STATIC_PATH,
+    CameraTracks,
+    TrackPairs,
+    score_tapvid3d,
+    score_tracks,
+)
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.similarity import Sim3
@@ -30,11 +37,15 @@ _DEFINITION = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrueStarts:
-    """True points [N, 3] at the starts of N tracks, their object, and the frame; NaN, -1 and -1 where unknown."""
+    """True points [N, 3] at the starts of N tracks, their object, frame and view; NaN and -1 where unknown.
+
+    `views` are indices of views of the output, in which the tracks start.
+    """
 
     points: Float[np.ndarray, "N 3"]
     objects: Int[np.ndarray, " N"]
     frames: Int[np.ndarray, " N"]
+    views: Int[np.ndarray, " N"]
 
     @property
     def known(self) -> Bool[np.ndarray, " N"]:
@@ -61,13 +72,19 @@ def report_tracks(comparison: Comparison, transform: Sim3) -> TrackReport | None
             "run page4d again",
         )
     starts = true_starts(comparison, predicted)
-    pairs, start_error = paired_tracks(comparison, predicted, starts, transform)
+    chosen = np.flatnonzero(starts.known)
+    true, visible = _true_tracks(comparison, starts, chosen, predicted.start[chosen].astype(int))
+    pairs, start_error = paired_tracks(predicted, starts, transform, true, visible)
+    coords = transform.apply(torch.from_numpy(predicted.coords[:, chosen]).double()).numpy()
+    in_cameras = _camera_tracks(comparison, starts.views[chosen], coords, true)
+    in_cameras = replace(in_cameras, predicted_visible=predicted.visibs[:, chosen], true_visible=visible)
     paths = pairs.paths
     return TrackReport(
         definition=_DEFINITION,
         tracks=predicted.num_tracks,
         matched=len(pairs.start),
         start_error=start_error,
+        tapvid3d=score_tapvid3d(in_cameras),
         overall=_compared(pairs),
         dynamic=_compared(pairs.select(paths > DYNAMIC_PATH)),
         static=_compared(pairs.select(paths < STATIC_PATH)),
@@ -95,7 +112,7 @@ def true_starts(comparison: Comparison, predicted: Tracks) -> TrueStarts:
     tracks start at pixels, and in other views an error of depth moves them to another pixel.
     """
     number = predicted.num_tracks
-    points, objects, frames = np.full((number, 3), np.nan), np.full(number, -1), np.full(number, -1)
+    points, (objects, frames, views) = np.full((number, 3), np.nan), np.full((3, number), -1)
     nearest = np.full(number, np.inf)
     for instant in np.unique(predicted.start).tolist():
         for view in _labelled_views(comparison, instant):
@@ -112,17 +129,45 @@ def true_starts(comparison: Comparison, predicted: Tracks) -> TrueStarts:
             better = inside & (depth > 0) & (found >= 0) & (away < nearest[own])
             points[own[better]] = transform_points(invert_rigid(camera.double()), local).numpy()[better]
             objects[own[better]], frames[own[better]], nearest[own[better]] = found[better], frame, away[better]
-    return TrueStarts(points=points, objects=objects, frames=frames)
+            views[own[better]] = view.index
+    return TrueStarts(points=points, objects=objects, frames=frames, views=views)
+
+
+def _camera_tracks(
+    comparison: Comparison,
+    views: Int[np.ndarray, " N"],
+    predicted: Float[np.ndarray, "T N 3"],
+    true: Float[np.ndarray, "T N 3"],
+) -> CameraTracks:
+    """Return tracks in the true cameras in which they start; visibility is left to be filled in."""
+    own = [np.full(true.shape, np.nan) for _ in range(2)]
+    pixel = np.full(true.shape[:2], np.nan)
+    for view in comparison.views:
+        columns = np.flatnonzero(views == view.index)
+        focal = float((view.truth.intrinsics[0, 0] * view.truth.intrinsics[1, 1]).sqrt())
+        for instant in comparison.instants:
+            camera = true_camera(view, instant)
+            if camera is None or not len(columns):
+                continue
+            for place, values in zip(own, (predicted, true), strict=True):
+                points = torch.from_numpy(values[instant, columns])
+                place[instant, columns] = transform_points(camera.double(), points).numpy()
+            pixel[instant, columns] = own[1][instant, columns, 2] / focal
+    unseen = np.zeros(pixel.shape, dtype=bool)
+    return CameraTracks(predicted=own[0], true=own[1], predicted_visible=unseen, true_visible=unseen, pixel=pixel)
 
 
 def paired_tracks(
-    comparison: Comparison, predicted: Tracks, starts: TrueStarts, transform: Sim3
+    predicted: Tracks,
+    starts: TrueStarts,
+    transform: Sim3,
+    true: Float[np.ndarray, "T N 3"],
+    visible: Bool[np.ndarray, "T N"],
 ) -> tuple[TrackPairs, float | None]:
     """Return the tracks with a known true point and their truth, and the median distance of their starts."""
     chosen = np.flatnonzero(starts.known)
     start, row = predicted.start[chosen].astype(int), np.arange(len(chosen))
     coords = transform.apply(torch.from_numpy(predicted.coords[:, chosen]).double()).numpy()
-    true, visible = _true_tracks(comparison, starts, chosen, start)
     begin = coords[start, row]
     after = np.arange(len(coords))[:, None] > start
     away = np.linalg.norm(begin - starts.points[chosen], axis=-1)

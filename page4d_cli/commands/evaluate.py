@@ -312,6 +312,10 @@ def _motion_lines(motion: "MotionReport") -> "Iterator[tuple[str, str]]":
 def _track_lines(tracks: "TrackReport") -> "Iterator[tuple[str, str]]":
     matched, total = tracks.matched, counted(tracks.tracks, "track")
     yield "tracks", f"truth of {matched} of {total}, median error of their starts {_number(tracks.start_error)}"
+    if tracks.tapvid3d is not None:
+        found = tracks.tapvid3d
+        shares = f"APD {_share(found.apd)} %, 3D-AJ {_share(found.aj)} %, OA {_share(found.occlusion_accuracy)} %"
+        yield "", f"TAPVid-3D, in the cameras of the starts: {shares}"
     if tracks.overall is not None:
         own, baseline = tracks.overall.tracks, tracks.overall.nothing_moves
         yield "", f"final error {_number(own.final)} ({_BASELINE}: {_number(baseline.final)})"

@@ -18,7 +18,7 @@ from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import Evaluation
 from page4d.evaluation.scene_flow import PixelMotion, score_flow, score_sigma
 from page4d.evaluation.settings import EvaluationSettings
-from page4d.evaluation.track_scores import TrackPairs, score_tracks
+from page4d.evaluation.track_scores import CameraTracks, TrackPairs, score_tapvid3d, score_tracks
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
@@ -407,3 +407,30 @@ def test_the_report_shows_the_baseline_below_every_row(
     assert "truth of 114 of 114 tracks, median error of their starts 0.0" in text
     assert "100.0 % of the errors within 2 sigma" in text
     assert max(len(line) for begin in tables for line in lines[begin : lines.index("", begin)]) <= 100
+
+
+def test_metrics_of_tapvid3d() -> None:
+    random = np.random.default_rng(0)
+    true = random.normal(size=(6, 20, 3)) + np.array([0, 0, 5])
+    visible = random.random((6, 20)) > 0.3
+    tracks = CameraTracks(
+        predicted=true, true=true, predicted_visible=visible, true_visible=visible, pixel=true[..., 2] / 500
+    )
+    exact = score_tapvid3d(tracks)
+    assert exact is not None
+    assert (exact.apd, exact.aj, exact.occlusion_accuracy) == (1, 1, 1)
+    # The scale of the prediction does not count.
+    assert score_tapvid3d(replace(tracks, predicted=true * 3)) == replace(exact, scale=exact.scale / 3)
+    # 6 px at the depth of the point are within 8 and 16 px of the five thresholds.
+    off = score_tapvid3d(replace(tracks, predicted=true + 6 * tracks.pixel[..., None] * [1, 0, 0]))
+    assert off is not None
+    assert off.apd == pytest.approx(0.4, abs=0.02)
+    assert off.aj == pytest.approx((0 + 0 + 0 + 1 + 1) / 5, abs=0.03)
+    hidden = score_tapvid3d(replace(tracks, predicted_visible=np.zeros_like(visible)))
+    assert hidden is not None
+    assert hidden.aj == 0
+    lost = np.where(np.arange(20)[:, None] < 10, np.nan, true)
+    half = score_tapvid3d(replace(tracks, predicted=lost))
+    assert half is not None
+    assert half.apd == pytest.approx(visible[:, 10:].sum() / visible.sum())
+    assert score_tapvid3d(replace(tracks, true_visible=np.zeros_like(visible))) is None
