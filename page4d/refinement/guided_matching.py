@@ -84,12 +84,14 @@ def match_guided(
     patches = cut_patches(source.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
     predicted = _predict(warped, patch_size, target.shape[-2:])
     if chosen is not None:
+        chosen = chosen.to(patches.device)
         patches, predicted = patches[:, chosen], _Predicted(*(part[:, chosen] for part in predicted))
     brightness = target.mean(dim=2)[..., None, :, :].flatten(0, 1)
     shift, score = (predicted.center.new_zeros(*predicted.usable.shape, size) for size in (2, 1))
     for frame, searched in enumerate(predicted.usable):
-        peaks = _search(patches[frame, searched], brightness[frame : frame + 1], predicted.pixels[frame, searched])
-        shift[frame, searched], score[frame, searched] = peaks[:, :2], peaks[:, 2:]
+        index = searched.nonzero()[:, 0]  # once: counting the chosen waits for the device
+        peaks = _search(patches[frame, index], brightness[frame : frame + 1], predicted.pixels[frame, index])
+        shift[frame, index], score[frame, index] = peaks[:, :2], peaks[:, 2:]
     found = predicted.center + shift, score[..., 0], shift
     return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in found))
 
@@ -118,7 +120,7 @@ def _search(
     def of_patches(part: slice) -> Tensor:
         own, peaks = source[part], source.new_zeros(len(source[part]), 3)
         start, best = _affine_shifts(own, target, predicted[part])
-        tried = best > _MIN_AFFINE_CORRELATION
+        tried = (best > _MIN_AFFINE_CORRELATION).nonzero()[:, 0]
         around = positions[part][tried] + (start[tried] / extent * 2)[:, None]
         fine = _peak(_correlations(own[tried], target, around, extent))
         shift = start[tried] + fine[:, :2]
@@ -128,18 +130,14 @@ def _search(
 
     if not len(source):
         return source.new_zeros(0, 3)
-    samples = source.shape[-1] * len(_fine_shifts())  # of a patch
+    samples = source.shape[-1] * (2 * _FINE_RADIUS + 1) ** 2  # of a patch
     return in_chunks(of_patches, len(source), max(1, _MAX_SAMPLES // samples), dim=0)
 
 
-def _grid(side: int) -> Float[Tensor, "N 2"]:
+def _grid(side: int, device: torch.device) -> Float[Tensor, "N 2"]:
     """Return the (x, y) offsets of the pixels of a square from its center, row by row."""
-    along = torch.arange(side, dtype=torch.float32) - (side - 1) / 2
+    along = torch.arange(side, dtype=torch.float32, device=device) - (side - 1) / 2
     return torch.stack(torch.meshgrid(along, along, indexing="xy"), dim=-1).flatten(0, 1)
-
-
-def _fine_shifts() -> Float[Tensor, "K 2"]:
-    return _grid(2 * _FINE_RADIUS + 1)
 
 
 def _affine_shifts(
@@ -147,9 +145,9 @@ def _affine_shifts(
 ) -> tuple[Float[Tensor, "Q 2"], Float[Tensor, " Q"]]:
     """Return the integer shifts (x, y) with the best correlation, by affine maps of the patches, and correlations."""
     side = round(source.shape[1] ** 0.5)
-    reach, offsets = side + 2 * RADIUS, _grid(side).to(source)
+    reach, offsets = side + 2 * RADIUS, _grid(side, source.device).to(source)
     slope = predicted.transpose(-1, -2) @ (offsets / offsets[:, 0].square().sum())  # least squares
-    places = predicted.mean(dim=1, keepdim=True) + _grid(reach).to(source) @ slope.transpose(-1, -2)
+    places = predicted.mean(dim=1, keepdim=True) + _grid(reach, source.device).to(source) @ slope.transpose(-1, -2)
     extent = source.new_tensor([target.shape[-1], target.shape[-2]])
     window = sample_grid(target, (places / extent * 2 - 1)[None])[0, 0].view(-1, reach, reach)
     centered = (source - source.mean(dim=1, keepdim=True)).view(-1, side, side)
@@ -159,7 +157,7 @@ def _affine_shifts(
     mean, power = (functional.conv2d(one[:, None], box)[:, 0] for one in (window, window.square()))
     variance = centered.square().mean(dim=(1, 2))[:, None, None]
     best, index = ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).flatten(1).max(dim=1)
-    shift = _grid(2 * RADIUS + 1).to(source)[index]  # in px of the source
+    shift = _grid(2 * RADIUS + 1, source.device).to(source)[index]  # in px of the source
     return (slope @ shift[..., None])[..., 0].round(), best
 
 
@@ -167,14 +165,14 @@ def _correlations(
     source: Float[Tensor, "Q N"], target: Float[Tensor, "1 1 h w"], positions: Float[Tensor, "Q N 2"], extent: Tensor
 ) -> Float[Tensor, "Q K K"]:
     """Return the NCC of patches at positions on the scale of `sample_grid`, with small shifts added."""
-    shifts, count = _fine_shifts().to(source) / extent * 2, source.shape[1]
+    steps, count = 2 * _FINE_RADIUS + 1, source.shape[1]
+    shifts = _grid(steps, source.device).to(source) / extent * 2
     centered = source - source.mean(dim=1, keepdim=True)
     variance = centered.square().mean(dim=1, keepdim=True)
     moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # Q N 2
     sampled = sample_grid(target, (positions[:, None] + shifts[:, None])[None])[0, 0]  # Q K N
     covariance, mean = (sampled @ moments).unbind(dim=-1)
     power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
-    steps = 2 * _FINE_RADIUS + 1
     return ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).view(-1, steps, steps)
 
 

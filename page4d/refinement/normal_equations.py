@@ -35,8 +35,8 @@ _MAX_RESIDUALS = 1 << 15
 class Correspondences:
     """Positions of P pixels of each of N images in G target images each, with weights.
 
-    `targets` are indices of images; an image that is its own target has no residuals. `sigma_px` is the standard
-    deviation of a position of weight 1; variances are inversely proportional to weights.
+    `targets` are indices of images, on the CPU, as sizes are; an image that is its own target has no residuals.
+    `sigma_px` is the standard deviation of a position of weight 1; variances are inversely proportional to weights.
     """
 
     pixels: Float[Tensor, "B N P 2"]
@@ -209,7 +209,7 @@ class NormalEquations:
         intrinsics = cameras.intrinsics.double()
         self.plane = normalize_pixels(correspondences.pixels.double(), intrinsics).transpose(-1, -2)  # B N 2 P
         self.affine, self.principal_point = intrinsics[..., :2, :2], intrinsics[..., :2, 2]
-        targets = correspondences.targets
+        self.targets = targets = correspondences.targets.to(depth.device)
         own = torch.arange(len(targets), device=depth.device)[:, None]
         weight = correspondences.weight.double() * (targets != own)[None, :, :, None]
         self.precision = weight / correspondences.sigma_px**2
@@ -261,7 +261,7 @@ class NormalEquations:
 
     def project(self, parameters: Parameters, part: slice) -> Projection:
         """Project some of the pixels of each image into its targets."""
-        targets = self.correspondences.targets
+        targets = self.targets
         rotation = parameters.rotation[:, targets] @ parameters.rotation.transpose(-1, -2)[:, :, None]  # B N G 3 3
         moved = (rotation @ parameters.translation[:, :, None, :, None])[..., 0]
         shift = parameters.translation[:, targets] - moved
