@@ -89,8 +89,9 @@ def match_guided(
     brightness = target.mean(dim=2)[..., None, :, :].flatten(0, 1)
     searched = _first_chosen(predicted.usable)
     peaks = _search(_of_patches(patches, searched), brightness, _of_patches(predicted.pixels, searched))
-    shift, score = _placed(peaks, searched, predicted.usable).split((2, 1), dim=-1)
-    found = predicted.center + shift, score[..., 0], shift
+    placed = _placed(peaks, searched, predicted.usable)
+    shift, score = placed[..., :2], placed[..., 2]
+    found = predicted.center + shift, score, shift
     return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in found))
 
 
@@ -199,7 +200,8 @@ def _correlations(
     sampled = sample_grid(target, positions[:, :, None] + shifts[:, None])[:, 0]  # F Q K N
     covariance, mean = (sampled @ moments).unbind(dim=-1)
     power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
-    return ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).unflatten(-1, (steps, steps))
+    correlation = ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE)
+    return correlation.view(*source.shape[:2], steps, steps)
 
 
 def _peak(correlation: Float[Tensor, "*patches K K"]) -> Float[Tensor, "*patches 3"]:
