@@ -227,6 +227,7 @@ def test_steps_are_taken(learner: TrainedPart, truth: GroundTruth) -> None:
         assert losses(FAKE_DEVICE, sample_truth(SEEDS, SHOT, FAKE_DEVICE)) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("poses", Poses)
 def test_captures_are_reconstructed(poses: Poses, tmp_path: Path) -> None:
     """With and without calibrated cameras as an input of the network."""
