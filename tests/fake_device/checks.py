@@ -176,7 +176,7 @@ def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
         with counted_waits() as waits:
             found = refine(tested, *record)
         assert waits["copies"] == 0
-        assert waits["numbers"] < 50
+        assert waits["numbers"] + waits["sizes"] < 120  # two per pair of views and round of matching, and a few
         for name in ("world_to_camera", "intrinsics", "depth"):
             assert isinstance(getattr(found, name), FakeDeviceTensor), f"{name} is on the CPU"
             torch.testing.assert_close(getattr(found, name).cpu(), getattr(expected, name), msg=name)
