@@ -43,10 +43,11 @@ def disagreement_deg(found: Cameras, known: Cameras) -> float:
     """Return the median error of the relative rotations of all pairs of views; cameras are [T, V]."""
     if found.world_to_camera.shape[-3] < 2:
         return 0.0
-    first, second = torch.triu_indices(*(found.world_to_camera.shape[-3],) * 2, offset=1)
+    size, device = (found.world_to_camera.shape[-3],) * 2, found.world_to_camera.device
+    first, second = torch.triu_indices(*size, offset=1, device=device)
 
     def relative(cameras: Cameras) -> Tensor:
-        rotation = cameras.world_to_camera[..., :3, :3].double().cpu()
+        rotation = cameras.world_to_camera[..., :3, :3].double()
         return rotation[:, first] @ rotation[:, second].transpose(-1, -2)
 
     return float(torch.rad2deg(rotation_angle(relative(found), relative(known))).quantile(0.5))
@@ -66,18 +67,18 @@ def agreeing_scale(
     points among those that other views see; a scale at which they see few points is not preferred. None if the
     cameras coincide, there is no depth, or no scale stands out.
     """
-    chosen = torch.arange(len(depth[0]))[:: -(-len(depth[0]) // _INSTANTS)]
-    cameras = rig[chosen].to(torch.float64).to("cpu")
+    chosen = slice(None, None, -(-len(depth[0]) // _INSTANTS))
+    cameras = rig[chosen].to(torch.float64)
     centers = cameras.centers
     size = float((centers[:, :, None] - centers[:, None]).norm(dim=-1).max())
-    maps = [one[chosen].double().cpu() for one in depth]
-    masks = [one[chosen].cpu() & (values > 0) for one, values in zip(valid, maps, strict=True)]
+    maps = [one[chosen].double() for one in depth]
+    masks = [one[chosen] & (values > 0) for one, values in zip(valid, maps, strict=True)]
     known = torch.cat([values[mask] for values, mask in zip(maps, masks, strict=True)])
     if size == 0 or not known.numel():
         return None
-    logs = torch.linspace(log(_MIN_SHARE), log(_MAX_SHARE), _NUM_SCALES, dtype=torch.float64)
+    logs = torch.linspace(log(_MIN_SHARE), log(_MAX_SHARE), _NUM_SCALES, dtype=torch.float64, device=centers.device)
     scales = size / known.median() * logs.exp()
-    agreeing, visible, compared = torch.zeros_like(scales), torch.zeros_like(scales), torch.zeros(())
+    agreeing, visible, compared = torch.zeros_like(scales), torch.zeros_like(scales), scales.new_zeros(())
     for view in range(len(maps)):
         for other in range(len(maps)):
             if other != view:
@@ -89,7 +90,7 @@ def agreeing_scale(
         return None
     before, peak, after = score[best - 1 : best + 2]
     curvature = 2 * peak - before - after
-    step = 0.5 * (after - before) / curvature if curvature > 0 else torch.zeros(())
+    step = 0.5 * (after - before) / curvature if curvature > 0 else torch.zeros_like(peak)
     result: Tensor = scales[best] * (step * (logs[1] - logs[0])).exp()
     return result
 
@@ -109,7 +110,7 @@ def _agreement(
     height, width = depth[view].shape[-2:]
     stride = max(1, round((height * width / _PIXELS) ** 0.5))
     rows, columns = (slice(stride // 2, None, stride),) * 2
-    pixels = pixel_grid(height, width, dtype=torch.float64)[rows, columns].flatten(0, 1)
+    pixels = pixel_grid(height, width, dtype=torch.float64, device=scales.device)[rows, columns].flatten(0, 1)
     source, target = cameras[:, view], cameras[:, other]
     plane = normalize_pixels(pixels.expand(len(depth[view]), -1, 2), source.intrinsics)
     rays = torch.nn.functional.pad(plane, (0, 1), value=1.0)[:, :, None]

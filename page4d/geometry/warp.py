@@ -19,9 +19,11 @@ class WarpedPixels(NamedTuple):
 
     def visible(self, size: Sequence[int], min_depth: float | Tensor) -> Bool[Tensor, "*batch"]:
         """Return the mask of positions inside a target image of (height, width), beyond a minimum depth."""
-        extent = self.pixels.new_tensor([size[1], size[0]])
-        inside = (self.pixels > 0) & (self.pixels < extent)
-        return (self.depth > min_depth) & inside.all(dim=-1)
+        visible = self.depth > min_depth
+        for position, length in zip(self.pixels.unbind(dim=-1), (size[1], size[0]), strict=True):
+            visible &= position > 0
+            visible &= position < length
+        return visible
 
 
 class RayWarp(NamedTuple):
@@ -69,7 +71,7 @@ def sample(
     maps: Float[Tensor, "N C h w"], pixels: Float[Tensor, "N *points 2"], border: str = "border"
 ) -> Float[Tensor, "N C *points"]:
     """Sample maps bilinearly at positions in px; outside the image the border is repeated, or "zeros" follow."""
-    return sample_grid(maps, pixels / pixel_extent(maps) * 2 - 1, border)
+    return sample_grid(maps, (pixels / pixel_extent(maps)).mul_(2).sub_(1), border)
 
 
 def sample_grid(
@@ -112,5 +114,5 @@ def window_means(maps: Float[Tensor, "*maps H W"], window: int) -> Float[Tensor,
             maps += wide.narrow(dim, start, length)
         place = torch.arange(length, device=maps.device)
         count = (place.clamp(max=half) + 1 + (length - 1 - place).clamp(max=half)).to(maps)
-        maps = maps / (count if dim == -1 else count[:, None])
+        maps /= count if dim == -1 else count[:, None]
     return maps

@@ -256,7 +256,7 @@ def measure(predictor: NetworkPredictor, inputs: ProbeInputs = IMAGES_ALONE) -> 
         if number == 0:
             run()  # warm-up, such as the choice of kernels
         rows.append(row)
-        seconds.append(_seconds_of(predictor.device, run))
+        seconds.append(_quiet_seconds_of(predictor.device, run))
     return Coefficients(seconds=fit(rows, seconds))
 
 
@@ -305,6 +305,16 @@ def _seconds_of(device: torch.device, work: Callable[[], object]) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - begin
+
+
+def _quiet_seconds_of(device: torch.device, work: Callable[[], object]) -> float:
+    """Return about the seconds that a call takes on a machine without other load.
+
+    On the CPU they are at most the CPU seconds of the process: where other programs run, it takes longer.
+    """
+    begin = time.process_time()
+    seconds = _seconds_of(device, work)
+    return min(seconds, time.process_time() - begin) if device.type == "cpu" else seconds
 
 
 def device_name(device: torch.device) -> str:

@@ -41,7 +41,7 @@ def network_correspondences(views: Sequence[ViewPrediction], num_times: int, sig
     pixels, positions, weight = [], [], []
     for place, view in enumerate(views):
         matches = view.matches
-        expected, confidence = matches.expected[:, :, 0].double().cpu(), matches.confidence[:, :, 0].double().cpu()
+        expected, confidence = matches.expected[:, :, 0].double(), matches.confidence[:, :, 0].double()
         pixels.append(view.patch_centers.expand(len(expected), num_times, -1, 2))
         of_targets, weights = [], []
         for index, target in enumerate(matches.targets):
@@ -84,8 +84,8 @@ def guided_correspondences(
             found = match_guided(images[place], images[other], *pair, depth[place], view.patch_size)
             slot = _Slot(
                 targets=torch.arange(num_times) * num_views + other,
-                positions=pad_patches(found.positions.double().cpu(), num_patches, dim=-2),
-                weight=_GUIDED_WEIGHT * pad_patches(found.score.double().cpu(), num_patches, dim=-1),
+                positions=pad_patches(found.positions.double(), num_patches, dim=-2),
+                weight=_GUIDED_WEIGHT * pad_patches(found.score.double(), num_patches, dim=-1),
             )
             guided.append(_with_fallback(slot, same_instant.get(other)))
         slots.append(guided + other_instants)

@@ -57,8 +57,8 @@ def sweep_features(
     return refined.flatten(1, 2)
 
 
-def _hypotheses() -> Float[Tensor, " K"]:
-    return torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, _NUM_HYPOTHESES, dtype=torch.float64)
+def _hypotheses(device: torch.device | str) -> Float[Tensor, " K"]:
+    return torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, _NUM_HYPOTHESES, dtype=torch.float64, device=device)
 
 
 def _evidence(
@@ -66,21 +66,21 @@ def _evidence(
 ) -> Float[Tensor, "B T P K"]:
     """Return the log likelihood ratio of every depth hypothesis against occlusion in all targets."""
     view = views[place]
-    evidence = torch.zeros(*depth.shape, _NUM_HYPOTHESES, dtype=torch.float64)
+    evidence = depth.new_zeros(*depth.shape, _NUM_HYPOTHESES)
     targets = view.matches.targets
     indices = target_indices(targets, depth.shape[1], len(views))
     own = torch.arange(indices.shape[0]) * len(views) + place
     plane = normalize_pixels(view.patch_centers.expand(*depth.shape, 2), rig[:, :, place].intrinsics)
     rays = functional.pad(plane, (0, 1), value=1.0)[..., None, :]  # B T P 1 3
-    depths = depth[..., None] * _hypotheses().exp()  # B T P K
+    depths = depth[..., None] * _hypotheses(depth.device).exp()  # B T P K
     for index, target in enumerate(targets):
         number = indices[:, place, index]
         is_new = (number != own) & ~(indices[:, place, :index] == number[:, None]).any(dim=1)
-        times, other = number // len(views), int(number[0]) % len(views)
+        times, other = (number // len(views)).to(depth.device), int(number[0]) % len(views)
         if is_new.any():
             warp = ray_warp(rays, rig[:, :, place], rig[:, times, other])
             ratio = _log_ratios(view, views[other], times, warp.at(depths, _MIN_DEPTH))
-            evidence += ratio * (view.static_probability(target) * is_new[:, None])[..., None]
+            evidence += ratio * (view.static_probability(target) * is_new.to(depth.device)[:, None])[..., None]
     return evidence
 
 
@@ -93,8 +93,8 @@ def _log_ratios(
         return torch.zeros_like(warped.depth)
     places, visible = warped.pixels.flatten(0, 1), warped.visible(other.size, _MIN_DEPTH).flatten(0, 1)
     grid = (other.grid[0] * target.finer, other.grid[1] * target.finer)
-    patches, cells = own.patches[:, :, 0].flatten(0, 1).cpu(), target.cells[:, times, 0].flatten(0, 1).cpu()
-    unseen, cells_per_px = own.unseen.cpu(), target.finer / other.patch_size
+    patches, cells = own.patches[:, :, 0].flatten(0, 1), target.cells[:, times, 0].flatten(0, 1)
+    unseen, cells_per_px = own.unseen, target.finer / other.patch_size
 
     def of_images(part: slice) -> Tensor:
         likelihoods = match_likelihoods(patches[part], cells[part], unseen)
@@ -118,9 +118,10 @@ def _expected_log_factor(
     evidence: Float[Tensor, "B T P K"], sigma: Float[Tensor, "B T P"], grid: Grid
 ) -> Float[Tensor, "B T P"]:
     """Return the posterior mean of the log factor of each patch's depth."""
-    hypotheses = _hypotheses()
+    hypotheses = _hypotheses(evidence.device)
     score = evidence - (hypotheses / sigma[..., None]).square() / 2
-    penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
+    first, second = _hypotheses("cpu")[:2].tolist()
+    penalty = _MAX_PENALTY * (second - first) / _MAX_STEP
     aggregated = aggregate_scores(score.reshape(-1, *grid, len(hypotheses)), penalty, _MAX_PENALTY)
     mean: Tensor = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
     return mean.reshape(*evidence.shape[:2], -1)

@@ -37,8 +37,8 @@ _ZERO_SCORE_CORRELATION = 0.4
 """Typical correlation of wrong matches; the score is 0 there and 1 at a correlation of 1."""
 
 _MIN_DEPTH = 1e-4
-_MAX_SAMPLES = 1 << 20
-"""Samples at once: some 20 MB."""
+_MAX_SAMPLES = 1 << 21
+"""Samples at once: some 40 MB."""
 
 
 class GuidedMatches(NamedTuple):
@@ -84,13 +84,14 @@ def match_guided(
     patches = cut_patches(source.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
     predicted = _predict(warped, patch_size, target.shape[-2:])
     if chosen is not None:
+        chosen = chosen.to(patches.device)
         patches, predicted = patches[:, chosen], _Predicted(*(part[:, chosen] for part in predicted))
     brightness = target.mean(dim=2)[..., None, :, :].flatten(0, 1)
-    shift, score = (predicted.center.new_zeros(*predicted.usable.shape, size) for size in (2, 1))
-    for frame, searched in enumerate(predicted.usable):
-        peaks = _search(patches[frame, searched], brightness[frame : frame + 1], predicted.pixels[frame, searched])
-        shift[frame, searched], score[frame, searched] = peaks[:, :2], peaks[:, 2:]
-    found = predicted.center + shift, score[..., 0], shift
+    searched = _first_chosen(predicted.usable)
+    peaks = _search(_of_patches(patches, searched), brightness, _of_patches(predicted.pixels, searched))
+    placed = _placed(peaks, searched, predicted.usable)
+    shift, score = placed[..., :2], placed[..., 2]
+    found = predicted.center + shift, score, shift
     return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in found))
 
 
@@ -105,9 +106,30 @@ def _predict(warped: WarpedPixels, patch_size: int, size: tuple[int, ...]) -> _P
     return _Predicted(of_patches.flatten(2, 3), center, in_front & inside.all(dim=-1))
 
 
+def _first_chosen(chosen: Bool[Tensor, "F P"]) -> Int[Tensor, "F Q"]:
+    """Return the indices of the chosen patches of every frame, and of others after them, as many for each frame."""
+    most = int(chosen.sum(dim=1).amax()) if chosen.numel() else 0
+    return chosen.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+
+
+def _of_patches(values: Float[Tensor, "F P *_"], index: Int[Tensor, "F Q"]) -> Float[Tensor, "F Q *_"]:
+    """Return the values of some patches of every frame."""
+    return values[torch.arange(len(index), device=index.device)[:, None], index]
+
+
+def _placed(
+    values: Float[Tensor, "F Q C"], index: Int[Tensor, "F Q"], chosen: Bool[Tensor, "F P"]
+) -> Float[Tensor, "F P C"]:
+    """Return values of some patches in the order of all, 0 for those that were not chosen."""
+    placed = values.new_zeros(*chosen.shape, values.shape[-1])
+    frames = torch.arange(len(index), device=index.device)[:, None]
+    placed[frames, index] = values * chosen.gather(1, index)[..., None]
+    return placed
+
+
 def _search(
-    source: Float[Tensor, "Q N"], target: Float[Tensor, "1 1 h w"], predicted: Float[Tensor, "Q N 2"]
-) -> Float[Tensor, "Q 3"]:
+    source: Float[Tensor, "F Q N"], target: Float[Tensor, "F one h w"], predicted: Float[Tensor, "F Q N 2"]
+) -> Float[Tensor, "F Q 3"]:
     """Return the shifts (x, y) of patches from predicted positions to peaks of correlation in an image, and scores.
 
     Under an affine map the target is sampled once per patch and compared by a convolution.
@@ -116,79 +138,83 @@ def _search(
     positions = predicted / extent * 2 - 1  # as sample_grid counts: converting all samples would be another pass
 
     def of_patches(part: slice) -> Tensor:
-        own, peaks = source[part], source.new_zeros(len(source[part]), 3)
-        start, best = _affine_shifts(own, target, predicted[part])
-        tried = best > _MIN_AFFINE_CORRELATION
-        around = positions[part][tried] + (start[tried] / extent * 2)[:, None]
-        fine = _peak(_correlations(own[tried], target, around, extent))
-        shift = start[tried] + fine[:, :2]
-        is_within = shift.abs().amax(dim=1) < RADIUS - 0.5
-        peaks[tried] = torch.cat([shift, (fine[:, 2] * is_within)[:, None]], dim=1)
-        return peaks
+        own = source[:, part]
+        start, best = _affine_shifts(own, target, predicted[:, part])
+        promising = best > _MIN_AFFINE_CORRELATION
+        tried = _first_chosen(promising)
+        begin = _of_patches(start, tried)
+        around = _of_patches(positions[:, part], tried) + (begin / extent * 2)[:, :, None]
+        fine = _peak(_correlations(_of_patches(own, tried), target, around, extent))
+        shift = begin + fine[..., :2]
+        is_within = shift.abs().amax(dim=-1) < RADIUS - 0.5
+        return _placed(torch.cat([shift, (fine[..., 2] * is_within)[..., None]], dim=-1), tried, promising)
 
-    if not len(source):
-        return source.new_zeros(0, 3)
-    samples = source.shape[-1] * len(_fine_shifts())  # of a patch
-    return in_chunks(of_patches, len(source), max(1, _MAX_SAMPLES // samples), dim=0)
+    frames, count = source.shape[:2]
+    if not frames * count:
+        return source.new_zeros(frames, count, 3)
+    samples = frames * source.shape[-1] * (2 * _FINE_RADIUS + 1) ** 2  # of a patch in all frames
+    return in_chunks(of_patches, count, max(1, _MAX_SAMPLES // samples), dim=1)
 
 
-def _grid(side: int) -> Float[Tensor, "N 2"]:
+def _grid(side: int, device: torch.device) -> Float[Tensor, "N 2"]:
     """Return the (x, y) offsets of the pixels of a square from its center, row by row."""
-    along = torch.arange(side, dtype=torch.float32) - (side - 1) / 2
+    along = torch.arange(side, dtype=torch.float32, device=device) - (side - 1) / 2
     return torch.stack(torch.meshgrid(along, along, indexing="xy"), dim=-1).flatten(0, 1)
 
 
-def _fine_shifts() -> Float[Tensor, "K 2"]:
-    return _grid(2 * _FINE_RADIUS + 1)
-
-
 def _affine_shifts(
-    source: Float[Tensor, "Q N"], target: Float[Tensor, "1 1 h w"], predicted: Float[Tensor, "Q N 2"]
-) -> tuple[Float[Tensor, "Q 2"], Float[Tensor, " Q"]]:
+    source: Float[Tensor, "F Q N"], target: Float[Tensor, "F one h w"], predicted: Float[Tensor, "F Q N 2"]
+) -> tuple[Float[Tensor, "F Q 2"], Float[Tensor, "F Q"]]:
     """Return the integer shifts (x, y) with the best correlation, by affine maps of the patches, and correlations."""
-    side = round(source.shape[1] ** 0.5)
-    reach, offsets = side + 2 * RADIUS, _grid(side).to(source)
+    side = round(source.shape[-1] ** 0.5)
+    reach, offsets = side + 2 * RADIUS, _grid(side, source.device).to(source)
     slope = predicted.transpose(-1, -2) @ (offsets / offsets[:, 0].square().sum())  # least squares
-    places = predicted.mean(dim=1, keepdim=True) + _grid(reach).to(source) @ slope.transpose(-1, -2)
+    places = predicted.mean(dim=2, keepdim=True) + _grid(reach, source.device).to(source) @ slope.transpose(-1, -2)
     extent = source.new_tensor([target.shape[-1], target.shape[-2]])
-    window = sample_grid(target, (places / extent * 2 - 1)[None])[0, 0].view(-1, reach, reach)
-    centered = (source - source.mean(dim=1, keepdim=True)).view(-1, side, side)
+    window = sample_grid(target, (places / extent).mul_(2).sub_(1))[:, 0].reshape(-1, reach, reach)
+    centered = (source - source.mean(dim=-1, keepdim=True)).view(-1, side, side)
     # One convolution per patch: a group of one channel each.
     covariance = functional.conv2d(window[None], centered[:, None] / side**2, groups=len(window))[0]
-    box = window.new_full((1, 1, side, side), 1 / side**2)
-    mean, power = (functional.conv2d(one[:, None], box)[:, 0] for one in (window, window.square()))
+    place = torch.arange(reach, device=source.device)
+    start = place[: 2 * RADIUS + 1, None]
+    box = ((place >= start) & (place < start + side)).to(source) / side  # means over the patch at every shift
+    mean, power = (box @ one @ box.T for one in (window, window.square()))
     variance = centered.square().mean(dim=(1, 2))[:, None, None]
     best, index = ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).flatten(1).max(dim=1)
-    shift = _grid(2 * RADIUS + 1).to(source)[index]  # in px of the source
-    return (slope @ shift[..., None])[..., 0].round(), best
+    shift = _grid(2 * RADIUS + 1, source.device).to(source)[index].view(*source.shape[:2], 2)  # in px of the source
+    return (slope @ shift[..., None])[..., 0].round(), best.view(source.shape[:2])
 
 
 def _correlations(
-    source: Float[Tensor, "Q N"], target: Float[Tensor, "1 1 h w"], positions: Float[Tensor, "Q N 2"], extent: Tensor
-) -> Float[Tensor, "Q K K"]:
+    source: Float[Tensor, "F Q N"],
+    target: Float[Tensor, "F one h w"],
+    positions: Float[Tensor, "F Q N 2"],
+    extent: Tensor,
+) -> Float[Tensor, "F Q K K"]:
     """Return the NCC of patches at positions on the scale of `sample_grid`, with small shifts added."""
-    shifts, count = _fine_shifts().to(source) / extent * 2, source.shape[1]
-    centered = source - source.mean(dim=1, keepdim=True)
-    variance = centered.square().mean(dim=1, keepdim=True)
-    moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # Q N 2
-    sampled = sample_grid(target, (positions[:, None] + shifts[:, None])[None])[0, 0]  # Q K N
+    steps, count = 2 * _FINE_RADIUS + 1, source.shape[-1]
+    shifts = _grid(steps, source.device).to(source) / extent * 2
+    centered = source - source.mean(dim=-1, keepdim=True)
+    variance = centered.square().mean(dim=-1, keepdim=True)
+    moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # F Q N 2
+    sampled = sample_grid(target, positions[:, :, None] + shifts[:, None])[:, 0]  # F Q K N
     covariance, mean = (sampled @ moments).unbind(dim=-1)
     power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
-    steps = 2 * _FINE_RADIUS + 1
-    return ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).view(-1, steps, steps)
+    correlation = ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE)
+    return correlation.view(*source.shape[:2], steps, steps)
 
 
-def _peak(correlation: Float[Tensor, "Q K K"]) -> Float[Tensor, "Q 3"]:
+def _peak(correlation: Float[Tensor, "*patches K K"]) -> Float[Tensor, "*patches 3"]:
     """Return the shift (x, y) from the middle to the peak of a quadratic fit, and its score."""
     steps = correlation.shape[-1]
-    best = correlation.flatten(1).argmax(dim=-1)
+    best = correlation.flatten(-2).argmax(dim=-1)
     row, column = best // steps, best % steps
     inner = (row > 0) & (row < steps - 1) & (column > 0) & (column < steps - 1)
     row, column = row.clamp(1, steps - 2), column.clamp(1, steps - 2)
 
     def at(down: int, right: int) -> Tensor:
         place = (row + down) * steps + column + right
-        return correlation.flatten(1).gather(-1, place[..., None])[..., 0]
+        return correlation.flatten(-2).gather(-1, place[..., None])[..., 0]
 
     peak, left, right, above, below = at(0, 0), at(0, -1), at(0, 1), at(-1, 0), at(1, 0)
     across, down = 2 * peak - left - right, 2 * peak - above - below

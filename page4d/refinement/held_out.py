@@ -59,7 +59,7 @@ class Agreement(NamedTuple):
 
 
 def held_out_patches(views: Sequence[ViewPrediction], num_times: int) -> Bool[Tensor, "N P"]:
-    """Return the mask of the patches that an adjustment does not use."""
+    """Return the mask of the patches that an adjustment does not use; on the CPU, as sizes are."""
     masks, most = [], max(view.grid[0] * view.grid[1] for view in views)
     for view in views:
         rows, columns = (torch.arange(number) for number in view.grid)
@@ -70,7 +70,7 @@ def held_out_patches(views: Sequence[ViewPrediction], num_times: int) -> Bool[Te
 
 def without_patches(correspondences: Correspondences, held: Bool[Tensor, "N P"]) -> Correspondences:
     """Return the correspondences with weight 0 for some patches."""
-    return replace(correspondences, weight=correspondences.weight * ~held[:, None])
+    return replace(correspondences, weight=correspondences.weight * ~held.to(correspondences.weight.device)[:, None])
 
 
 def measure_agreement(
@@ -92,7 +92,7 @@ def _agreement_of_images(
     assert evidence.comparable_images is not None
     images, num_times = evidence.comparable_images, evidence.num_times
     by_time, depth = cameras.by_time(num_times), predicted_depth(evidence, patch_depth)
-    near = torch.zeros(len(patch_depth), dtype=torch.float64)
+    near = patch_depth.new_zeros(len(patch_depth), dtype=torch.float64)
     found = torch.zeros_like(near)
     for place, view in enumerate(evidence.views):
         chosen = held[place].nonzero()[:, 0]
@@ -100,8 +100,8 @@ def _agreement_of_images(
             pair = by_time[:, :, place], by_time[:, :, other]
             peaks = match_guided(images[place], images[other], *pair, depth[place], view.patch_size, chosen)
             exists = peaks.score > 0
-            found += exists.sum(dim=(1, 2)).cpu()
-            near += (exists & (peaks.shift.norm(dim=-1) < _NEAR_PX)).sum(dim=(1, 2)).cpu()
+            found += exists.sum(dim=(1, 2))
+            near += (exists & (peaks.shift.norm(dim=-1) < _NEAR_PX)).sum(dim=(1, 2))
     counted = min(num_times, _INDEPENDENT_INSTANTS) / num_times
     support = (near - _CHANCE * found) * counted
     deviation = (_CHANCE * (1 - _CHANCE) * found * counted).clamp(min=1).sqrt()
@@ -116,8 +116,9 @@ def _agreement_of_matches(
     problem = NormalEquations(cameras, patch_depth, matches, Priors())
     limit = _INLIER_SHARE * max(cameras.image_size)
     is_own = matches.targets == torch.arange(len(matches.targets))[:, None]
-    weight = matches.weight * held[:, None] * ~is_own[..., None]
-    support = torch.zeros(len(patch_depth), dtype=torch.float64)
+    counted = (held[:, None] & ~is_own[..., None]).to(matches.weight.device)
+    weight = matches.weight * counted
+    support = weight.new_zeros(len(patch_depth))
     for part in problem.parts:
         projected = problem.project(problem.start, part)
         error = projected.residual.norm(dim=-2) / limit

@@ -27,16 +27,20 @@ _INDEPENDENT_VARIANCE = 0.1
 _MIN_DEPTH = 0.02
 """In median depths: residuals of points closer to the target's camera plane, or behind it, are left out."""
 
+_DERIVATIVES = torch.float32
+"""Precision of Jacobians and of their products; their rounding is far below the uncertainty of a match, and float64
+takes twice the time. Residuals, parameters and sums over images are in float64."""
+
 _MAX_RESIDUALS = 1 << 15
-"""Residuals whose Jacobians are held at once: some 50 MB."""
+"""Residuals whose Jacobians are held at once: some 25 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Correspondences:
     """Positions of P pixels of each of N images in G target images each, with weights.
 
-    `targets` are indices of images; an image that is its own target has no residuals. `sigma_px` is the standard
-    deviation of a position of weight 1; variances are inversely proportional to weights.
+    `targets` are indices of images, on the CPU, as sizes are; an image that is its own target has no residuals.
+    `sigma_px` is the standard deviation of a position of weight 1; variances are inversely proportional to weights.
     """
 
     pixels: Float[Tensor, "B N P 2"]
@@ -103,6 +107,10 @@ class Projection(NamedTuple):
         """Whether the point is in front of the target camera."""
         return self.target[..., 2, :] > _MIN_DEPTH
 
+    def to(self, dtype: torch.dtype) -> "Projection":
+        """Return the projection in another precision."""
+        return Projection(*(part.to(dtype) for part in self))
+
     def jacobians(self) -> Float[Tensor, "B N G 17 2 P"]:
         """Return the derivatives of the residuals by source and target camera (8 rows each), and the residuals.
 
@@ -149,7 +157,7 @@ def _subtract_products(result: Tensor, first: tuple[Tensor, Tensor], second: tup
 class DepthElimination(NamedTuple):
     """Back-substitution of eliminated log depths: coupling to the L columns of cameras and to M errors.
 
-    The coupling to errors is `data` times their `weights`.
+    The coupling to errors is `data` times their `weights`. Couplings are in the precision of derivatives.
     """
 
     coupling: Float[Tensor, "B N L P"]
@@ -160,6 +168,7 @@ class DepthElimination(NamedTuple):
 
     def back_substitute(self, step: Float[Tensor, "B N L"], errors: Float[Tensor, "B N M"]) -> Float[Tensor, "B N P"]:
         """Return the steps of log depths that belong to steps of cameras and errors."""
+        step, errors = step.to(self.coupling), errors.to(self.weights)
         by_cameras = (step[..., None, :] @ self.coupling)[..., 0, :]
         by_errors = self.data * (self.weights @ errors[..., None])[..., 0]
         return -(self.gradient + by_cameras + by_errors) / self.hessian
@@ -209,7 +218,7 @@ class NormalEquations:
         intrinsics = cameras.intrinsics.double()
         self.plane = normalize_pixels(correspondences.pixels.double(), intrinsics).transpose(-1, -2)  # B N 2 P
         self.affine, self.principal_point = intrinsics[..., :2, :2], intrinsics[..., :2, 2]
-        targets = correspondences.targets
+        self.targets = targets = correspondences.targets.to(depth.device)
         own = torch.arange(len(targets), device=depth.device)[:, None]
         weight = correspondences.weight.double() * (targets != own)[None, :, :, None]
         self.precision = weight / correspondences.sigma_px**2
@@ -229,6 +238,7 @@ class NormalEquations:
         at_once = max(1, _MAX_RESIDUALS * num_pixels // max(1, self.precision.numel()))
         self.parts = [slice(start, start + at_once) for start in range(0, num_pixels, at_once)]
         self._kept_weights = self._weights_of(self.parts[0]) if len(self.parts) == 1 else None
+        self._kept_derivatives = None if self._kept_weights is None else self._kept_weights.to(_DERIVATIVES)
 
     def cameras_of(self, parameters: Parameters) -> Cameras:
         """Return the cameras, in the unit of the initial ones."""
@@ -261,7 +271,7 @@ class NormalEquations:
 
     def project(self, parameters: Parameters, part: slice) -> Projection:
         """Project some of the pixels of each image into its targets."""
-        targets = self.correspondences.targets
+        targets = self.targets
         rotation = parameters.rotation[:, targets] @ parameters.rotation.transpose(-1, -2)[:, :, None]  # B N G 3 3
         moved = (rotation @ parameters.translation[:, :, None, :, None])[..., 0]
         shift = parameters.translation[:, targets] - moved
@@ -286,7 +296,8 @@ class NormalEquations:
         precision = self.errors.precision
         pull = system.error_gradient + parameters.errors @ precision
         right = torch.cat([system.mixed.transpose(-1, -2), pull[..., None]], dim=-1)
-        back = torch.linalg.solve(system.errors + precision, right)  # B N M L+1
+        factor, _ = torch.linalg.cholesky_ex(system.errors + precision)
+        back = torch.cholesky_solve(right, factor)  # B N M L+1
         eliminated = system.mixed @ back
         step = self._solve(
             system.cameras - eliminated[..., :-1], system.camera_gradient - eliminated[..., -1], parameters
@@ -314,6 +325,10 @@ class NormalEquations:
         """Return the derivatives of log depths of some of the pixels by the correlated errors."""
         return self._weights_of(part) if self._kept_weights is None else self._kept_weights
 
+    def _error_derivatives(self, part: slice) -> Float[Tensor, "B N P M"]:
+        """Return the same in the precision of derivatives."""
+        return self._weights_of(part).to(_DERIVATIVES) if self._kept_derivatives is None else self._kept_derivatives
+
     def _weights_of(self, part: slice) -> Float[Tensor, "B N P M"]:
         weights: Tensor = self.error_sigma[..., part, None] * self.errors.weights(part)
         return weights
@@ -331,30 +346,30 @@ class NormalEquations:
         squared = projected.residual.square().sum(dim=-2)
         weight = self.precision[..., part] * projected.in_front / (1 + squared / kernel**2).square()  # B N G P
         # Every residual depends on the source and one target. Columns are those of the source, then of all targets.
-        jacobians = projected.jacobians()  # B N G 17 2 P
-        weighted = jacobians * weight[..., None, None, :]
+        jacobians = projected.to(_DERIVATIVES).jacobians()  # B N G 17 2 P
+        weighted = jacobians * weight.to(_DERIVATIVES)[..., None, None, :]
         square = weighted.flatten(-2) @ jacobians.flatten(-2).transpose(-1, -2)  # B N G 17 17
         depth = jacobians[..., _SCALE, :, :]
         by_depth = weighted[..., 0, :] * depth[..., None, 0, :]
         by_depth.addcmul_(weighted[..., 1, :], depth[..., None, 1, :])  # B N G 17 P
-        data, data_gradient = by_depth[..., _SCALE, :].sum(dim=2), by_depth[..., -1, :].sum(dim=2)
-        coupling, weights = _in_columns(by_depth[..., :-1, :]), self._error_weights(part)
+        data, data_gradient = (by_depth[..., row, :].sum(dim=2, dtype=torch.float64) for row in (_SCALE, -1))
+        coupling, weights = _in_columns(by_depth[..., :-1, :]), self._error_derivatives(part)
         prior = self.depth_precision[..., part]
         hessian = data + prior
         gradient = data_gradient + prior * (parameters.log_depth - self.start.log_depth)[..., part]
         # The independent depth absorbs its part of the data first; the rest acts on the correlated errors.
-        rest, kept = data_gradient - data * gradient / hessian, (prior / hessian)[..., None] * weights
-        of_cameras = (
-            _in_columns(square[..., :-1, -1, None])[..., 0] - (coupling @ (gradient / hessian)[..., None])[..., 0]
-        )
+        rest = data_gradient - data * gradient / hessian
+        kept = (prior / hessian).to(_DERIVATIVES)[..., None] * weights
+        absorbed = (coupling @ (gradient / hessian).to(_DERIVATIVES)[..., None])[..., 0]
         system = ReducedSystem(
             cameras=_square_in_columns(square[..., :-1, :-1])
-            - (coupling / hessian[..., None, :]) @ coupling.transpose(-1, -2),
+            - (coupling / hessian.to(_DERIVATIVES)[..., None, :]) @ coupling.transpose(-1, -2),
             mixed=coupling @ kept,
-            errors=(data[..., None] * weights).transpose(-1, -2) @ kept,
-            camera_gradient=of_cameras,
-            error_gradient=(weights.transpose(-1, -2) @ rest[..., None])[..., 0],
+            errors=(data.to(_DERIVATIVES)[..., None] * weights).transpose(-1, -2) @ kept,
+            camera_gradient=_in_columns(square[..., :-1, -1, None])[..., 0] - absorbed,
+            error_gradient=(weights.transpose(-1, -2) @ rest.to(_DERIVATIVES)[..., None])[..., 0],
         )
+        system = ReducedSystem(*(one.double() for one in system))
         return system, DepthElimination(coupling, data, weights, gradient, hessian)
 
     def _solve(

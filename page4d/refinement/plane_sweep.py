@@ -60,9 +60,10 @@ def sweep_planes(
     "Stereo Processing by Semiglobal Matching", with correlation for mutual information.
     """
     count = _HYPOTHESES_KNOWN_CAMERAS if cameras_are_known else _HYPOTHESES_ESTIMATED_CAMERAS
-    hypotheses = torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, count, device=depth[0].device)
+    hypotheses = torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, count)
     weight = _WEIGHT_KNOWN_CAMERAS if cameras_are_known else _WEIGHT_ESTIMATED_CAMERAS
     penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
+    hypotheses = hypotheses.to(depth[0].device)
     corrections = []
     for place, own in enumerate(depth):
         others, sigma = matched_views(views, place), _SIGMA / views[place].confidence

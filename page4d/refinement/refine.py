@@ -131,9 +131,10 @@ def run_refinement(
 ) -> Refinement:
     """Refine cameras and depth; unchanged without matches.
 
-    Steps that compare pixels need `images`. Everything but them runs on the CPU in float64, where sums have a fixed
-    order. Known poses do not replace the adjusted ones, so that both can be compared; but depth, in the unit of the
-    adjusted cameras, is the one that fits known cameras.
+    Steps that compare pixels need `images`. Everything runs on the device of the output, which must support float64:
+    cameras, depth of patches and bundle adjustment are in float64, pixels in float32. Known poses do not replace the
+    adjusted ones, so that both can be compared; but depth, in the unit of the adjusted cameras, is the one that fits
+    known cameras.
     """
     state = _initial_state(output, patch_size, finer, conditioning, images, priors, sigma_cells)
     if state is None:
@@ -309,13 +310,10 @@ def _without_wrong_cameras(
 
 
 def _cameras(pose: Tensor, intrinsics: Tensor, views: Sequence[ViewPrediction]) -> Cameras:
-    """Return the cameras [B, T*V] of all images in float64; the image size covers every view."""
+    """Return the cameras [B, T*V] of all images in float64, on the device of depth; the size covers every view."""
     height, width = (max(view.size[axis] for view in views) for axis in (0, 1))
-    return Cameras(
-        world_to_camera=pose.flatten(1, 2).double().cpu(),
-        intrinsics=intrinsics.flatten(1, 2).double().cpu(),
-        image_size=(height, width),
-    )
+    pose, intrinsics = (part.flatten(1, 2).to(views[0].depth.device, torch.float64) for part in (pose, intrinsics))
+    return Cameras(world_to_camera=pose, intrinsics=intrinsics, image_size=(height, width))
 
 
 def _of_views(images: Images, views: Sequence[ViewPrediction]) -> tuple[Float[Tensor, "B T 3 _ _"], ...]:
@@ -339,9 +337,9 @@ def _priors_of(priors: Priors, views: Sequence[ViewPrediction]) -> Priors:
 def _apply(state: RefinementState, output: RigOutput) -> RigOutput:
     """Return the output with refined cameras, depth and points."""
     assert output.world_to_camera is not None
-    device, groups = output.world_to_camera.device, output.groups
+    groups = output.groups
     cameras = state.cameras.by_time(state.evidence.num_times)
-    poses, intrinsics = (groups.chosen(part.to(device)) for part in (cameras.world_to_camera, cameras.intrinsics))
+    poses, intrinsics = (groups.chosen(part) for part in (cameras.world_to_camera, cameras.intrinsics))
     corrections = groups.by_group(state.log_correction)
     parts = zip(output.outputs, poses, intrinsics, corrections, strict=True)
     return replace(output, outputs=tuple(_corrected(*group) for group in parts))

@@ -77,7 +77,7 @@ class RefinementState:
     def cameras_hold(self) -> Bool[Tensor, " B"]:
         """Whether depth may be refined under the cameras: those that evidence does not support are left out."""
         if self.rig_is_known or self.kept is None:
-            return torch.ones(len(self.patch_depth), dtype=torch.bool)
+            return self.patch_depth.new_ones(len(self.patch_depth), dtype=torch.bool)
         return self.kept.poses
 
     @property
@@ -118,7 +118,7 @@ class RefinementState:
         """Return this state for some scenes, and another one for the rest."""
 
         def choose(own: Tensor, others: Tensor) -> Tensor:
-            return torch.where(which.to(own.device).reshape(-1, *(1,) * (own.ndim - 1)), own, others)
+            return torch.where(which.reshape(-1, *(1,) * (own.ndim - 1)), own, others)
 
         def choose_cameras(own: Cameras, others: Cameras) -> Cameras:
             pose = choose(own.world_to_camera, others.world_to_camera)

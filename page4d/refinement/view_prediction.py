@@ -22,7 +22,7 @@ MAX_NEIGHBOURS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ViewPrediction:
-    """The output of one view, V = 1, with depth and matches. Patch values are float64, on the CPU."""
+    """The output of one view, V = 1, with depth and matches. Patch values are float64."""
 
     output: NetworkOutput
     patch_size: int
@@ -52,14 +52,14 @@ class ViewPrediction:
     @property
     def patch_centers(self) -> Float[Tensor, "P 2"]:
         """Patch centers in px."""
-        return to_pixels(patch_centers(self.grid).double(), self.grid, self.patch_size)
+        return to_pixels(patch_centers(self.grid, self.depth.device).double(), self.grid, self.patch_size)
 
     @property
     def patch_depth(self) -> Float[Tensor, "B T P"]:
         """Depth at patch centers: the geometric mean of the pixels that meet there."""
         rows, columns = self.grid
         side = self.patch_size
-        depth = self.depth[:, :, 0].double().cpu()
+        depth = self.depth[:, :, 0].double()
         around = depth.log().reshape(*depth.shape[:2], rows, side, columns, side)
         inner = center_pixels(side)
         centers: Tensor = around[..., inner, :, inner].mean(dim=(-3, -1)).exp()
@@ -76,15 +76,15 @@ class ViewPrediction:
     @property
     def patch_confidence(self) -> Float[Tensor, "B T P"]:
         """Mean depth confidence of every patch."""
-        return functional.avg_pool2d(self.confidence.double().cpu(), self.patch_size).flatten(-2)
+        return functional.avg_pool2d(self.confidence.double(), self.patch_size).flatten(-2)
 
     def static_probability(self, target: MatchTarget) -> Float[Tensor, "B T P"]:
         """Return the probability of every patch that no pixel of it moves until the target image."""
         dynamic = self.output.dynamic
         if target.at_same_instant or dynamic is None:
             rows, columns = self.grid
-            return torch.ones(*self.depth.shape[:2], rows * columns, dtype=torch.float64)
-        moving = functional.max_pool2d(dynamic.double().cpu().flatten(0, 2)[:, None], self.patch_size)
+            return self.depth.new_ones(*self.depth.shape[:2], rows * columns, dtype=torch.float64)
+        moving = functional.max_pool2d(dynamic.double().flatten(0, 2)[:, None], self.patch_size)
         return 1 - moving.reshape(*dynamic.shape[:2], -1)
 
 
@@ -102,7 +102,7 @@ def center_pixels(side: int) -> slice:
 
 
 def target_indices(targets: Sequence[MatchTarget], num_times: int, num_views: int) -> Int[Tensor, "T V G"]:
-    """Return the index, among all T * V images, of every target image of each."""
+    """Return the index, among all T * V images, of every target image of each; on the CPU, as sizes are."""
     indices = []
     for target in targets:
         times, views = target_images(target, num_times, num_views)

@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import Poses
+from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
+from page4d.models.limits import default_limits, device_bytes
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.output.reader import open_output
+from page4d.refinement.refine import refine
 from page4d.settings import ReconstructSettings
 from page4d.synthetic.capture import SyntheticCapture
 from page4d.synthetic.sampler import SceneFamily, SceneRequest, sample_truth
@@ -29,7 +33,8 @@ from page4d.training.validation.baselines import baselines
 from page4d.training.validation.held_out import HeldOutScenes
 from page4d.training.validation.validation import evaluate_all, network_predictors
 from page4d.training.validation.validation_metrics import ScenePrediction
-from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, fake_device
+from page4d.weights.loading import choose_weights, load_network
+from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
 from tests.models.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros
 from tests.models.test_every_option import OPTIONS, TINY, inputs, numbers, opened, predict
 
@@ -126,6 +131,74 @@ def test_predictions_are_refined(name: str, truth: GroundTruth) -> None:
         assert_same(prediction(tested.to(FAKE_DEVICE), sample_truth(SEEDS, SHOT, FAKE_DEVICE)), expected, 1e-3)
 
 
+def bundled() -> ViewTimeNetwork:
+    return load_network(choose_weights(None, None).path, torch.device("cpu"), torch.float32).network
+
+
+RIG = SceneRequest(family=SceneFamily.ARC, num_times=2, num_views=3, image_size=(64, 96), spacing_deg=(6.0, 6.0))
+
+
+def to_device(value: Any) -> Any:
+    """Copy all tensors of a record to the fake device."""
+    if isinstance(value, Tensor):
+        return value.to(FAKE_DEVICE)
+    if isinstance(value, tuple):
+        return tuple(map(to_device, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: to_device(getattr(value, field.name)) for field in fields(value)})
+    return value
+
+
+def rig_conditioning(name: str, truth: GroundTruth, views: int) -> Conditioning:
+    """Return no cameras, true cameras, or cameras that are turned by 0, 40 and 80 degrees, by name."""
+    if name == "predicted":
+        return NO_CONDITIONING
+    rig = truth.cameras[:, :, :views]
+    pose = rig.world_to_camera.clone()
+    if name == "wrong":
+        turns = torch.tensor([[0.0, 0.0, 0.7 * view] for view in range(pose.shape[2])], dtype=pose.dtype)
+        pose[..., :3, :] = matrix_from_rotation_vector(turns) @ pose[..., :3, :]
+    return Conditioning(world_to_camera=pose, intrinsics=rig.intrinsics)
+
+
+@pytest.mark.parametrize("views", [1, 3])
+@pytest.mark.parametrize("cameras", ["predicted", "known", "wrong"])
+def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
+    """Nothing is copied to the CPU, and few values become Python numbers."""
+    truth = sample_truth(SEEDS[:1], RIG)
+    tested, images = bundled(), truth.images[:, :, :views]
+    given = rig_conditioning(cameras, truth, views)
+    with torch.no_grad():
+        output = tested(images)
+    expected = refine(tested, output, images, given)
+    with fake_device():
+        record = to_device((output, images, given))
+        with counted_waits() as waits:
+            found = refine(tested, *record)
+        assert waits["copies"] == 0
+        assert waits["numbers"] + waits["sizes"] < 120  # two per pair of views and round of matching, and a few
+        for name in ("world_to_camera", "intrinsics", "depth"):
+            assert isinstance(getattr(found, name), FakeDeviceTensor), f"{name} is on the CPU"
+            torch.testing.assert_close(getattr(found, name).cpu(), getattr(expected, name), msg=name)
+
+
+def test_networks_with_limits_predict_the_same(truth: GroundTruth, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default limits are those of the device; small ones split every part of the network."""
+    tested = network()
+    sizes = [SHOT.image_size]
+    with torch.no_grad():
+        expected = tested(truth.images)
+        with fake_device():
+            assert default_limits(tested.config, sizes, FAKE_DEVICE).max_images is not None
+            monkeypatch.setattr(
+                "page4d.models.limits._SHARE", {FAKE_DEVICE.type: 3e4 / device_bytes(FAKE_DEVICE), "cpu": 1.0}
+            )
+            few = default_limits(tested.config, sizes, FAKE_DEVICE)
+            assert few.max_images == 1
+            found = tested.to(FAKE_DEVICE)(truth.images.to(FAKE_DEVICE))
+            assert_same(found, expected)
+
+
 def test_networks_and_baselines_are_validated() -> None:
     request = HeldOutScenes(scenes=1, views=3, image_size=SHOT.image_size, families=(SHOT.family,))
     tested, name = network(), "network, refined"
@@ -154,6 +227,7 @@ def test_steps_are_taken(learner: TrainedPart, truth: GroundTruth) -> None:
         assert losses(FAKE_DEVICE, sample_truth(SEEDS, SHOT, FAKE_DEVICE)) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("poses", Poses)
 def test_captures_are_reconstructed(poses: Poses, tmp_path: Path) -> None:
     """With and without calibrated cameras as an input of the network."""

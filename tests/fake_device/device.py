@@ -3,6 +3,7 @@
 It does not reproduce the rounding, memory and speed of a GPU.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,13 @@ _ATEN = torch.ops.aten
 _BETWEEN_DEVICES = {_ATEN._to_copy.default, _ATEN.copy_.default}
 _INDEXED = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_, _ATEN._unsafe_index}
 """Operations whose indices may be on the CPU."""
+
+_WAITING = {_ATEN.nonzero.default, _ATEN.masked_select.default}
+"""Operations whose result has a size that depends on values."""
+
+_waits: Counter[str] = Counter()
+"""How often the CPU waited for results of the device, since the last `counted_waits`: by copies of tensors, by values
+that became Python numbers, by sizes that depend on values."""
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -77,6 +85,13 @@ def fake_device() -> Iterator[torch.device]:
         yield FAKE_DEVICE
 
 
+@contextmanager
+def counted_waits() -> Iterator[Counter[str]]:
+    """Count, in the body, how often the CPU waits for results of the fake device."""
+    _waits.clear()
+    yield _waits
+
+
 class _Dispatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -99,10 +114,13 @@ class _Creation(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         device = kwargs.get("device")
         if func in (torch.tensor, torch.as_tensor) and device is not None and torch.device(device) == FAKE_DEVICE:
+            if isinstance(args[0], FakeDeviceTensor):
+                return args[0].to(kwargs.get("dtype") or args[0].dtype)
             return func(*args, **{**kwargs, "device": "cpu"}).to(FAKE_DEVICE)
         if not args or not isinstance(args[0], FakeDeviceTensor):
             return func(*args, **kwargs)
         if func is Tensor.tolist:
+            _waits["numbers"] += 1
             return args[0].host.tolist()
         if func is Tensor.new_tensor:
             return torch.tensor(args[1], dtype=kwargs.get("dtype") or args[0].dtype).to(FAKE_DEVICE)
@@ -120,6 +138,8 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mixed = [tuple(one.shape) for one in checked if not isinstance(one, FakeDeviceTensor) and one.ndim]
         if mixed:
             raise RuntimeError(f"{func}: tensors {mixed} are on the CPU, others on the fake device")
+    if is_fake:
+        _count_wait(func, args, kwargs)
     stays = is_fake and func is not _ATEN.copy_.default  # into a tensor that may be on the CPU
     if kwargs.get("device") is not None:
         stays = torch.device(kwargs["device"]).type == _NAME
@@ -129,3 +149,18 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if stays:
         out = tree_map(lambda one: FakeDeviceTensor(one) if type(one) is Tensor else one, out)
     return return_and_correct_aliasing(func, args, kwargs, out) if is_fake else out  # type: ignore[no-untyped-call]
+
+
+def _count_wait(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Count an operation that needs results of the fake device on the CPU."""
+    if func is _ATEN._local_scalar_dense.default:
+        _waits["numbers"] += 1
+    elif func in _WAITING or (
+        func.overloadpacket in _INDEXED
+        and any(isinstance(one, Tensor) and one.dtype is torch.bool for one in args[1] or ())
+    ):
+        _waits["sizes"] += 1
+    elif func is _ATEN.copy_.default:
+        _waits["copies"] += isinstance(args[1], FakeDeviceTensor) and not isinstance(args[0], FakeDeviceTensor)
+    elif func is _ATEN._to_copy.default and kwargs.get("device") is not None:
+        _waits["copies"] += isinstance(args[0], FakeDeviceTensor) and torch.device(kwargs["device"]).type != _NAME

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -189,3 +190,8 @@ def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert 1 << 26 < int(done.stdout) < len(ballast)
+
+
+def test_waiting_for_other_programs_does_not_count_as_time_of_the_network() -> None:
+    seconds = network_cost._quiet_seconds_of(torch.device("cpu"), lambda: time.sleep(0.3))
+    assert seconds < 0.1
