@@ -1,6 +1,7 @@
 """Evaluation of velocities and tracks: the truth itself, nothing moves, known errors and mismatches."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -396,7 +397,8 @@ def test_the_report_shows_the_baseline_below_every_row(
     rows: list[list[str]] = []
     for begin in tables:
         dashes = next(number for number in range(begin, len(lines)) if lines[number].startswith("---"))
-        rows.append([line.split("  ")[0] for line in lines[dashes + 1 : lines.index("", begin)]])
+        table = lines[dashes + 1 : lines.index("", begin)]
+        rows.append([re.split(r"\s+(?=[\d-])", line)[0] for line in table])
     groups = (
         ["moving, cam01", "moving, cam02", "moving", "moving, certain", "slow", "static"],
         ["all", "dynamic", "static"],
