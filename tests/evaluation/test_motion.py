@@ -404,7 +404,7 @@ def test_the_report_shows_the_baseline_below_every_row(
         ["all", "dynamic", "static"],
     )
     assert rows == [[name for group in own for name in (group, "nothing moves")] for own in groups]
-    text = "\n".join(lines)
+    text = " ".join(" ".join(lines).split())  # lines are wrapped at the width of the terminal
     assert "static: 100.0 % exactly still, mean speed 0.0000 per s (nothing moves: 0)" in text
     assert "truth of 114 of 114 tracks, median error of their starts 0.0" in text
     assert "100.0 % of the errors within 2 sigma" in text
