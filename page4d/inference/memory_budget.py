@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from page4d.inference.network_cost import Extent, NetworkCost, process_bytes
+from page4d.inference.network_cost import DECODER_BYTES, Extent, NetworkCost, process_bytes
 from page4d.io.limits import is_memory_error
 from page4d.weights.catalogue import CatalogueEntry
 from page4d.weights.choose import choose_checkpoint
@@ -21,6 +21,12 @@ _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 
 _FINE_BACKGROUND_S, _FINE_INSTANT_S = 6e-6, 1.5e-6
 """Seconds per pixel of all views at the fine size: for the background, and for an instant of which a tenth moves."""
+
+_DETAIL_BYTES = 180_000_000
+"""Memory for raising the resolution whose size does not depend on the capture."""
+
+_PEOPLE_BYTES = 90_000_000
+"""Memory of the pose model, which stays loaded."""
 
 _FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""
@@ -115,6 +121,7 @@ class Forecast:
     sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
     pictures are drawn at the end. The scene has `num_times` instants. `fine_size` is (height, width) of depth and
     clouds, None for that of the network, `flow_size` that of pictures whose flow is measured, None without motion.
+    `people` is whether the pose model runs.
     """
 
     views: int
@@ -129,6 +136,7 @@ class Forecast:
     num_times: int | None = None
     fine_size: tuple[int, int] | None = None
     flow_size: tuple[int, int] | None = None
+    people: bool = False
 
     @property
     def flow_pixels(self) -> int:
@@ -156,9 +164,16 @@ class Forecast:
             + process_bytes(
                 extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh, is_only=is_only
             )
-            + int(self.fine_pixels * _FINE_BYTES)
+            + self._detail_bytes()
             + self.flow_pixels * _FLOW_BYTES
+            + _PEOPLE_BYTES * self.people
         )
+
+    def _detail_bytes(self) -> int:
+        """Return the memory of raising the resolution: arrays, and a second set of decoders."""
+        if not self.fine_pixels:
+            return 0
+        return int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES + self.source_pixels * DECODER_BYTES
 
     def network_seconds(self, lengths: Sequence[int]) -> float:
         """Return the approximate run time of the network for chunks of these lengths."""

@@ -32,7 +32,7 @@ previous chunk, which is stitched and written meanwhile."""
 _LIBRARY_BYTES = 100_000_000
 """Memory that libraries allocate when they first decode, compute and write."""
 
-_DECODER_BYTES = 17
+DECODER_BYTES = 17
 """Bytes per pixel of a video while it is decoded, twice with undistortion: measured at 1080x1920."""
 
 _PREVIEW_BYTES = 210_000_000
@@ -190,7 +190,7 @@ def process_bytes(
     views), the frames and predictions of a chunk, and the chunk that is written meanwhile, with its mesh. The only
     chunk of a run is written after the network. Previews are drawn at the end, from frames that are decoded again.
     """
-    decoders = source_pixels * _DECODER_BYTES
+    decoders = source_pixels * DECODER_BYTES
     pipeline = extent.num_canvas_pixels * _PIPELINE_BYTES
     used = max(network + extent.num_canvas_pixels * _FRAME_BYTES, pipeline) if is_only else network + pipeline
     chunks = used + _FRAGMENTATION * min(used, _MAX_FRAGMENTED_BYTES) + decoders

@@ -1,7 +1,7 @@
 """The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -161,7 +161,8 @@ def plan_run(
     if settings.layers:
         static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
         instant_points = 2 * points  # all may move
-    forecast = _forecast(scene, transforms, fine, flow, predictor, notify)
+    checks = registration is None and will_check(scene, settings)
+    forecast = replace(_forecast(scene, transforms, fine, flow, predictor, notify), people=checks or is_pending)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -188,7 +189,7 @@ def plan_run(
         bytes_on_disk=scene.num_times * (pixels * map_bytes + instant_points * point_bytes) + static_bytes,
         registration=registration,
         will_register=is_pending,
-        will_check=registration is None and will_check(scene, settings),
+        will_check=checks,
         registration_stages=registration_stages(scene, settings) if is_pending else (),
         notices=(
             *_preprocess_notices(scene, transforms, settings.preprocess),

@@ -171,7 +171,7 @@ def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> No
 def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("page4d.inference.run_plan.used_bytes", lambda _: 0)
     scene, out = CAPTURE.scene(), tmp_path / "out"
-    planned = replace(SETTINGS, chunk=None)
+    planned = replace(SETTINGS, chunk=None, check_calibration=False)
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=planned, observer=StopAt(1))
     again = replace(
