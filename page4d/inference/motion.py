@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, counted
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.inference.predictor import MeasuredDepth, Predictor
@@ -35,13 +35,16 @@ from page4d.output.motion_record import Difference, InstantMotion, MotionRecord
 from page4d.predictions import Predictions
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
-from page4d.scene.records import Scene
+from page4d.scene.records import Notice, Scene
 from page4d.settings import ReconstructSettings
 
 METHOD = (
     "optical flow (DIS) of every view, triangulated along the rays of two or more views; central differences; "
     "0 where the views show no motion; sigma at least the speed where one view alone shows it"
 )
+
+MAX_ONE_VIEW = 0.6
+"""Share of moving pixels that one view alone measured above which a run warns."""
 
 MAX_GAP = 2.5
 """Longest step between instants, in median steps, over which motion is measured."""
@@ -309,3 +312,34 @@ def motion_record(
         clipped=sum(chunk.clipped_velocities for chunk in finished),
         tracks=tracks,
     )
+
+
+def motion_notices(
+    settings: ReconstructSettings, finished: Sequence[FinishedChunk], *, is_demonstration: bool
+) -> tuple[Notice, ...]:
+    """Report motion that single views measured, instants without velocities, clipped ones, and depth not to trust.
+
+    `is_demonstration` is whether depth is that of the bundled network.
+    """
+    if not settings.motion:
+        return ()
+    instants = [instant for chunk in finished for instant in chunk.motion]
+    moving = sum(instant.known - instant.still for instant in instants)
+    alone = sum(instant.one_view for instant in instants)
+    unknown = sum(instant.difference == "unknown" for instant in instants)
+    clipped = sum(chunk.clipped_velocities for chunk in finished)
+    notices = []
+    if moving and alone > MAX_ONE_VIEW * moving:
+        notices.append(
+            f"--motion: {alone / moving:.0%} of the moving pixels were measured by one view alone: motion along its "
+            "rays is unknown there (motion_sigma is at least the speed); views overlap little, or depth is wrong"
+        )
+    if unknown:
+        notices.append(
+            f"--motion: velocities of {counted(unknown, 'instant')} are unknown: both neighbours are too far"
+        )
+    if clipped:
+        notices.append(f"--motion: {clipped} velocities beyond the 16 bits of their maps were clipped")
+    if is_demonstration:
+        notices.append("--motion: an error of depth is one of motion, and depth is that of the demonstration network")
+    return tuple(Notice(text) for text in notices)

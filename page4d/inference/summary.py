@@ -15,7 +15,7 @@ from page4d.inference.diagnostics import (
     seams_notice,
 )
 from page4d.inference.memory_budget import peak_bytes
-from page4d.inference.motion import motion_record
+from page4d.inference.motion import motion_notices, motion_record
 from page4d.inference.predictor import PRECISION_NAMES, is_conditioned
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
@@ -25,6 +25,7 @@ from page4d.output.open3d_runtime import load_open3d
 from page4d.output.run_record import CountsRecord, RunRecord, SceneRecord, view_record
 from page4d.scene.records import Notice
 from page4d.settings import describe_settings
+from page4d.weights.loading import BUNDLED_NAME
 
 
 def summarize_run(
@@ -110,4 +111,8 @@ def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChu
         ),
         open3d_notice(*load_open3d()),
     )
-    return tuple(notice for notice in notices if notice is not None)
+    demonstration = plan.predictor.record.name == BUNDLED_NAME
+    return (
+        *(notice for notice in notices if notice is not None),
+        *motion_notices(plan.settings, finished, is_demonstration=demonstration),
+    )

@@ -2,18 +2,20 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from page4d.choices import ExistingOutput, Subject
+from page4d.choices import ExistingOutput, SceneFamily, Subject
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.inference.motion import near_steps
+from page4d.inference.motion import motion_notices, near_steps
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
+from page4d.output.motion_record import InstantMotion
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord
 from page4d.settings import PointOptions, ReconstructSettings
@@ -197,3 +199,28 @@ def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path) -> None:
     assert np.median(lateral) < 0.3  # on the ray of its 2D track
     with pytest.raises(UsageError, match="--tracks2d without --motion"):
         replace(SETTINGS, motion=False, tracks=0, tracks2d=tmp_path)
+
+
+def test_motion_that_one_view_measured_is_reported(finished: Path, tmp_path: Path) -> None:
+    assert not [text for text in open_output(finished).run.warnings if text.startswith("--motion")]
+    alone = replace(CAPTURE, num_views=1, family=SceneFamily.SINGLE, subject=None, spacing_deg=None)
+    record = run(tmp_path / "out", capture=alone, tracks=0)
+    assert record.motion is not None
+    assert record.motion.one_view > 0
+    assert any("100% of the moving pixels were measured by one view alone" in text for text in record.warnings)
+
+
+def test_notices_of_motion() -> None:
+    known = {"pixels": 100, "known": 80, "still": 60, "noise": [0.5]}
+    instants = [
+        InstantMotion(difference="central", one_view=15, **known),
+        InstantMotion(difference="unknown", pixels=100, known=0, still=0, one_view=0, noise=[]),
+    ]
+    chunk = SimpleNamespace(motion=instants, clipped_velocities=7)
+    texts = [notice.text for notice in motion_notices(SETTINGS, [chunk], is_demonstration=True)]
+    assert len(texts) == 4
+    assert "75% of the moving pixels were measured by one view alone" in texts[0]
+    assert "1 instant without velocities" in texts[1]
+    assert "7 velocities beyond the 16 bits" in texts[2]
+    assert "demonstration network" in texts[3]
+    assert not motion_notices(replace(SETTINGS, motion=False, tracks=0), [chunk], is_demonstration=True)
