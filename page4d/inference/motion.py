@@ -335,9 +335,7 @@ def motion_notices(
             "rays is unknown there (motion_sigma is at least the speed); views overlap little, or depth is wrong"
         )
     if unknown:
-        notices.append(
-            f"--motion: velocities of {counted(unknown, 'instant')} are unknown: both neighbours are too far"
-        )
+        notices.append(f"--motion: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
     if clipped:
         notices.append(f"--motion: {clipped} velocities beyond the 16 bits of their maps were clipped")
     if is_demonstration:
