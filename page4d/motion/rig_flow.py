@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.conventions import PIXEL_CENTER
+from page4d.geometry.agreement import compared_views, pixel_indices
 from page4d.geometry.camera import Cameras, normalize_pixels, project
 from page4d.geometry.rigid import transform_points
-from page4d.geometry.warp import sample
+from page4d.geometry.warp import WarpedPixels, sample
 from page4d.motion.flow import ViewFlow
 
 STILL_LIMIT_PX = 0.3
@@ -45,8 +46,8 @@ SIGMA_FACTOR = 2.0
 """Ratio of measured errors to those that follow from the noise of flow: 93 % of the errors are then within 2 sigma
 (`tools/measure_motion.py`), as those of a normal variable are."""
 
-MAX_VIEWS = 8
-"""Other views that a view is compared with, those with the nearest cameras: the cost grows with the pairs."""
+STILL = 255
+"""In place of the number of views that measured a motion: the point stands still."""
 
 _ROUNDS = 6
 _ALONG = 2.0
@@ -84,32 +85,40 @@ class FlowView:
     def lift_at(self, pixels: Float[Tensor, "N 2"]) -> tuple[Float[Tensor, "N 3"], Bool[Tensor, " N"]]:
         """Return the points in the world of positions in the picture, and whether their depth is known."""
         rays = _on_rays(pixels, self.camera)
-        places = project(rays, self.depth_camera.intrinsics)[0]
-        height, width = self.depth.shape
-        inside = (places >= 0).all(-1) & (places[:, 0] < width) & (places[:, 1] < height)
-        known = inside & nearest(self.known, places)
-        in_camera = rays * nearest(self.depth, places).double()[:, None]
+        places = WarpedPixels(*project(rays, self.depth_camera.intrinsics))
+        known = places.visible(self.depth.shape, _MIN_DEPTH) & nearest(self.known, places.pixels)
+        in_camera = rays * nearest(self.depth, places.pixels).double()[:, None]
         return transform_points(self.camera.camera_to_world, in_camera), known
 
     def stands_still(self, world: Float[Tensor, "N 3"]) -> Bool[Tensor, " N"]:
         """Return whether the view shows no motion at points: by flow, by unchanged pictures, or by its mask."""
         pixels, ends, _ = flow_ends(self, world)
-        flow = ends - pixels
-        still: Tensor
-        if torch.equal(self.camera.world_to_camera, self.target.world_to_camera):
-            still = (flow.norm(dim=-1) < STILL_LIMIT_PX) | ~nearest(self.flow.changed, pixels)
-        else:
-            still = (flow - projected(world, self.target)[0] + pixels).norm(dim=-1) < STILL_LIMIT_PX
+        still: Tensor = self.own_motion_px(world, ends) < STILL_LIMIT_PX
+        if self.stands:
+            still = still | ~nearest(self.flow.changed, pixels)
         if self.moving is not None:
-            still = still | ~nearest(self.moving, projected(world, self.depth_camera)[0])
+            still = still | ~nearest(self.moving, projected(world, self.depth_camera).pixels)
         return still
+
+    def own_motion_px(self, world: Float[Tensor, "N 3"], ends: Float[Tensor, "N 2"]) -> Float[Tensor, " N"]:
+        """Return the length of the flow of points that ends at pixels, less what the camera's motion induces."""
+        length: Tensor = (ends - projected(world, self.target).pixels).norm(dim=-1)
+        return length
+
+    @property
+    def stands(self) -> bool:
+        """Whether the camera is the same at both instants."""
+        own, other = self.camera, self.target
+        return torch.equal(own.world_to_camera, other.world_to_camera) and torch.equal(
+            own.intrinsics, other.intrinsics
+        )
 
 
 class Displacement(NamedTuple):
     """Motion of the points of a depth map to another instant, its standard deviation, and the views that measured it.
 
-    `motion` and `sigma` are in units of the scene; `views` is 0 where the motion is unknown, and 1 where points stand
-    still, which have a motion of exactly 0. With one view, sigma is at least the length of the motion.
+    `motion` and `sigma` are in units of the scene; `views` is 0 where the motion is unknown, and `STILL` where points
+    stand still, which have a motion of exactly 0. With one view, sigma is at least the length of the motion.
     """
 
     motion: Float[Tensor, "h w 3"]
@@ -140,7 +149,17 @@ def rig_flow(views: Sequence[FlowView], tolerance: float = DEPTH_TOLERANCE) -> l
     `tolerance` is the relative difference of depth up to which two views see the same point.
     """
     moving = [_moving_pixels(view) for view in views]
-    return [_displacement(index, views, moving, tolerance) for index in range(len(views))]
+    rig = Cameras(
+        world_to_camera=torch.stack([view.camera.world_to_camera for view in views]),
+        intrinsics=torch.stack([view.camera.intrinsics for view in views]),
+        image_size=(1, 1),
+    )
+    return [
+        _displacement(
+            view, moving[index], [(views[other], moving[other]) for other in compared_views(rig, index)], tolerance
+        )
+        for index, view in enumerate(views)
+    ]
 
 
 def _moving_pixels(view: FlowView) -> Bool[Tensor, "h w"]:
@@ -153,28 +172,31 @@ def _moving_pixels(view: FlowView) -> Bool[Tensor, "h w"]:
 
 
 def _displacement(
-    own: int, views: Sequence[FlowView], moving: Sequence[Bool[Tensor, "h w"]], tolerance: float
+    view: FlowView,
+    moving: Bool[Tensor, "h w"],
+    compared: Sequence[tuple[FlowView, Bool[Tensor, "h w"]]],
+    tolerance: float,
 ) -> Displacement:
-    view = views[own]
-    neighbors = _neighbors(own, views)
-    others = [views[other] for other in neighbors]
+    """Return the displacement of the points of a view; views come with the pixels at which they show motion."""
+    others = [other for other, _ in compared]
     sigma = SIGMA_FACTOR * FLOW_NOISE_PX * view.depth.double() / focal_length(view.camera)
     motion = sigma.new_zeros(*view.depth.shape, 3)
-    count = view.known.to(torch.uint8)
+    count = torch.where(view.known, STILL, 0).to(torch.uint8)
     # Points that neither this view nor another one shows moving need no votes.
-    shown = [_shown(view, views[other], moving[other]) for other in neighbors]
-    doubtful = torch.nonzero(view.known & (moving[own] | torch.stack([moving[own], *shown]).any(0)))
+    shown = [_shown(view, *one) for one in compared]
+    doubtful = torch.nonzero(view.known & torch.stack([moving, *shown]).any(0))
+    own_vote = moving[tuple(doubtful.T)]
     world = view.lift(doubtful.flip(-1))
     flow = flow_ends(view, world)
     color = sample_map(view.image, flow.pixels)
     seen = [correspondence(world, color, other, tolerance).sees for other in others]
-    votes = torch.where(moving[own][tuple(doubtful.T)], -1, 1)
+    votes = torch.where(own_vote, -1, 1)
     others_votes = [still_votes(other, world, sees) for other, sees in zip(others, seen, strict=True)]
     votes = sum(others_votes, votes)
     if view.moving is not None:
         # With a wrong depth, other views show the surface behind the point: they do not outvote a clear motion.
-        clear = (flow.ends - projected(world, view.target)[0]).norm(dim=-1) > CLEAR_MOTION_PX
-        votes = torch.where(clear & moving[own][tuple(doubtful.T)], -1, votes)
+        clear = view.own_motion_px(world, flow.ends) > CLEAR_MOTION_PX
+        votes = torch.where(clear & own_vote, -1, votes)
     count[tuple(doubtful[votes <= 0].T)] = 0
     chosen = torch.nonzero((votes <= 0) & flow.consistent)[:, 0]
     place, start = tuple(doubtful[chosen].T), world[chosen]
@@ -194,11 +216,9 @@ def _displacement(
 
 def _shown(view: FlowView, other: FlowView, moving: Bool[Tensor, "h w"]) -> Bool[Tensor, "h w"]:
     """Return the pixels of a view, and their neighbors, at which points lie that another view shows moving."""
-    height, width = view.depth.shape
-    places, depth = projected(other.lift(torch.nonzero(moving).flip(-1)), view.depth_camera)
-    inside = (depth > _MIN_DEPTH) & (places >= 0).all(-1) & (places[:, 0] < width) & (places[:, 1] < height)
-    columns, rows = places[inside].long().unbind(-1)
-    shown = torch.zeros(height, width)
+    places = projected(other.lift(torch.nonzero(moving).flip(-1)), view.depth_camera)
+    columns, rows = places.pixels[places.visible(view.depth.shape, _MIN_DEPTH)].long().unbind(-1)
+    shown = torch.zeros(view.depth.shape)
     shown[rows, columns] = 1.0
     return functional.max_pool2d(shown[None], 3, stride=1, padding=1)[0] > 0
 
@@ -210,35 +230,24 @@ def still_votes(view: FlowView, world: Float[Tensor, "N 3"], sees: Bool[Tensor, 
     return votes
 
 
-def point_still_votes(
-    views: Sequence[FlowView], world: Float[Tensor, "N 3"], seen: Bool[Tensor, "N V"]
-) -> Int[Tensor, " N"]:
-    """Return the number of views that show no motion of points, less those that do, among the views that see them."""
-    votes = torch.zeros(len(world), dtype=torch.int64)
-    for view, sees in zip(views, seen.unbind(1), strict=True):
-        votes = votes + still_votes(view, world, sees)
-    return votes
-
-
 def correspondence(
     world: Float[Tensor, "N 3"], color: Float[Tensor, "3 N"] | None, other: FlowView, tolerance: float
 ) -> Seen:
     """Find points in another view: it sees a point of equal depth, and color if given, at the same instant."""
-    at_depth, depth = projected(world, other.depth_camera)
-    height, width = other.depth.shape
-    inside = (depth > _MIN_DEPTH) & (at_depth >= 0).all(-1) & (at_depth[:, 0] < width) & (at_depth[:, 1] < height)
-    known = inside & nearest(other.known, at_depth)
-    found = nearest(other.depth, at_depth).double()
+    at_depth = projected(world, other.depth_camera)
+    depth = at_depth.depth
+    known = at_depth.visible(other.depth.shape, _MIN_DEPTH) & nearest(other.known, at_depth.pixels)
+    found = nearest(other.depth, at_depth.pixels).double()
     sees = known & ((found - depth).abs() < tolerance * depth)
     if color is not None:
-        pixels = projected(world, other.camera)[0]
+        pixels = projected(world, other.camera).pixels
         sees = sees & ((sample_map(other.image, pixels) - color).abs().mean(0) < MAX_COLOR_DIFFERENCE)
     return Seen(sees, known & ~sees & (found < depth), known & ~sees & (found >= depth), found)
 
 
 def flow_ends(view: FlowView, world: Float[Tensor, "N 3"]) -> FlowEnds:
     """Return where the flow of a view takes points."""
-    pixels = projected(world, view.camera)[0]
+    pixels = projected(world, view.camera).pixels
     ends = pixels + sample_map(view.flow.flow.permute(2, 0, 1), pixels).T.double()
     return FlowEnds(pixels, ends, nearest(view.flow.consistent, pixels))
 
@@ -267,7 +276,7 @@ def solve_rays(
     """
     origin = camera.centers
     rays = transform_points(camera.camera_to_world, _on_rays(ends, camera)) - origin
-    before = projected(start, camera)[1]
+    before = projected(start, camera).depth
     counts = [
         count & (_epipolar_distance(origin, rays, before, other, end) < MAX_EPIPOLAR_PX)
         for count, other, end in zip(counts, others, other_ends, strict=True)
@@ -276,7 +285,6 @@ def solve_rays(
     across = FLOW_NOISE_PX * before / focal_length(camera)
     shift = (origin + rays * before[:, None] - start).norm(dim=-1)
     prior = (rays.norm(dim=-1) / (_ALONG * (shift + across))).square()
-    information, squares, inliers = prior, torch.zeros_like(depth), torch.zeros_like(depth)
     for step in range(_ROUNDS + 1):
         information, gradient = prior.clone(), prior * (before - depth)
         squares, inliers = torch.zeros_like(depth), torch.zeros_like(depth)
@@ -308,10 +316,8 @@ def _residual(
     point = transform_points(other.world_to_camera, origin + rays * depth[:, None])
     direction = rays @ rotation.T
     z = point[:, 2].clamp(min=_MIN_DEPTH)
-    plane, slope = (
-        point[:, :2] / z[:, None],
-        (direction[:, :2] - point[:, :2] / z[:, None] * direction[:, 2:]) / z[:, None],
-    )
+    plane = point[:, :2] / z[:, None]
+    slope = (direction[:, :2] - plane * direction[:, 2:]) / z[:, None]
     residual = plane @ matrix[:2, :2].T + matrix[:2, 2] - end
     return residual, slope @ matrix[:2, :2].T, point[:, 2] > _MIN_DEPTH
 
@@ -319,15 +325,8 @@ def _residual(
 def _epipolar_distance(origin: Tensor, rays: Tensor, depth: Tensor, other: Cameras, end: Tensor) -> Tensor:
     """Return the distance [N] in px of pixels of another camera from the epipolar lines of rays."""
     residual, slope, _ = _residual(origin, rays, depth, other, end)
-    along = torch.nn.functional.normalize(slope, dim=-1)
+    along = functional.normalize(slope, dim=-1)
     return (residual[:, 0] * along[:, 1] - residual[:, 1] * along[:, 0]).abs()
-
-
-def _neighbors(own: int, views: Sequence[FlowView]) -> list[int]:
-    """Return the other views with the nearest cameras."""
-    centers = torch.stack([view.camera.centers for view in views])
-    order = (centers - centers[own]).norm(dim=-1).argsort(stable=True).tolist()
-    return [other for other in order if other != own][:MAX_VIEWS]
 
 
 def _on_rays(pixels: Float[Tensor, "N 2"], camera: Cameras) -> Float[Tensor, "N 3"]:
@@ -336,9 +335,9 @@ def _on_rays(pixels: Float[Tensor, "N 2"], camera: Cameras) -> Float[Tensor, "N 
     return torch.cat([plane, torch.ones_like(plane[:, :1])], dim=-1)
 
 
-def projected(world: Float[Tensor, "N 3"], camera: Cameras) -> tuple[Float[Tensor, "N 2"], Float[Tensor, " N"]]:
-    """Project points of the world; return pixels and depth."""
-    return project(transform_points(camera.world_to_camera, world), camera.intrinsics)
+def projected(world: Float[Tensor, "N 3"], camera: Cameras) -> WarpedPixels:
+    """Project points of the world into a camera."""
+    return WarpedPixels(*project(transform_points(camera.world_to_camera, world), camera.intrinsics))
 
 
 def focal_length(camera: Cameras) -> Float[Tensor, ""]:
@@ -353,6 +352,5 @@ def sample_map(maps: Float[Tensor, "C H W"], pixels: Float[Tensor, "N 2"]) -> Fl
 
 def nearest(maps: Tensor, pixels: Float[Tensor, "N 2"]) -> Tensor:
     """Take the values of a map [H, W] at the nearest pixels, those of the border outside."""
-    height, width = maps.shape
-    places = torch.nan_to_num(pixels, nan=-1.0).clamp(-1e6, 1e6).floor().long()
-    return maps[places[:, 1].clamp(0, height - 1), places[:, 0].clamp(0, width - 1)]
+    columns, rows = pixel_indices(pixels, (maps.shape[0], maps.shape[1]))
+    return maps[rows, columns]

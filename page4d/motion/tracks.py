@@ -15,10 +15,10 @@ from page4d.motion.rig_flow import (
     correspondence,
     flow_ends,
     focal_length,
-    point_still_votes,
     projected,
     sample_map,
     solve_rays,
+    still_votes,
 )
 
 GRID_STEP_PX = 8
@@ -64,15 +64,23 @@ class ActiveTracks:
     @staticmethod
     def none() -> "ActiveTracks":
         """Return no tracks."""
-        vectors = torch.zeros(0, 3, dtype=torch.float64)
+        index = torch.zeros(0, dtype=torch.int64)
+        return ActiveTracks.begin(0, torch.zeros(0, 3, dtype=torch.float64), index, index)
+
+    @staticmethod
+    def begin(
+        first_id: int, world: Float[Tensor, "N 3"], view: Int[Tensor, " N"], row: Int[Tensor, " N"]
+    ) -> "ActiveTracks":
+        """Begin tracks with consecutive identities at points."""
+        ids = torch.arange(first_id, first_id + len(world))
         return ActiveTracks(
-            ids=torch.zeros(0, dtype=torch.int64),
-            world=vectors,
-            motion=vectors,
-            variance=vectors[:, 0],
-            hidden=torch.zeros(0, dtype=torch.int64),
-            view=torch.zeros(0, dtype=torch.int64),
-            row=torch.zeros(0, dtype=torch.int64),
+            ids=ids,
+            world=world,
+            motion=torch.zeros_like(world),
+            variance=world.new_zeros(len(world)),
+            hidden=torch.zeros_like(ids),
+            view=view,
+            row=row,
         )
 
     def __len__(self) -> int:
@@ -134,7 +142,7 @@ class TrackFollower:
         if self._pull:
             tracks.world = self._pulled(views, tracks.world, seen)
         tracks.hidden = torch.where(seen.any(1), 0, tracks.hidden + 1)
-        depth = torch.stack([projected(tracks.world, view.camera)[1] for view in views]).amin(0)
+        depth = torch.stack([projected(tracks.world, view.camera).depth for view in views]).amin(0)
         in_front = passed.any(1) & ~seen.any(1) & ~occluded.any(1)  # all views that look there see through it
         lives = ~in_front & (tracks.hidden <= MAX_HIDDEN_STEPS) & (tracks.variance.sqrt() < MAX_SIGMA * depth)
         tracks, seen = tracks[lives], seen[lives]
@@ -167,10 +175,7 @@ class TrackFollower:
         seen = self._visibility(views, tracks.world)
         flows = [flow_ends(view, tracks.world) for view in views]
         usable = seen & torch.stack([flow.consistent for flow in flows], dim=1)
-        scale = torch.stack(
-            [focal_length(view.camera) / projected(tracks.world, view.camera)[1] for view in views], 1
-        )
-        reference = torch.where(usable, scale, -1.0).argmax(1)
+        reference = _finest_view(views, tracks.world, usable)
         guided = torch.zeros(len(tracks), dtype=torch.bool)
         for own, guide in enumerate(guides):
             if guide is None:
@@ -187,7 +192,7 @@ class TrackFollower:
                 continue
             others = [other for other in range(len(views)) if other != own]
             start = tracks.world[chosen]
-            color = sample_map(view.image, projected(start, view.camera)[0])
+            color = sample_map(view.image, flows[own].pixels[chosen])
             alike = [
                 correspondence(start, color, views[other], self._tolerance).sees & usable[chosen, other]
                 for other in others
@@ -201,8 +206,9 @@ class TrackFollower:
                 alike,
             )
             # The flow of a view does not outvote the clear motion of its guide.
-            moves = guided[chosen] & ((flows[own].ends - flows[own].pixels)[chosen].norm(dim=-1) > CLEAR_MOTION_PX)
-            still = (point_still_votes(views, start, usable[chosen]) > 0) & ~moves
+            moves = guided[chosen] & (view.own_motion_px(start, flows[own].ends[chosen]) > CLEAR_MOTION_PX)
+            votes = [still_votes(one, start, sees) for one, sees in zip(views, usable[chosen].unbind(1), strict=True)]
+            still = (torch.stack(votes).sum(0) > 0) & ~moves
             moved = torch.where(still[:, None], start, ends.world)
             alone = torch.where((ends.views == 1) & ~still, (moved - start).norm(dim=-1), 0.0)
             world[chosen] = moved
@@ -218,13 +224,12 @@ class TrackFollower:
     ) -> Float[Tensor, "N 3"]:
         """Move points toward the surface that the view with the finest pixels sees."""
         moved = world.clone()
-        scale = torch.stack([focal_length(view.camera) / projected(world, view.camera)[1] for view in views], 1)
-        reference = torch.where(seen, scale, -1.0).argmax(1)
+        reference = _finest_view(views, world, seen)
         for own, view in enumerate(views):
             chosen = torch.nonzero(seen[:, own] & (reference == own))[:, 0]
             center = view.camera.centers
             rays = world[chosen] - center
-            depth = projected(world[chosen], view.camera)[1]
+            depth = projected(world[chosen], view.camera).depth
             ratio = correspondence(world[chosen], None, view, self._tolerance).depth / depth
             moved[chosen] = center + rays * (1 + _PULL * (ratio - 1))[:, None]
         return moved
@@ -244,8 +249,8 @@ class TrackFollower:
             rows = torch.arange(GRID_STEP_PX // 2, height, GRID_STEP_PX)
             columns = torch.arange(GRID_STEP_PX // 2, width, GRID_STEP_PX)
             cells = torch.zeros(len(rows) + 1, len(columns) + 1, dtype=torch.bool)
-            places, depth = projected(occupied, view.depth_camera)
-            found = correspondence(occupied, None, view, self._tolerance).sees & (depth > 0)
+            places = projected(occupied, view.depth_camera).pixels
+            found = correspondence(occupied, None, view, self._tolerance).sees
             taken = (places[found] / GRID_STEP_PX).floor().long()
             cells[taken[:, 1].clamp(0, len(rows)), taken[:, 0].clamp(0, len(columns))] = True
             free = pixels[rows][:, columns] & ~cells[: len(rows), : len(columns)]
@@ -253,48 +258,42 @@ class TrackFollower:
             centers = torch.stack([columns[chosen[:, 1]], rows[chosen[:, 0]]], -1)
             points = view.lift(centers)
             starts.append(points)
-            colors.append((sample_map(view.image, projected(points, view.camera)[0]).T * 255).round().to(torch.uint8))
+            colors.append(_colors(view, points))
             occupied = torch.cat([occupied, points])
         begun, tints = torch.cat(starts), torch.cat(colors)
         if len(begun) > room:  # spread over the surfaces
             kept = torch.from_numpy(np.unique(np.linspace(0, len(begun) - 1, room).round().astype(np.int64)))
-            begun, tints = begun[kept[:room]], tints[kept[:room]]
-        number = len(begun)
-        return ActiveTracks(
-            ids=torch.arange(self.num_started, self.num_started + number),
-            world=begun,
-            motion=torch.zeros_like(begun),
-            variance=begun.new_zeros(number),
-            hidden=torch.zeros(number, dtype=torch.int64),
-            view=torch.full((number,), -1),
-            row=torch.full((number,), -1),
-        ), tints
+            begun, tints = begun[kept], tints[kept]
+        unguided = torch.full((len(begun),), -1)
+        return ActiveTracks.begin(self.num_started, begun, unguided, unguided), tints
 
     def _begin_guided(
         self, views: Sequence[FlowView], guides: Sequence[Guide | None], tracks: ActiveTracks
     ) -> tuple[ActiveTracks, UInt8[Tensor, "M 3"]]:
         """Begin the tracks of guides that are visible and not followed, at the depth of their view."""
         begun, colors = ActiveTracks.none(), [torch.zeros(0, 3, dtype=torch.uint8)]
-        for own, (guide, view) in enumerate(zip(guides, views, strict=False)):
+        for own, guide in enumerate(guides):
             if guide is None:
                 continue
             free = guide.visible.clone()
             free[tracks.row[tracks.view == own]] = False
             rows = torch.nonzero(free)[:, 0]
-            points, known = view.lift_at(guide.pixels[rows])
+            points, known = views[own].lift_at(guide.pixels[rows])
             rows, points = rows[known], points[known]
             first = self.num_started + len(begun)
-            begun = begun.joined(
-                ActiveTracks(
-                    ids=torch.arange(first, first + len(rows)),
-                    world=points,
-                    motion=torch.zeros_like(points),
-                    variance=points.new_zeros(len(rows)),
-                    hidden=torch.zeros_like(rows),
-                    view=torch.full_like(rows, own),
-                    row=rows,
-                )
-            )
-            pixels = projected(points, view.camera)[0]
-            colors.append((sample_map(view.image, pixels).T * 255).round().to(torch.uint8))
+            begun = begun.joined(ActiveTracks.begin(first, points, torch.full_like(rows, own), rows))
+            colors.append(_colors(views[own], points))
         return begun, torch.cat(colors)
+
+
+def _finest_view(
+    views: Sequence[FlowView], world: Float[Tensor, "N 3"], usable: Bool[Tensor, "N V"]
+) -> Int[Tensor, " N"]:
+    """Return the usable view whose pixels are the finest at each point; any view if none is usable."""
+    scale = [focal_length(view.camera) / projected(world, view.camera).depth for view in views]
+    return torch.where(usable, torch.stack(scale, 1), -1.0).argmax(1)
+
+
+def _colors(view: FlowView, points: Float[Tensor, "N 3"]) -> UInt8[Tensor, "N 3"]:
+    """Return the RGB of points in the picture of a view."""
+    return (sample_map(view.image, projected(points, view.camera).pixels).T * 255).round().to(torch.uint8)

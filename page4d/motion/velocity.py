@@ -16,7 +16,7 @@ class Velocity(NamedTuple):
     """Velocity of the points of a depth map in units of the scene per second, its standard deviation, and the views.
 
     `views` is the number of views that measured it, 0 where it is unknown: velocity and sigma are 0 there. The
-    velocity is exactly 0 where a point stands still.
+    velocity is exactly 0 where a point stands still, and `views` then is `STILL`.
     """
 
     velocity: Float[Tensor, "h w 3"]
@@ -39,8 +39,7 @@ def combine(
     sides = (_one_sided(before, -seconds_before), _one_sided(after, seconds_after))
     span = seconds_before + seconds_after
     both = (before.views > 0) & (after.views > 0) & ((before.views > 1) == (after.views > 1))
-    take_after = after.views.int() * (after.views > 1) > before.views.int() * (before.views > 1)
-    take_after = take_after | (before.views == 0)
+    take_after = (before.views == 0) | (after.views > 1)  # the better one, where only one of them is
 
     def chosen(central: Tensor, of_before: Tensor, of_after: Tensor) -> Tensor:
         spare = (1,) * (central.ndim - both.ndim)
