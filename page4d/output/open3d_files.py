@@ -1,10 +1,9 @@
 """Point clouds, meshes and trajectories written by Open3D, verified, and moved into place atomically.
 
 Open3D reports success when the disk is full, so every file is verified before it gets its name. Without Open3D, for
-clouds without points or with velocities, and when a file is incomplete, page4d's own encoders are used: they give
-the same vertices, faces and cameras, and their writer reports why a file cannot be written. Open3D writes no comments
-of a cloud: unit and time are in `run.json`. It writes the attributes of a cloud in the order of a hash table, which
-with velocities is not that of the format.
+clouds without points, and when a file is incomplete, page4d's own encoders are used: they give the same vertices,
+faces and cameras, and their writer reports why a file cannot be written. Open3D writes no comments of a cloud: unit
+and time are in `run.json`. The properties of velocities it writes in an order of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,13 +38,13 @@ def write_cloud(path: Path, cloud: PointCloud, comments: Sequence[str] = ()) -> 
         OutputError: if the file cannot be written.
     """
     open3d = open3d_or_none()
-    if open3d is None or cloud.num_points == 0 or cloud.velocity is not None:
+    if open3d is None or cloud.num_points == 0:
         return write_ply(path, cloud, comments)
 
     def is_complete(part: Path) -> bool:
         header = read_ply_header(part)
-        layout = (header.properties, header.num_points) == (cloud.properties, cloud.num_points)
-        return layout and part.stat().st_size == header.num_bytes + cloud.num_bytes
+        layouts = [(sorted(one.properties), one.num_points) for one in (header, cloud)]
+        return layouts[0] == layouts[1] and part.stat().st_size == header.num_bytes + cloud.num_bytes
 
     written = _write_verified(
         open3d,

@@ -1,8 +1,8 @@
 """The point cloud of one instant and its PLY file.
 
 `open3d_files.write_cloud` writes the files of a run; this writer is for what Open3D cannot write: clouds without
-points, clouds with velocities in the order of the format, and any cloud on machines without Open3D. The bytes of the
-vertices are the same.
+points, and any cloud on machines without Open3D. The bytes of the vertices are the same, but for the order of the
+properties of velocities.
 """
 
 from collections.abc import Iterable, Sequence

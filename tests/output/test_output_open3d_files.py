@@ -52,21 +52,18 @@ def test_a_cloud_is_written_by_open3d_with_the_same_vertices(tmp_path: Path, nor
 
 
 @pytest.mark.parametrize("normals", [False, True])
-def test_velocities_are_written_in_the_order_of_the_format_and_read_by_open3d(
-    tmp_path: Path, open3d: ModuleType, normals: bool
-) -> None:
+def test_velocities_are_written_and_read_by_open3d(tmp_path: Path, open3d: ModuleType, normals: bool) -> None:
     cloud = made_cloud(500, normals=normals, velocity=True)
     written = write_cloud(tmp_path / "x.ply", cloud, ["unit metre"])
-    assert written.path.read_bytes() == encode_ply(cloud, ["unit metre"])
-    assert [name for name, _ in read_ply_header(written.path).properties][-4:] == ["vx", "vy", "vz", "vsigma"]
+    header = read_ply_header(written.path)
+    assert header.comments == ("Created by Open3D",)
+    assert sorted(header.properties) == sorted(cloud.properties)
     assert same(read_ply(written.path), cloud)
     read, converted = open3d.t.io.read_point_cloud(str(written.path)), open3d_cloud(cloud)
     assert set(read.point) == set(converted.point)
     for name in converted.point:
         assert np.array_equal(read.point[name].numpy(), converted.point[name].numpy())
     assert np.array_equal(read.point["vz"].numpy()[:, 0], cloud.velocity[:, 2])
-    assert open3d.t.io.write_point_cloud(str(tmp_path / "open3d.ply"), converted)
-    assert same(read_ply(tmp_path / "open3d.ply"), cloud)  # by name: its order is another one
 
 
 def test_plyfile_reads_velocities(tmp_path: Path) -> None:
