@@ -13,7 +13,6 @@ of moving pixels within 2 sigma: 95 % of those of a normal variable are.
 """
 
 import argparse
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,7 +148,6 @@ def main() -> None:
             print("\n".join(describe(name, depth, found, output)), flush=True)
             seconds = output.run.timings["motion"] / output.num_times
             print(f"{'':34} {seconds:.2f} s of motion per instant", flush=True)
-            (options.work / f"{name}-{depth}.json").write_text(json.dumps(output.run.timings))
 
 
 if __name__ == "__main__":

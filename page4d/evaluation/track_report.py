@@ -1,7 +1,7 @@
 """Trajectories of a capture: predicted tracks against the exact ones of the points at the pixels where they start."""
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -74,17 +74,24 @@ def report_tracks(comparison: Comparison, transform: Sim3) -> TrackReport | None
     starts = true_starts(comparison, predicted)
     chosen = np.flatnonzero(starts.known)
     true, visible = _true_tracks(comparison, starts, chosen, predicted.start[chosen].astype(int))
-    pairs, start_error = paired_tracks(predicted, starts, transform, true, visible)
     coords = transform.apply(torch.from_numpy(predicted.coords[:, chosen]).double()).numpy()
-    in_cameras = _camera_tracks(comparison, starts.views[chosen], coords, true)
-    in_cameras = replace(in_cameras, predicted_visible=predicted.visibs[:, chosen], true_visible=visible)
+    pairs, start_error = paired_tracks(predicted, starts, coords, true, visible)
+    in_cameras = _in_cameras(comparison, starts.views[chosen], coords, true)
     paths = pairs.paths
     return TrackReport(
         definition=_DEFINITION,
         tracks=predicted.num_tracks,
         matched=len(pairs.start),
         start_error=start_error,
-        tapvid3d=score_tapvid3d(in_cameras),
+        tapvid3d=score_tapvid3d(
+            CameraTracks(
+                predicted=in_cameras[0],
+                true=in_cameras[1],
+                predicted_visible=predicted.visibs[:, chosen],
+                true_visible=visible,
+                pixel=in_cameras[2],
+            )
+        ),
         overall=_compared(pairs),
         dynamic=_compared(pairs.select(paths > DYNAMIC_PATH)),
         static=_compared(pairs.select(paths < STATIC_PATH)),
@@ -133,13 +140,13 @@ def true_starts(comparison: Comparison, predicted: Tracks) -> TrueStarts:
     return TrueStarts(points=points, objects=objects, frames=frames, views=views)
 
 
-def _camera_tracks(
+def _in_cameras(
     comparison: Comparison,
     views: Int[np.ndarray, " N"],
     predicted: Float[np.ndarray, "T N 3"],
     true: Float[np.ndarray, "T N 3"],
-) -> CameraTracks:
-    """Return tracks in the true cameras in which they start; visibility is left to be filled in."""
+) -> tuple[Float[np.ndarray, "T N 3"], Float[np.ndarray, "T N 3"], Float[np.ndarray, "T N"]]:
+    """Return both tracks in the true cameras in which they start, and the width of a pixel at the true points."""
     own = [np.full(true.shape, np.nan) for _ in range(2)]
     pixel = np.full(true.shape[:2], np.nan)
     for view in comparison.views:
@@ -153,21 +160,22 @@ def _camera_tracks(
                 points = torch.from_numpy(values[instant, columns])
                 place[instant, columns] = transform_points(camera.double(), points).numpy()
             pixel[instant, columns] = own[1][instant, columns, 2] / focal
-    unseen = np.zeros(pixel.shape, dtype=bool)
-    return CameraTracks(predicted=own[0], true=own[1], predicted_visible=unseen, true_visible=unseen, pixel=pixel)
+    return own[0], own[1], pixel
 
 
 def paired_tracks(
     predicted: Tracks,
     starts: TrueStarts,
-    transform: Sim3,
+    coords: Float[np.ndarray, "T N 3"],
     true: Float[np.ndarray, "T N 3"],
     visible: Bool[np.ndarray, "T N"],
 ) -> tuple[TrackPairs, float | None]:
-    """Return the tracks with a known true point and their truth, and the median distance of their starts."""
+    """Return the tracks with a known true point and their truth, and the median distance of their starts.
+
+    `coords`, `true` and `visible` are those of these tracks, in the true world.
+    """
     chosen = np.flatnonzero(starts.known)
     start, row = predicted.start[chosen].astype(int), np.arange(len(chosen))
-    coords = transform.apply(torch.from_numpy(predicted.coords[:, chosen]).double()).numpy()
     begin = coords[start, row]
     after = np.arange(len(coords))[:, None] > start
     away = np.linalg.norm(begin - starts.points[chosen], axis=-1)
