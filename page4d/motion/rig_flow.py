@@ -154,11 +154,10 @@ def rig_flow(views: Sequence[FlowView], tolerance: float = DEPTH_TOLERANCE) -> l
         intrinsics=torch.stack([view.camera.intrinsics for view in views]),
         image_size=(1, 1),
     )
+    compared = [compared_views(rig, index) for index in range(len(views))]
     return [
-        _displacement(
-            view, moving[index], [(views[other], moving[other]) for other in compared_views(rig, index)], tolerance
-        )
-        for index, view in enumerate(views)
+        _displacement(view, own, [(views[other], moving[other]) for other in others], tolerance)
+        for view, own, others in zip(views, moving, compared, strict=True)
     ]
 
 

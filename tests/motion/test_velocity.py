@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from page4d.motion.flow import changed_pixels, difference_noise, optical_flow, to_gray, view_flow
-from page4d.motion.rig_flow import Displacement
+from page4d.motion.rig_flow import STILL, Displacement
 from page4d.motion.velocity import ONE_SIDED_ERROR, combine
 
 
@@ -41,8 +41,15 @@ def test_a_motion_that_several_views_measured_is_preferred_to_one_of_a_single_vi
     assert combine(several, single, 0.1, 0.1).velocity[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0])
 
 
+def test_a_point_that_begins_to_move_has_a_central_difference() -> None:
+    still, moves = displacement([0.0, 0.0, 0.0], 0.01, STILL), displacement([0.3, 0.0, 0.0], 0.01, 2)
+    found = combine(still, moves, 0.1, 0.1)
+    assert found.velocity[0, 0].tolist() == pytest.approx([1.5, 0.0, 0.0])
+    assert int(found.views) == 2
+
+
 def test_still_points_have_a_velocity_of_exactly_0_and_unknown_ones_no_sigma() -> None:
-    still = displacement([0.0, 0.0, 0.0], 0.01, 1)
+    still = displacement([0.0, 0.0, 0.0], 0.01, STILL)
     found = combine(still, still, 0.1, 0.1)
     assert not found.velocity.any()
     assert float(found.sigma) > 0
