@@ -12,39 +12,30 @@ from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import UsageError, counted
+from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.inference.predictor import MeasuredDepth, Predictor
-from page4d.inference.state_records import FinishedChunk
 from page4d.inference.track_chunks import ChunkedTracks, PlacedTracks
 from page4d.motion.flow import MIN_SIDE, ViewFlow, difference_noise, optical_flow, to_gray, view_flow
 from page4d.motion.rig_flow import (
     DEPTH_TOLERANCE,
     EXACT_DEPTH_TOLERANCE,
-    SIGMA_FACTOR,
-    STILL_LIMIT_PX,
+    STILL,
     Displacement,
     FlowView,
     rig_flow,
 )
 from page4d.motion.tracks import TrackFollower
 from page4d.motion.velocity import Velocity, combine
+from page4d.output.cameras import CaptureCameras
 from page4d.output.maps import DYNAMIC_THRESHOLD
-from page4d.output.motion_record import Difference, InstantMotion, MotionRecord
+from page4d.output.motion_record import Difference, InstantMotion
 from page4d.predictions import Predictions
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
-from page4d.scene.records import Notice, Scene
+from page4d.scene.records import Scene
 from page4d.settings import ReconstructSettings
-
-METHOD = (
-    "optical flow (DIS) of every view, triangulated along the rays of two or more views; central differences; "
-    "0 where the views show no motion; sigma at least the speed where one view alone shows it"
-)
-
-MAX_ONE_VIEW = 0.6
-"""Share of moving pixels that one view alone measured above which a run warns."""
 
 MAX_GAP = 2.5
 """Longest step between instants, in median steps, over which motion is measured."""
@@ -123,7 +114,7 @@ class MotionEstimator:
         self.follower: ChunkedTracks | None = None
         if transforms is not None and (predictor.settings.tracks or point_tracks):
             tracks = TrackFollower(self._tolerance, pull=isinstance(predictor, MeasuredDepth))
-            guides = PlacedTracks(point_tracks, transforms)
+            guides = PlacedTracks(point_tracks, transforms) if point_tracks else None
             self.follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times, guides)
         self._steps: dict[int, _Step] = {}
 
@@ -189,7 +180,7 @@ class MotionEstimator:
     ) -> list[FlowView]:
         """Return what `rig_flow` needs to know of every view."""
         assert self._transforms is not None
-        pictures, views = self._picture(index), []
+        pictures, known, views = self._picture(index), _known(instant), []
         for view, transform in enumerate(self._transforms):
             cameras = [
                 replace(
@@ -202,7 +193,7 @@ class MotionEstimator:
             views.append(
                 FlowView(
                     depth=instant.depth[0, 0, view].detach().cpu(),
-                    known=_known(instant)[view],
+                    known=known[view],
                     moving=_moving(instant, view),
                     image=pictures.images[view],
                     flow=flows[view],
@@ -238,6 +229,22 @@ class MotionEstimator:
                 valid.append(batch.valid[0, 0, view][transform.rows, transform.columns])
             self._pictures[index] = _Pictures(images, valid, [to_gray(image) for image in images])
         return self._pictures[index]
+
+
+def cameras_around(
+    before: CaptureCameras | None, predictions: Predictions, following: Predictions | None
+) -> list[Cameras | None]:
+    """Return the cameras [V] at the instants of a chunk, and at those before and after it, at original pixels.
+
+    `before` are those of the chunk before, `following` the instant after; None where there is none.
+    """
+    first = None
+    if before is not None:
+        first = Cameras(
+            world_to_camera=before.world_to_camera[-1], intrinsics=before.intrinsics[-1], image_size=(1, 1)
+        )
+    own = [original_cameras(predictions.at_times(place, place + 1)) for place in range(predictions.num_times)]
+    return [first, *own, None if following is None else original_cameras(following)]
 
 
 def original_cameras(instant: Predictions) -> Cameras:
@@ -279,65 +286,11 @@ def _record(
     known: Bool[Tensor, "V h w"], velocities: Sequence[Velocity], difference: Difference, noise: Sequence[float]
 ) -> InstantMotion:
     views = torch.stack([one.views for one in velocities])
-    still = torch.stack([(one.velocity == 0).all(-1) for one in velocities])
     return InstantMotion(
         difference=difference,
         pixels=int(known.sum()),
         known=int((views > 0).sum()),
-        still=int((still & (views > 0)).sum()),
-        one_view=int(((views == 1) & ~still).sum()),
+        still=int((views == STILL).sum()),
+        one_view=int((views == 1).sum()),
         noise=[round(one, 4) for one in noise],
     )
-
-
-def motion_record(
-    settings: ReconstructSettings, depth_scale: float | None, finished: Sequence[FinishedChunk], tracks: int | None
-) -> MotionRecord | None:
-    """Return the record of the velocities of a run; None without them."""
-    if not settings.motion:
-        return None
-    instants = [instant for chunk in finished for instant in chunk.motion]
-    noise = [instant.noise for instant in instants if instant.noise]
-    pixels = max(sum(instant.pixels for instant in instants), 1)
-    return MotionRecord(
-        method=METHOD,
-        motion_step=1 / (depth_scale or 1.0),
-        still_limit_px=STILL_LIMIT_PX,
-        sigma_factor=SIGMA_FACTOR,
-        noise=np.median(noise, axis=0).round(4).tolist() if noise else [],
-        differences=[instant.difference for instant in instants],
-        known=round(sum(instant.known for instant in instants) / pixels, 6),
-        still=round(sum(instant.still for instant in instants) / pixels, 6),
-        one_view=round(sum(instant.one_view for instant in instants) / pixels, 6),
-        clipped=sum(chunk.clipped_velocities for chunk in finished),
-        tracks=tracks,
-    )
-
-
-def motion_notices(
-    settings: ReconstructSettings, finished: Sequence[FinishedChunk], *, is_demonstration: bool
-) -> tuple[Notice, ...]:
-    """Report motion that single views measured, instants without velocities, clipped ones, and depth not to trust.
-
-    `is_demonstration` is whether depth is that of the bundled network.
-    """
-    if not settings.motion:
-        return ()
-    instants = [instant for chunk in finished for instant in chunk.motion]
-    moving = sum(instant.known - instant.still for instant in instants)
-    alone = sum(instant.one_view for instant in instants)
-    unknown = sum(instant.difference == "unknown" for instant in instants)
-    clipped = sum(chunk.clipped_velocities for chunk in finished)
-    notices = []
-    if moving and alone > MAX_ONE_VIEW * moving:
-        notices.append(
-            f"--motion: {alone / moving:.0%} of the moving pixels were measured by one view alone: motion along its "
-            "rays is unknown there (motion_sigma is at least the speed); views overlap little, or depth is wrong"
-        )
-    if unknown:
-        notices.append(f"--motion: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
-    if clipped:
-        notices.append(f"--motion: {clipped} velocities beyond the 16 bits of their maps were clipped")
-    if is_demonstration:
-        notices.append("--motion: an error of depth is one of motion, and depth is that of the demonstration network")
-    return tuple(Notice(text) for text in notices)

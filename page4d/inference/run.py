@@ -23,7 +23,6 @@ from page4d.errors import (
     counted,
 )
 from page4d.fusion.clean import static_instant
-from page4d.geometry.camera import Cameras
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
@@ -42,7 +41,7 @@ from page4d.inference.domain import Domain, domain_of
 from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
 from page4d.inference.layers import first_background, no_layers_notice, static_views, write_static_layer
 from page4d.inference.memory_budget import fitting_checkpoint, is_out_of_memory
-from page4d.inference.motion import MotionEstimator, original_cameras
+from page4d.inference.motion import MotionEstimator, cameras_around
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.previews import write_previews
 from page4d.inference.progress import Journal
@@ -443,7 +442,8 @@ class Run:
             written += self._write_static(predictions, shown, options)
         options = replace(options, writers=self._writers(has_layers=self.state.layers is not None))
         motion: list[InstantMotion] = []
-        cameras = self._cameras_around(predictions, stitched.following)
+        before = self.finished[-1].cameras if self.finished else None
+        cameras = cameras_around(before, predictions, stitched.following)
         for place in range(predictions.num_times):
             with self.journal.timed("detail"):
                 if place:
@@ -475,17 +475,6 @@ class Run:
         self.states.write_chunk(index, finished, records)
         self.finished.append(finished)
         self._update()
-
-    def _cameras_around(self, predictions: Predictions, following: Predictions | None) -> list[Cameras | None]:
-        """Return the cameras [V] at the instants of a chunk, and at those before and after, at original pixels."""
-        before: Cameras | None = None
-        if self.finished:
-            last = self.finished[-1].cameras
-            before = Cameras(
-                world_to_camera=last.world_to_camera[-1], intrinsics=last.intrinsics[-1], image_size=(1, 1)
-            )
-        own = [original_cameras(predictions.at_times(place, place + 1)) for place in range(predictions.num_times)]
-        return [before, *own, None if following is None else original_cameras(following)]
 
     def _write_static(self, first: Predictions, shown: Predictions, options: InstantOptions) -> InstantFiles:
         """Write what does not move if the run is to have layers, and record it; report if it cannot have them.

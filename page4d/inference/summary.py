@@ -15,7 +15,7 @@ from page4d.inference.diagnostics import (
     seams_notice,
 )
 from page4d.inference.memory_budget import peak_bytes
-from page4d.inference.motion import motion_notices, motion_record
+from page4d.inference.motion_summary import motion_notices, motion_record
 from page4d.inference.predictor import PRECISION_NAMES, is_conditioned
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan

@@ -89,7 +89,7 @@ class PlacedTracks:
 
     def __init__(self, tracks: Sequence[PointTracks | None], transforms: Sequence[PixelTransform]) -> None:
         self._views: list[tuple[Tensor, Tensor] | None] = []
-        for own, transform in zip(tracks, transforms, strict=False):
+        for own, transform in zip(tracks, transforms, strict=True):
             pixels = None if own is None else transform.to_network(torch.from_numpy(own.pixels))
             self._views.append(None if own is None or pixels is None else (pixels, torch.from_numpy(own.visible)))
 

@@ -12,7 +12,8 @@ from page4d.choices import ExistingOutput, SceneFamily, Subject
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.inference.motion import motion_notices, near_steps
+from page4d.inference.motion import near_steps
+from page4d.inference.motion_summary import motion_notices
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.output.motion_record import InstantMotion
