@@ -7,8 +7,9 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
-from page4d.geometry.camera import Cameras
+from page4d.geometry.camera import Cameras, resize_intrinsics
 from page4d.models.inputs.matching import to_pixels
 from page4d.refinement.guided_matching import match_guided
 from page4d.refinement.normal_equations import Correspondences
@@ -65,26 +66,39 @@ def guided_correspondences(
     images: Sequence[Float[Tensor, "B T 3 _ _"]],
     cameras: Cameras,
     depth: Sequence[Float[Tensor, "B T _ _"]],
+    reduction: int = 1,
 ) -> Correspondences:
     """Replace correspondences between views of one instant by guided matches where these were found.
 
-    `cameras` are [B, T, V], in the unit of depth. The first slots are neighbouring views at the same instant, matched
-    by the network or not, the last those of other instants, unchanged. A single view has no neighbours: between
-    instants a camera that hardly moves gives no parallax.
+    `cameras` are [B, T, V], in the unit of depth. Images are compared at 1 / `reduction` of their size, over windows
+    of about as many pixels: reach and windows are wider by this factor. Patches whose size is not divisible by it are
+    compared at full size. The first slots are neighbouring views at the same instant, matched by the network or not,
+    the last those of other instants, unchanged. A single view has no neighbours: between instants a camera that
+    hardly moves gives no parallax.
     """
     num_times, num_views, num_patches = depth[0].shape[1], len(views), correspondences.positions.shape[-2]
     if num_views == 1:
         return correspondences
+    reduction = reduction if all(view.patch_size % reduction == 0 for view in views) else 1
+    images = [_reduced(image.mean(dim=2, keepdim=True), reduction) for image in images]
+    depth = [_reduced(one[:, :, None], reduction)[:, :, 0] for one in depth]
+    cameras = replace(
+        cameras,
+        intrinsics=resize_intrinsics(cameras.intrinsics, 1 / reduction, 1 / reduction),
+        image_size=(cameras.image_size[0] // reduction, cameras.image_size[1] // reduction),
+    )
     slots = []
     for place, view in enumerate(views):
+        side = view.patch_size // reduction
+        margin = (view.patch_size - side) // 2
         same_instant, other_instants = _slots_of_view(correspondences, place, num_times, num_views)
         guided = []
         for other in neighbour_views(views, place):
             pair = cameras[:, :, place], cameras[:, :, other]
-            found = match_guided(images[place], images[other], *pair, depth[place], view.patch_size)
+            found = match_guided(images[place], images[other], *pair, depth[place], side, margin)
             slot = _Slot(
                 targets=torch.arange(num_times) * num_views + other,
-                positions=pad_patches(found.positions.double(), num_patches, dim=-2),
+                positions=pad_patches(reduction * found.positions.double(), num_patches, dim=-2),
                 weight=_GUIDED_WEIGHT * pad_patches(found.score.double(), num_patches, dim=-1),
             )
             guided.append(_with_fallback(slot, same_instant.get(other)))
@@ -95,6 +109,11 @@ def guided_correspondences(
         positions=_stacked([[slot.positions for slot in of_view] for of_view in slots], dim=2),
         weight=_stacked([[slot.weight for slot in of_view] for of_view in slots], dim=2),
     )
+
+
+def _reduced(maps: Float[Tensor, "B T C H W"], factor: int) -> Float[Tensor, "B T C h w"]:
+    """Return the means over squares of pixels."""
+    return torch.unflatten(functional.avg_pool2d(maps.flatten(0, 1), factor), 0, maps.shape[:2])
 
 
 def _stacked(parts: Sequence[Sequence[Tensor]], dim: int) -> Tensor:

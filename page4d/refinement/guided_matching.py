@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.warp import WarpedPixels, ncc, ray_warp, sample_grid
-from page4d.layers.embed import cut_patches
+from page4d.geometry.warp import WarpedPixels, ncc, pixel_extent, ray_warp, sample_grid
 from page4d.layers.execution import in_chunks
 from page4d.refinement.view_prediction import center_pixels
 
@@ -37,8 +36,8 @@ _ZERO_SCORE_CORRELATION = 0.4
 """Typical correlation of wrong matches; the score is 0 there and 1 at a correlation of 1."""
 
 _MIN_DEPTH = 1e-4
-_MAX_SAMPLES = 1 << 21
-"""Samples at once: some 40 MB."""
+_MAX_SAMPLES = 1 << 20
+"""Samples at once: some 20 MB."""
 
 
 class GuidedMatches(NamedTuple):
@@ -52,58 +51,75 @@ class GuidedMatches(NamedTuple):
     shift: Float[Tensor, "B T P 2"]
 
 
-class _Predicted(NamedTuple):
-    """Predicted positions of the N pixels of patches and of their centers; `usable` if the center is visible."""
+class _Windows(NamedTuple):
+    """Brightness of the N pixels of every window, and their predicted positions in the target, coordinates first.
 
-    pixels: Float[Tensor, "F P N 2"]
-    center: Float[Tensor, "F P 2"]
+    `center` are the positions of the centers of patches; windows are `usable` if their center is visible.
+    """
+
+    brightness: Float[Tensor, "F P N"]
+    positions: Float[Tensor, "2 F P N"]
+    center: Float[Tensor, "2 F P"]
     usable: Bool[Tensor, "F P"]
+
+    def of_patches(self, index: Int[Tensor, " Q"]) -> "_Windows":
+        """Return the windows of some patches, the same of every frame."""
+        return _Windows(
+            self.brightness[:, index], self.positions[:, :, index], self.center[:, :, index], self.usable[:, index]
+        )
 
 
 @torch.no_grad()
 def match_guided(
-    source: Float[Tensor, "B T 3 H W"],
-    target: Float[Tensor, "B T 3 h w"],
+    source: Float[Tensor, "B T C H W"],
+    target: Float[Tensor, "B T C h w"],
     source_cameras: Cameras,
     target_cameras: Cameras,
     depth: Float[Tensor, "B T H W"],
     patch_size: int,
+    margin: int = 0,
     chosen: Int[Tensor, " P"] | None = None,
 ) -> GuidedMatches:
     """Search the patches of the source images in the target images near the positions that depth predicts.
 
-    Cameras are [B, T], in the unit of depth; images are in [0, 1]. `chosen` are the indices of the patches to search,
-    None for all. The best integer shift of a patch is that under one affine map of its pixels; around it every pixel
-    is warped by its own depth. Brightness is compared by NCC, which is invariant to exposure and contrast; the
-    peak is that of a quadratic fit.
+    Cameras are [B, T], in the unit of depth; images are in [0, 1]. Windows are the patches with `margin` px on every
+    side. `chosen` are the indices of the patches to search, None for all. The best integer shift of a patch is that
+    under one affine map of its pixels; around it every pixel is warped by its own depth. Brightness is compared by
+    NCC, which is invariant to exposure and contrast; the peak is that of a quadratic fit.
 
     Source: Furukawa & Ponce (2009), "Accurate Camera Calibration from Multi-View Stereo and Bundle Adjustment".
     """
     rays = camera_rays(source_cameras.intrinsics.to(depth), depth.shape[-2:])
     warped = ray_warp(rays, source_cameras, target_cameras).at(depth, _MIN_DEPTH)
-    patches = cut_patches(source.mean(dim=2).flatten(0, 1)[..., None], (patch_size,) * 2).flatten(1, 2)
-    predicted = _predict(warped, patch_size, target.shape[-2:])
+    windows = _cut_windows(source.mean(dim=2), warped, patch_size, margin, target.shape[-2:])
     if chosen is not None:
-        chosen = chosen.to(patches.device)
-        patches, predicted = patches[:, chosen], _Predicted(*(part[:, chosen] for part in predicted))
-    brightness = target.mean(dim=2)[..., None, :, :].flatten(0, 1)
-    searched = _first_chosen(predicted.usable)
-    peaks = _search(_of_patches(patches, searched), brightness, _of_patches(predicted.pixels, searched))
-    placed = _placed(peaks, searched, predicted.usable)
-    shift, score = placed[..., :2], placed[..., 2]
-    found = predicted.center + shift, score, shift
+        windows = windows.of_patches(chosen.to(depth.device))
+    searched = _first_chosen(windows.usable)
+    brightness = _of_patches(windows.brightness[None], searched)[0]
+    positions = _of_patches(windows.positions, searched)
+    peaks = _search(brightness, target.mean(dim=2)[..., None, :, :].flatten(0, 1), positions)
+    placed = _placed(peaks, searched, windows.usable)
+    shift, score = placed[:2], placed[2]
+    found = (windows.center + shift).movedim(0, -1), score, shift.movedim(0, -1)
     return GuidedMatches(*(torch.unflatten(one, 0, depth.shape[:2]) for one in found))
 
 
-def _predict(warped: WarpedPixels, patch_size: int, size: tuple[int, ...]) -> _Predicted:
-    """Cut warped pixels [B, T, H, W] into patches."""
-    pixels, depth = warped.pixels.flatten(0, 1), warped.depth.flatten(0, 1)[..., None]
-    sides, inner = (patch_size, patch_size), center_pixels(patch_size)
-    of_patches = torch.unflatten(cut_patches(pixels, sides).flatten(1, 2), 2, (*sides, 2))
-    center = of_patches[:, :, inner, inner].mean(dim=(2, 3))
-    in_front = (cut_patches(depth, sides).flatten(1, 2) > _MIN_DEPTH).all(dim=-1)
-    inside = (center > 0) & (center < center.new_tensor([size[1], size[0]]))
-    return _Predicted(of_patches.flatten(2, 3), center, in_front & inside.all(dim=-1))
+def _cut_windows(
+    brightness: Float[Tensor, "B T H W"], warped: WarpedPixels, patch_size: int, margin: int, size: tuple[int, ...]
+) -> _Windows:
+    """Return the windows of patches, with positions [B, T, H, W] in a target of (height, width)."""
+    pixels, ahead = warped.pixels.flatten(0, 1).movedim(-1, 0), warped.depth.flatten(0, 1)
+    side = patch_size + 2 * margin
+    wide = functional.pad(
+        torch.cat([brightness.flatten(0, 1)[None], pixels, ahead[None]]), (margin,) * 4, "replicate"
+    )
+    windows = wide.unfold(2, side, patch_size).unfold(3, side, patch_size)  # 4 F rows columns side side
+    inner = center_pixels(side)
+    center = windows[1:3, ..., inner, inner].mean(dim=(-2, -1)).flatten(2)
+    inside = (center > 0) & (center < center.new_tensor([size[1], size[0]])[:, None, None])
+    pixels_last = windows.flatten(4).flatten(2, 3)
+    in_front = (pixels_last[3] > _MIN_DEPTH).all(dim=-1)
+    return _Windows(pixels_last[0], pixels_last[1:3], center, in_front & inside.all(dim=0))
 
 
 def _first_chosen(chosen: Bool[Tensor, "F P"]) -> Int[Tensor, "F Q"]:
@@ -112,66 +128,66 @@ def _first_chosen(chosen: Bool[Tensor, "F P"]) -> Int[Tensor, "F Q"]:
     return chosen.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
 
 
-def _of_patches(values: Float[Tensor, "F P *_"], index: Int[Tensor, "F Q"]) -> Float[Tensor, "F Q *_"]:
+def _of_patches(values: Float[Tensor, "C F P *_"], index: Int[Tensor, "F Q"]) -> Float[Tensor, "C F Q *_"]:
     """Return the values of some patches of every frame."""
-    return values[torch.arange(len(index), device=index.device)[:, None], index]
+    return values[:, torch.arange(len(index), device=index.device)[:, None], index]
 
 
 def _placed(
-    values: Float[Tensor, "F Q C"], index: Int[Tensor, "F Q"], chosen: Bool[Tensor, "F P"]
-) -> Float[Tensor, "F P C"]:
+    values: Float[Tensor, "C F Q"], index: Int[Tensor, "F Q"], chosen: Bool[Tensor, "F P"]
+) -> Float[Tensor, "C F P"]:
     """Return values of some patches in the order of all, 0 for those that were not chosen."""
-    placed = values.new_zeros(*chosen.shape, values.shape[-1])
-    frames = torch.arange(len(index), device=index.device)[:, None]
-    placed[frames, index] = values * chosen.gather(1, index)[..., None]
+    placed = values.new_zeros(len(values), *chosen.shape)
+    placed[:, torch.arange(len(index), device=index.device)[:, None], index] = values * chosen.gather(1, index)
     return placed
 
 
 def _search(
-    source: Float[Tensor, "F Q N"], target: Float[Tensor, "F one h w"], predicted: Float[Tensor, "F Q N 2"]
-) -> Float[Tensor, "F Q 3"]:
+    source: Float[Tensor, "F Q N"], target: Float[Tensor, "F one h w"], predicted: Float[Tensor, "2 F Q N"]
+) -> Float[Tensor, "3 F Q"]:
     """Return the shifts (x, y) of patches from predicted positions to peaks of correlation in an image, and scores.
 
     Under an affine map the target is sampled once per patch and compared by a convolution.
     """
-    extent = source.new_tensor([target.shape[-1], target.shape[-2]])
-    positions = predicted / extent * 2 - 1  # as sample_grid counts: converting all samples would be another pass
+    # Positions as `sample_grid` counts: converting all samples would be another pass.
+    per_px = (2 / pixel_extent(target))[:, None, None]
+    positions = predicted * per_px[..., None] - 1
 
     def of_patches(part: slice) -> Tensor:
-        own = source[:, part]
-        start, best = _affine_shifts(own, target, predicted[:, part])
+        own, around = source[:, part], positions[:, :, part]
+        start, best = _affine_shifts(own, target, around)
         promising = best > _MIN_AFFINE_CORRELATION
         tried = _first_chosen(promising)
         begin = _of_patches(start, tried)
-        around = _of_patches(positions[:, part], tried) + (begin / extent * 2)[:, :, None]
-        fine = _peak(_correlations(_of_patches(own, tried), target, around, extent))
-        shift = begin + fine[..., :2]
-        is_within = shift.abs().amax(dim=-1) < RADIUS - 0.5
-        return _placed(torch.cat([shift, (fine[..., 2] * is_within)[..., None]], dim=-1), tried, promising)
+        around = _of_patches(around, tried) + (begin * per_px)[..., None]
+        fine = _peak(_correlations(_of_patches(own[None], tried)[0], target, around))
+        shift = begin + fine[:2]
+        is_within = shift.abs().amax(dim=0) < RADIUS - 0.5
+        return _placed(torch.cat([shift, (fine[2] * is_within)[None]]), tried, promising)
 
     frames, count = source.shape[:2]
     if not frames * count:
-        return source.new_zeros(frames, count, 3)
+        return source.new_zeros(3, frames, count)
     samples = frames * source.shape[-1] * (2 * _FINE_RADIUS + 1) ** 2  # of a patch in all frames
-    return in_chunks(of_patches, count, max(1, _MAX_SAMPLES // samples), dim=1)
+    return in_chunks(of_patches, count, max(1, _MAX_SAMPLES // samples), dim=2)
 
 
-def _grid(side: int, device: torch.device) -> Float[Tensor, "N 2"]:
-    """Return the (x, y) offsets of the pixels of a square from its center, row by row."""
-    along = torch.arange(side, dtype=torch.float32, device=device) - (side - 1) / 2
-    return torch.stack(torch.meshgrid(along, along, indexing="xy"), dim=-1).flatten(0, 1)
+def _grid(side: int, like: Tensor) -> Float[Tensor, "2 N"]:
+    """Return the offsets x and y of the pixels of a square from its center, row by row."""
+    along = torch.arange(side, dtype=like.dtype, device=like.device) - (side - 1) / 2
+    return torch.stack(torch.meshgrid(along, along, indexing="xy")).flatten(1)
 
 
 def _affine_shifts(
-    source: Float[Tensor, "F Q N"], target: Float[Tensor, "F one h w"], predicted: Float[Tensor, "F Q N 2"]
-) -> tuple[Float[Tensor, "F Q 2"], Float[Tensor, "F Q"]]:
+    source: Float[Tensor, "F Q N"], target: Float[Tensor, "F one h w"], positions: Float[Tensor, "2 F Q N"]
+) -> tuple[Float[Tensor, "2 F Q"], Float[Tensor, "F Q"]]:
     """Return the integer shifts (x, y) with the best correlation, by affine maps of the patches, and correlations."""
     side = round(source.shape[-1] ** 0.5)
-    reach, offsets = side + 2 * RADIUS, _grid(side, source.device).to(source)
-    slope = predicted.transpose(-1, -2) @ (offsets / offsets[:, 0].square().sum())  # least squares
-    places = predicted.mean(dim=2, keepdim=True) + _grid(reach, source.device).to(source) @ slope.transpose(-1, -2)
-    extent = source.new_tensor([target.shape[-1], target.shape[-2]])
-    window = sample_grid(target, (places / extent).mul_(2).sub_(1))[:, 0].reshape(-1, reach, reach)
+    reach, offsets = side + 2 * RADIUS, _grid(side, source)
+    slope = positions @ (offsets / offsets[0].square().sum()).T  # least squares
+    center = positions.mean(dim=-1)
+    places = torch.addmm(center.flatten()[:, None], slope.flatten(0, 2), _grid(reach, source))
+    window = sample_grid(target, places.view(*center.shape, -1).movedim(0, -1)).reshape(-1, reach, reach)
     centered = (source - source.mean(dim=-1, keepdim=True)).view(-1, side, side)
     # One convolution per patch: a group of one channel each.
     covariance = functional.conv2d(window[None], centered[:, None] / side**2, groups=len(window))[0]
@@ -181,30 +197,31 @@ def _affine_shifts(
     mean, power = (box @ one @ box.T for one in (window, window.square()))
     variance = centered.square().mean(dim=(1, 2))[:, None, None]
     best, index = ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE).flatten(1).max(dim=1)
-    shift = _grid(2 * RADIUS + 1, source.device).to(source)[index].view(*source.shape[:2], 2)  # in px of the source
-    return (slope @ shift[..., None])[..., 0].round(), best.view(source.shape[:2])
+    shift = _grid(2 * RADIUS + 1, source).T[index].view(*source.shape[:2], 2)  # in px of the source
+    moved = (slope * shift).sum(dim=-1) * pixel_extent(target)[:, None, None] / 2
+    return moved.round(), best.view(source.shape[:2])
 
 
 def _correlations(
-    source: Float[Tensor, "F Q N"],
-    target: Float[Tensor, "F one h w"],
-    positions: Float[Tensor, "F Q N 2"],
-    extent: Tensor,
+    source: Float[Tensor, "F Q N"], target: Float[Tensor, "F one h w"], positions: Float[Tensor, "2 F Q N"]
 ) -> Float[Tensor, "F Q K K"]:
     """Return the NCC of patches at positions on the scale of `sample_grid`, with small shifts added."""
     steps, count = 2 * _FINE_RADIUS + 1, source.shape[-1]
-    shifts = _grid(steps, source.device).to(source) / extent * 2
+    shifts = _grid(steps, source) * (2 / pixel_extent(target))[:, None]
+    places = positions.new_empty(*positions.shape[:3], steps**2, count)
+    for place, position, shift in zip(places, positions, shifts, strict=True):
+        torch.add(position[:, :, None], shift[:, None], out=place)
+    sampled = sample_grid(target, places.movedim(0, -1))[:, 0]  # F Q K N
     centered = source - source.mean(dim=-1, keepdim=True)
     variance = centered.square().mean(dim=-1, keepdim=True)
-    moments = torch.stack([centered, torch.ones_like(centered)], dim=-1) / count  # F Q N 2
-    sampled = sample_grid(target, positions[:, :, None] + shifts[:, None])[:, 0]  # F Q K N
-    covariance, mean = (sampled @ moments).unbind(dim=-1)
+    moments = torch.stack([centered, torch.ones_like(centered)], dim=2) / count  # F Q 2 N
+    covariance, mean = (moments @ sampled.transpose(-1, -2)).unbind(dim=2)
     power = torch.linalg.vector_norm(sampled, dim=-1).square() / count
     correlation = ncc(covariance, variance, power - mean.square(), _MIN_VARIANCE)
     return correlation.view(*source.shape[:2], steps, steps)
 
 
-def _peak(correlation: Float[Tensor, "*patches K K"]) -> Float[Tensor, "*patches 3"]:
+def _peak(correlation: Float[Tensor, "F Q K K"]) -> Float[Tensor, "3 F Q"]:
     """Return the shift (x, y) from the middle to the peak of a quadratic fit, and its score."""
     steps = correlation.shape[-1]
     best = correlation.flatten(-2).argmax(dim=-1)
@@ -226,4 +243,4 @@ def _peak(correlation: Float[Tensor, "*patches K K"]) -> Float[Tensor, "*patches
     x = ((down * by_x - skew * by_y) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
     y = ((across * by_y - skew * by_x) / determinant).clamp(-_MAX_SUBPIXEL_SHIFT, _MAX_SUBPIXEL_SHIFT)
     score = torch.where(distinct, (peak - _ZERO_SCORE_CORRELATION) / (1 - _ZERO_SCORE_CORRELATION), 0)
-    return torch.stack([column - steps // 2 + x, row - steps // 2 + y, score], dim=-1)
+    return torch.stack([column - steps // 2 + x, row - steps // 2 + y, score])

@@ -98,7 +98,7 @@ def _agreement_of_images(
         chosen = held[place].nonzero()[:, 0]
         for other in neighbour_views(evidence.views, place):
             pair = by_time[:, :, place], by_time[:, :, other]
-            peaks = match_guided(images[place], images[other], *pair, depth[place], view.patch_size, chosen)
+            peaks = match_guided(images[place], images[other], *pair, depth[place], view.patch_size, chosen=chosen)
             exists = peaks.score > 0
             found += exists.sum(dim=(1, 2))
             near += (exists & (peaks.shift.norm(dim=-1) < _NEAR_PX)).sum(dim=(1, 2))

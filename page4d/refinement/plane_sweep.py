@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.warp import ncc, ray_warp, sample, window_means
+from page4d.geometry.warp import ncc, ray_warp, sample_grid, window_means
 from page4d.refinement.semi_global import aggregate_scores
 from page4d.refinement.view_prediction import ViewPrediction, matched_views
 
@@ -97,21 +97,21 @@ def correlate(
 ) -> Float[Tensor, "B H W K"]:
     """Return the NCC of windows for every factor of depth; 0 where the pixel is not visible."""
     frames, height, width = len(source), source.shape[-2], source.shape[-1]
-    rays = camera_rays(source_cameras.intrinsics, (height, width))
-    warp = ray_warp(rays[:, None], source_cameras, target_cameras).to(depth)
+    rays = camera_rays(source_cameras.intrinsics.to(depth), (height, width))
+    warp = ray_warp(rays[:, None], source_cameras, target_cameras).on_grid(target.shape[-2:])
     mean = window_means(source, _WINDOW)
     variance = window_means(source.square().sum(dim=1), _WINDOW) - mean.square().sum(dim=1)
     correlation = depth.new_zeros(frames, height, width, len(factors))
     at_once = max(1, _MAX_SAMPLES // (frames * height * width))
     for start in range(0, len(factors), at_once):
         part = factors[start : start + at_once]
-        warped = warp.at(depth[:, None] * part, _MIN_DEPTH)  # B K H W
-        images = sample(target, warped.pixels).transpose(1, 2)  # B K 3 H W
+        grid, target_depth = warp.at(depth[:, None] * part, _MIN_DEPTH)  # B K H W
+        images = sample_grid(target, grid).transpose(1, 2)  # B K 3 H W
         target_mean = window_means(images, _WINDOW)
         target_variance = window_means(images.square().sum(dim=2), _WINDOW) - target_mean.square().sum(dim=2)
         products = window_means((source[:, None] * images).sum(dim=2), _WINDOW)
         covariance = products - (mean[:, None] * target_mean).sum(dim=2)
         similarity = ncc(covariance, variance[:, None], target_variance, _MIN_VARIANCE)
-        visible = warped.visible(target.shape[-2:], _MIN_DEPTH)
+        visible = (target_depth > _MIN_DEPTH) & (grid[..., 0].abs() < 1) & (grid[..., 1].abs() < 1)
         correlation[..., start : start + at_once] = (similarity * visible).permute(0, 2, 3, 1)
     return correlation

@@ -56,8 +56,9 @@ _LOG_FOCAL_SINGLE_VIEW = 0.05
 _SWEPT_DEPTH = 0.5
 """Factor on the prior sigma of log depth after the feature sweep."""
 
-_GUIDED_ROUNDS = 3
-"""Rounds of guided matching and adjustment."""
+_GUIDED_REDUCTIONS = (2, 2, 1)
+"""Reduction of the images in the rounds of guided matching and adjustment: cameras that are far off need the wider
+reach of small images, their last correction the sharpness of whole ones."""
 
 _CONFIDENCE_POWER = 1.25
 """The prior sigma of log depth is divided by this power of the confidence."""
@@ -193,9 +194,9 @@ def adjust_cameras(state: RefinementState) -> RefinementState:
     found = adjust_bundle(cameras, depth, matches, priors)
     if evidence.known_cameras is not None:
         return state.adjusted(found)
-    rounds = _GUIDED_ROUNDS if evidence.comparable_images is not None else 0
-    for _ in range(rounds):
-        matches = _guided_correspondences(evidence, found.cameras, found.depth)
+    rounds = _rounds(evidence)
+    for reduction in rounds:
+        matches = _guided_correspondences(evidence, found.cameras, found.depth, reduction)
         found = adjust_bundle(cameras, depth, matches, priors, initial=found)
     held = held_out_patches(evidence.views, evidence.num_times)
     start = measure_agreement(evidence, held, cameras, depth)
@@ -230,8 +231,9 @@ def fit_known_cameras(state: RefinementState) -> RefinementState:
     depth = adjust_bundle(known, depth * scale, evidence.matches, fixed).depth
     depth = sweep_features(evidence.views, known, depth)
     tighter = replace(fixed, log_depth=_SWEPT_DEPTH * fixed.log_depth)
-    for _ in range(_GUIDED_ROUNDS if evidence.comparable_images is not None else 0):
-        depth = adjust_bundle(known, depth, _guided_correspondences(evidence, known, depth), tighter).depth
+    for reduction in _rounds(evidence):
+        guided = _guided_correspondences(evidence, known, depth, reduction)
+        depth = adjust_bundle(known, depth, guided, tighter).depth
     correction = upsample_patches(evidence, depth / scale)
     return replace(state, log_correction=correction, rig=known, scale=scale, rig_is_known=True)
 
@@ -277,13 +279,18 @@ STEPS: tuple[Callable[[RefinementState], RefinementState], ...] = (
 """The refinement, in order."""
 
 
+def _rounds(evidence: Evidence) -> tuple[int, ...]:
+    """Return the reduction of the images in every round of guided matching; none without images to compare."""
+    return _GUIDED_REDUCTIONS if evidence.comparable_images is not None else ()
+
+
 def _guided_correspondences(
-    evidence: Evidence, cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
+    evidence: Evidence, cameras: Cameras, patch_depth: Float[Tensor, "B N P"], reduction: int
 ) -> Correspondences:
     """Return guided matches near the projections by these cameras and depths."""
     assert evidence.images is not None
     by_time, depth = cameras.by_time(evidence.num_times), predicted_depth(evidence, patch_depth)
-    return guided_correspondences(evidence.matches, evidence.views, evidence.images, by_time, depth)
+    return guided_correspondences(evidence.matches, evidence.views, evidence.images, by_time, depth, reduction)
 
 
 def _scale_between(cameras: Cameras, known: Cameras) -> Float[Tensor, "B one one"] | None:

@@ -24,10 +24,11 @@ def aggregate_scores(
     """
     total = score.clone()
     for dim in (1, 2):
-        lines = score.unbind(dim)
-        for order in (lines, lines[::-1]):
-            messages = torch.stack(_path_messages(order, penalty, max_penalty), dim=dim)
-            total += messages if order is lines else messages.flip(dim)
+        lines = score.movedim(dim, 0).movedim(-1, 1)
+        both = torch.stack([lines, lines.flip(0)], dim=2)
+        _replace_by_messages(both, penalty, max_penalty)
+        messages = both[:, :, 0] + both[:, :, 1].flip(0)
+        total += messages.movedim(1, -1).movedim(0, dim)
     return total
 
 
@@ -51,28 +52,30 @@ def aggregate_together(
     return found
 
 
-def _path_messages(
-    lines: tuple[Float[Tensor, "N L K"], ...], penalty: float, max_penalty: float
-) -> list[Float[Tensor, "N L K"]]:
-    """Return the message that every line gets from the previous one; zero for the first."""
-    messages = [torch.zeros_like(lines[0])]
-    for line in lines[:-1]:
-        path = line + messages[-1]
-        best = path.amax(dim=-1, keepdim=True)
-        messages.append((_max_convolution(path, penalty, max_penalty) - best).clamp(min=-max_penalty))
-    return messages
+def _replace_by_messages(lines: Float[Tensor, "lines K *paths pixels"], penalty: float, max_penalty: float) -> None:
+    """Replace the scores of every line by the message that it gets from the previous one; zero for the first.
+
+    Labels are before pixels, so that operations on neighbouring labels run over consecutive memory.
+    """
+    message = torch.zeros_like(lines[0])
+    for line in lines:
+        path = line + message
+        line.copy_(message)
+        message = (_max_convolution(path, penalty, max_penalty) - path.amax(dim=0)).clamp_(min=-max_penalty)
 
 
-def _max_convolution(score: Float[Tensor, "N L K"], penalty: float, max_penalty: float) -> Float[Tensor, "N L K"]:
+def _max_convolution(
+    score: Float[Tensor, "K *paths pixels"], penalty: float, max_penalty: float
+) -> Float[Tensor, "K *paths pixels"]:
     """Return, for every label, the maximum over labels of the score minus the linear penalty.
 
     Doubling offsets 1, 2, 4, ... reach every offset whose penalty is below the maximum.
     """
     best, offset = score, 1
-    while offset < score.shape[-1] and offset * penalty < max_penalty:
+    while offset < len(score) and offset * penalty < max_penalty:
+        lower = best - offset * penalty
         wider = best.clone()
-        lower, upper = best[..., :-offset] - offset * penalty, best[..., offset:] - offset * penalty
-        torch.maximum(wider[..., offset:], lower, out=wider[..., offset:])
-        torch.maximum(wider[..., :-offset], upper, out=wider[..., :-offset])
+        torch.maximum(best[offset:], lower[:-offset], out=wider[offset:])
+        torch.maximum(wider[:-offset], lower[offset:], out=wider[:-offset])
         best, offset = wider, 2 * offset
     return best

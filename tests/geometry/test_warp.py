@@ -9,7 +9,7 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras, camera_rays, project, unproject
 from page4d.geometry.rigid import transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.geometry.warp import ncc, ray_warp, sample
+from page4d.geometry.warp import ncc, ray_warp, sample, sample_grid, window_means
 
 SIZE = (24, 32)
 
@@ -55,6 +55,29 @@ def test_visible_pixels_are_those_inside_the_image() -> None:
     warped = ray_warp(camera_rays(source.intrinsics, SIZE), source, source).at(torch.ones(SIZE).double(), 1e-3)
     assert warped.visible(SIZE, 1e-3).all()
     assert warped.visible((SIZE[0], 20), 1e-3).sum() == SIZE[0] * 20
+
+
+def test_positions_on_the_sampling_grid_are_those_in_pixels() -> None:
+    source, target, size = made_cameras(1), made_cameras(2), (18, 40)
+    depth = 2 + torch.rand(SIZE, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    warp = ray_warp(camera_rays(source.intrinsics, SIZE), source, target)
+    pixels, on_grid = (one.at(depth, 1e-3) for one in (warp, warp.on_grid(size)))
+    assert torch.allclose(on_grid.pixels, pixels.pixels / torch.tensor([40, 18]) * 2 - 1, atol=1e-12)
+    assert torch.equal(on_grid.depth, pixels.depth)
+    maps = torch.rand(1, 2, *size, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    assert torch.allclose(sample_grid(maps, on_grid.pixels[None]), sample(maps, pixels.pixels[None]), atol=1e-9)
+
+
+@pytest.mark.parametrize("window", [1, 3, 5, 9])
+def test_window_means_are_those_of_the_pixels_inside_the_image(window: int) -> None:
+    maps, half = torch.rand(2, 4, 7, generator=torch.Generator().manual_seed(0)).double(), window // 2
+    before = maps.clone()
+    means = window_means(maps, window)
+    for row in range(4):
+        for column in range(7):
+            part = maps[:, max(0, row - half) : row + half + 1, max(0, column - half) : column + half + 1]
+            assert torch.allclose(means[:, row, column], part.mean(dim=(1, 2)))
+    assert torch.equal(maps, before)
 
 
 def test_sampling_at_pixel_centres_returns_the_pixels() -> None:

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from page4d.geometry.camera import Cameras
+from page4d.geometry.rigid import se3_exp
 from page4d.ground_truth import GroundTruth
 from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches
@@ -49,12 +51,14 @@ def views_with_wrong_matches(truth: GroundTruth, targets: tuple[MatchTarget, ...
     return views_with(truth, Matches(expected=expected, confidence=torch.full(shape, 0.25), targets=targets))
 
 
-def matched(truth: GroundTruth, views: list[ViewPrediction]) -> tuple[Correspondences, Correspondences]:
-    """Return the network's correspondences and the guided ones, given true cameras and depth."""
+def matched(
+    truth: GroundTruth, views: list[ViewPrediction], cameras: Cameras | None = None, reduction: int = 1
+) -> tuple[Correspondences, Correspondences]:
+    """Return the network's correspondences and the guided ones, given true depth and, by default, true cameras."""
     before = network_correspondences(views, TIMES, 3.0)
     images = [image[..., : view.size[0], :] for image, view in zip(truth.images.unbind(2), views, strict=True)]
     depth = [view.depth[:, :, 0] for view in views]
-    return before, guided_correspondences(before, views, images, true_cameras(truth), depth)
+    return before, guided_correspondences(before, views, images, cameras or true_cameras(truth), depth, reduction)
 
 
 @pytest.mark.parametrize("targets", [(MatchTarget.NEXT_VIEW,), tuple(MatchTarget), (MatchTarget.NEXT_TIME,)])
@@ -81,6 +85,28 @@ def test_pairs_that_the_network_did_not_match_get_accurate_positions(truth: Grou
     assert both.sum() > 0.8 * found.sum()
     error_px = (guided.positions[0, 0, slot] - true.position[0, 0, 0, 0] * PATCH).norm(dim=-1)
     assert error_px[both].median() < 0.7
+
+
+def test_reduced_images_reach_twice_as_far(truth: GroundTruth) -> None:
+    """One camera is turned by about 8 px: beyond the reach of whole images, within that of halved ones."""
+    cameras = true_cameras(truth)
+    pose = cameras.world_to_camera.clone()
+    turn = 8 / float(cameras.intrinsics[0, 0, 0, 0, 0])
+    pose[:, :, 1] = se3_exp(torch.tensor([0, 0, 0, 0, turn, 0], dtype=torch.float64)) @ pose[:, :, 1]
+    cameras = replace(cameras, world_to_camera=pose)
+    targets = (MatchTarget.NEXT_VIEW,)
+    true = true_patch_positions(truth, targets)
+    position, seen = true.position[:, 0, 0, 0] * PATCH, true.seen[:, 0, 0, 0]
+
+    def right(reduction: int) -> float:
+        views = views_with_wrong_matches(truth, targets)
+        guided = matched(truth, views, cameras, reduction)[1]
+        slot = guided.targets[0].tolist().index(1)
+        error_px = (guided.positions[:, 0, slot] - position).norm(dim=-1)
+        return float(((error_px < 1.5) & (guided.weight[:, 0, slot] > 0))[seen].float().mean())
+
+    assert right(1) < 0.02
+    assert right(2) > 0.2
 
 
 def test_network_matches_remain_where_guided_matching_fails(truth: GroundTruth) -> None:

@@ -79,6 +79,23 @@ def test_shifts_beyond_the_search_radius_are_not_found() -> None:
     assert not (is_correct & (matches.score[0, 0] > 0)).any()
 
 
+def test_windows_with_a_margin_match_patches_with_little_texture_of_their_own() -> None:
+    """Waves are blanked in every second patch; the pixels around such a patch have texture."""
+    images, cameras, depth = shifted((1.3, -0.6))
+    blank = ((torch.arange(SIZE[0])[:, None] // PATCH + torch.arange(SIZE[1]) // PATCH) % 2).bool()
+    moved = blank.roll((-1, 1), dims=(0, 1))
+    images = torch.where(torch.stack([blank, moved])[:, None], torch.tensor(0.5), images)
+    source, target = images[:, :, 0], images[:, :, 1]
+    inner = torch.zeros(GRID, dtype=torch.bool)
+    inner[1:-1, 1:-1] = blank[::PATCH, ::PATCH][1:-1, 1:-1]
+    alone, wide = (
+        match_guided(source, target, cameras[:, :, 0], cameras[:, :, 1], depth[:, :, 0], PATCH, margin).score[0, 0]
+        for margin in (0, 4)
+    )
+    assert (alone[inner.flatten()] > 0).float().mean() < 0.1
+    assert (wide[inner.flatten()] > 0).float().mean() > 0.9
+
+
 def test_edges_and_flat_patches_are_not_matched() -> None:
     images, cameras, depth = shifted((0.0, 0.0))
     for some in (images[..., :1, :], images[..., :1], images[..., :1, :1]):
