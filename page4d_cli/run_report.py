@@ -20,6 +20,7 @@ _SECONDS, _LONG_S, _MINUTES = 100.0, 600.0, 6000.0
 """Times up to here are shown in seconds, in tenths of minutes, and in minutes; longer ones in hours."""
 
 _STAGES = {
+    "check": "check",
     "decode": "decoding",
     "network": "network",
     "refine": "refinement",

@@ -11,11 +11,12 @@ from torch.nn import functional
 from page4d.fusion.background import MAD_TO_STD, Background, weighted_median
 from page4d.fusion.clean import FusedBackground
 from page4d.fusion.confidence import recalibrated
-from page4d.fusion.resolution import CoarseView, Region, raise_resolution
+from page4d.fusion.regions import Region, covering_regions
+from page4d.fusion.resolution import CoarseView, raise_resolution
 from page4d.fusion.subtraction import sharpen_motion, without_specks
 from page4d.geometry.agreement import measure_agreement
 from page4d.geometry.camera import Cameras, pixel_grid
-from page4d.geometry.pixels import PixelTransform, bounding_box, shared_canvas
+from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.warp import sample
 from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.predictions import Predictions
@@ -70,7 +71,7 @@ def fine_background(
         [color for color, _ in colors],
         [transform for _, transform in placed],
         cameras[static],
-        [_whole(transform) for _, transform in placed],
+        [[_whole(transform)] for _, transform in placed],
         sweeps=sweeps,
     )
     near = [_nearest(background.known[view], *pair) for view, pair in zip(static, placed, strict=True)]
@@ -115,7 +116,7 @@ def fine_instant(
     valid = batch.valid[0, 0] & _padded([_nearest(*place) for place in places], size)
     own = valid & ~static
     views = [_coarse_view(coarse, view, is_static=fused is not None) for view in range(len(transforms))]
-    regions = [bounding_box(mask) for mask in own]
+    regions = [covering_regions(mask) for mask in own]
     pictures = [
         batch.images[0, 0, view, :, : transform.canvas_size[0], : transform.canvas_size[1]]
         for view, transform in enumerate(transforms)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.fusion.fine_sweep import sweep_around
+from page4d.fusion.regions import Region
 from page4d.fusion.upsampling import upsample
 from page4d.geometry.camera import Cameras, pixel_grid, resize_intrinsics
 from page4d.geometry.pixels import PixelTransform
@@ -21,9 +22,6 @@ _MARGIN = 8
 
 _MIN_RATIO = 1.2
 """Smallest ratio of the first level to the network's size."""
-
-Region = tuple[slice, slice]
-"""Rows and columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +37,7 @@ class CoarseView:
 
 @dataclass(frozen=True, kw_only=True)
 class FineView:
-    """One view at fine pixels, within a region of its image; elsewhere nothing is `known`."""
+    """One view at fine pixels, within regions of its image; elsewhere nothing is `known`."""
 
     log_depth: Float[Tensor, "H W"]
     confidence: Float[Tensor, "H W"]
@@ -52,7 +50,7 @@ def raise_resolution(
     images: Sequence[Float[Tensor, "3 _ _"]],
     transforms: Sequence[PixelTransform],
     cameras: Cameras,
-    regions: Sequence[Region | None],
+    regions: Sequence[Sequence[Region]],
     *,
     sweeps: bool,
 ) -> list[FineView]:
@@ -63,7 +61,7 @@ def raise_resolution(
         images: pictures of the views in [0, 1].
         transforms: placement of the original images on these pictures, which they cover.
         cameras: [V] cameras, each at the pixels of its picture.
-        regions: rows and columns of each picture that are needed; None for nothing.
+        regions: regions of each picture that are needed, which may be none.
         sweeps: whether the cameras are known well enough to compare pictures.
 
     The size doubles from level to level. At every level depth is upsampled along color edges, then refined by a plane
@@ -82,23 +80,23 @@ def raise_resolution(
         pictures = [_resized(image, size) for image, size in zip(images, level_sizes, strict=True)]
         rig = _at_sizes(cameras, sizes, level_sizes)
         found: list[FineView | None] = []
-        for view, (region, size) in enumerate(zip(regions, level_sizes, strict=True)):
-            if region is None:
-                found.append(None)
-                continue
+        for view, (needed, size) in enumerate(zip(regions, level_sizes, strict=True)):
             previous = current[view]
-            if previous is not None and previous.known.shape == size:
+            if not needed or (previous is not None and previous.known.shape == size):
                 found.append(previous)
                 continue
-            part = _scaled(region, sizes[view], size)
-            positions = _positions(coarse[view], transforms[view], previous, size)[part]
+            positions = _positions(coarse[view], transforms[view], previous, size)
             maps, weight = _source(coarse[view], previous)
-            sampled, known = upsample(maps, weight, guides[view], pictures[view][:, *part], positions)
-            log_depth = sampled[0]
-            if sweeps:
-                reach = _FIRST_REACH if level == 0 else _REACH
-                log_depth = sweep_around(log_depth, known, pictures, rig, view, part, reach)
-            found.append(_placed(log_depth, sampled[1], known, part, size))
+            raised = _empty(size, like=weight)
+            for region in needed:
+                part = _scaled(region, sizes[view], size)
+                sampled, known = upsample(maps, weight, guides[view], pictures[view][:, *part], positions[part])
+                log_depth = sampled[0]
+                if sweeps:
+                    reach = _FIRST_REACH if level == 0 else _REACH
+                    log_depth = sweep_around(log_depth, known, pictures, rig, view, part, reach)
+                raised.log_depth[part], raised.confidence[part], raised.known[part] = log_depth, sampled[1], known
+            found.append(raised)
         current, guides = found, pictures
     return [_empty(size) if view is None else view for view, size in zip(current, sizes, strict=True)]
 
@@ -159,21 +157,6 @@ def _source(coarse: CoarseView, previous: FineView | None) -> tuple[Float[Tensor
     if previous is None:
         return torch.stack([coarse.log_depth, coarse.confidence]), coarse.weight
     return torch.stack([previous.log_depth, previous.confidence]), previous.known.to(previous.log_depth)
-
-
-def _placed(
-    log_depth: Float[Tensor, "h w"],
-    confidence: Float[Tensor, "h w"],
-    known: Bool[Tensor, "h w"],
-    region: Region,
-    size: tuple[int, int],
-) -> FineView:
-    whole = _empty(size, like=log_depth)
-    for target, part in zip(
-        (whole.log_depth, whole.confidence, whole.known), (log_depth, confidence, known), strict=True
-    ):
-        target[region] = part
-    return whole
 
 
 def _empty(size: tuple[int, int], like: Tensor | None = None) -> FineView:

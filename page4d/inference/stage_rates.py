@@ -1,5 +1,6 @@
 """Times of the stages of a run: the rates that earlier runs measured on this machine, and the forecast from them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ _DECODE_S = 1e-8
 _MIN_MEASURED_S = 0.5
 """Rates of shorter stages are not kept: their overhead is too large a part."""
 
-STAGES = ("decode", "network", "refine", "clean", "detail", "motion", "write", "preview")
+STAGES = ("check", "decode", "network", "refine", "clean", "detail", "motion", "write", "preview")
 
 
 class StageRates(FileModel):
@@ -30,7 +31,7 @@ class StageRates(FileModel):
 
     `network` and `detail` are factors on their own forecasts; `refine` and `clean` are seconds per pixel of the
     network and neighbouring view, `motion` seconds per pixel whose flow is measured, `write` seconds per pixel of a
-    map, `preview` seconds.
+    map, `preview` and `check` (of a calibration) seconds.
     """
 
     network: PositiveFloat = 1.0
@@ -39,7 +40,8 @@ class StageRates(FileModel):
     detail: PositiveFloat = 1.0
     motion: PositiveFloat = 1.2e-6
     write: PositiveFloat = 6e-7
-    preview: PositiveFloat = 4.0
+    preview: PositiveFloat = 6.0
+    check: PositiveFloat = 4.0
 
 
 class MeasuredRates(KeptMeasurement):
@@ -76,14 +78,18 @@ def forecast_time(plan: "RunPlan") -> TimeForecast:
     both = max(predicted, written, seconds["decode"]) if overlaps else predicted + written + seconds["decode"]
     return TimeForecast(
         seconds={name: seconds[name] + background.get(name, 0.0) for name in STAGES},
-        total=both + sum(background.values()) + seconds["preview"],
+        total=both + sum(background.values()) + seconds["preview"] + seconds["check"],
         measured=None if found is None else found.at,
     )
 
 
 def record_rates(plan: "RunPlan", seconds: Mapping[str, float]) -> None:
-    """Keep the rates of a finished run, whose stages took `seconds`, for the next forecast."""
+    """Keep the rates of a finished run, whose stages took `seconds`, for the next forecast.
+
+    The time of detail depends on what moves in the capture: its rate is averaged with the earlier one.
+    """
     found = _read(plan.predictor)
+    earlier = StageRates() if found is None else found.rates
     work = _work(plan, [chunk.length for chunk in plan.chunks])
     taken = {**seconds, "network": seconds.get("predict", 0.0)}
     measured = {
@@ -91,7 +97,9 @@ def record_rates(plan: "RunPlan", seconds: Mapping[str, float]) -> None:
         for name in StageRates.model_fields
         if taken.get(name, 0.0) >= _MIN_MEASURED_S and work[name] > 0
     }
-    rates = (StageRates() if found is None else found.rates).model_copy(update=measured)
+    if "detail" in measured:
+        measured["detail"] = math.sqrt(measured["detail"] * earlier.detail)
+    rates = earlier.model_copy(update=measured)
     write_measurement(MeasuredRates(subject=_subject(plan.predictor), at=occasion(), rates=rates))
 
 
@@ -116,6 +124,7 @@ def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
         "motion": float(plan.scene.num_times * forecast.flow_pixels),
         "write": float(plan.scene.num_times * maps),
         "preview": float(settings.preview),
+        "check": float(plan.will_check or plan.calibration_check is not None),
     }
 
 

@@ -83,7 +83,7 @@ def raised(
     ]
     whole = (slice(0, 96), slice(0, 128))
     cameras = fine_cameras(coarse, transforms)[0, 0]
-    found = raise_resolution(views, list(exact.images[0, 0]), transforms, cameras, [whole] * 3, sweeps=sweeps)
+    found = raise_resolution(views, list(exact.images[0, 0]), transforms, cameras, [[whole]] * 3, sweeps=sweeps)
     return torch.stack([torch.where(view.known, view.log_depth.exp(), torch.nan) for view in found])
 
 
@@ -122,11 +122,12 @@ def test_nothing_is_known_where_no_region_is_needed(
         transform=coarse.pixel_transforms[0],
     )
     cameras = fine_cameras(coarse, transforms)[0, 0, :1]
-    needed = (slice(40, 60), slice(50, 90))
-    for region in (None, needed):
-        (found,) = raise_resolution([view], [exact.images[0, 0, 0]], transforms[:1], cameras, [region], sweeps=True)
+    first, second = (slice(40, 60), slice(50, 90)), (slice(70, 90), slice(0, 20))
+    for regions in ([], [first], [first, second]):
+        (found,) = raise_resolution([view], [exact.images[0, 0, 0]], transforms[:1], cameras, [regions], sweeps=True)
         assert found.known.shape == (96, 128)
-        assert bool(found.known[needed].all()) == (region is not None)
+        assert bool(found.known[first].all()) == (first in regions)
+        assert bool(found.known[second].all()) == (second in regions)
         assert not bool(found.known[:20].any())
 
 

@@ -206,7 +206,8 @@ def test_the_plan_counts_memory_disk_and_time_of_fine_pixels() -> None:
     assert large.bytes_on_disk > 2 * small.bytes_on_disk
     peaks = [replace(plan.forecast, used_bytes=0).peak_bytes(3) for plan in (small, large)]
     assert peaks[1] > peaks[0]
-    assert large.forecast.detail_seconds() == pytest.approx((120 / 80) ** 2 * small.forecast.detail_seconds())
+    seconds = [plan.forecast.detail_seconds() for plan in (small, large)]
+    assert seconds[0] < seconds[1] < (120 / 80) ** 2 * seconds[0]  # a part of the time does not depend on pixels
     assert plan_run(CAPTURE.scene(), predictor(SETTINGS)).max_side == NETWORK_SIDE
 
 

@@ -56,6 +56,17 @@ def test_time_grows_with_the_work() -> None:
     assert forecast_time(planned(fuse=False)).seconds["clean"] == 0
 
 
+def test_the_rate_of_detail_is_averaged_with_the_earlier_one() -> None:
+    """What moves in a capture changes it by more than the machine does."""
+    plan = planned()
+    plan = replace(plan, forecast=replace(plan.forecast, fine_size=(240, 320)))
+    expected = plan.forecast.detail_seconds()
+    record_rates(plan, {"detail": 4 * expected})
+    assert forecast_time(plan).seconds["detail"] == pytest.approx(2 * expected)
+    record_rates(plan, {"detail": 2 * expected})
+    assert forecast_time(plan).seconds["detail"] == pytest.approx(2 * expected)
+
+
 def test_a_finished_run_records_its_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("page4d.inference.stage_rates._MIN_MEASURED_S", 1e-6)
     predictor = TruthPredictor(CAPTURE, settings=SETTINGS)
