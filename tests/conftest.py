@@ -1,7 +1,8 @@
-"""One torch thread per test process, and a cache apart from the user's."""
+"""One torch thread per test process, Ctrl-C as in a terminal, and a cache apart from the user's."""
 
 import importlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from tests.weights.hub_server import HubServer
 
 torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells start background jobs so, and processes that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
