@@ -12,7 +12,7 @@ from page4d_cli.progress_display import duration
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from page4d.training.engine.logs import Evaluation, StepReport
+    from page4d.lab.training.logs import Evaluation, StepReport
 
 _INTERVAL_S = 15.0
 """Seconds between lines without a terminal."""

@@ -12,8 +12,8 @@ from page4d_cli.interrupts import recorded_stop
 from page4d_cli.training_display import observed_training
 
 if TYPE_CHECKING:
-    from page4d.training.engine.logs import TrainObserver
-    from page4d.training.engine.step_plan import Position
+    from page4d.lab.training.logs import TrainObserver
+    from page4d.lab.training.schedule import Position
 
 TRAINING = "Training"
 LENGTH = "Length"
@@ -62,7 +62,7 @@ def running(threads: int | None, quiet: bool) -> Iterator[tuple["TrainObserver",
     """Yield an observer, and a function that returns the number of the signal that requests a stop, if any."""
     import torch
 
-    from page4d.training.engine.distributed import is_main_process
+    from page4d.lab.training.optimizers import is_main_process
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -74,7 +74,7 @@ def report(
     position: "Position", files: Mapping[str, object], text: str, *, as_json: bool, quiet: bool, **extra: object
 ) -> None:
     """Print the end of a run, in the main process only, as JSON or as a line of text."""
-    from page4d.training.engine.distributed import is_main_process
+    from page4d.lab.training.optimizers import is_main_process
 
     if not is_main_process():
         return

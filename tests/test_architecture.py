@@ -8,38 +8,35 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = {
-    "page4d_cli": 10,
-    "page4d.pretraining": 9,
-    "page4d.training": 8,
+    "page4d_cli": 9,
     "page4d.batch": 8,
-    "page4d.benchmark": 8,
+    "page4d.lab": 8,
     "page4d.inference": 7,
-    "page4d.fusion": 6.5,
-    "page4d.refinement": 6,
-    "page4d.profiling": 6,
+    "page4d.fusion": 6,
     "page4d.viewer": 6,
-    "page4d.weights": 6,
-    "page4d.models": 5,
-    "page4d.rig": 5,
     "page4d.evaluation": 5,
-    "page4d.quality": 5,
     "page4d.exporters": 5,
-    "page4d.synthetic": 4.5,
-    "page4d.encoders": 4,
+    "page4d.profiling": 5,
+    "page4d.quality": 5,
+    "page4d.refinement": 5,
+    "page4d.weights": 5,
+    "page4d.models": 4,
     "page4d.output": 4,
+    "page4d.rig": 4,
+    "page4d.encoders": 3,
     "page4d.scene": 3,
-    "page4d.predictions": 3,
-    "page4d.ground_truth": 3,
-    "page4d.layers": 3,
-    "page4d.motion": 3,
+    "page4d.ground_truth": 2,
+    "page4d.layers": 2,
+    "page4d.motion": 2,
+    "page4d.predictions": 2,
     "page4d.settings": 2,
-    "page4d.geometry": 2,
-    "page4d.plotting": 2,
-    "page4d.io": 1,
+    "page4d.geometry": 1,
     "page4d.installation": 1,
+    "page4d.io": 1,
+    "page4d.plotting": 1,
+    "page4d.choices": 0,
     "page4d.conventions": 0,
     "page4d.errors": 0,
-    "page4d.choices": 0,
     "page4d.notices": 0,
     "page4d.signals": 0,
 }
@@ -99,6 +96,22 @@ def test_only_the_command_line_prints_and_imports_typer_and_rich(file: Path) -> 
     assert "print" not in [call.id for call in calls if isinstance(call, ast.Name)]
 
 
-def test_layers_do_not_depend_on_cameras() -> None:
-    for file in (ROOT / "page4d" / "layers").glob("*.py"):
-        assert not any(module.startswith("page4d.geometry") for module in imported_modules(file)), file
+FORBIDDEN = (
+    ("page4d/layers/*.py", "page4d.geometry", "layers do not depend on cameras"),
+    *(
+        (f"page4d/lab/training/{name}.py", module, "the training engine imports no training method")
+        for name in ("engine", "schedule", "checkpoint", "optimizers", "logs")
+        for module in ("page4d.lab.training.train", "page4d.lab.training.losses", "page4d.lab.pretraining")
+    ),
+    ("page4d/lab/training/validation.py", "page4d.lab.training.train", "validation imports no supervised training"),
+    ("page4d/lab/training/validation.py", "page4d.lab.pretraining", "validation imports no pretraining"),
+)
+"""Imports that a package does not make within itself, or of a package below: files, module, reason."""
+
+
+@pytest.mark.parametrize(("files", "module", "reason"), FORBIDDEN)
+def test_files_do_not_import(files: str, module: str, reason: str) -> None:
+    found = sorted(ROOT.glob(files))
+    assert found
+    for file in found:
+        assert not any(f"{name}.".startswith(f"{module}.") for name in imported_modules(file)), f"{file}: {reason}"

@@ -11,7 +11,7 @@ import pytest
 
 from page4d.errors import CapabilityError
 from page4d.installation import EXTRAS, install_command, require_extra
-from page4d.training.engine.logs import TensorBoardLog
+from page4d.lab.training.logs import TensorBoardLog
 
 ROOT = Path(__file__).parents[1]
 

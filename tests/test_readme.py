@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import page4d
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.write import write_capture
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
 from page4d.weights.loading import bundled_weights
 from tests.scene.calibration_writers import RigCamera, write_qualisys, write_toml
 

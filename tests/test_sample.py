@@ -7,7 +7,7 @@ import av
 import cv2
 import numpy as np
 
-from page4d.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.capture import SyntheticCapture
 
 WRITTEN = ("truth_stride", "truth_motion", "quality_crf")
 """Options of the files, not of the capture."""

@@ -25,20 +25,18 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from page4d.choices import SceneFamily
+from page4d.lab.training.config import TRAINING_PRESETS as TRAININGS
+from page4d.lab.training.config import CurriculumStage, SampleShape, TrainedPart
+from page4d.lab.training.logs import SilentObserver
+from page4d.lab.training.schedule import Budget
+from page4d.lab.training.train import TrainRequest, train
+from page4d.lab.training.validation import NETWORK, HeldOutScenes, evaluate, held_out_truths, network_predictors
 from page4d.models import streams
 from page4d.models import trunk as aggregator
 from page4d.models.config import PRESETS as NETWORKS
 from page4d.models.config import NetworkConfig, Streams
 from page4d.models.network import build_network
 from page4d.models.schedule import Step, images_together, merge, split
-from page4d.training.engine.logs import SilentObserver
-from page4d.training.engine.step_plan import Budget
-from page4d.training.supervised.config import CurriculumStage, SampleShape, TrainedPart
-from page4d.training.supervised.presets import PRESETS as TRAININGS
-from page4d.training.supervised.train import TrainRequest, train
-from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
-from page4d.training.validation.validation import NETWORK, network_predictors
-from page4d.training.validation.validation_metrics import evaluate
 from page4d.weights.loading import bundled_weights, load_network
 from page4d.weights.store import save_network
 

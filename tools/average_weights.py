@@ -20,8 +20,8 @@ import torch
 
 import page4d
 from page4d.errors import Page4DError, UsageError
-from page4d.training.supervised.config import TrainConfig
-from page4d.training.validation.validation import find_ood_limits
+from page4d.lab.training.config import TrainConfig
+from page4d.lab.training.validation import find_ood_limits
 from page4d.weights.loading import LoadedNetwork, load_network
 from page4d.weights.store import save_network
 

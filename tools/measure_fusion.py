@@ -22,10 +22,10 @@ import page4d
 from page4d.choices import DepthAlignment, DepthSize, SceneFamily
 from page4d.evaluation.settings import EvaluationSettings
 from page4d.geometry.camera import world_points
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
+from page4d.lab.training.validation import held_out_seed
 from page4d.settings import ReconstructSettings
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.write import write_capture
-from page4d.training.validation.held_out import held_out_seed
 
 VARIANTS = {
     "unfused": {"fuse": False, "depth_size": DepthSize.NETWORK},

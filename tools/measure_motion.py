@@ -22,10 +22,10 @@ import page4d
 from page4d.choices import ExistingOutput, Subject
 from page4d.evaluation.record import Evaluation, FlowResult
 from page4d.evaluation.scene_flow import MOVING_LIMIT
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.truth import true_velocity
+from page4d.lab.synthetic.write import write_capture
 from page4d.output.reader import Output
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.truth_motion import true_velocity
-from page4d.synthetic.write import write_capture
 
 LARGE = SyntheticCapture(num_views=4, num_times=24, image_size=(480, 640), fps=24.0)
 CAPTURES = {

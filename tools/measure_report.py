@@ -31,11 +31,11 @@ from page4d.evaluation.settings import EvaluationSettings
 from page4d.geometry.camera import Cameras, resize_intrinsics, world_points
 from page4d.geometry.registration import align_points_robust
 from page4d.io.video_file import VideoFile
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
 from page4d.quality.grade import measured_ranges
 from page4d.quality.record import Overall
 from page4d.scene.open import open_scene
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.write import write_capture
 
 Picture = NDArray[np.uint8]
 NUM_TIMES = 3

@@ -13,7 +13,7 @@ from page4d_cli.progress_display import count, displayed_progress
 from page4d_cli.tables import Column, print_table
 
 if TYPE_CHECKING:
-    from page4d.benchmark import Measurement
+    from page4d.lab.benchmark import Measurement
 
 
 _MAX_IMAGES = 100_000
@@ -59,11 +59,11 @@ def benchmark(
 
     import torch
 
-    from page4d.benchmark import draw_grid, measure_grid
     from page4d.inference.network_cost import Extent, network_cost
     from page4d.inference.predictor import build_predictor
     from page4d.io.atomic import check_file
     from page4d.io.digest import parse_pin
+    from page4d.lab.benchmark import draw_grid, measure_grid
     from page4d.output.maps import write_png
 
     if plot is not None:

@@ -11,7 +11,7 @@ from page4d_cli.fetching import fetched_weights
 from page4d_cli.tables import Column, print_table
 
 if TYPE_CHECKING:
-    from page4d.training.validation.validation_metrics import Metrics
+    from page4d.lab.training.validation import Metrics
 
 _COLUMNS = {
     "abs_rel": "AbsRel",
@@ -53,10 +53,14 @@ def held_out(
     """
     from page4d.errors import UsageError
     from page4d.io.digest import parse_pin
-    from page4d.training.validation.baselines import baselines
-    from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
-    from page4d.training.validation.validation import evaluate_all, network_predictors
-    from page4d.training.validation.validation_metrics import METRICS
+    from page4d.lab.training.validation import (
+        METRICS,
+        HeldOutScenes,
+        baselines,
+        evaluate_all,
+        held_out_truths,
+        network_predictors,
+    )
     from page4d.weights.loading import choose_device, choose_precision, load_network
 
     names = [name.strip() for name in families.split(",")] if families else list(SceneFamily)

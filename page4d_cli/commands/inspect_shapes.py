@@ -99,7 +99,7 @@ def inspect_shapes(
 def _encoders() -> "dict[str, Callable[..., Profile]]":
     """Return the profile functions of encoders and pretraining networks by name."""
     from page4d.encoders.build import ENCODER_PRESETS
-    from page4d.pretraining.profile import PRETRAINING_PROFILES
+    from page4d.lab.pretraining.pretrain import PRETRAINING_PROFILES
     from page4d.profiling.encoders import profile_encoder
 
     return {name: partial(profile_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_PROFILES

@@ -12,7 +12,7 @@ from page4d_cli import training_options as training
 
 if TYPE_CHECKING:
     from page4d.encoders.build import EncoderConfig
-    from page4d.pretraining.config import PretrainConfig
+    from page4d.lab.pretraining.config import PretrainConfig
 
 
 def pretrain(
@@ -79,8 +79,8 @@ def pretrain(
 
     from page4d.errors import UsageError
     from page4d.io.atomic import check_folder
-    from page4d.pretraining.pretrain import PretrainRequest
-    from page4d.pretraining.pretrain import pretrain as run_pretraining
+    from page4d.lab.pretraining.pretrain import PretrainRequest
+    from page4d.lab.pretraining.pretrain import pretrain as run_pretraining
     from page4d.scene.pictures import check_is_no_view
 
     settings = (method, encoder, config, size, batch, learning_rate, seed)
@@ -125,7 +125,7 @@ def _configuration(
 ) -> "PretrainConfig":
     """Return a preset, or the configuration in a file, with the chosen encoder and size of crops."""
     from page4d.errors import UsageError
-    from page4d.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
+    from page4d.lab.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
 
     if path is not None and method is not None:
         raise UsageError("--config and --method contradict each other", "the configuration names the method")

@@ -86,8 +86,8 @@ def synthesize(
     quiet: options.Quiet = False,
 ) -> None:
     """Render a synthetic capture: videos with exact depth, motion masks and cameras."""
-    from page4d.synthetic.capture import SyntheticCapture
-    from page4d.synthetic.write import write_capture
+    from page4d.lab.synthetic.capture import SyntheticCapture
+    from page4d.lab.synthetic.write import write_capture
 
     capture = SyntheticCapture(
         seed=seed,

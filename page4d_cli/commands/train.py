@@ -11,9 +11,9 @@ from page4d_cli import training_options as training
 from page4d_cli.fetching import fetched_weights
 
 if TYPE_CHECKING:
+    from page4d.lab.training.config import TrainConfig
+    from page4d.lab.training.schedule import Budget
     from page4d.models.config import NetworkConfig
-    from page4d.training.engine.step_plan import Budget
-    from page4d.training.supervised.config import TrainConfig
 
 
 def train(
@@ -118,8 +118,8 @@ def train(
 
     from page4d.io.atomic import check_folder
     from page4d.io.digest import parse_pin
-    from page4d.training.supervised.train import TrainRequest
-    from page4d.training.supervised.train import train as run_training
+    from page4d.lab.training.train import TrainRequest
+    from page4d.lab.training.train import train as run_training
 
     overrides = {"model": None if model is None else _network(model), "seed": seed, "decay_fraction": decay_fraction}
     continues = resume or branch is not None
@@ -180,8 +180,7 @@ def _configuration(
     from dataclasses import replace
 
     from page4d.errors import UsageError
-    from page4d.training.supervised.config import SourceConfig
-    from page4d.training.supervised.presets import PRESETS
+    from page4d.lab.training.config import TRAINING_PRESETS, SourceConfig
 
     changes = {name: value for name, value in overrides.items() if value is not None}
     if continues:
@@ -193,9 +192,9 @@ def _configuration(
         return None if path is None else _read(path)
     if preset is not None and path is not None:
         raise UsageError("--preset and --config contradict each other", "leave out one of them")
-    if preset is not None and preset not in PRESETS:
-        raise UsageError(f"no training preset is called '{preset}'", f"choose from {', '.join(PRESETS)}")
-    config = PRESETS[preset or "demo"] if path is None else _read(path)
+    if preset is not None and preset not in TRAINING_PRESETS:
+        raise UsageError(f"no training preset is called '{preset}'", f"choose from {', '.join(TRAINING_PRESETS)}")
+    config = TRAINING_PRESETS[preset or "demo"] if path is None else _read(path)
     if learning_rate is not None:
         changes["optimizer"] = replace(config.optimizer, learning_rate=learning_rate)
     if data:
@@ -204,12 +203,12 @@ def _configuration(
 
 
 def _read(path: Path) -> "TrainConfig":
-    from page4d.training.supervised.config import TrainConfig
+    from page4d.lab.training.config import TrainConfig
 
     return TrainConfig.from_json(options.read_text(path, "give a configuration as --dry-run prints it"))
 
 
 def _budget(seconds: float | None, samples: int | None) -> "Budget | None":
-    from page4d.training.engine.step_plan import Budget
+    from page4d.lab.training.schedule import Budget
 
     return None if seconds is None and samples is None else Budget(seconds=seconds, samples=samples)

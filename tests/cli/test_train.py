@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from page4d.encoders.vit import ViTConfig
+from page4d.lab.training.config import TRAINING_PRESETS, TrainConfig
 from page4d.models.config import PRESETS as NETWORKS
-from page4d.training.supervised.config import TrainConfig
-from page4d.training.supervised.presets import PRESETS
 from page4d.weights.loading import load_network
 from page4d_cli import training_display
 
@@ -39,7 +38,7 @@ def test_a_run_writes_weights_that_held_out_evaluates(trained, cli):
         "tensorboard",
     }
     assert list((out / "tensorboard").iterdir())
-    assert TrainConfig.from_json((out / "config.json").read_text()) == PRESETS["tiny"]
+    assert TrainConfig.from_json((out / "config.json").read_text()) == TRAINING_PRESETS["tiny"]
     assert load_network(out / "weights.safetensors").info.metadata["steps"] == str(result["steps"])
     evaluated = cli(
         "held-out", out / "weights.safetensors", "--scenes", 2, "--families", "arc", "--size", "42x28", "--views", 2,
@@ -65,7 +64,7 @@ def test_a_network_is_configured_by_a_file(cli, tmp_path):
     assert loaded.config == network
     assert loaded.info.description == "a network on vit trained on 4 samples"
     config = TrainConfig.from_json((tmp_path / "run" / "config.json").read_text())
-    assert config == replace(PRESETS["tiny"], model=network)
+    assert config == replace(TRAINING_PRESETS["tiny"], model=network)
     resumed = cli("train", "--out", tmp_path / "run", "--resume", "--until-samples", 8, "--device", "cpu", "--quiet")
     assert (resumed.code, resumed.err) == (0, "")
 

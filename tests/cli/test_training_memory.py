@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from page4d.training.engine import memory
+from page4d.lab.training import optimizers as memory
 from tests.fuzzing import bounded
 from tests.pretraining.recordings import write_recording
 

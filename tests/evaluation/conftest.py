@@ -6,8 +6,8 @@ import pytest
 from outputs import reconstruct_from_truth
 
 from page4d.choices import Subject
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.write import write_capture
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
 
 
 @pytest.fixture(scope="session")

@@ -23,11 +23,11 @@ from page4d.evaluation.track_scores import CameraTracks, TrackPairs, score_tapvi
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.truth import true_velocity
+from page4d.lab.synthetic.write import write_capture
 from page4d.output.reader import open_output
 from page4d.output.tracks import Tracks, read_tracks
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.truth_motion import true_velocity
-from page4d.synthetic.write import write_capture
 from page4d_cli.app import run
 
 SETTINGS = EvaluationSettings(points_per_instant=50, alignments=(DepthAlignment.METRIC,))

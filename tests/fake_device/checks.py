@@ -15,24 +15,20 @@ from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
+from page4d.lab.synthetic.capture import SceneFamily, SceneRequest, SyntheticCapture, sample_truth
+from page4d.lab.training.config import CurriculumStage, SampleShape, TrainConfig, TrainedPart
+from page4d.lab.training.data import plan_step
+from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind
+from page4d.lab.training.schedule import Position
+from page4d.lab.training.state import begin
+from page4d.lab.training.train import take_step
+from page4d.lab.training.validation import HeldOutScenes, ScenePrediction, baselines, evaluate_all, network_predictors
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.limits import default_limits, device_bytes
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.output.reader import open_output
 from page4d.refinement.refine import refine
 from page4d.settings import ReconstructSettings
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.sampler import SceneFamily, SceneRequest, sample_truth
-from page4d.training.engine.optimizers import OptimizerConfig, OptimizerKind
-from page4d.training.engine.step_plan import Position
-from page4d.training.supervised.config import CurriculumStage, SampleShape, TrainConfig, TrainedPart
-from page4d.training.supervised.curriculum import plan_step
-from page4d.training.supervised.step import take_step
-from page4d.training.supervised.training_state import begin
-from page4d.training.validation.baselines import baselines
-from page4d.training.validation.held_out import HeldOutScenes
-from page4d.training.validation.validation import evaluate_all, network_predictors
-from page4d.training.validation.validation_metrics import ScenePrediction
 from page4d.weights.loading import choose_weights, load_network
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
 from tests.models.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros

@@ -13,10 +13,10 @@ from page4d.fusion.detail import fine_background, fine_cameras, fine_instant
 from page4d.fusion.resolution import CoarseView, _level_sizes, raise_resolution
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
-from page4d.synthetic.capture import SyntheticCapture
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=4, image_size=(96, 128), spacing_deg=14.0)
 SIDE, NETWORK_SIDE = 128, 48

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 import pytest
 
-from page4d.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.capture import SyntheticCapture
 
 _rendered = lru_cache(maxsize=2000)(SyntheticCapture.rendered)
 

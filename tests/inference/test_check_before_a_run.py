@@ -12,9 +12,9 @@ from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.reconstruct import reconstruct
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
-from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.test_reconstruct import SETTINGS, in_random_world
 from tests.inference.test_static_rig import shaken
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity

@@ -14,13 +14,13 @@ from page4d.inference.predictor import CPU, MeasuredDepth, NetworkPredictor, Pre
 from page4d.inference.progress import SilentObserver
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.network import build_network
 from page4d.output.reader import Output, open_output
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch, Scene
 from page4d.settings import PointOptions, ReconstructSettings
-from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.test_network_predictor import TINY
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)

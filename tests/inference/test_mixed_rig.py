@@ -17,6 +17,7 @@ from page4d.inference.network_cost import Extent, features
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS, SparseConfig
 from page4d.models.network import build_network
@@ -25,7 +26,6 @@ from page4d.predictions import Predictions
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import FrameBatch
 from page4d.settings import ReconstructSettings
-from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.truth import TruthPredictor, random_similarity
 
 MULTIPLE = 4

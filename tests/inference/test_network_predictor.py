@@ -10,6 +10,7 @@ from page4d.choices import ExistingOutput, Poses
 from page4d.errors import UsageError
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
 from page4d.inference.reconstruct import reconstruct
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.config import (
     PRESETS,
@@ -24,7 +25,6 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch
 from page4d.settings import ReconstructSettings
-from page4d.synthetic.capture import SyntheticCapture
 
 CAPTURE = SyntheticCapture(seed=3, num_views=2, num_times=7, image_size=(28, 42), spacing_deg=20)
 SETTINGS = ReconstructSettings(chunk=3, overlap=1, poses=Poses.PREDICTED, preview=False)

@@ -10,6 +10,7 @@ from page4d.choices import Poses
 from page4d.inference.diagnostics import empty_frames_notice
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.inference.reconstruct import reconstruct
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
@@ -19,7 +20,6 @@ from page4d.output.run_record import NetworkRecord
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch, PairedFrames, Scene
 from page4d.settings import ReconstructSettings
-from page4d.synthetic.capture import SyntheticCapture
 
 SETTINGS = ReconstructSettings(long_side=42, preview=False, poses=Poses.INPUT)
 

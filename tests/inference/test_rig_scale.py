@@ -11,9 +11,8 @@ from page4d.geometry.depth_scale import agreeing_scale, disagreement_deg
 from page4d.geometry.rigid import se3_exp
 from page4d.ground_truth import GroundTruth
 from page4d.inference.world import World
+from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
 from page4d.predictions import Predictions
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.sampler import SceneRequest, sample_truth
 from tests.inference.truth import exact_predictions
 
 UNIT = 3.7

@@ -17,9 +17,9 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.inference.state_records import RigState
 from page4d.inference.static_rig import StaticRig, StaticRigAligner
 from page4d.inference.world import World
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.predictions import Predictions
 from page4d.rig.camera_motion import ViewMotion
-from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.test_static_rig import CAPTURE, SETTINGS, drifting, shaken, shaken_chunks, stitched
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity

@@ -8,9 +8,9 @@ import torch
 from page4d.choices import Poses
 from page4d.conventions import Scale
 from page4d.inference.world import World
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.predictions import Predictions
 from page4d.scene.records import Scene
-from page4d.synthetic.capture import SyntheticCapture
 from tests.inference.truth import exact_predictions, random_similarity
 
 CAPTURE = SyntheticCapture(seed=1, num_views=3, num_times=2, image_size=(24, 32))

@@ -3,7 +3,7 @@
 import pytest
 
 from page4d.choices import Subject
-from page4d.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.capture import SyntheticCapture
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.motion.tracks import MAX_HIDDEN_STEPS, ActiveTracks, TrackFollower
-from page4d.synthetic.capture import SyntheticCapture
 from tests.motion.exact import exact_views
 
 

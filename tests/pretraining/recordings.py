@@ -12,16 +12,21 @@ import numpy as np
 import torch
 
 from page4d.encoders.vit import Pooling, ViTConfig
-from page4d.pretraining.config import PretrainConfig
-from page4d.pretraining.crops import CropConfig
-from page4d.pretraining.dino import DINOConfig, ProjectorConfig
-from page4d.pretraining.mae import MAEConfig
-from page4d.pretraining.pretrain import PretrainOutcome, PretrainRequest, pretrain
-from page4d.pretraining.pretraining_state import PretrainCheckpoint, read_checkpoint
-from page4d.training.engine import first_step
-from page4d.training.engine.checkpoint import RunFolder
-from page4d.training.engine.logs import SilentObserver
-from page4d.training.engine.optimizers import OptimizerConfig
+from page4d.lab.pretraining.config import PretrainConfig
+from page4d.lab.pretraining.data import CropConfig
+from page4d.lab.pretraining.dino import DINOConfig, ProjectorConfig
+from page4d.lab.pretraining.mae import MAEConfig
+from page4d.lab.pretraining.pretrain import (
+    PretrainCheckpoint,
+    PretrainOutcome,
+    PretrainRequest,
+    pretrain,
+    read_checkpoint,
+)
+from page4d.lab.training import engine as first_step
+from page4d.lab.training.checkpoint import RunFolder
+from page4d.lab.training.logs import SilentObserver
+from page4d.lab.training.optimizers import OptimizerConfig
 
 ENCODER = ViTConfig(image_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, pooling=Pooling.MEAN)
 TINY_MAE = PretrainConfig(
@@ -76,7 +81,7 @@ def run_tiny(
     with ExitStack() as stack:
         stack.enter_context(patch.object(first_step, "_INTERVAL_S", 0.0))
         for name in () if pictures else ("draw_losses", "draw_pictures"):
-            stack.enter_context(patch(f"page4d.pretraining.pretrain.{name}"))
+            stack.enter_context(patch(f"page4d.lab.pretraining.pretrain.{name}"))
         return pretrain(request, SilentObserver(), stop)
 
 

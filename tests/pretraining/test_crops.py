@@ -7,10 +7,16 @@ import pytest
 import torch
 
 from page4d.errors import UsageError
+from page4d.lab.pretraining import data as crops
+from page4d.lab.pretraining.data import (
+    ColourProbabilities,
+    CropConfig,
+    CropSource,
+    denormalised,
+    draw_colours,
+    recolour,
+)
 from page4d.layers.embed import normalize_images
-from page4d.pretraining import crops
-from page4d.pretraining.color_jitter import ColourProbabilities, draw_colours, recolour
-from page4d.pretraining.crops import CropConfig, CropSource, denormalised
 
 CPU = torch.device("cpu")
 CONFIG = CropConfig(size=24, area=(0.4, 1.0), num_large=2, small_size=8, num_small=3, recoloured=True)

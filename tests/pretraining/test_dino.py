@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import UsageError
-from page4d.pretraining.dino import (
+from page4d.lab.pretraining.dino import (
     DINOConfig,
     ProjectorConfig,
     ProjectorKind,

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from page4d.errors import InputError, UsageError
-from page4d.pretraining.footage import Footage, Track, open_footage, open_pool
+from page4d.lab.pretraining.data import Footage, Track, open_footage, open_pool
 from tests.pretraining.recordings import write_recording
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import ShapeError, UsageError
+from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder, draw_masking
 from page4d.layers.embed import cut_patches, join_patches
-from page4d.pretraining.mae import MAEConfig, MaskedAutoencoder, draw_masking
 from tests.encoders.recorded import VIT_RULES, Recorded, assert_recorded, load_recorded, translated, vit_config
 
 SMALL = MAEConfig(

@@ -12,16 +12,15 @@ from page4d.choices import PretrainMethod
 from page4d.encoders.swin import SwinConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import InputError, InterruptedRunError, UsageError
-from page4d.pretraining import pretrain as pretraining
-from page4d.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
-from page4d.pretraining.crops import Crops
-from page4d.pretraining.figures import class_attention
-from page4d.pretraining.pretrain import Pretraining, PretrainRequest
-from page4d.pretraining.tasks import DINOTask, PretrainStep, build_task
-from page4d.training.engine.checkpoint import RunFolder
-from page4d.training.engine.distributed import SINGLE_PROCESS
-from page4d.training.engine.logs import SilentObserver, read_metrics
-from page4d.training.supervised.train import train as train_network
+from page4d.lab.pretraining import pretrain as pretraining
+from page4d.lab.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
+from page4d.lab.pretraining.data import Crops
+from page4d.lab.pretraining.pretrain import Pretraining, PretrainRequest
+from page4d.lab.pretraining.tasks import DINOTask, PretrainStep, build_task, class_attention
+from page4d.lab.training.checkpoint import RunFolder
+from page4d.lab.training.logs import SilentObserver, read_metrics
+from page4d.lab.training.optimizers import SINGLE_PROCESS
+from page4d.lab.training.train import train as train_network
 from page4d.weights.loading import load_encoder
 from tests.pretraining.recordings import (
     TINY_DINO,
@@ -215,7 +214,7 @@ class TestRequests:
             PretrainRequest(**{"out": tmp_path, "config": config, "steps": 1} | more)
 
     def test_the_checkpoint_of_another_kind_of_run_is_refused(self, whole, tmp_path) -> None:
-        from page4d.training.supervised.train import TrainRequest
+        from page4d.lab.training.train import TrainRequest
 
         _, out = whole
         with pytest.raises(InputError, match="pretraining 1"):

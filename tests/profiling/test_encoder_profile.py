@@ -14,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from page4d.encoders.build import ENCODER_PRESETS, ClassifierConfig, build_encoder
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import ShapeError, UsageError
-from page4d.pretraining.mae import MAEConfig, MaskedAutoencoder
-from page4d.pretraining.profile import profile_mae
+from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
+from page4d.lab.pretraining.pretrain import profile_mae
 from page4d.profiling.encoders import profile_encoder
 from page4d.profiling.memory import LiveBytes
 from page4d.profiling.table import Profile, axis_length

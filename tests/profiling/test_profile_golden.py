@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from page4d.encoders.build import ENCODER_PRESETS
+from page4d.lab.pretraining.pretrain import PRETRAINING_PROFILES
 from page4d.models.config import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
-from page4d.pretraining.profile import PRETRAINING_PROFILES
 from page4d.profiling.encoders import profile_encoder
 from page4d.profiling.network import profile_network
 from page4d.profiling.table import Profile

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from page4d.geometry.camera import Cameras
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.quality.pairs import DepthView, compare_pair
-from page4d.synthetic.capture import SyntheticCapture
 
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=1, image_size=(72, 96))
 

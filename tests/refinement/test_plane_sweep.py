@@ -9,6 +9,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.ground_truth import GroundTruth
+from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import MatchTarget
 from page4d.models.output import NetworkOutput, RigOutput
@@ -16,7 +17,6 @@ from page4d.models.size_groups import ViewGroups
 from page4d.refinement.plane_sweep import sweep_planes
 from page4d.refinement.refine import run_refinement
 from page4d.refinement.view_prediction import ViewPrediction
-from page4d.synthetic.sampler import SceneRequest, sample_truth
 from tests.refinement.synthetic_rigs import (
     FINER,
     KINDS,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.rig.camera_motion import (
     MAX_DECODED,
     ViewMotion,
@@ -23,7 +24,6 @@ from page4d.scene.open import open_scene
 from page4d.scene.orientation import Orientation
 from page4d.scene.records import Clock, Scene, View
 from page4d.scene.video import VideoSource
-from page4d.synthetic.capture import SyntheticCapture
 
 SIZE = (90, 160)
 SCENES = Path(__file__).resolve().parents[2].parent / "shared" / "scenes"

@@ -8,9 +8,9 @@ import pytest
 
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.scene.point_tracks import read_point_tracks
 from page4d.scene.records import Scene
-from page4d.synthetic.capture import SyntheticCapture
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=4, image_size=(24, 32))
 

@@ -8,11 +8,10 @@ from torch import Tensor
 from page4d.choices import SceneFamily, Subject
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.synthetic.camera_rigs import RigSpec, build_rig, sample_rig
-from page4d.synthetic.furnish import sample_world
-from page4d.synthetic.render import Rendered, render
-from page4d.synthetic.world import Shape, World
-from page4d.synthetic.world_spec import build_world
+from page4d.lab.synthetic.furnish import sample_world
+from page4d.lab.synthetic.render import Rendered, render
+from page4d.lab.synthetic.rigs import RigSpec, build_rig, sample_rig
+from page4d.lab.synthetic.world import Shape, World, build_world
 
 SIZE = (24, 32)
 EXACT = 1e-9

@@ -13,8 +13,8 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.pixels import fit_views
 from page4d.geometry.time_axis import join_times
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.scene.records import FrameSource, Scene
-from page4d.synthetic.capture import SyntheticCapture
 
 
 @pytest.fixture(scope="module")

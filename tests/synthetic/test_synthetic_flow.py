@@ -6,8 +6,8 @@ from scenes import EXACT, SETTINGS, SIZE, TIMES, filmed, single_rays
 
 from page4d.geometry.camera import pixel_grid, project, world_points
 from page4d.geometry.rigid import transform_points
-from page4d.synthetic.flow import Flow, exact_flow
-from page4d.synthetic.render import render
+from page4d.lab.synthetic.capture import Flow, exact_flow
+from page4d.lab.synthetic.render import render
 
 PAIRS = [((0, 0), (1, 0)), ((0, 0), (0, 1)), ((0, 0), (1, 2))]
 

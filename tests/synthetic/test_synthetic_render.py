@@ -9,12 +9,11 @@ from scenes import EXACT, GARDEN, ROOM, SETTINGS, SIZE, TABLE, TIMES, distance_t
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import unproject, world_points
-from page4d.synthetic.camera_rigs import build_rig
-from page4d.synthetic.furnish import sample_world
-from page4d.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
-from page4d.synthetic.render import render, render_rolling
-from page4d.synthetic.world import Lights, Shape, Snapshots, World
-from page4d.synthetic.world_spec import build_world
+from page4d.lab.synthetic.furnish import sample_world
+from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
+from page4d.lab.synthetic.render import render, render_rolling
+from page4d.lab.synthetic.rigs import build_rig
+from page4d.lab.synthetic.world import Lights, Shape, Snapshots, World, build_world
 
 
 def kind(setting):

@@ -12,16 +12,13 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.rotation import rotation_angle, rotation_defect
-from page4d.synthetic.camera_rigs import SPACING_DEG, RigSpec, build_rig, sample_rig
-from page4d.synthetic.figure import Figures, Joint, Part
-from page4d.synthetic.furnish import sample_world
-from page4d.synthetic.movers import circling_box, flying, rolling_ball, spinning
-from page4d.synthetic.people import Activity, sample_person
-from page4d.synthetic.render import render
-from page4d.synthetic.rng import Rng
-from page4d.synthetic.texture import lattice_hash, noise
-from page4d.synthetic.world import Shape, World
-from page4d.synthetic.world_spec import Person, build_world
+from page4d.lab.synthetic.figure import Figures, Joint, Part
+from page4d.lab.synthetic.furnish import sample_world
+from page4d.lab.synthetic.materials import lattice_hash, noise
+from page4d.lab.synthetic.people import Activity, circling_box, flying, rolling_ball, sample_person, spinning
+from page4d.lab.synthetic.render import render
+from page4d.lab.synthetic.rigs import SPACING_DEG, RigSpec, Rng, build_rig, sample_rig
+from page4d.lab.synthetic.world import Person, Shape, World, build_world
 
 TIMES = torch.linspace(0, 9, 10, dtype=torch.float64)[None]
 

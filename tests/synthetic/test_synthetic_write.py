@@ -11,10 +11,10 @@ import pytest
 
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import OutputError, UsageError
+from page4d.lab.synthetic import write
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
 from page4d.scene.open import open_scene
-from page4d.synthetic import write
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.write import write_capture
 
 OPTIONS = {"seed": 3, "num_views": 2, "num_times": 5, "image_size": (96, 128), "fps": 12.0, "supersample": 2}
 

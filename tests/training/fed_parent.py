@@ -10,10 +10,8 @@ import time
 import torch
 from training_runs import TINY
 
-from page4d.training.engine.step_plan import Position
-from page4d.training.supervised.curriculum import plan_step
-from page4d.training.supervised.feed import feed_batches
-from page4d.training.supervised.sources import SyntheticSource
+from page4d.lab.training.data import SyntheticSource, feed_batches, plan_step
+from page4d.lab.training.schedule import Position
 
 if __name__ == "__main__":
     steps = (plan_step(TINY, Position(step=number, samples=number)) for number in itertools.count())

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from page4d.errors import InputError
-from page4d.training.engine.logs import read_metrics
-from page4d.training.engine.step_plan import Budget
-from page4d.training.supervised import training_state as states
-from page4d.training.supervised.presets import PRESETS
+from page4d.lab.training import state as states
+from page4d.lab.training.config import TRAINING_PRESETS
+from page4d.lab.training.logs import read_metrics
+from page4d.lab.training.schedule import Budget
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
 def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    state = states.begin(PRESETS["tiny"], CPU)
+    state = states.begin(TRAINING_PRESETS["tiny"], CPU)
     path = tmp_path_factory.mktemp("run") / "checkpoint.pt"
     states.write_checkpoint(path, state.snapshot(state.position, Budget(samples=4)))
     loaded: dict[str, Any] = torch.load(path, weights_only=True)

@@ -10,14 +10,13 @@ from torch import Tensor
 from page4d.geometry.rigid import transform_points
 from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import CPU
+from page4d.lab.training import train as steps
+from page4d.lab.training.config import SampleShape
+from page4d.lab.training.losses import LossConfig, SceneUnit, Targets, losses, targets_of
+from page4d.lab.training.state import begin
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import NetworkConfig
 from page4d.models.output import NetworkOutput
-from page4d.training.supervised import step as steps
-from page4d.training.supervised.config import SampleShape
-from page4d.training.supervised.losses import LossConfig, losses
-from page4d.training.supervised.targets import SceneUnit, Targets, targets_of
-from page4d.training.supervised.training_state import begin
 from tests.inference.truth import random_similarity
 from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
 from tests.training.test_losses import truth  # noqa: F401  fixture

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from page4d.errors import InterruptedRunError, UsageError
-from page4d.training.engine.first_step import FirstStep
-from page4d.training.engine.logs import SilentObserver
-from page4d.training.engine.step_plan import Budget
-from page4d.training.supervised import train as training
-from page4d.training.supervised.presets import PRESETS
-from page4d.training.supervised.train import TrainRequest, train
+from page4d.lab.training import train as training
+from page4d.lab.training.config import TRAINING_PRESETS
+from page4d.lab.training.engine import FirstStep
+from page4d.lab.training.logs import SilentObserver
+from page4d.lab.training.schedule import Budget
+from page4d.lab.training.train import TrainRequest, train
 
 
 def waiting(_: object) -> list[object]:
@@ -25,7 +25,7 @@ def waiting(_: object) -> list[object]:
 
 def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "open_sources", waiting)
-    request = TrainRequest(out=tmp_path / "run", config=PRESETS["tiny"], budget=Budget(samples=8))
+    request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=8))
     started = time.monotonic()
     with pytest.raises(InterruptedRunError, match="before the first step") as caught:
         train(request, SilentObserver(), lambda: signal.SIGTERM if time.monotonic() > started + 0.5 else None)
@@ -35,7 +35,7 @@ def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeyp
 
 def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training.SupervisedTraining, "_begin", lambda _: time.sleep(20))
-    request = TrainRequest(out=tmp_path / "run", config=PRESETS["tiny"], budget=Budget(seconds=0.5))
+    request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(seconds=0.5))
     with pytest.raises(UsageError, match=r"no step was complete after 0\.5 s"):
         train(request, SilentObserver(), lambda: None)
 
@@ -70,7 +70,7 @@ def test_a_diverged_run_ends_with_an_error_and_without_weights(
 
     monkeypatch.setattr(training.SupervisedTraining, "_take", diverge)
     samples = 4 if spoiled == "weights" else 24
-    request = TrainRequest(out=tmp_path / "run", config=PRESETS["tiny"], budget=Budget(samples=samples))
+    request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=samples))
     with pytest.raises(UsageError, match="the training diverged: ") as caught:
         train(request, SilentObserver(), lambda: None)
     assert "lower --learning-rate" in caught.value.hint

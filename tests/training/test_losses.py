@@ -12,14 +12,23 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.ground_truth import GroundTruth
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.training.losses import (
+    LossConfig,
+    SceneUnit,
+    Targets,
+    bilinear_weights,
+    centered,
+    confidence_weighted,
+    losses,
+    mask_loss,
+    targets_of,
+    true_correspondences,
+)
 from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Likelihoods, Matches
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.training.supervised.losses import LossConfig, confidence_weighted, losses, mask_loss
-from page4d.training.supervised.matching_losses import centered
-from page4d.training.supervised.targets import SceneUnit, Targets, bilinear_weights, targets_of, true_correspondences
 
 PATCH = 8
 GRID = (6, 8)

@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
-from page4d.training.engine.ema import EMA
-from page4d.training.engine.optimizers import (
+from page4d.lab.training.checkpoint import EMA
+from page4d.lab.training.optimizers import (
     Muon,
     OptimizerConfig,
     OptimizerKind,
@@ -18,6 +16,8 @@ from page4d.training.engine.optimizers import (
     orthogonalize,
     set_rate,
 )
+from page4d.models.config import PRESETS
+from page4d.models.network import build_network
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ import torch
 from training_runs import TINY, checkpoint_of, train_tiny
 from training_team import StoringTraining
 
-from page4d.training.engine.checkpoint import RunFolder
-from page4d.training.engine.distributed import ProcessGroup
-from page4d.training.supervised import train as training
+from page4d.lab.training import train as training
+from page4d.lab.training.checkpoint import RunFolder
+from page4d.lab.training.optimizers import ProcessGroup
 
 STEPS = 3
 
@@ -65,6 +65,6 @@ def test_batches_are_partitioned_among_processes():
 
 
 def initial_weights() -> dict[str, torch.Tensor]:
-    from page4d.training.supervised.training_state import begin
+    from page4d.lab.training.state import begin
 
     return begin(TINY, torch.device("cpu")).network.state_dict()

@@ -8,9 +8,8 @@ from training_runs import TINY
 
 from page4d.errors import UsageError
 from page4d.io.config import config_to_json
-from page4d.models.config import PRESETS as NETWORKS
-from page4d.training.engine.optimizers import OptimizerConfig
-from page4d.training.supervised.config import (
+from page4d.lab.training.config import (
+    TRAINING_PRESETS,
     ConditioningProbabilities,
     CurriculumStage,
     EvaluationConfig,
@@ -19,23 +18,24 @@ from page4d.training.supervised.config import (
     SourceConfig,
     TrainConfig,
 )
-from page4d.training.supervised.presets import PRESETS
+from page4d.lab.training.optimizers import OptimizerConfig
+from page4d.models.config import PRESETS as NETWORKS
 
 STAGE = TINY.stages[0]
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("name", list(TRAINING_PRESETS))
 def test_a_preset_survives_json(name):
-    config = PRESETS[name]
+    config = TRAINING_PRESETS[name]
     assert TrainConfig.from_json(config.to_json()) == config
     assert TrainConfig.from_json(config_to_json(config, indent=1)) == config
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
+@pytest.mark.parametrize("name", list(TRAINING_PRESETS))
 def test_a_preset_names_a_network_and_sizes_in_whole_patches(name):
-    network = NETWORKS[PRESETS[name].model]
-    sizes = [size for stage in PRESETS[name].stages for size in stage.sizes]
-    sizes.append(PRESETS[name].evaluation.image_size)
+    network = NETWORKS[TRAINING_PRESETS[name].model]
+    sizes = [size for stage in TRAINING_PRESETS[name].stages for size in stage.sizes]
+    sizes.append(TRAINING_PRESETS[name].evaluation.image_size)
     assert all(side % network.patch_size == 0 for size in sizes for side in size)
 
 

@@ -7,11 +7,9 @@ import pytest
 from PIL import Image
 
 from page4d.errors import InputError
+from page4d.lab.training.logs import MetricsFile, read_metrics
+from page4d.lab.training.validation import MEAN, NETWORK, draw_curve
 from page4d.plotting.colors import VIEW_COLORS
-from page4d.training.engine.logs import MetricsFile, read_metrics
-from page4d.training.supervised.curve import draw_curve
-from page4d.training.validation.baselines import MEAN
-from page4d.training.validation.validation import NETWORK
 
 
 @pytest.fixture

@@ -18,29 +18,21 @@ from training_runs import (
 )
 
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
+from page4d.lab.training import train as steps
+from page4d.lab.training.checkpoint import RunFolder
+from page4d.lab.training.config import ConditioningProbabilities, SampleShape, SourceConfig, TrainConfig, TrainedPart
+from page4d.lab.training.data import BatchRequest, CaptureSource, SyntheticSource, plan_step
+from page4d.lab.training.logs import read_metrics
+from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind
+from page4d.lab.training.schedule import Budget, Position
+from page4d.lab.training.state import TrainingState, begin, begin_from_weights, resume
+from page4d.lab.training.train import TrainRequest, train
+from page4d.lab.training.validation import NETWORK, evaluate, network_predictors
 from page4d.models.config import PRESETS as NETWORKS
 from page4d.models.config import MatchConfig
 from page4d.models.ood import OODLimits
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.write import write_capture
-from page4d.training.engine.checkpoint import RunFolder
-from page4d.training.engine.logs import read_metrics
-from page4d.training.engine.optimizers import OptimizerConfig, OptimizerKind
-from page4d.training.engine.step_plan import Budget, Position
-from page4d.training.supervised import step as steps
-from page4d.training.supervised.config import (
-    ConditioningProbabilities,
-    SampleShape,
-    SourceConfig,
-    TrainConfig,
-    TrainedPart,
-)
-from page4d.training.supervised.curriculum import BatchRequest, plan_step
-from page4d.training.supervised.sources import CaptureSource, SyntheticSource
-from page4d.training.supervised.train import TrainRequest, train
-from page4d.training.supervised.training_state import TrainingState, begin, begin_from_weights, resume
-from page4d.training.validation.validation import NETWORK, network_predictors
-from page4d.training.validation.validation_metrics import evaluate
 from page4d.weights.loading import load_network
 from tests.models.small_networks import DEMO_LIKE
 
@@ -200,7 +192,7 @@ class TestResuming:
                 raise KeyboardInterrupt
             return take(*arguments)
 
-        monkeypatch.setattr("page4d.training.supervised.train.take_step", die)
+        monkeypatch.setattr("page4d.lab.training.train.take_step", die)
         with pytest.raises(KeyboardInterrupt):
             train_tiny(out, 6, config=config)
         assert checkpoint_of(out).position.decay_start == 3
@@ -265,7 +257,7 @@ class TestResuming:
             raise RuntimeError("unexpected pos 64 vs 0")
 
         monkeypatch.setattr(torch, "save", full)
-        from page4d.training.supervised.training_state import write_checkpoint
+        from page4d.lab.training.state import write_checkpoint
 
         with pytest.raises(OutputError, match="cannot write"):
             write_checkpoint(path, checkpoint_of(whole))
@@ -378,7 +370,7 @@ def test_exhausted_memory_is_reported_with_advice(tmp_path, monkeypatch):
     def exhausted(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("page4d.training.supervised.train.take_step", exhausted)
+    monkeypatch.setattr("page4d.lab.training.train.take_step", exhausted)
     with pytest.raises(MemoryBudgetError) as raised:
         train_tiny(tmp_path, 2)
     assert "2.00 GiB" in raised.value.message

@@ -17,13 +17,18 @@ from training_runs import SIZE, TINY
 from page4d.errors import CapabilityError, InputError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import transform_points
-from page4d.synthetic.capture import SyntheticCapture
-from page4d.synthetic.write import write_capture
-from page4d.training.engine.step_plan import Position, after
-from page4d.training.supervised.config import ALL_FAMILIES
-from page4d.training.supervised.curriculum import BatchRequest, CurriculumStep, plan_step
-from page4d.training.supervised.feed import feed_batches
-from page4d.training.supervised.sources import CaptureSource, SyntheticSource
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
+from page4d.lab.training.config import ALL_FAMILIES
+from page4d.lab.training.data import (
+    BatchRequest,
+    CaptureSource,
+    CurriculumStep,
+    SyntheticSource,
+    feed_batches,
+    plan_step,
+)
+from page4d.lab.training.schedule import Position, after
 
 CPU = torch.device("cpu")
 TABLETOP = Path(__file__).parents[3] / "shared" / "scenes" / "tabletop"

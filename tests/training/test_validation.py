@@ -10,15 +10,20 @@ from page4d.choices import SceneFamily
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.ground_truth import GroundTruth
-from page4d.training.validation.baselines import MEAN, baselines, constant, mean_scene, sideways
-from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
-from page4d.training.validation.validation import evaluate_all
-from page4d.training.validation.validation_metrics import (
+from page4d.lab.training.validation import (
+    MEAN,
     METRICS,
+    HeldOutScenes,
     ScenePrediction,
+    baselines,
+    constant,
     counted_pairs,
     evaluate,
+    evaluate_all,
+    held_out_truths,
+    mean_scene,
     measure,
+    sideways,
     summarize,
 )
 

@@ -9,20 +9,14 @@ from unittest.mock import patch
 import torch
 
 from page4d.choices import SceneFamily
-from page4d.training.engine import first_step
-from page4d.training.engine.checkpoint import RunFolder
-from page4d.training.engine.logs import SilentObserver, StepReport
-from page4d.training.engine.optimizers import OptimizerConfig
-from page4d.training.engine.step_plan import Budget
-from page4d.training.supervised.config import (
-    CurriculumStage,
-    EvaluationConfig,
-    FamilyConfig,
-    SampleShape,
-    TrainConfig,
-)
-from page4d.training.supervised.train import TrainOutcome, TrainRequest, train
-from page4d.training.supervised.training_state import TrainCheckpoint, read_checkpoint
+from page4d.lab.training import engine as first_step
+from page4d.lab.training.checkpoint import RunFolder
+from page4d.lab.training.config import CurriculumStage, EvaluationConfig, FamilyConfig, SampleShape, TrainConfig
+from page4d.lab.training.logs import SilentObserver, StepReport
+from page4d.lab.training.optimizers import OptimizerConfig
+from page4d.lab.training.schedule import Budget
+from page4d.lab.training.state import TrainCheckpoint, read_checkpoint
+from page4d.lab.training.train import TrainOutcome, TrainRequest, train
 
 SIZE = (28, 42)
 
@@ -57,7 +51,7 @@ def train_tiny(
     """Train without drawing the learning curve, which takes longer than the steps, and poll `stop` by step only."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
-    with patch("page4d.training.supervised.train.draw_curve"), patch.object(first_step, "_INTERVAL_S", 0.0):
+    with patch("page4d.lab.training.train.draw_curve"), patch.object(first_step, "_INTERVAL_S", 0.0):
         return train(request, SilentObserver(), stop)
 
 

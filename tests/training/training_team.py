@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from training_runs import train_tiny
 
-from page4d.training.supervised import train as training
-from page4d.training.supervised.train import SupervisedTraining
+from page4d.lab.training import train as training
+from page4d.lab.training.train import SupervisedTraining
 
 
 class StoringTraining(SupervisedTraining):

@@ -7,14 +7,20 @@ import torch
 
 import page4d
 from page4d.errors import WeightsError
+from page4d.lab.synthetic.capture import SceneFamily
+from page4d.lab.training.validation import (
+    MEAN,
+    NETWORK,
+    HeldOutScenes,
+    baselines,
+    evaluate_all,
+    held_out_truths,
+    network_predictors,
+)
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import PRESETS
 from page4d.models.ood import OODLimits, measure_ood
 from page4d.models.output import RigOutput
-from page4d.synthetic.sampler import SceneFamily
-from page4d.training.validation.baselines import MEAN, baselines
-from page4d.training.validation.held_out import HeldOutScenes, held_out_truths
-from page4d.training.validation.validation import NETWORK, evaluate_all, network_predictors
 from page4d.weights import loading
 from page4d.weights.loading import bundled_weights
 from page4d.weights.store import describe_weights

@@ -1,0 +1,1 @@
+"""The laboratory: synthetic captures, training, pretraining and benchmarks. No other package imports it."""

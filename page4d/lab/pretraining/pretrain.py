@@ -1,0 +1,425 @@
+"""Pretraining of an encoder, from folders of videos to a folder with weights and pictures.
+
+State of pretraining, in memory and in checkpoints. Profiles of the pretraining networks, from a run on the meta
+device.
+"""
+
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+import page4d
+from page4d.encoders.vit import ViTConfig
+from page4d.errors import UsageError
+from page4d.lab.pretraining.config import PretrainConfig
+from page4d.lab.pretraining.data import Crops, CropSource, Footage, open_footage, open_pool
+from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
+from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
+from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
+from page4d.lab.training.checkpoint import read_checkpoint_file, restored_state, write_checkpoint_file
+from page4d.lab.training.engine import (
+    Loop,
+    LoopContext,
+    RunRequest,
+    Session,
+    StepResult,
+    autocast,
+    find_resumed,
+    open_session,
+    optimize,
+)
+from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
+from page4d.lab.training.optimizers import build_optimizers, check_memory, restore_optimizers
+from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
+from page4d.lab.training.validation import draw_losses
+from page4d.profiling.meta_run import meta_run, on_meta_device
+from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage
+from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
+from page4d.weights.store import TensorSpec, save_tensors
+
+
+def profile_mae(config: MAEConfig, *, batch: int = 1, size: tuple[int, int] | None = None) -> Profile:
+    """Profile the masked autoencoder on `batch` images of `size` (height, width), by default that of the encoder.
+
+    Raises:
+        ShapeError: if the images do not divide into patches.
+    """
+    encoder = config.encoder
+    height, width = size or (encoder.image_size, encoder.image_width or encoder.image_size)
+    with on_meta_device():
+        network = MaskedAutoencoder(config).eval().requires_grad_(False)
+    with meta_run(network) as run:
+        images = torch.empty(batch, 3, height, width)
+        patches = prod(network.encoder.grid_of(images))
+        network(images, torch.empty(batch, patches))
+    masked = int(config.masked_share * patches)
+    sizes = {"B": batch, "H": height, "W": width, "P": patches, "p": encoder.patch[0], "q": encoder.patch[1]}
+    widths = {"M": masked, "K": patches - masked, "C": encoder.embed_dim, "D": config.decoder_dim}
+    builder = ProfileBuilder(network=network, run=run, symbols=sizes | widths)
+    return builder.profile((*_encoder(builder), *_decoder(builder)))
+
+
+def _encoder(builder: ProfileBuilder[MaskedAutoencoder]) -> Iterator[ProfileStage]:
+    encoder, part = builder.network.encoder, "encoder"
+    yield builder.stage("input", "images", "B 3 H W")
+    yield builder.stage(part, "patches", "B P C", "encoder.patches")
+    if encoder.cls_token is not None:
+        yield builder.stage(part, "class token (not used)", "1 1 C", parameters=encoder.cls_token.numel())
+    yield builder.stage(part, "positions", "B P C", parameters=encoder.pos_embed.numel())
+    yield builder.stage(part, "visible patches", "B K C")
+    for index in range(len(encoder.blocks)):
+        yield builder.stage(part, f"block {index}", "B K C", f"encoder.blocks.{index}")
+    yield builder.stage(part, "norm", "B K C", "encoder.norm")
+
+
+def _decoder(builder: ProfileBuilder[MaskedAutoencoder]) -> Iterator[ProfileStage]:
+    network, part = builder.network, "decoder"
+    yield builder.stage(part, "visible patches", "B K D", "to_decoder")
+    yield builder.stage(part, "mask tokens inserted", "B P D", parameters=network.mask_token.numel())
+    yield builder.stage(part, "positions", "B P D", parameters=network.positions.numel())
+    for index in range(len(network.blocks)):
+        yield builder.stage(part, f"block {index}", "B P D", f"blocks.{index}")
+    yield builder.stage(part, "norm", "B P D", "norm")
+    yield builder.stage(part, "pixels of masked patches", "B M 3*p*q", "to_pixels")
+
+
+def profile_dino(
+    config: DINOConfig,
+    *,
+    batch: int = 1,
+    size: tuple[int, int] | None = None,
+    small_crops: int = 8,
+    small_side: int = 96,
+) -> Profile:
+    """Profile DINO on two large crops of `size` (height, width) per image, and small crops for the student only.
+
+    Raises:
+        ShapeError: if the crops do not divide into patches.
+    """
+    encoder = config.encoder
+    height, width = size or (encoder.image_size, encoder.image_width or encoder.image_size)
+    with on_meta_device():
+        network = SelfDistillation(config).eval().requires_grad_(False)
+    with meta_run(network) as run:
+        large = [torch.empty(batch, 3, height, width) for _ in range(2)]
+        small = [torch.empty(batch, 3, small_side, small_side) for _ in range(small_crops)]
+        patches, small_patches = (prod(network.student.encoder.grid_of(crops[0])) for crops in (large, small))
+        network(large, small)
+    sizes = {"B": batch, "H": height, "W": width, "P": patches, "S": small_crops, "s": small_side, "Q": small_patches}
+    builder = ProfileBuilder(
+        network=network, run=run, symbols=sizes | {"C": encoder.embed_dim, "K": config.projector.classes}
+    )
+    return builder.profile(_distillation(builder))
+
+
+def _distillation(builder: ProfileBuilder[SelfDistillation]) -> Iterator[ProfileStage]:
+    encoder, part = builder.network.student.encoder, "student"
+    special = "1+" * encoder.config.num_special
+    tables = encoder.pos_embed.numel() + (0 if encoder.cls_token is None else encoder.cls_token.numel())
+    yield builder.stage("input", "two large crops", "2*B 3 H W")
+    yield builder.stage("input", "small crops", "S*B 3 s s")
+    yield builder.stage(part, "patches of large crops", "2*B P C", "student.encoder.patches")
+    yield builder.stage(part, "positions", f"2*B {special}P C", parameters=tables)
+    for index in range(len(encoder.blocks)):
+        yield builder.stage(part, f"block {index}", f"2*B {special}P C", f"student.encoder.blocks.{index}")
+    yield builder.stage(part, "norm", f"2*B {special}P C", "student.encoder.norm")
+    yield builder.stage(part, "small crops, through the same layers", f"S*B {special}Q C")
+    yield builder.stage(part, "logits of all crops", "2*B+S*B K", "student.projector")
+    yield builder.stage("teacher", "logits of large crops", "2*B K", "teacher")
+
+
+PRETRAINING_PROFILES: dict[str, Callable[..., Profile]] = {
+    "mae": partial(profile_mae, MAEConfig()),
+    "dino": partial(profile_dino, DINOConfig(encoder=ViTConfig(embed_dim=384, num_heads=6))),
+}
+"""Profiles of the papers' networks by method, as functions of batch size and image size."""
+
+FORMAT = "pretraining 1"
+
+
+@dataclass(kw_only=True)
+class PretrainState:
+    """State that steps change."""
+
+    config: PretrainConfig
+    task: PretrainTask
+    optimizers: list[Optimizer]
+    position: Position = field(default_factory=Position)
+
+    @property
+    def network(self) -> nn.Module:
+        """Network whose parameters are optimized."""
+        return self.task.network
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainCheckpoint:
+    """A run at one position."""
+
+    config: PretrainConfig
+    position: Position
+    modules: Mapping[str, Mapping[str, Tensor]]
+    optimizers: list[dict[str, Any]]
+    budget: Budget | None
+
+
+def begin(config: PretrainConfig, device: torch.device) -> PretrainState:
+    """Start from random weights.
+
+    Raises:
+        MemoryBudgetError: if weights or a batch do not fit into memory.
+    """
+    _check_memory(config, device)
+    task = build_task(config, device)
+    optimizers = build_optimizers(task.network.train(), config.optimizer)
+    return PretrainState(config=config, task=task, optimizers=optimizers)
+
+
+def _check_memory(config: PretrainConfig, device: torch.device) -> None:
+    """Refuse a run whose weights and gradients, or whose outputs of all blocks for a batch, do not fit."""
+    crops, batch = config.crops, config.batch
+    size = (crops.size, crops.size)
+    if isinstance(config.method, MAEConfig):
+        profile = profile_mae(config.method, batch=batch, size=size)
+    else:
+        small = {"small_crops": crops.num_small, "small_side": crops.small_size}
+        profile = profile_dino(config.method, batch=batch, size=size, **small)
+    hint = "use a smaller --batch, --size or --encoder"
+    check_memory(2 * profile.weight_bytes, profile.activation_bytes, device, hint)
+
+
+def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainState:
+    """Continue from a checkpoint.
+
+    Raises:
+        InputError: if the checkpoint does not fit its own configuration.
+    """
+    state = begin(checkpoint.config, device)
+    with restored_state():
+        for name, module in state.task.modules().items():
+            module.load_state_dict(checkpoint.modules[name])
+        restore_optimizers(state.optimizers, checkpoint.optimizers)
+    state.position = checkpoint.position
+    return state
+
+
+def write_checkpoint(path: Path, state: PretrainState, position: Position, budget: Budget) -> None:
+    """Replace a checkpoint once the new one is complete on disk.
+
+    Raises:
+        OutputError: if it cannot be written; the older one is then unchanged.
+    """
+    content = {
+        "config": state.config.to_json(),
+        "modules": {name: module.state_dict() for name, module in state.task.modules().items()},
+        "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
+    }
+    write_checkpoint_file(path, FORMAT, position, budget, content)
+
+
+def read_checkpoint(path: Path) -> PretrainCheckpoint:
+    """Read what `write_checkpoint` wrote, into memory of the CPU.
+
+    Raises:
+        InputError: if the file is missing, damaged or of another kind.
+    """
+
+    def parse(content: dict[str, Any]) -> PretrainCheckpoint:
+        unchanged = {name: content[name] for name in ("position", "modules", "optimizers", "budget")}
+        return PretrainCheckpoint(config=PretrainConfig.from_json(content["config"]), **unchanged)
+
+    return read_checkpoint_file(path, FORMAT, parse, "give the folder of a run of page4d pretrain")
+
+
+_BUDGET_OPTIONS = "--steps or --until-seconds"
+_MEMORY_HINT = "use a smaller --batch, or a smaller encoder"
+_CURVES = {
+    "mae": {"total": "squared error of masked patches"},
+    "dino": {
+        "total": "cross entropy",
+        "teacher_entropy": "entropy of the teacher, nats",
+        "teacher_information": "mutual information of class and image, nats",
+    },
+}
+_MIN_INFORMATION = 0.1
+"""Mutual information of class and image in nats below which a teacher has collapsed."""
+
+_DETAIL = 1.5
+"""Short side of the frames in memory, in sides of a large crop."""
+
+LICENCE = "that of the footage's owner: these weights were learned from it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainRequest(RunRequest):
+    """A new run of `config`, or a resumed one. The budget is `steps`, `seconds`, or that of the resumed run."""
+
+    config: PretrainConfig | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    allow_damaged: bool = False
+    max_megapixels: float = DEFAULT_MAX_MEGAPIXELS
+
+    def __post_init__(self) -> None:
+        if self.resume and self.config is not None:
+            raise UsageError("a run that is resumed keeps its configuration", "leave the scenes and settings out")
+        if not self.resume and (self.config is None or not self.config.scenes):
+            raise UsageError("a new run without a scene", "give folders of videos, or --resume")
+        if not self.resume and self.steps is None and self.seconds is None:
+            raise UsageError("a run without an end", f"pass {_BUDGET_OPTIONS}")
+        if self.steps is not None and not 0 < self.steps <= MAX_SAMPLES:
+            raise UsageError(f"a run of {self.steps:g} steps", f"give --steps from 1 to {MAX_SAMPLES:,}")
+        if self.seconds is not None:
+            Budget(seconds=self.seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainOutcome:
+    """End of a finished run; `loss` is the mean of its last report."""
+
+    position: Position
+    loss: float | None
+    encoder: Path
+
+
+def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[], int | None]) -> PretrainOutcome:
+    """Train to the end of the budget and write the encoder; `stop` returns the number of a signal once one came.
+
+    Raises:
+        UsageError: for requests that contradict each other or the run in the folder.
+        InputError: if a checkpoint or a video cannot be used.
+        OutputError: if the folder cannot be written.
+        InterruptedRunError: if the run was stopped; everything is saved.
+    """
+    with open_session(request, observer, stop) as session:
+        state, budget = _start(request, session)
+        footage = open_footage(
+            [Path(scene) for scene in state.config.scenes],
+            round(_DETAIL * state.config.crops.size),
+            allow_damaged=request.allow_damaged,
+            max_megapixels=request.max_megapixels,
+        )
+        with session.open_context(state, budget, _MEMORY_HINT) as context:
+            Pretraining(state, context, footage).train()
+        folder, metrics = session.folder, []
+        if session.group.is_main:
+            metrics = read_metrics(folder.metrics)
+            release_encoder(state, folder.encoder, metrics)
+            draw_losses(metrics, folder.curve, _CURVES[state.config.method.kind])
+            draw_pictures(state.task, footage, state.config, folder.path)
+            _warn_of_collapse(metrics, observer)
+        session.group.wait()
+    losses = [line["losses"]["total"] for line in metrics if line["kind"] == "step"]
+    return PretrainOutcome(position=state.position, loss=losses[-1] if losses else None, encoder=folder.encoder)
+
+
+class Pretraining(Loop[PretrainState, PretrainStep, Crops]):
+    """Trains an encoder on crops."""
+
+    def __init__(self, state: PretrainState, context: LoopContext, footage: Footage) -> None:
+        super().__init__(state, context)
+        self._footage = footage
+
+    def _advance(self, position: Position) -> Position:
+        return begin_decay(position, self.state.config, self._context.budget)
+
+    def _plan(self, position: Position) -> PretrainStep:
+        config = self.state.config
+        return PretrainStep(
+            step=position.step,
+            first_sample=position.samples,
+            batch_size=config.batch,
+            num_batches=config.accumulation * self._context.group.size,
+            rate=rate_at(config, position),
+            done=fraction_done(position, self._context.budget),
+        )
+
+    def _feed(
+        self, steps: Iterator[PretrainStep], batches: Sequence[int]
+    ) -> Generator[tuple[PretrainStep, list[Crops]]]:
+        config = self.state.config
+        rows, columns = (config.crops.size // side for side in config.encoder.patch)
+        patches = rows * columns if isinstance(config.method, MAEConfig) else 0
+        with open_pool(self._footage, config.seed, frames=config.pool_frames, repeats=config.repeats) as pool:
+            source = CropSource(pool, config.crops, config.seed, patches)
+            for step in steps:
+                yield step, [source.read(step.samples(batch), self._context.device) for batch in batches]
+
+    def _take(self, step: PretrainStep, batches: list[Crops]) -> StepResult:
+        result = optimize(self.state, step, batches, self._losses, self._context.group)
+        self.state.task.after_step(step, self._context.group, moved=result.moved)
+        return result
+
+    def _losses(self, crops: Crops) -> Mapping[str, Tensor]:
+        with autocast(self._context.device, self._context.precision):
+            return self.state.task.losses(crops)
+
+    def _store(self, path: Path, position: Position) -> None:
+        write_checkpoint(path, self.state, position, self._context.budget)
+
+
+def release_encoder(state: PretrainState, path: Path, metrics: Sequence[Mapping[str, Any]]) -> None:
+    """Write the encoder in float32; the metadata name folders of the user without their paths.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    position, config = state.position, state.config
+    names = tuple(Path(scene).name for scene in config.scenes)
+    frozen = replace(config, scenes=names, decay_start_sample=position.decay_start)
+    tensors = state.task.encoder.state_dict()
+    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
+    metadata = {
+        "licence": LICENCE,
+        "description": f"a ViT pretrained by {config.method.kind} on {position.samples} crops of {', '.join(names)}",
+        "made_by": f"page4d {page4d.__version__}, torch {torch.__version__}",
+        "training": frozen.to_json(),
+        "samples": str(position.samples),
+        "steps": str(position.step),
+        "loss": json.dumps(summarize_metrics(metrics)["loss"]),
+    }
+    save_tensors(path, config.encoder, metadata, specs, lambda name: tensors[name].cpu())
+
+
+def _warn_of_collapse(metrics: Sequence[Mapping[str, Any]], observer: TrainObserver) -> None:
+    """Report a teacher whose output hardly depends on the image."""
+    steps = [line["losses"] for line in metrics if line["kind"] == "step"]
+    information = steps[-1].get("teacher_information") if steps else None
+    if information is not None and information < _MIN_INFORMATION:
+        observer.message(
+            f"the teacher has collapsed: its classes carry {information:.2f} nats of information about the image; "
+            "try a lower --learning-rate, a larger --batch, more varied footage or --method mae"
+        )
+
+
+def _start(request: PretrainRequest, session: Session) -> tuple[PretrainState, Budget]:
+    """Build or restore the state, with the settings of the request."""
+
+    def requested(config: PretrainConfig) -> Budget | None:
+        if request.steps is None and request.seconds is None:
+            return None
+        samples_per_step = config.batch * config.accumulation * session.group.size
+        samples = None if request.steps is None else request.steps * samples_per_step
+        return Budget(seconds=request.seconds, samples=samples)
+
+    budget: Budget | None
+    if request.resume:
+        stored, budget = find_resumed(
+            session.folder, read_checkpoint, lambda stored: requested(stored.config), _BUDGET_OPTIONS
+        )
+        state = resume(stored, session.device)
+    else:
+        assert request.config is not None
+        state, budget = begin(request.config, session.device), requested(request.config)
+    assert budget is not None
+    if request.precision is not None:
+        state.config = replace(state.config, precision=request.precision)
+    return state, budget

@@ -1,0 +1,480 @@
+"""Synthetic capture of one rig: a `Scene` whose frames are rendered on demand, and its true `Predictions`.
+
+Batches of random scenes with exact ground truth for training, one per seed. Exact scene flow, optical flow and
+visibility between two rendered frames.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Annotated
+
+import cv2
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import Tensor
+
+from page4d.choices import SceneFamily, Subject
+from page4d.conventions import Scale
+from page4d.errors import UsageError
+from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
+from page4d.geometry.pixels import PixelTransform, fit_views
+from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.ground_truth import GroundTruth
+from page4d.io.config import config_record
+from page4d.lab.synthetic.furnish import sample_world
+from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance, sample_appearance
+from page4d.lab.synthetic.rays import RayPackets, cull, occluded
+from page4d.lab.synthetic.render import MAX_DEPTH, SHADOW_GAP, Rendered, render, render_rolling
+from page4d.lab.synthetic.rigs import (
+    ImageSide,
+    NumTimes,
+    NumViews,
+    Rig,
+    RigSpec,
+    Rng,
+    Seed,
+    Spacing,
+    build_rig,
+    sample_rig,
+)
+from page4d.lab.synthetic.world import Snapshots, World, build_world
+from page4d.predictions import Predictions
+from page4d.scene.records import Clock, FrameReader, Image, Scene, View, ViewCamera
+
+_PACKET_SIZE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """Flow from B source images to B target images.
+
+    `scene` is the scene flow of each pixel in metres, `optical` the optical flow (x, y) in px. `visible` is True if
+    the point projects into the target image, within `MAX_DEPTH` and unoccluded. In the sky, where depth is unknown,
+    flow is 0 and `visible` False.
+    """
+
+    scene: Float[Tensor, "B H W 3"]
+    optical: Float[Tensor, "B H W 2"]
+    visible: Bool[Tensor, "B H W"]
+
+
+def exact_flow(
+    world: World,
+    depth: Float[Tensor, "B H W"],
+    objects: Int[Tensor, "B H W"],
+    cameras: tuple[Cameras, Cameras],
+    times: Float[Tensor, "B 2"],
+) -> Flow:
+    """Compute the flow from the first cameras [B] at the first times to the second ones, in the precision of `depth`.
+
+    `depth` and `objects` are those that `render` returns for the source images.
+    """
+    poses = world.object_to_world(times)
+    batch = torch.arange(len(depth), device=depth.device)[:, None, None]
+    motion = (poses[:, 1] @ invert_rigid(poses[:, 0])).to(depth.dtype)[batch, objects]
+    first, second = (one.to(depth.dtype) for one in cameras)
+    points = world_points(depth, first)
+    moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
+    pixels, target_depth = project(transform_points(second.world_to_camera, moved), second.intrinsics)
+    known = depth > 0
+    start = pixel_grid(*first.image_size, dtype=depth.dtype, device=depth.device)
+    snapshots = Snapshots.of(world, times[:, 1:], depth.dtype)
+    return Flow(
+        scene=torch.where(known[..., None], moved - points, 0.0),
+        optical=torch.where((known & (target_depth > 0))[..., None], pixels - start, 0.0),
+        visible=known & visible_points(snapshots, second, moved),
+    )
+
+
+def visible_points(snapshots: Snapshots, cameras: Cameras, points: Float[Tensor, "B H W 3"]) -> Bool[Tensor, "B H W"]:
+    """Return which points project into the image of their camera [B], within `MAX_DEPTH` and unoccluded."""
+    pixels, depth = project(transform_points(cameras.world_to_camera, points), cameras.intrinsics)
+    height, width = cameras.image_size
+    inside = (
+        (depth > 0)
+        & (depth <= MAX_DEPTH)
+        & (pixels >= 0).all(-1)
+        & (pixels[..., 0] < width)
+        & (pixels[..., 1] < height)
+    )
+    return inside & ~_occluded(snapshots, cameras.centers, points)
+
+
+def _occluded(
+    snapshots: Snapshots, centers: Float[Tensor, "B 3"], points: Float[Tensor, "B H W 3"]
+) -> Bool[Tensor, "B H W"]:
+    """Return which points are occluded as seen from the camera centre of their world."""
+    rows = points.flatten(1, 2)
+    count = rows.shape[1]
+    rows = torch.cat([rows, rows[:, -1:].expand(-1, -count % _PACKET_SIZE, -1)], dim=1)
+    ray = rows - centers[:, None]
+    # Rays end slightly before their point, which avoids self-occlusion by its own surface.
+    ray = ray * (1 - SHADOW_GAP / ray.norm(dim=-1, keepdim=True).clamp(min=2 * SHADOW_GAP))
+    direction = ray.movedim(-1, 0).unflatten(2, (-1, _PACKET_SIZE))
+    instant = torch.arange(len(points), device=points.device).repeat_interleave(direction.shape[2])
+    packets = RayPackets(
+        instant=instant, origin=centers.T.repeat_interleave(direction.shape[2], 1), direction=direction.flatten(1, 2)
+    )
+    hidden = occluded(snapshots, packets, cull(snapshots, packets, 1.0), 1.0)
+    return hidden.reshape(len(points), -1)[:, :count].reshape(points.shape[:3])
+
+
+@config_record("synthetic capture")
+class SyntheticCapture:
+    """Capture of a random scene by V cameras at T instants, fully determined by these parameters.
+
+    `image_size` is (height, width); with `mixed_sizes` some views are smaller or upright. Frame i is taken at i / fps
+    seconds, its rows over `readout_s` seconds centred on that. `spacing_deg` between neighbouring cameras and
+    `subject` are drawn from the seed if not given. `photometric` varies exposure, colour, noise and sharpness between
+    cameras. The colour of pixels at edges is the mean over `supersample` squared rays. Camera poses refer to the
+    synthetic world: metres, x right, y down, z forward, the floor at y = 0.
+    """
+
+    seed: Seed = 0
+    family: SceneFamily = SceneFamily.ARC
+    subject: Subject | None = None
+    outdoors: bool = False
+    num_views: NumViews = 4
+    num_times: NumTimes = 24
+    image_size: tuple[ImageSide, ImageSide] = (240, 320)
+    mixed_sizes: bool = False
+    fps: Annotated[float, Field(gt=0, le=1000)] = 12.0
+    spacing_deg: Spacing | None = None
+    moving_cameras: bool = False
+    photometric: bool = False
+    readout_s: Annotated[float, Field(ge=0, le=1)] = 0.0
+    supersample: Annotated[int, Field(ge=1, le=8)] = 1
+
+    def __post_init__(self) -> None:
+        if self.family is SceneFamily.SINGLE and self.num_views > 1:
+            raise UsageError(f"{self.num_views} views of the family 'single'", "use one view")
+
+    @cached_property
+    def _rig_spec(self) -> RigSpec:
+        spacing = None if self.spacing_deg is None else (self.spacing_deg, self.spacing_deg)
+        return sample_rig(self.seed, self.family, self.num_views, spacing, float(self.moving_cameras), self.subject)
+
+    @cached_property
+    def world(self) -> World:
+        """The synthetic world, a batch of one."""
+        return build_world([sample_world(self.seed, self._rig_spec, outdoor_probability=float(self.outdoors))])
+
+    @cached_property
+    def rig(self) -> Rig:
+        """The true camera rig, a batch of one."""
+        return build_rig([self._rig_spec])
+
+    @property
+    def view_names(self) -> tuple[str, ...]:
+        """View names: cam01, cam02, ..."""
+        return tuple(f"cam{view + 1:02d}" for view in range(self.num_views))
+
+    @cached_property
+    def view_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Image size (height, width) of every view."""
+        height, width = self.image_size
+        choices = [self.image_size]
+        if self.mixed_sizes:
+            smaller = (height * 3 // 8 * 2, width * 3 // 8 * 2)
+            choices += [(width, height), smaller, (height, smaller[1])]
+        rng = Rng(self.seed, "sizes")
+        return (self.image_size, *(rng.choice(choices) for _ in range(self.num_views - 1)))
+
+    @property
+    def times(self) -> NDArray[np.float64]:
+        """Time of every frame in seconds."""
+        return np.arange(self.num_times, dtype=np.float64) / self.fps
+
+    @cached_property
+    def cameras(self) -> Cameras:
+        """The true cameras [T, V] in float64, for the pixels of the videos.
+
+        Raises:
+            UsageError: if views differ in size; use `cameras_of` then.
+        """
+        if len(set(self.view_sizes)) > 1:
+            raise UsageError(
+                f"{self.num_views} views of {len(set(self.view_sizes))} sizes", "use cameras_of for each view"
+            )
+        return self.rig.cameras(torch.from_numpy(self.times)[None], self.image_size)[0]
+
+    def cameras_of(self, view: int) -> Cameras:
+        """Return the true cameras [T] of a view in float64, for the pixels of its video."""
+        return self.rig.cameras(torch.from_numpy(self.times)[None], self.view_sizes[view])[0, :, view]
+
+    @cached_property
+    def _appearance(self) -> Appearance:
+        draw = partial(sample_appearance, [self.seed]) if self.photometric else partial(plain_appearance, 1)
+        return draw(self.num_views)
+
+    def rendered(self, time: int, view: int, pixels: PixelTransform | None = None) -> "Frame":
+        """Render one frame at the pixels of its video, or on the network canvas of `pixels`."""
+        at, size = torch.from_numpy(self.times)[None, time : time + 1], self.view_sizes[view]
+        rig = Rig(**{name: value[:, view : view + 1] for name, value in vars(self.rig).items()})
+        if pixels is not None:
+            cameras = on_canvas(self.cameras_of(view)[None, time : time + 1, None], pixels)
+            rendered = render(self.world, cameras, at, supersample=self.supersample)
+        elif self.readout_s:
+            rendered = render_rolling(self.world, rig, at, size, self.readout_s, supersample=self.supersample)
+        else:
+            rendered = render(self.world, rig.cameras(at, size), at, supersample=self.supersample)
+        appearance = Appearance(**{name: value[:, view : view + 1] for name, value in vars(self._appearance).items()})
+        image = develop(rendered.light, appearance, [self.seed], first_frame=time, first_view=view)
+        maps = {name: getattr(rendered, name)[0, 0, 0] for name in ("depth", "dynamic", "objects")}
+        return Frame(image=image[0, 0, 0], **maps)
+
+    def frame(self, time: int, view: int) -> UInt8[np.ndarray, "H W 3"]:
+        """Render one frame as 8-bit RGB."""
+        return quantize(self.rendered(time, view).image)
+
+    def flow(self, source: tuple[int, int], target: tuple[int, int]) -> Flow:
+        """Return the flow from the frame `source` (time, view) to the frame `target`.
+
+        Raises:
+            UsageError: with a rolling shutter, whose images have no single instant.
+        """
+        if self.readout_s:
+            raise UsageError(f"flow between frames read out over {self.readout_s:g} s", "use a readout of 0")
+        frame = self.rendered(*source)
+        cameras = tuple(self.cameras_of(view)[time : time + 1] for time, view in (source, target))
+        times = torch.from_numpy(self.times)[None, [source[0], target[0]]]
+        return exact_flow(self.world, frame.depth[None], frame.objects[None], (cameras[0], cameras[1]), times)
+
+    def scene(self) -> Scene:
+        """Return the capture as a scene with true metric cameras; frames are rendered when they are read."""
+        indices = tuple(range(self.num_times))
+        views = []
+        for view, name in enumerate(self.view_names):
+            cameras = self.cameras_of(view)
+            poses = cameras.world_to_camera
+            camera = ViewCamera(
+                world_to_camera=poses[0] if self.rig.is_static else poses, intrinsics=cameras.intrinsics[0]
+            )
+            source = RenderedSource(
+                label=f"{name} (rendered, seed {self.seed})",
+                size=self.view_sizes[view],
+                frame_times=self.times,
+                render=partial(self.frame, view=view),
+            )
+            views.append(View(name=name, source=source, clock=Clock(), indices=indices, camera=camera))
+        return Scene(
+            name=f"synthetic-{self.seed}",
+            views=tuple(views),
+            times=self.times,
+            scale=Scale.METRIC,
+            synchronisation="rendered at the same instants",
+            calibration="true cameras of the synthetic rig",
+        )
+
+    def predictions(
+        self, start: int = 0, stop: int | None = None, size: int | None = None, multiple: int = 1
+    ) -> Predictions:
+        """Return the ground truth of the instants `start` to before `stop` as a perfect prediction (B = 1).
+
+        Without `size`, pixels are those of the videos and images equal the decoded frames. With `size` (long side in
+        px) and `multiple` (patch size), pixels are those of `fit_views`: everything is rendered with the network's
+        intrinsics, so depth is exact, and margins show the world instead of padding.
+
+        Raises:
+            UsageError: if the range is empty or exceeds the capture, or views differ in size and `size` is missing.
+        """
+        stop = self.num_times if stop is None else stop
+        if not 0 <= start < stop <= self.num_times:
+            raise UsageError(f"instants {start} to {stop} of {self.num_times}", "choose a range within the capture")
+        sizes = list(self.view_sizes)
+        if size is None and len(set(sizes)) > 1:
+            raise UsageError(f"views of {len(set(sizes))} sizes", "pass the size of the network's images")
+        if size is None:
+            pixels = tuple(PixelTransform(original_size=one, content_size=one, canvas_size=one) for one in sizes)
+        else:
+            pixels = fit_views(sizes, size, multiple)
+        frames = [
+            [self.rendered(time, view, None if size is None else pixels[view]) for view in range(self.num_views)]
+            for time in range(start, stop)
+        ]
+
+        def joined(name: str) -> Tensor:
+            return torch.stack([torch.stack([getattr(frame, name) for frame in row]) for row in frames])[None]
+
+        own = [on_canvas(self.cameras_of(view)[start:stop], pixels[view]) for view in range(self.num_views)]
+        depth = joined("depth")
+        return Predictions(
+            times=torch.from_numpy(self.times[start:stop]),
+            view_names=self.view_names,
+            scale=Scale.METRIC,
+            pixel_transforms=pixels,
+            cameras=Cameras(
+                world_to_camera=torch.stack([cameras.world_to_camera for cameras in own], dim=1)[None].float(),
+                intrinsics=torch.stack([cameras.intrinsics for cameras in own], dim=1)[None].float(),
+                image_size=pixels[0].canvas_size,
+            ),
+            images=torch.round(joined("image") * 255) / 255,
+            valid=depth > 0,
+            depth=depth,
+            depth_confidence=torch.ones_like(depth),
+            dynamic=joined("dynamic").to(depth.dtype),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """Rendered frame: RGB in [0, 1], z-depth in metres (0 in the sky), motion mask and object indices.
+
+    With a rolling shutter, each row has the depth and motion of its own instant and camera pose.
+    """
+
+    image: Float[Tensor, "3 H W"]
+    depth: Float[Tensor, "H W"]
+    dynamic: Bool[Tensor, "H W"]
+    objects: Tensor
+
+
+def quantize(image: Float[Tensor, "3 H W"]) -> UInt8[np.ndarray, "H W 3"]:
+    """Quantize RGB in [0, 1] to 8 bits."""
+    return np.ascontiguousarray(torch.round(image * 255).to(torch.uint8).movedim(-3, -1).numpy())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderedSource:
+    """Frames of one view; `render` returns the RGB pixels of a frame given its index.
+
+    `label` names the source in messages, `size` is (height, width), `frame_times` are seconds from the first frame.
+    """
+
+    label: str
+    size: tuple[int, int]
+    frame_times: NDArray[np.float64]
+    render: Callable[[int], Image]
+
+    @property
+    def codec(self) -> str:
+        """Name of the storage format."""
+        return "rendered"
+
+    def open(self, size: tuple[int, int] | None = None) -> AbstractContextManager[FrameReader]:
+        """Return a reader of frames, resized to `size` (height, width) if given."""
+        return nullcontext(_RenderedReader(render=self.render, size=size or self.size))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RenderedReader:
+    render: Callable[[int], Image]
+    size: tuple[int, int]
+
+    def read(self, indices: Sequence[int]) -> Iterator[Image]:
+        """Yield the frames at `indices`."""
+        for index in indices:
+            frame = self.render(index)
+            if self.size == frame.shape[:2]:
+                yield frame
+            else:
+                yield np.asarray(cv2.resize(frame, self.size[::-1], interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+
+def on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
+    """Convert cameras from the pixels of the video to those of a network canvas."""
+    return dataclasses.replace(
+        cameras, intrinsics=pixels.intrinsics_to_network(cameras.intrinsics), image_size=pixels.canvas_size
+    )
+
+
+__all__ = ["Sample", "SceneFamily", "SceneRequest", "sample", "sample_truth"]
+
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+
+
+@config_record("scene request")
+class SceneRequest:
+    """Parameters of the scenes to render; everything else is drawn from the seed.
+
+    `image_size` is (height, width). Instants are equidistant, `step_s` (range) seconds apart. `spacing_deg` (range)
+    replaces the camera spacing of the family. HANDHELD cameras always move, others with `moving_probability`.
+    `photometric` varies exposure, colour, noise and sharpness between cameras. The colour of pixels at edges is the
+    mean over `supersample` squared rays; depth and motion are sampled at pixel centres.
+    """
+
+    family: SceneFamily = SceneFamily.ARC
+    num_times: NumTimes = 2
+    num_views: NumViews = 4
+    image_size: tuple[ImageSide, ImageSide] = (64, 80)
+    step_s: tuple[PositiveFloat, PositiveFloat] = (0.1, 0.8)
+    spacing_deg: tuple[Spacing, Spacing] | None = None
+    moving_probability: Probability = 0.5
+    outdoor_probability: Probability = 0.25
+    photometric: bool = True
+    supersample: PositiveInt = 1
+
+    def __post_init__(self) -> None:
+        low, high = self.step_s
+        if low > high:
+            raise UsageError(f"scene request: step_s is from {low:g} to {high:g} s", "order the two steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """B scenes: worlds, cameras, and the images of V views at T instants with exact ground truth."""
+
+    world: World
+    cameras: Cameras
+    times: Float[Tensor, "B T"]
+    rendered: Rendered
+    images: Float[Tensor, "B T V 3 H W"]
+
+    @property
+    def truth(self) -> GroundTruth:
+        """Images with exact depth, motion masks and cameras in single precision."""
+        return GroundTruth(
+            images=self.images,
+            valid=torch.ones_like(self.rendered.dynamic),
+            depth=self.rendered.depth,
+            dynamic=self.rendered.dynamic,
+            cameras=self.cameras.to(torch.float32),
+            times=self.times.float(),
+        )
+
+    def flow(self, source: tuple[int, int], target: tuple[int, int]) -> Flow:
+        """Return the flow from the image `source` (instant, view) to the image `target` of every scene."""
+        depth, objects = self.rendered.depth[:, *source], self.rendered.objects[:, *source]
+        cameras = (self.cameras[:, *source], self.cameras[:, *target])
+        return exact_flow(self.world, depth, objects, cameras, self.times[:, [source[0], target[0]]])
+
+
+def sample_truth(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> GroundTruth:
+    """Render one scene per seed; a scene does not depend on the other seeds of the batch."""
+    return sample(seeds, request, device).truth
+
+
+def sample(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> Sample:
+    """Render one scene per seed, together with its world."""
+    rigs = [
+        sample_rig(seed, request.family, request.num_views, request.spacing_deg, request.moving_probability)
+        for seed in seeds
+    ]
+    world = build_world(
+        [sample_world(seed, rig, request.outdoor_probability) for seed, rig in zip(seeds, rigs, strict=True)]
+    ).map(lambda value: value.to(device))
+    times = torch.tensor([_times(seed, request) for seed in seeds], dtype=torch.float64)
+    cameras = build_rig(rigs).cameras(times, request.image_size).to(device)
+    rendered = render(world, cameras, times.to(device), supersample=request.supersample)
+    count = len(seeds), request.num_views
+    look = sample_appearance(seeds, request.num_views) if request.photometric else plain_appearance(*count)
+    return Sample(
+        world=world,
+        cameras=cameras,
+        times=times.to(device),
+        rendered=rendered,
+        images=develop(rendered.light, look, seeds),
+    )
+
+
+def _times(seed: int, request: SceneRequest) -> list[float]:
+    rng = Rng(seed, "times")
+    first, step = rng.uniform(0, 8), rng.log_uniform(*request.step_s)
+    return [first + step * index for index in range(request.num_times)]

@@ -1,0 +1,196 @@
+"""Files of a run, and its checkpoints: replaced atomically, read without executing code from them.
+
+Exponential moving average (EMA) of network weights.
+"""
+
+import copy
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor, nn
+
+from page4d.errors import InputError, OutputError, shortened
+from page4d.io.atomic import open_atomic, output_error
+from page4d.io.limits import is_exhausted, is_memory_error
+from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position
+
+_POSITION = TypeAdapter(Position)
+
+_DAMAGED = (RuntimeError, EOFError, LookupError, TypeError, ValueError, AttributeError, AssertionError, struct.error)
+"""Errors of torch on files that were damaged or changed by hand."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Configuration."""
+        return self.path / "config.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Latest checkpoint."""
+        return self.path / "checkpoint.pt"
+
+    @property
+    def stable(self) -> Path:
+        """Checkpoint before the learning rate decay, from which a run with a longer budget continues."""
+        return self.path / "stable.pt"
+
+    @property
+    def metrics(self) -> Path:
+        """Losses and metrics, one JSON object per line."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard files."""
+        return self.path / "tensorboard"
+
+    @property
+    def weights(self) -> Path:
+        """EMA weights of a supervised run."""
+        return self.path / "weights.safetensors"
+
+    @property
+    def encoder(self) -> Path:
+        """Encoder of a pretraining run."""
+        return self.path / "encoder.safetensors"
+
+    @property
+    def curve(self) -> Path:
+        """Chart of losses and metrics."""
+        return self.path / "curve.png"
+
+
+class Checkpoint(Protocol):
+    """Contents that the checkpoints of all runs share.
+
+    They hold no state of random generators: every step and sample has its own seed.
+    """
+
+    @property
+    def position(self) -> Position:
+        """Position of the run."""
+        ...
+
+    @property
+    def budget(self) -> Budget | None:
+        """Length of the run; None in files of older versions."""
+        ...
+
+
+AnyCheckpoint = TypeVar("AnyCheckpoint", bound=Checkpoint)
+
+
+def write_checkpoint_file(
+    path: Path, file_format: int | str, position: Position, budget: Budget | None, content: Mapping[str, Any]
+) -> None:
+    """Replace a checkpoint once the new one is complete on disk.
+
+    Raises:
+        OutputError: if it cannot be written; the older one is then unchanged.
+    """
+    budgeted = None if budget is None else asdict(budget)
+    everything = {"format": file_format, "position": asdict(position), "budget": budgeted, **content}
+    try:
+        with open_atomic(path) as file:
+            torch.save(everything, file)
+    except OSError as error:
+        raise output_error(error, path) from error
+    except RuntimeError as error:  # torch's error for a full disk
+        raise OutputError(f"cannot write to '{path}': {error}", "free space, then repeat with --resume") from error
+
+
+def _check_position(position: Position) -> None:
+    """Refuse counts that no run reaches.
+
+    Raises:
+        ValueError: if a number is negative, not finite or too large, or no stage has begun.
+    """
+    values = [value for value in asdict(position).values() if isinstance(value, int | float)]
+    if not all(0 <= value <= MAX_SAMPLES for value in (*values, *position.stage_starts)):
+        raise ValueError(f"a position of {position.step} steps and {position.samples} samples, or a part of it")
+    if 0 not in position.stage_starts or (position.decay_start is not None and not position.decay_samples):
+        raise ValueError("a position outside all stages")
+
+
+@contextmanager
+def restored_state() -> Iterator[None]:
+    """Name a checkpoint whose tensors or moments do not fit its own configuration while the body loads them.
+
+    Raises:
+        InputError: if they do not.
+    """
+    try:
+        yield
+    except _DAMAGED as error:
+        if is_exhausted(error) or is_memory_error(error):
+            raise
+        reason = shortened(" ".join(str(error).split()), 120)
+        raise InputError(
+            f"the checkpoint does not fit its own configuration: {reason}", "it was changed: start a new run"
+        ) from error
+
+
+def read_checkpoint_file(
+    path: Path, file_format: int | str, parse: Callable[[dict[str, Any]], AnyCheckpoint], hint: str
+) -> AnyCheckpoint:
+    """Read what `write_checkpoint_file` wrote, into memory of the CPU; `position` and `budget` are records.
+
+    Raises:
+        InputError: if the file is missing, damaged or of another format.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no checkpoint '{path}'", hint)
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, UnpicklingError, *_DAMAGED) as error:
+        if is_exhausted(error) or is_memory_error(error):
+            raise
+        raise InputError(f"'{path}' is damaged or no checkpoint", hint) from error
+    try:
+        if content["format"] != file_format:
+            raise InputError(
+                f"'{path}' has format {shortened(str(content['format']))}, this command reads {file_format}", hint
+            )
+        position, budget = _POSITION.validate_python(content["position"]), content.get("budget")
+        _check_position(position)
+        content["history"] = dict(content.get("history", {}))
+        return parse({**content, "position": position, "budget": None if budget is None else Budget(**budget)})
+    except (KeyError, TypeError, ValidationError, ValueError) as error:
+        raise InputError(f"'{path}' is damaged or no checkpoint: {error}", hint) from error
+
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class EMA(Generic[Network]):
+    """An averaged copy of a network, with decay warm-up.
+
+    Source: the warm-up min(decay, (1 + n) / (10 + n)) of TensorFlow's ExponentialMovingAverage.
+    """
+
+    def __init__(self, network: Network, decay: float) -> None:
+        self.network: Network = copy.deepcopy(network).requires_grad_(False).eval()
+        self._decay = decay
+
+    @torch.no_grad()
+    def update(self, network: nn.Module, step: int) -> None:
+        """Average in the weights after a step; buffers are copied."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        averages: list[Tensor] = list(self.network.parameters())
+        torch._foreach_lerp_(averages, list(network.parameters()), 1 - decay)
+        for kept, current in zip(self.network.buffers(), network.buffers(), strict=True):
+            kept.copy_(current)

@@ -1,0 +1,260 @@
+"""State of supervised training, in memory and in checkpoints: how a run starts, resumes and branches."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from page4d.errors import UsageError
+from page4d.io.digest import parse_pin
+from page4d.lab.training.checkpoint import EMA, read_checkpoint_file, restored_state, write_checkpoint_file
+from page4d.lab.training.config import TrainConfig, TrainedPart
+from page4d.lab.training.losses import SceneUnit
+from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_memory, restore_optimizers
+from page4d.lab.training.schedule import Budget, Position
+from page4d.models.config import PRESETS, NetworkConfig
+from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.profiling.meta_run import on_meta_device
+from page4d.weights.loading import fill_encoder, load_network
+from page4d.weights.resolve import find_weights
+from page4d.weights.store import COMMERCIAL
+
+FORMAT = 1
+
+_RESIDUAL_PARTS = ("motion_head",)
+"""Parts of a network without effect on its output until they are trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCheckpoint:
+    """A run at one position."""
+
+    config: TrainConfig
+    network_config: NetworkConfig
+    position: Position
+    network: Mapping[str, Tensor]
+    average: Mapping[str, Tensor]
+    """EMA of the weights."""
+    optimizers: list[dict[str, Any]]
+    history: Mapping[str, str]
+    """Origin of the run: initial weights, or the run that it continues."""
+    budget: Budget | None
+
+
+def write_checkpoint(path: Path, checkpoint: TrainCheckpoint) -> None:
+    """Replace a checkpoint once the new one is complete on disk.
+
+    Raises:
+        OutputError: if it cannot be written; the older one is then unchanged.
+    """
+    content = {
+        "config": checkpoint.config.to_json(),
+        "network_config": checkpoint.network_config.to_json(),
+        "network": dict(checkpoint.network),
+        "average": dict(checkpoint.average),
+        "optimizers": checkpoint.optimizers,
+        "history": dict(checkpoint.history),
+    }
+    write_checkpoint_file(path, FORMAT, checkpoint.position, checkpoint.budget, content)
+
+
+def read_checkpoint(path: Path) -> TrainCheckpoint:
+    """Read what `write_checkpoint` wrote, into memory of the CPU.
+
+    Raises:
+        InputError: if the file is missing, damaged or of another kind.
+    """
+
+    def parse(content: dict[str, Any]) -> TrainCheckpoint:
+        unchanged = ("position", "network", "average", "optimizers", "history", "budget")
+        return TrainCheckpoint(
+            config=TrainConfig.from_json(content["config"]),
+            network_config=NetworkConfig.from_json(content["network_config"]),
+            **{name: content[name] for name in unchanged},
+        )
+
+    return read_checkpoint_file(path, FORMAT, parse, "give the folder of a run of page4d train")
+
+
+@dataclass(kw_only=True)
+class TrainingState:
+    """State that steps change; `history` records the origin of the initial weights."""
+
+    config: TrainConfig
+    network: ViewTimeNetwork
+    average: EMA[ViewTimeNetwork]
+    optimizers: list[Optimizer]
+    position: Position
+    history: Mapping[str, str]
+
+    def snapshot(self, position: Position, budget: Budget) -> TrainCheckpoint:
+        """Return the contents of a checkpoint."""
+        return TrainCheckpoint(
+            config=self.config,
+            network_config=self.network.config,
+            position=position,
+            network=self.network.state_dict(),
+            average=self.average.network.state_dict(),
+            optimizers=[optimizer.state_dict() for optimizer in self.optimizers],
+            history=self.history,
+            budget=budget,
+        )
+
+
+def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None) -> TrainingState:
+    """Start from random weights, drawn from the run's seed, optionally with a pretrained encoder.
+
+    Raises:
+        UsageError: if the configuration names an unknown network.
+        MemoryBudgetError: if weights or a batch do not fit into memory.
+        WeightsError: if the encoder cannot be loaded, or differs from that of the network.
+    """
+    _check_memory(config, config.network(), device)
+    torch.manual_seed(config.seed)
+    network = build_network(config.network())
+    origin = f"fresh weights of {config.model_name}, seed {config.seed}"
+    if encoder is not None:
+        info = fill_encoder(network, encoder, config.model_name)
+        origin += f"; encoder of {encoder.name}, sha256 {info.sha256} ({info.licence})"
+    return _new(config, network.to(device), {"from": origin})
+
+
+def begin_from_weights(
+    config: TrainConfig, weights: str | Path, device: torch.device, sha256: str | None = None
+) -> TrainingState:
+    """Start from trained weights, with the network that their file records; their hash must be `sha256`, if given.
+
+    `weights` are a file, the name of a public checkpoint or a file of the hub, as `find_weights` takes them.
+
+    Residual parts, such as a motion head, are added if the configured network has them and is otherwise the same.
+
+    Raises:
+        WeightsError: if they cannot be loaded.
+    """
+    found = find_weights(weights, parse_pin(weights, sha256))
+    loaded = load_network(found.path, device, sha256=found.sha256)
+    network, origin = loaded.network, f"{found.name}, sha256 {loaded.info.sha256}"
+    added = _missing_parts(network.config, config)
+    if added:
+        torch.manual_seed(config.seed)
+        grown = build_network(replace(network.config, **added)).to(device)
+        grown.load_state_dict({**grown.state_dict(), **network.state_dict()})
+        network, origin = grown, f"{origin}, with a fresh {' and '.join(added)}"
+    recorded = loaded.info.metadata.get(COMMERCIAL)
+    if found.commercial is not None:
+        recorded = "yes" if found.commercial else "no"
+    history = {"from": origin, "licence": loaded.info.licence}
+    return _new(config, network, history if recorded is None else {**history, COMMERCIAL: recorded})
+
+
+def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfig | None = None) -> TrainingState:
+    """Continue from a checkpoint, with its configuration or another one.
+
+    Raises:
+        UsageError: if the configuration has another kind of optimizer.
+        InputError: if the checkpoint does not fit its own configuration.
+    """
+    config = config or checkpoint.config
+    if config.optimizer.kind is not checkpoint.config.optimizer.kind:
+        raise UsageError(
+            f"a run of {checkpoint.config.optimizer.kind} cannot go on with {config.optimizer.kind}",
+            "start a run from its weights",
+        )
+    _check_memory(config, checkpoint.network_config, device)
+    state = _new(config, build_network(checkpoint.network_config).to(device), checkpoint.history)
+    with restored_state():
+        state.network.load_state_dict(checkpoint.network)
+        state.average.network.load_state_dict(checkpoint.average)
+        restore_optimizers(state.optimizers, checkpoint.optimizers)
+    state.position = checkpoint.position
+    if config != checkpoint.config:
+        state.history = {**state.history, "changed": f"another configuration from step {state.position.step} on"}
+    return state
+
+
+def branch(
+    checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfig | None = None, *, decay_only: bool
+) -> TrainingState:
+    """Continue from the checkpoint of a run in another folder; the budget counts from here.
+
+    With `decay_only` the learning rate decays from the first step on, in the current curriculum stage.
+    """
+    state = resume(checkpoint, device, config)
+    origin = state.position
+    starts = tuple(start for start in origin.stage_starts if start <= origin.samples)
+    state.position = replace(
+        origin, seconds=0.0, first_sample=origin.samples, stage_starts=starts, decay_start=None, decay_samples=0
+    )
+    if decay_only:
+        state.config = replace(state.config, stages=state.config.stages[: len(starts)], decay_fraction=1.0)
+    state.history = {**state.history, "branch": f"off step {origin.step}, {origin.samples} samples"}
+    return state
+
+
+def _check_memory(config: TrainConfig, network: NetworkConfig, device: torch.device) -> None:
+    """Refuse a run whose weights do not fit four times, or whose outputs of all blocks do not fit for a batch.
+
+    Weights, gradients, moments and EMA are held at the same time.
+    """
+    with on_meta_device():
+        parameters = sum(value.numel() for value in build_network(network).parameters())
+    per_pixel = network.encoder.embed_dim * network.depth * len(network.schedule) / network.patch_size**2
+    largest = 0.0
+    for stage in config.stages:
+        values = 3 + (per_pixel if stage.learner is TrainedPart.ALL else 0)
+        largest = max(largest, stage.images_per_batch * max(map(prod, stage.sizes)) * values)
+    hint = "use a smaller network, or fewer images_per_batch and smaller sizes in the configuration"
+    check_memory(4 * FLOAT_BYTES * parameters, int(FLOAT_BYTES * largest), device, hint)
+
+
+def _missing_parts(existing: NetworkConfig, config: TrainConfig) -> dict[str, Any]:
+    """Return the residual parts that the configured network has in addition, if nothing else differs."""
+    if isinstance(config.model, str) and config.model not in PRESETS:
+        return {}
+    wanted = config.network()
+    added = [
+        name for name in _RESIDUAL_PARTS if getattr(existing, name) is None and getattr(wanted, name) is not None
+    ]
+    without: dict[str, Any] = dict.fromkeys(added)
+    is_same = replace(wanted, **without) == existing
+    return {name: getattr(wanted, name) for name in added} if is_same else {}
+
+
+def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, str]) -> TrainingState:
+    _check_sizes(config, network.config.patch_size)
+    _check_trained_parts(config, network)
+    network.predicts_ray_map = False  # it has no loss
+    if network.config.predicts_metres:
+        config = replace(config, loss=replace(config.loss, unit=SceneUnit.TRUTH))
+    return TrainingState(
+        config=config,
+        network=network.train(),
+        average=EMA(network, config.optimizer.average_decay),
+        optimizers=build_optimizers(network, config.optimizer),
+        position=Position(),
+        history=history,
+    )
+
+
+def _check_sizes(config: TrainConfig, patch_size: int) -> None:
+    sizes = [size for stage in config.stages for size in stage.sizes]
+    for height, width in (*sizes, config.evaluation.image_size):
+        if height % patch_size or width % patch_size:
+            raise UsageError(
+                f"images of {width}x{height} px for a network with patches of {patch_size} px",
+                f"give stages and evaluation sizes in multiples of {patch_size}",
+            )
+
+
+def _check_trained_parts(config: TrainConfig, network: ViewTimeNetwork) -> None:
+    for stage in config.stages:
+        if stage.learner is TrainedPart.MOTION and network.motion_head is None:
+            raise UsageError(
+                f"stage at {stage.start:g} trains {stage.learner}, which this network does not have",
+                "leave the stage out, or name a model with that part in the configuration",
+            )

@@ -1,0 +1,560 @@
+"""Validation of networks on held-out scenes, and the out-of-distribution limits fitted on them.
+
+Validation metrics of depth, cameras, motion and confidence, as `page4d.evaluation` defines them. Baseline predictions
+that use no images: lower bounds for a network. Held-out synthetic scenes: their seeds, disjoint from those of
+training, and their ground truth. Learning curves of a run: training loss and validation metrics over the number of
+samples.
+
+Training uses even seeds, validation odd ones. All are below 2^32, so that generators that keep 32 bits of a seed do
+not mix them up.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Bool, Float
+from pydantic import Field
+from torch import Tensor
+
+from page4d.choices import SceneFamily
+from page4d.errors import UsageError
+from page4d.evaluation.camera_errors import focal_errors, fraction_below, pair_errors
+from page4d.evaluation.depth import sparsify, sum_depth_errors
+from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
+from page4d.evaluation.masks import mask_overlap
+from page4d.geometry.camera import Cameras
+from page4d.geometry.rigid import invert_rigid, rigid
+from page4d.geometry.rotation import mean_rotation
+from page4d.ground_truth import GroundTruth
+from page4d.io.config import config_record
+from page4d.lab.synthetic.capture import SceneRequest, sample_truth
+from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
+from page4d.lab.training.engine import autocast
+from page4d.models.conditioning import NO_CONDITIONING, Conditioning
+from page4d.models.network import ViewTimeNetwork
+from page4d.models.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
+from page4d.models.output import NetworkOutput, RigOutput
+from page4d.output.maps import write_png
+from page4d.plotting.charts import Chart, Curve, draw_charts
+from page4d.plotting.colors import INK, Color, view_color
+from page4d.refinement.refine import refine
+
+THRESHOLD_DEG = 15.0
+"""Threshold of the accuracies RRA and RTA."""
+
+Metrics = dict[str, float | None]
+"""Means and medians over scenes by name; None without a prediction or ground truth."""
+
+METRICS = {
+    "abs_rel": "depth: mean of |p - g| / g after one scale per scene",
+    "delta": "depth: fraction of pixels with max(p / g, g / p) < 1.25",
+    "rotation_deg": "cameras: median error of the relative rotation of two views",
+    "direction_deg": "cameras: median angle between the directions of the relative translations, up to 180",
+    "rra_15": "cameras: fraction of pairs with a rotation error below 15 degrees",
+    "rta_15": "cameras: fraction of pairs with a direction error below 15 degrees",
+    "focal": "cameras: mean relative error of the focal lengths",
+    "mask_iou": "motion: intersection over union, mean over scenes with moving pixels",
+    "ordering": "confidence: 1 orders the depth errors perfectly, 0 not at all",
+}
+"""Definitions by the names in files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenePrediction:
+    """Predictions for B scenes, with the shapes of the ground truth; None where nothing is predicted."""
+
+    depth: Float[Tensor, "B T V H W"] | None = None
+    confidence: Float[Tensor, "B T V H W"] | None = None
+    world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
+    intrinsics: Float[Tensor, "B T V 3 3"] | None = None
+    dynamic: Bool[Tensor, "B T V H W"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneErrors:
+    """Errors of one scene; NaN or an empty tensor where they are undefined."""
+
+    abs_rel: float = math.nan
+    delta: float = math.nan
+    rotation_deg: Float[Tensor, " pairs"]
+    direction_deg: Float[Tensor, " pairs"]
+    focal: float = math.nan
+    mask_iou: float = math.nan
+    ordering: float = math.nan
+
+
+ScenePredictor = Callable[[GroundTruth], ScenePrediction]
+"""Predicts from the images of scenes; the ground truth also serves known cameras and oracles."""
+
+
+def evaluate(predictor: ScenePredictor, truths: Iterable[GroundTruth]) -> Metrics:
+    """Evaluate a predictor on batches of scenes."""
+    scenes: list[SceneErrors] = []
+    for truth in truths:
+        scenes += measure(predictor(truth), truth)
+    return summarize(scenes)
+
+
+def measure(prediction: ScenePrediction, truth: GroundTruth) -> list[SceneErrors]:
+    """Return the errors of every scene of a batch."""
+    return [_measure_scene(prediction, truth, index) for index in range(len(truth.images))]
+
+
+def summarize(scenes: Sequence[SceneErrors]) -> Metrics:
+    """Reduce errors: means over scenes; medians and accuracies over all pairs of cameras."""
+    rotation, direction = (
+        torch.cat([getattr(scene, name) for scene in scenes]) for name in ("rotation_deg", "direction_deg")
+    )
+
+    def mean(name: str) -> float | None:
+        values = [value for scene in scenes if not math.isnan(value := getattr(scene, name))]
+        return math.fsum(values) / len(values) if values else None
+
+    return {
+        "abs_rel": mean("abs_rel"),
+        "delta": mean("delta"),
+        "rotation_deg": _median(rotation),
+        "direction_deg": _median(direction),
+        "rra_15": _below(rotation),
+        "rta_15": _below(direction),
+        "focal": mean("focal"),
+        "mask_iou": mean("mask_iou"),
+        "ordering": mean("ordering"),
+    }
+
+
+def counted_pairs(num_times: int, num_views: int) -> Bool[Tensor, " pairs"]:
+    """Select pairs of the T x V cameras: those of different views, or all instants of a single view.
+
+    Two instants of one view of a rig are too easy: most views hardly move.
+    """
+    first, second = torch.triu_indices(num_times * num_views, num_times * num_views, offset=1)
+    return (first % num_views != second % num_views) if num_views > 1 else torch.ones_like(first, dtype=torch.bool)
+
+
+def _measure_scene(prediction: ScenePrediction, truth: GroundTruth, index: int) -> SceneErrors:
+    rotation, direction = _camera_errors(prediction, truth, index)
+    abs_rel, delta, ordering = _depth_errors(prediction, truth, index)
+    focal = math.nan
+    if prediction.intrinsics is not None:
+        focal = float(
+            focal_errors(prediction.intrinsics[index].double(), truth.cameras.intrinsics[index].double()).mean()
+        )
+    return SceneErrors(
+        abs_rel=abs_rel,
+        delta=delta,
+        ordering=ordering,
+        rotation_deg=rotation,
+        direction_deg=direction,
+        focal=focal,
+        mask_iou=_mask_iou(prediction, truth, index),
+    )
+
+
+def _camera_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) -> tuple[Tensor, Tensor]:
+    nothing = torch.zeros(0, dtype=torch.float64)
+    if prediction.world_to_camera is None:
+        return nothing, nothing
+    errors = pair_errors(
+        prediction.world_to_camera[index].flatten(0, 1).cpu(),
+        truth.cameras.world_to_camera[index].flatten(0, 1).cpu(),
+    )
+    counted = counted_pairs(*truth.images.shape[1:3]) & errors.has_baseline
+    return errors.rotation_deg[counted], errors.signed_direction_deg[counted]
+
+
+def _depth_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) -> tuple[float, float, float]:
+    """Return AbsRel, the fraction of inlier pixels, and the ordering of errors by confidence."""
+    if prediction.depth is None:
+        return math.nan, math.nan, math.nan
+    true, depth = truth.depth[index], prediction.depth[index]
+    known = (true > 0) & truth.valid[index]
+    if not known.any():
+        return math.nan, math.nan, math.nan
+    fit = align_depth(depth.flatten()[None], true.flatten()[None], known.flatten()[None], DepthAlignment.SCALE)
+    aligned = fit.scale[0] * depth
+    sums = sum_depth_errors(aligned, true, known).total()
+    ordering = None
+    if prediction.confidence is not None:
+        relative = (aligned[known] - true[known]).abs() / true[known]
+        ordering = sparsify(relative.cpu(), prediction.confidence[index][known].cpu()).ordering
+    return float(sums.abs_rel), float(sums.delta[0]), math.nan if ordering is None else ordering
+
+
+def _mask_iou(prediction: ScenePrediction, truth: GroundTruth, index: int) -> float:
+    if prediction.dynamic is None or truth.dynamic is None:
+        return math.nan
+    moving = truth.dynamic[index] & truth.valid[index]
+    if not moving.any():
+        return math.nan
+    intersection, union = mask_overlap(prediction.dynamic[index] & truth.valid[index], moving)
+    return float(intersection.sum() / union.sum())
+
+
+def _median(values: Float[Tensor, " N"]) -> float | None:
+    return float(values.quantile(0.5)) if len(values) else None
+
+
+def _below(values: Float[Tensor, " N"]) -> float | None:
+    below = fraction_below(values, THRESHOLD_DEG, torch.ones_like(values, dtype=torch.bool))
+    return float(below) if len(values) else None
+
+
+_NUM_SEEDS = 2**31
+_STRIDE = 0x9E3779B1
+"""Odd, so that the training seeds of different runs start at different places.
+
+Source: Knuth, The Art of Computer Programming 3, section 6.4 (the golden ratio times 2^32).
+"""
+
+SCENES_PER_BATCH = 4
+
+
+_MAX_PIXELS = 2**30
+"""Pixels of the scenes of a family: about 30 GB."""
+
+NumScenes = Annotated[int, Field(ge=1, le=10**6)]
+
+
+@config_record("held-out scenes")
+class HeldOutScenes:
+    """Seeds 0 to `scenes` - 1 of each family, with rigs of `views` cameras; `image_size` is (height, width)."""
+
+    scenes: NumScenes = 200
+    times: NumTimes = 2
+    views: NumViews = 4
+    image_size: tuple[ImageSide, ImageSide] = (64, 80)
+    families: tuple[SceneFamily, ...] = Field(default=tuple(SceneFamily), min_length=1)
+
+    def __post_init__(self) -> None:
+        pixels = self.scenes * self.times * self.views * self.image_size[0] * self.image_size[1]
+        if pixels > _MAX_PIXELS:
+            raise UsageError(
+                f"held-out scenes of {pixels:,} pixels per family, which are in memory together",
+                f"use fewer or smaller images, of at most {_MAX_PIXELS:,} pixels together",
+            )
+
+    def scene_request(self, family: SceneFamily) -> SceneRequest:
+        """Return the scenes to render of a family; a single camera has as many images as a rig of two."""
+        single = family is SceneFamily.SINGLE
+        return SceneRequest(
+            family=family,
+            num_times=2 * self.times if single else self.times,
+            num_views=1 if single else self.views,
+            image_size=self.image_size,
+        )
+
+
+def held_out_truths(scenes: HeldOutScenes, family: SceneFamily, device: torch.device) -> Iterator[GroundTruth]:
+    """Render the scenes of a family in batches."""
+    for start in range(0, scenes.scenes, SCENES_PER_BATCH):
+        numbers = range(start, min(start + SCENES_PER_BATCH, scenes.scenes))
+        yield sample_truth([held_out_seed(number) for number in numbers], scenes.scene_request(family), device)
+
+
+def training_seed(run_seed: int, sample: int) -> int:
+    """Return the seed of a sample of a run; 2^31 consecutive samples have distinct seeds."""
+    return 2 * ((run_seed * _STRIDE + sample) % _NUM_SEEDS)
+
+
+def held_out_seed(index: int) -> int:
+    """Return the seed of a held-out scene, the same for all runs."""
+    if not 0 <= index < _NUM_SEEDS:
+        raise ValueError(f"held-out scene {index}")
+    return 2 * index + 1
+
+
+CONSTANT = "constant depth, identity"
+MEAN = "mean depth map, mean pose"
+SIDEWAYS = "sideways, oracle's sign"
+
+_MAX_TRAINING_SCENES = 64
+_TRAINING_SCENES_PER_HELD_OUT = 4
+"""Training scenes in the mean scene, per held-out scene."""
+
+
+def baselines(scenes: HeldOutScenes, family: SceneFamily, device: torch.device) -> dict[str, ScenePredictor]:
+    """Return the baselines of a family by name; the mean scene is computed from training scenes."""
+    starts = range(0, min(_MAX_TRAINING_SCENES, _TRAINING_SCENES_PER_HELD_OUT * scenes.scenes), SCENES_PER_BATCH)
+    seeds = ([training_seed(0, start + number) for number in range(SCENES_PER_BATCH)] for start in starts)
+    mean = mean_scene(sample_truth(batch, scenes.scene_request(family), device) for batch in seeds)
+    return {CONSTANT: constant, MEAN: mean, SIDEWAYS: sideways}
+
+
+def constant(truth: GroundTruth) -> ScenePrediction:
+    """Predict depth 1, identity poses, and that all pixels move."""
+    identity = torch.eye(4, dtype=torch.float64, device=truth.depth.device)
+    return ScenePrediction(
+        depth=torch.ones_like(truth.depth),
+        world_to_camera=identity.expand(truth.cameras.world_to_camera.shape),
+        dynamic=torch.ones_like(truth.valid),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanScene:
+    """Mean over scenes of a family, with the same numbers of cameras and instants.
+
+    Depth is a mean of logarithms, relative to the mean depth of the scene; poses are relative to the first camera, in
+    the same unit. `focal` is relative to the image diagonal.
+    """
+
+    log_depth: Float[Tensor, "T V H W"]
+    world_to_camera: Float[Tensor, "T V 4 4"]
+    focal: float
+
+    def __call__(self, truth: GroundTruth) -> ScenePrediction:
+        """Predict the mean scene."""
+        shape = truth.depth.shape
+        intrinsics = torch.zeros_like(truth.cameras.intrinsics)
+        intrinsics[..., 0, 0] = intrinsics[..., 1, 1] = self.focal * _diagonal(truth.cameras)
+        intrinsics[..., 2, 2] = 1
+        return ScenePrediction(
+            depth=self.log_depth.exp().to(truth.depth).expand(shape),
+            world_to_camera=self.world_to_camera.expand(*shape[:3], 4, 4),
+            intrinsics=intrinsics,
+        )
+
+
+def mean_scene(truths: Iterable[GroundTruth]) -> MeanScene:
+    """Average scenes of one shape; a pixel without any known depth has the mean depth of its scene."""
+    logs, counts, rotations, translations, focals = [], [], [], [], []
+    for truth in truths:
+        known = (truth.depth > 0) & truth.valid
+        number = known.sum((1, 2, 3, 4)).clamp_min(1)
+        scale = torch.where(known, truth.depth, 0).sum((1, 2, 3, 4)) / number
+        relative = truth.depth / scale.reshape(-1, 1, 1, 1, 1)
+        logs.append(torch.where(known, relative.clamp_min(1e-9).log(), 0.0).sum(0).double().cpu())
+        counts.append(known.sum(0).cpu())
+        cameras = truth.cameras.world_to_camera.double().cpu()
+        poses = cameras @ invert_rigid(cameras[:, :1, :1])
+        rotations.append(poses[..., :3, :3])
+        translations.append(poses[..., :3, 3] / scale.double().cpu().reshape(-1, 1, 1, 1))
+        focals.append((truth.cameras.intrinsics[..., 0, 0] / _diagonal(truth.cameras)).mean().double().cpu())
+    rotation = mean_rotation(torch.cat(rotations).movedim(0, -3))
+    return MeanScene(
+        log_depth=torch.stack(logs).sum(0) / torch.stack(counts).sum(0).clamp_min(1),
+        world_to_camera=rigid(rotation, torch.cat(translations).mean(0)),
+        focal=float(torch.stack(focals).mean()),
+    )
+
+
+def sideways(truth: GroundTruth) -> ScenePrediction:
+    """Predict unrotated cameras on the x-axis of the first one, with the true sign of their x-coordinate.
+
+    Signs are relative to the first camera; they may contradict the true direction between two other cameras.
+    """
+    cameras = truth.cameras.world_to_camera.double()
+    relative = cameras @ invert_rigid(cameras[:, :1, :1])
+    poses = torch.eye(4, dtype=torch.float64, device=cameras.device).expand(cameras.shape).clone()
+    poses[..., 0, 3] = relative[..., 0, 3]
+    return ScenePrediction(world_to_camera=poses)
+
+
+def _diagonal(cameras: Cameras) -> float:
+    height, width = cameras.image_size
+    return float((height**2 + width**2) ** 0.5)
+
+
+NETWORK = "network"
+REFINED = "network, refined"
+NETWORK_WITH_CAMERAS = "network, cameras known"
+REFINED_WITH_CAMERAS = "network, cameras known, refined"
+_NAMES = {
+    (False, False): NETWORK,
+    (False, True): REFINED,
+    (True, False): NETWORK_WITH_CAMERAS,
+    (True, True): REFINED_WITH_CAMERAS,
+}
+
+_QUANTILE = 0.97
+"""Fraction of the held-out scenes that are within the limits."""
+
+_FAMILIES = (SceneFamily.ARC, SceneFamily.HANDHELD)
+"""Rigs with covisible views; small networks are inaccurate on rings, which should count as out of distribution."""
+
+
+class Validator:
+    """Evaluates networks on the same held-out scenes, which are rendered once."""
+
+    def __init__(self, scenes: HeldOutScenes, device: torch.device, precision: torch.dtype) -> None:
+        self._scenes = scenes
+        self._device, self._precision = device, precision
+        self._truths: dict[SceneFamily, list[GroundTruth]] = {}
+
+    def baselines(self) -> dict[str, dict[str, Metrics]]:
+        """Return the metrics of the baselines, by family and name."""
+        return {
+            family.value: evaluate_all(baselines(self._scenes, family, self._device), self._truths_of(family))
+            for family in self._scenes.families
+        }
+
+    def validate(self, network: ViewTimeNetwork) -> dict[str, dict[str, Metrics]]:
+        """Return the metrics of a network, by family and by refinement and conditioning."""
+        predictors = network_predictors(network, self._precision)
+        return {family.value: evaluate_all(predictors, self._truths_of(family)) for family in self._scenes.families}
+
+    def _truths_of(self, family: SceneFamily) -> list[GroundTruth]:
+        if family not in self._truths:
+            self._truths[family] = list(held_out_truths(self._scenes, family, self._device))
+        return self._truths[family]
+
+
+def network_predictors(network: ViewTimeNetwork, precision: torch.dtype) -> dict[str, ScenePredictor]:
+    """Return a network as it is and, where it supports them, refined by its matches and with known cameras."""
+    refinements = [False, True] if network.config.matches is not None else [False]
+    conditionings = [False, True] if network.config.takes_cameras else [False]
+    return {
+        _NAMES[known, refined]: partial(_predict, network, precision, cameras_known=known, refined=refined)
+        for known in conditionings
+        for refined in refinements
+    }
+
+
+def evaluate_all(predictors: dict[str, ScenePredictor], truths: list[GroundTruth]) -> dict[str, Metrics]:
+    """Evaluate several predictors on the same scenes."""
+    return {name: evaluate(predictor, truths) for name, predictor in predictors.items()}
+
+
+def find_ood_limits(network: ViewTimeNetwork, scenes: HeldOutScenes, device: torch.device) -> OODLimits:
+    """Fit limits on held-out scenes of these numbers and sizes, with rigs of covisible views."""
+    covisible = replace(scenes, families=_FAMILIES)
+    return fit_ood_limits(
+        [found for family in _FAMILIES for found in _measure(network, covisible, family, device)], _QUANTILE
+    )
+
+
+@torch.no_grad()
+def _predict(
+    network: ViewTimeNetwork, precision: torch.dtype, truth: GroundTruth, *, cameras_known: bool, refined: bool
+) -> ScenePrediction:
+    conditioning = NO_CONDITIONING
+    if cameras_known:
+        conditioning = Conditioning(
+            world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics
+        )
+    with autocast(truth.images.device, precision):
+        output: NetworkOutput = network(truth.images, conditioning=conditioning)
+    if refined:
+        output = refine(network, output, truth.images, conditioning)
+    several = truth.images.shape[1] > 1
+    return ScenePrediction(
+        depth=output.depth,
+        confidence=output.depth_confidence,
+        world_to_camera=output.world_to_camera,
+        intrinsics=output.intrinsics,
+        dynamic=output.dynamic > 0.5 if several and output.dynamic is not None else None,
+    )
+
+
+@torch.no_grad()
+def _measure(
+    network: ViewTimeNetwork, scenes: HeldOutScenes, family: SceneFamily, device: torch.device
+) -> list[OODIndicators]:
+    return [
+        measure_ood(RigOutput.of(network(truth.images[scene : scene + 1])))
+        for truth in held_out_truths(scenes, family, device)
+        for scene in range(len(truth.images))
+    ]
+
+
+_PANEL = (430, 300)
+_COLUMNS = 3
+_MAX_LOSS_POINTS = 200
+"""The loss is averaged over groups of steps, so that a curve has about this many points."""
+
+_METRICS = {
+    "abs_rel": ("Depth", "AbsRel"),
+    "rotation_deg": ("Relative rotation", "error [deg]"),
+    "direction_deg": ("Relative translation direction", "error [deg]"),
+    "focal": ("Focal length", "relative error"),
+    "mask_iou": ("Motion mask", "IoU"),
+}
+_WITH_CAMERAS = ("abs_rel", "mask_iou")
+"""Metrics that are meaningful for a network with given cameras."""
+
+_KEYS = (
+    Curve(name="cameras given", color=INK, style="--"),
+    Curve(name="mean scene (baseline)", color=INK, style=":"),
+)
+
+
+def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the training loss and the validation metrics of a run's `metrics.jsonl` as PNG.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    charts = [Chart(title="Training loss", x_label="samples", y_label="loss", curves=[_loss(metrics)], whole_x=True)]
+    charts += [
+        Chart(title=title, x_label="samples", y_label=label, curves=_validation(metrics, name), whole_x=True)
+        for name, (title, label) in _METRICS.items()
+    ]
+    write_png(path, draw_charts(charts, _COLUMNS, _PANEL, legend="shared"))
+
+
+def draw_losses(metrics: Sequence[Mapping[str, Any]], path: Path, titles: Mapping[str, str]) -> None:
+    """Draw losses of a run's `metrics.jsonl` by name as PNG, one chart per title.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    charts = [
+        Chart(
+            title=title, x_label="samples", y_label="", curves=[_loss(metrics, name)], from_zero=False, whole_x=True
+        )
+        for name, title in titles.items()
+    ]
+    write_png(path, draw_charts(charts, min(_COLUMNS, len(charts)), _PANEL))
+
+
+def _loss(metrics: Sequence[Mapping[str, Any]], name: str = "total") -> Curve:
+    points = [
+        (float(line["samples"]), float(line["losses"][name]))
+        for line in metrics
+        if line["kind"] == "step" and line["losses"].get(name) is not None
+    ]
+    group = max(1, len(points) // _MAX_LOSS_POINTS)
+    groups = [points[start : start + group] for start in range(0, len(points), group)]
+    x, y = ([math.fsum(point[axis] for point in part) / len(part) for part in groups] for axis in (0, 1))
+    return Curve(name="", x=x, y=y, color=view_color(1))
+
+
+def _validation(metrics: Sequence[Mapping[str, Any]], metric: str) -> list[Curve]:
+    """Return the curves of one metric: per scene family the network, with given cameras, and the baseline."""
+    evaluations = [line for line in metrics if line["kind"] == "evaluation"]
+    families = dict.fromkeys(name for line in evaluations for name in line["figures"])
+    curves = []
+    for index, family in enumerate(families):
+        color = view_color(index)
+        curves.append(Curve(name=family, color=color, **_points(evaluations, metric, family, NETWORK)))
+        if metric in _WITH_CAMERAS:
+            points = _points(evaluations, metric, family, NETWORK_WITH_CAMERAS)
+            curves.append(Curve(name="", color=color, style="--", **points))
+        curves += _baseline(metrics, metric, family, color)
+    return [*curves, *_KEYS] if curves else []
+
+
+def _points(lines: Sequence[Mapping[str, Any]], metric: str, family: str, row: str) -> dict[str, Any]:
+    points = [
+        (float(line["samples"]), float(value))
+        for line in lines
+        if (value := line["figures"].get(family, {}).get(row, {}).get(metric)) is not None
+    ]
+    return {"x": [x for x, _ in points], "y": [y for _, y in points]}
+
+
+def _baseline(metrics: Sequence[Mapping[str, Any]], metric: str, family: str, color: Color) -> list[Curve]:
+    last = max((float(line["samples"]) for line in metrics if "samples" in line), default=0.0)
+    values = [
+        value
+        for line in metrics
+        if line["kind"] == "baselines"
+        and (value := line["figures"].get(family, {}).get(MEAN, {}).get(metric)) is not None
+    ]
+    return [Curve(name="", color=color, style=":", x=[0.0, last], y=[value] * 2) for value in values[:1]]

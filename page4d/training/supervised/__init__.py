@@ -1,1 +1,0 @@
-"""Supervised training of networks on synthetic captures and on captures with ground truth."""

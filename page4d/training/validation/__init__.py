@@ -1,1 +1,0 @@
-"""Validation of networks on held-out synthetic scenes."""
