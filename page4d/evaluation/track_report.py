@@ -21,10 +21,10 @@ from page4d.evaluation.track_scores import (
     score_tapvid3d,
     score_tracks,
 )
+from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import project
 from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.similarity import Sim3
-from page4d.output.tracks import Tracks
 
 VISIBILITY_GAP = 0.02
 """Depth in metres by which a visible point may lie behind the true surface of its pixel or a neighbour."""

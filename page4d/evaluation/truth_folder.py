@@ -16,10 +16,9 @@ from torch import Tensor
 
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, shortened
+from page4d.formats.cameras_json import read_page4d_json
+from page4d.formats.maps import STILL_LEVEL, read_png
 from page4d.io.documents import DocumentError, parse_json, read_text
-from page4d.output.maps import read_png
-from page4d.output.velocity_maps import STILL_LEVEL
-from page4d.scene.calibration.page4d_json import read_page4d_json
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"

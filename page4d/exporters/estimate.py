@@ -18,8 +18,8 @@ from page4d.exporters.formats import Budget
 from page4d.exporters.job import ExportJob, encode_picture
 from page4d.exporters.maps import moving_map
 from page4d.exporters.points import CloudReader
+from page4d.formats.ply import read_ply_header
 from page4d.io.atomic import real_path
-from page4d.output.ply import read_ply_header
 
 _SAMPLES = 5
 """Instants whose clouds are read."""

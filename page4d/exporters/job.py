@@ -19,13 +19,13 @@ from page4d.exporters.points import CloudReader, ModelPoints, layer_limits, laye
 from page4d.exporters.settings import ExportSettings
 from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import ExportWorld
+from page4d.formats.maps import encode_image
+from page4d.formats.ply import PointCloud
+from page4d.formats.tracks import Tracks
 from page4d.geometry.rigid import invert_rigid
 from page4d.io.staging import write_file
-from page4d.output.maps import encode_image
 from page4d.output.pictures import Pictures
-from page4d.output.ply import PointCloud
 from page4d.output.reader import Output
-from page4d.output.tracks import Tracks
 
 JPG_QUALITY = 95
 _PNG_COMPRESSION = 3

@@ -20,10 +20,10 @@ import numpy as np
 from page4d.choices import ImageFormat, PointLayer
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
 from page4d.exporters.opengl import opengl_poses
+from page4d.formats.ply import PointCloud, encode_header
 from page4d.io.atomic import real_path
 from page4d.io.staging import write_file, write_json
 from page4d.output.layout import frame_name
-from page4d.output.ply import PointCloud, encode_header
 
 DEPTH_UNIT = 1e-3
 """Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""

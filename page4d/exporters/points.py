@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from page4d.choices import PointLayer
 from page4d.errors import InputError, UsageError
 from page4d.exporters.spacing import point_spacing, surface_distance
-from page4d.output.ply import PointCloud, join_clouds, read_ply_header
+from page4d.formats.ply import PointCloud, join_clouds, read_ply_header
 from page4d.output.points import voxel_subset
 from page4d.output.reader import Output
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.output.maps import DYNAMIC_THRESHOLD
+from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.predictions import Predictions
 
 MIN_STATIC_SHARE = 0.25

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.fusion.background import Background
 from page4d.fusion.confidence import recalibrated
 from page4d.fusion.consensus import reach_consensus, reach_moving_consensus
@@ -13,7 +14,6 @@ from page4d.fusion.subtraction import sharpen_motion
 from page4d.geometry.agreement import Agreement, measure_agreement
 from page4d.geometry.camera import Cameras
 from page4d.layers.execution import one_thread
-from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.predictions import Predictions
 
 

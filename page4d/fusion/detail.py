@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.fusion.background import MAD_TO_STD, Background, weighted_median
 from page4d.fusion.clean import FusedBackground
 from page4d.fusion.confidence import recalibrated
@@ -18,7 +19,6 @@ from page4d.geometry.agreement import measure_agreement
 from page4d.geometry.camera import Cameras, pixel_grid
 from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.warp import sample
-from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
 

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.fusion.background import Background
-from page4d.output.maps import DYNAMIC_THRESHOLD
 
 _MIN_COLOR_STD = 0.01
 """Lower bound on the noise of colors in [0, 1]: compression hides the noise of flat areas."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import UsageError
+from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.inference.predictor import MeasuredDepth, Predictor
@@ -29,7 +30,6 @@ from page4d.motion.rig_flow import (
 from page4d.motion.tracks import TrackFollower
 from page4d.motion.velocity import Velocity, combine
 from page4d.output.cameras import CaptureCameras
-from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.output.motion_record import Difference, InstantMotion
 from page4d.predictions import Predictions
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches

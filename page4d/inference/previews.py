@@ -3,10 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from page4d.formats.maps import write_png
 from page4d.inference.domain import ADVICE, OOD_WARNING
 from page4d.inference.run_state import PREVIEW_NAMES
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.output.maps import write_png
 from page4d.output.preview.cloud_view import cloud_views
 from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
 from page4d.output.preview.orbit import orbit_video

@@ -9,12 +9,12 @@ import torch
 from page4d.choices import Registration
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
+from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.inference.progress import Observer, SilentObserver
 from page4d.inference.registration import reasons, register_scene
 from page4d.io.limits import limits_named
 from page4d.rig.opening import open_scene
 from page4d.rig.records import RigRegistration
-from page4d.scene.calibration.record import CalibratedCamera, Calibration
 from page4d.scene.records import Scene
 from page4d.settings import RegisterSettings, SceneOptions
 

@@ -22,6 +22,8 @@ from page4d.errors import (
     WeightsError,
     counted,
 )
+from page4d.formats.maps import choose_depth_scale
+from page4d.formats.tracks import write_tracks
 from page4d.fusion.clean import static_instant
 from page4d.geometry.similarity import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
@@ -73,11 +75,9 @@ from page4d.output.instant import (
     write_instant,
 )
 from page4d.output.layout import OutputLayout
-from page4d.output.maps import choose_depth_scale
 from page4d.output.motion_record import InstantMotion
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
-from page4d.output.tracks import write_tracks
 from page4d.predictions import Predictions
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.scene.batches import scene_cameras

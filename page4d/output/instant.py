@@ -8,14 +8,20 @@ import torch
 from torch import Tensor
 
 from page4d.errors import ShapeError, UsageError
+from page4d.formats.maps import (
+    crop_to_content,
+    quantize_confidence,
+    quantize_depth,
+    quantize_dynamic,
+    quantize_velocity,
+    write_png,
+)
+from page4d.formats.open3d import write_cloud, write_mesh
 from page4d.io.atomic import WrittenFile
 from page4d.output.cameras import CaptureCameras, write_cameras_json, write_open3d_trajectories, write_tum
 from page4d.output.layout import OutputLayout
-from page4d.output.maps import crop_to_content, quantize_confidence, quantize_depth, quantize_dynamic, write_png
 from page4d.output.mesh import fused_mesh
-from page4d.output.open3d_files import write_cloud, write_mesh
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
-from page4d.output.velocity_maps import quantize_velocity
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 

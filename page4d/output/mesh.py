@@ -9,9 +9,8 @@ from torch import Tensor
 
 from page4d.choices import PointSource
 from page4d.errors import UsageError
-from page4d.output.arrays import to_bytes, to_numpy
-from page4d.output.maps import DYNAMIC_THRESHOLD
-from page4d.output.open3d_geometry import BLOCK_SIDE, VOXEL_BYTES, DepthView, Mesh, fuse_mesh
+from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
+from page4d.formats.open3d import BLOCK_SIDE, VOXEL_BYTES, DepthView, Mesh, fuse_mesh
 from page4d.output.points import pixel_footprints, view_surface
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions

@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from page4d.formats.maps import MOTION_MAPPING
 from page4d.io.json_model import FileModel
 from page4d.output.diagnostics import Count
-from page4d.output.velocity_maps import MOTION_MAPPING
 
 Difference = Literal["central", "forward", "backward", "unknown"]
 """How the velocity of an instant is measured."""

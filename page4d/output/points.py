@@ -12,13 +12,12 @@ from torch import Tensor
 
 from page4d.choices import EdgeFilter, PointSource
 from page4d.errors import ShapeError, UsageError
+from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
+from page4d.formats.open3d import estimate_normals, remove_outliers
+from page4d.formats.ply import PointCloud, join_clouds
 from page4d.geometry.camera import unproject
 from page4d.geometry.edges import depth_edges, normal_edges
 from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.output.arrays import to_bytes, to_numpy
-from page4d.output.maps import DYNAMIC_THRESHOLD
-from page4d.output.open3d_geometry import estimate_normals, remove_outliers
-from page4d.output.ply import PointCloud, join_clouds
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 

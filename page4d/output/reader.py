@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import InputError, UsageError, counted, listed
+from page4d.formats.maps import read_png, read_velocity
+from page4d.formats.ply import PointCloud, read_ply
+from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import resize_intrinsics
 from page4d.output.cameras import CaptureCameras, read_cameras_json
 from page4d.output.layout import OutputLayout
-from page4d.output.maps import read_png
-from page4d.output.ply import PointCloud, read_ply
 from page4d.output.run_record import RunRecord, ViewRecord, read_run
-from page4d.output.tracks import Tracks, read_tracks
-from page4d.output.velocity_maps import read_velocity
 
 if TYPE_CHECKING:
     from page4d.output.dataset import OutputDataset
@@ -208,7 +207,7 @@ class Output:
         Raises:
             CapabilityError: if Open3D cannot be loaded.
         """
-        from page4d.output.open3d_geometry import open3d_cloud
+        from page4d.formats.open3d import open3d_cloud
 
         return open3d_cloud(self.points(time_index))
 

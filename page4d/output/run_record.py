@@ -8,13 +8,13 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 
 import page4d
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
+from page4d.formats.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_model import FileModel, Sha256, format_json, read_model
 from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.diagnostics import AgreementRecord, ChunkRecord, Count, DistanceRecord, Name, RigRecord
 from page4d.output.layout import SAFE_NAME, OutputLayout
-from page4d.output.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
 from page4d.output.motion_record import MotionRecord
 from page4d.output.registration_record import RegistrationRecord
 from page4d.scene.identity import identify

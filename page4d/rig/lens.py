@@ -10,11 +10,11 @@ import torch
 
 from page4d.choices import CalibrationResize
 from page4d.errors import InputError, UsageError, listed
+from page4d.formats.camera_model import check_lens
+from page4d.formats.files import error_context
+from page4d.formats.read import read_lenses
 from page4d.rig.records import FocalSource, Lens
 from page4d.scene.assign_cameras import check_sizes, fit_to_view, match_cameras
-from page4d.scene.calibration.files import error_context
-from page4d.scene.calibration.plausibility import check_lens
-from page4d.scene.calibration.read import read_lenses
 from page4d.scene.focal_tags import focal_of_equivalent, stated_focal
 from page4d.scene.records import Scene, View
 

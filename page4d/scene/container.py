@@ -19,9 +19,9 @@ from av.stream import Disposition
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted
+from page4d.formats.files import check_regular_file
 from page4d.io.limits import is_exhausted
 from page4d.scene.completeness import Extent, stated_size
-from page4d.scene.files import check_regular_file
 
 _CONTAINERS = (
     "mov,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ogg,flv,asf,mxf,gif,ivf,m4v,dv,av1,obu,yuv4mpegpipe"

@@ -16,8 +16,8 @@ from PIL import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError, Page4DError
+from page4d.formats.files import RESTORE, check_regular_file, reading_again
 from page4d.io.limits import is_exhausted
-from page4d.scene.files import RESTORE, check_regular_file, reading_again
 from page4d.scene.orientation import Orientation, exif_orientation
 from page4d.scene.records import Image
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted
-from page4d.scene.files import check_pixels, natural_key
+from page4d.formats.files import check_pixels, natural_key
 from page4d.scene.image_file import ImageHeader, check_readable, image_name, read_header, read_pixels
 from page4d.scene.records import Image, Notice
 from page4d.scene.resample import resize

@@ -6,8 +6,8 @@ from typing import Any
 
 from page4d.conventions import Scale
 from page4d.errors import listed
+from page4d.formats.read import read_calibration
 from page4d.scene.assign_cameras import match_cameras, place_cameras
-from page4d.scene.calibration.read import read_calibration
 from page4d.scene.discover import Candidate, discover, select_views
 from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, dark_notices, probe_image_folder, time_by_number

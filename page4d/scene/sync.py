@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.formats.files import composed
 from page4d.io.documents import (
     DocumentError,
     DocumentMissingError,
@@ -17,7 +18,6 @@ from page4d.io.documents import (
     read_text,
 )
 from page4d.scene.audio import MAX_SECOND_PEAK, MIN_SCORE, correlate_audio
-from page4d.scene.files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.timeline import timing

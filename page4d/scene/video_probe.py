@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted
+from page4d.formats.files import check_pixels, check_regular_file
 from page4d.scene.completeness import Extent
 from page4d.scene.container import (
     check_memory,
@@ -21,7 +22,6 @@ from page4d.scene.container import (
     video_stream,
     video_streams,
 )
-from page4d.scene.files import check_pixels, check_regular_file
 from page4d.scene.orientation import Orientation
 from page4d.scene.records import Notice
 from page4d.scene.timeline import timing

@@ -14,10 +14,10 @@ from page4d.exporters.settings import ExportSettings
 from page4d.exporters.spacing import point_spacing
 from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import choose_up
+from page4d.formats.ply import PointCloud, read_ply_header
+from page4d.formats.tracks import Tracks
 from page4d.geometry.rigid import invert_rigid
-from page4d.output.ply import PointCloud, read_ply_header
 from page4d.output.reader import Output
-from page4d.output.tracks import Tracks
 
 Precision = Literal["float16", "float32"]
 

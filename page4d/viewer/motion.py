@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer
-from page4d.output.ply import PointCloud
-from page4d.output.tracks import Tracks
+from page4d.formats.ply import PointCloud
+from page4d.formats.tracks import Tracks
 from page4d.viewer.content import PointChoice, ViewerContent
 from page4d.viewer.nodes import set_visible
 from page4d.viewer.rig import vector

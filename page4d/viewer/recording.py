@@ -6,8 +6,8 @@ from pathlib import Path
 
 from page4d.choices import PointLayer
 from page4d.errors import OutputError, UsageError
+from page4d.formats.ply import PointCloud
 from page4d.io.atomic import check_file, real_path
-from page4d.output.ply import PointCloud
 from page4d.output.reader import Output
 from page4d.viewer.content import ViewerContent
 from page4d.viewer.motion import (

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 from page4d.viewer.content import PointChoice, SortedCloud, ViewerContent
 from page4d.viewer.nodes import add_cloud, set_visible
 

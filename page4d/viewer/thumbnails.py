@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.output.maps import encode_image
+from page4d.formats.maps import encode_image
 from page4d.output.pictures import Pictures
 from page4d.viewer.content import ViewerContent
 

@@ -34,6 +34,7 @@ from torch import Tensor
 import page4d
 from page4d.choices import ExistingOutput
 from page4d.encoders.dinov2 import DinoV2Config
+from page4d.formats.maps import write_png
 from page4d.inference.memory_budget import is_out_of_memory
 from page4d.inference.network_cost import cost_of
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
@@ -42,7 +43,6 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.streams import Stream
 from page4d.models.trunk import Aggregator
 from page4d.models.trunk_state import TrunkOutput
-from page4d.output.maps import write_png
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.plotting.colors import view_color
 from page4d.settings import ReconstructSettings

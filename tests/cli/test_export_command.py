@@ -22,7 +22,7 @@ import pytest
 from page4d.exporters.export import plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
 from page4d.exporters.record import RECORD_NAME
-from page4d.output.ply import encode_header
+from page4d.formats.ply import encode_header
 from page4d_cli.commands import doctor
 from tests.export.capture import Capture, make_capture
 

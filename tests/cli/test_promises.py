@@ -472,7 +472,7 @@ class TestDisk:
             return real(handle, data)
 
         monkeypatch.setattr("page4d.io.atomic.os.write", full)
-        monkeypatch.setattr("page4d.output.open3d_files.has_room_for", lambda *_: False)
+        monkeypatch.setattr("page4d.formats.open3d.has_room_for", lambda *_: False)
         ended = chunked(tmp_path / "out")
         assert ended.code == 5
         assert "disk full (after 0 of 8 instants)" in ended.err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from page4d.output.tracks import read_tracks
+from page4d.formats.tracks import read_tracks
 from page4d_cli.app import run
 
 

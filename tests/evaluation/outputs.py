@@ -10,14 +10,13 @@ import cv2
 import numpy as np
 import torch
 
+from page4d.formats.maps import quantize_velocity, write_png
+from page4d.formats.ply import read_ply, write_ply
+from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.similarity import Sim3
 from page4d.output.cameras import write_cameras_json
-from page4d.output.maps import write_png
 from page4d.output.motion_record import MotionRecord
-from page4d.output.ply import read_ply, write_ply
 from page4d.output.reader import open_output
-from page4d.output.tracks import Tracks, write_tracks
-from page4d.output.velocity_maps import quantize_velocity
 from page4d_cli.app import run
 
 

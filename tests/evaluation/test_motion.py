@@ -20,6 +20,7 @@ from page4d.evaluation.record import Evaluation
 from page4d.evaluation.scene_flow import PixelMotion, score_flow, score_sigma
 from page4d.evaluation.settings import EvaluationSettings
 from page4d.evaluation.track_scores import CameraTracks, TrackPairs, score_tapvid3d, score_tracks
+from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rigid import transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
@@ -27,7 +28,6 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.truth import true_velocity
 from page4d.lab.synthetic.write import write_capture
 from page4d.output.reader import open_output
-from page4d.output.tracks import Tracks, read_tracks
 from page4d_cli.app import run
 
 SETTINGS = EvaluationSettings(points_per_instant=50, alignments=(DepthAlignment.METRIC,))

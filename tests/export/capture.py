@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import Scale
+from page4d.formats.maps import choose_depth_scale
+from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import fit_views
 from page4d.output.cameras import capture_cameras
@@ -29,7 +31,6 @@ from page4d.output.instant import (
     write_static,
 )
 from page4d.output.layout import OutputLayout
-from page4d.output.maps import choose_depth_scale
 from page4d.output.reader import Output, open_output
 from page4d.output.run_record import (
     CountsRecord,
@@ -41,7 +42,6 @@ from page4d.output.run_record import (
     view_record,
     write_run,
 )
-from page4d.output.tracks import Tracks, write_tracks
 from page4d.predictions import Predictions
 from page4d.scene.open import open_scene
 from page4d.settings import ReconstructSettings, SceneOptions, describe_settings

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from page4d.exporters.colmap.model import Camera, Frame, Image, Model, Points3D, Rig, make_poses, write_model
+from page4d.formats.colmap import Camera, Frame, Image, Model, Points3D, Rig, make_poses, write_model
 
 NUM_POINTS = 50
 

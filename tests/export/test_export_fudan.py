@@ -9,7 +9,7 @@ import pytest
 from page4d.exporters.export import Exported
 from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.fudan import point_times
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, read_rgb
 from tests.export.trainer_shots import (
     Points,

@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation, Slerp
 from page4d.errors import OutputError, UsageError
 from page4d.exporters import glb
 from page4d.exporters.export import export, plan_exports
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 from tests.export.capture import THRESHOLD, Capture, color_error
 
 pygltflib = pytest.importorskip("pygltflib")

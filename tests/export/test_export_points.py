@@ -9,7 +9,7 @@ from page4d.choices import PointLayer
 from page4d.errors import InputError, UsageError
 from page4d.exporters import points
 from page4d.exporters.points import CloudReader, PointFilter, stratified_subset
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 
 STATIC, MOVING = 3000, 200
 

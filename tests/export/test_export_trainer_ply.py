@@ -7,7 +7,7 @@ import plyfile
 import pytest
 
 from page4d.errors import ShapeError
-from page4d.exporters.trainers.ply import encode_trainer_ply
+from page4d.formats.ply import encode_trainer_ply
 
 XYZ = np.array([[0.1, -2.5, 3.0], [1e-6, 7.0, -1e6]], dtype=np.float32)
 RGB = np.array([[0, 127, 255], [3, 2, 1]], dtype=np.uint8)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.fusion.background import estimate_background
 from page4d.fusion.clean import FusedBackground, clean, fuse_background
 from page4d.fusion.detail import fine_background, fine_cameras, fine_instant
@@ -14,7 +15,6 @@ from page4d.fusion.resolution import CoarseView, _level_sizes, raise_resolution
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.output.maps import DYNAMIC_THRESHOLD
 from page4d.predictions import Predictions
 from page4d.scene.records import FrameBatch
 

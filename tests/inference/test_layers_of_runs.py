@@ -12,12 +12,12 @@ from scipy.spatial import cKDTree
 
 from page4d.choices import CameraMotion, ExistingOutput
 from page4d.errors import InterruptedRunError
+from page4d.formats.ply import read_ply
 from page4d.inference.layers import first_background
 from page4d.inference.progress import SilentObserver
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.output.ply import read_ply
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord
 from page4d.predictions import Predictions

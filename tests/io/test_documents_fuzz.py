@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
 from page4d.errors import Page4DError
 from page4d.evaluation.truth_folder import open_truth
+from page4d.formats.read import read_calibration
 from page4d.io.config import config_to_json
 from page4d.lab.pretraining.config import PRESETS as PRETRAINING
 from page4d.lab.pretraining.config import PretrainConfig
@@ -20,7 +21,6 @@ from page4d.lab.training.config import TrainConfig
 from page4d.models.config import PRESETS as NETWORKS
 from page4d.models.config import NetworkConfig
 from page4d.output.reader import open_output
-from page4d.scene.calibration.read import read_calibration
 from page4d.scene.sync import read_sync_file
 from tests.fuzzing import bounded, fuzz, mutated_json
 from tests.output.output_scene import export, made_capture

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 
 
 def made_cloud(number: int, seed: int = 0, *, normals: bool = False, velocity: bool = False) -> PointCloud:

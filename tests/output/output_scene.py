@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from page4d.conventions import Scale
+from page4d.formats.maps import choose_depth_scale
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.rigid import invert_rigid, rigid
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.output.layout import OutputLayout
-from page4d.output.maps import choose_depth_scale
 from page4d.output.run_record import (
     CountsRecord,
     MotionRecord,

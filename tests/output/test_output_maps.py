@@ -13,13 +13,14 @@ from PIL import Image
 
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, OutputError
-from page4d.output.arrays import to_bytes, to_numpy
-from page4d.output.maps import (
+from page4d.formats.maps import (
     choose_depth_scale,
     quantize_confidence,
     quantize_depth,
     quantize_dynamic,
     read_png,
+    to_bytes,
+    to_numpy,
     write_png,
 )
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from output_scene import made_capture
 
 from page4d.errors import UsageError
+from page4d.formats.open3d import Mesh, fuse_mesh
 from page4d.output.mesh import FOOTPRINTS_PER_VOXEL, check_voxel_size, choose_voxel_size, fused_mesh
-from page4d.output.open3d_geometry import Mesh, fuse_mesh
 from page4d.predictions import Predictions
 from page4d.settings import PointOptions
 

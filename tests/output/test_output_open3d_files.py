@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.output import open3d_files
-from page4d.output.open3d_files import encode_mesh, encode_trajectory, write_cloud, write_mesh, write_trajectory
-from page4d.output.open3d_geometry import Mesh, open3d_cloud
-from page4d.output.ply import PointCloud, encode_ply, encode_vertices, read_ply, read_ply_header
+from page4d.formats import open3d as open3d_files
+from page4d.formats.open3d import (
+    Mesh,
+    encode_mesh,
+    encode_trajectory,
+    open3d_cloud,
+    write_cloud,
+    write_mesh,
+    write_trajectory,
+)
+from page4d.formats.ply import PointCloud, encode_ply, encode_vertices, read_ply, read_ply_header
 from tests.output.clouds import made_cloud, same
 
 
@@ -163,7 +170,7 @@ def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_
         import resource, signal
         from pathlib import Path
         from page4d.errors import OutputError
-        from page4d.output.open3d_files import write_cloud, write_mesh, write_trajectory
+        from page4d.formats.open3d import write_cloud, write_mesh, write_trajectory
         from page4d.output.open3d_runtime import load_open3d
         from tests.output import test_output_open3d_files as made
         load_open3d()

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from page4d.errors import CapabilityError
+from page4d.formats.open3d import open3d_cloud
+from page4d.formats.ply import PointCloud
 from page4d.installation import pip_install
-from page4d.output.open3d_geometry import open3d_cloud
 from page4d.output.open3d_runtime import (
     SYSTEM_PACKAGES,
     load_open3d,
@@ -18,7 +19,6 @@ from page4d.output.open3d_runtime import (
     preload_open3d,
     require_open3d,
 )
-from page4d.output.ply import PointCloud
 
 
 @pytest.fixture(autouse=True)

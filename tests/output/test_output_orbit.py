@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from output_scene import export, made_capture
 
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 from page4d.output.preview import orbit
 from page4d.output.preview.orbit import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
 from page4d.output.reader import Output, open_output

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import InputError, Page4DError, ShapeError
-from page4d.output.open3d_geometry import open3d_cloud
-from page4d.output.ply import (
+from page4d.formats.open3d import open3d_cloud
+from page4d.formats.ply import (
     PROPERTIES,
     PointCloud,
     encode_ply,

@@ -10,10 +10,9 @@ from output_scene import export, made_capture, with_velocity
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
-from page4d.output.arrays import to_bytes, to_numpy
+from page4d.formats.maps import crop_to_content, to_bytes, to_numpy
+from page4d.formats.ply import PointCloud
 from page4d.output.cameras import CaptureCameras, capture_cameras
-from page4d.output.maps import crop_to_content
-from page4d.output.ply import PointCloud
 from page4d.output.points import merged_cloud
 from page4d.output.preview import cloud_view
 from page4d.output.preview.cloud_view import cloud_views

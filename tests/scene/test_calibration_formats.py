@@ -12,10 +12,10 @@ from calibration_writers import make_rig, output_content, write_colmap_text, wri
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
+from page4d.formats.build import ImageName, group_images
+from page4d.formats.files import SUPPORTED_FORMATS
+from page4d.formats.read import FORMATS, read_calibration
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.scene.calibration.files import SUPPORTED_FORMATS
-from page4d.scene.calibration.grouping import ImageName, group_images
-from page4d.scene.calibration.read import FORMATS, read_calibration
 
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "scenes"
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import Page4DError
-from page4d.scene.calibration.read import read_calibration
-from page4d.scene.calibration.record import Calibration
+from page4d.formats.camera_model import Calibration
+from page4d.formats.read import read_calibration
 from tests.fuzzing import bounded, fuzz, mutated_bytes
 
 NAMES = ("x.qca.txt", "x.toml", "x.json", "intri.yml", "cameras.bin", "cameras.txt", "x")

@@ -13,8 +13,8 @@ import pytest
 from calibration_writers import WRITERS, make_rig, output_content
 
 from page4d.errors import InputError
-from page4d.scene.calibration import files
-from page4d.scene.calibration.read import read_calibration
+from page4d.formats import files
+from page4d.formats.read import read_calibration
 
 GARBAGE = {
     "empty": b"",

@@ -11,10 +11,10 @@ from calibration_writers import WRITERS, make_rig
 from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
 from page4d.errors import InputError, listed, shortened
+from page4d.formats.build import pinhole
+from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.read import read_calibration
 from page4d.scene.assign_cameras import match_cameras
-from page4d.scene.calibration.build import pinhole
-from page4d.scene.calibration.read import read_calibration
-from page4d.scene.calibration.record import CalibratedCamera, Calibration
 from tests.fuzzing import bounded
 
 
@@ -60,7 +60,7 @@ def test_messages_about_many_cameras_are_short() -> None:
 
 @pytest.mark.parametrize("name", [name for name in WRITERS if name != "nerfstudio-applied"])
 def test_more_cameras_than_the_limit_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("page4d.scene.calibration.files.check_count.__defaults__", ("cameras", 2))
+    monkeypatch.setattr("page4d.formats.files.check_count.__defaults__", ("cameras", 2))
     WRITERS[name](tmp_path, make_rig())
     with pytest.raises(InputError, match="it has 3 cameras, the limit is 2"):
         read_calibration(tmp_path)

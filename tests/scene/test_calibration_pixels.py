@@ -12,8 +12,8 @@ from scipy.spatial.transform import Rotation
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
+from page4d.formats.read import read_calibration
 from page4d.geometry.distortion import LensModel
-from page4d.scene.calibration.read import read_calibration
 
 SAME_PIXEL = 1e-9
 POINTS = np.random.default_rng(3).uniform(-0.7, 0.7, size=(200, 3))

@@ -11,12 +11,12 @@ import torch
 from page4d.choices import CalibrationFormat
 from page4d.conventions import Scale
 from page4d.errors import UsageError
+from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.read import read_calibration
+from page4d.formats.write import choose_format, write_calibration
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.scene.calibration.read import read_calibration
-from page4d.scene.calibration.record import CalibratedCamera, Calibration
-from page4d.scene.calibration.write import choose_format, write_calibration
 
 LENSES = {
     "front camera": None,

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.choices import Preprocess
+from page4d.formats.maps import crop_to_content
 from page4d.geometry.pixels import PixelTransform, crop_views, da3_sizes, pad_windows, place_views
-from page4d.output.maps import crop_to_content
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameBatch, Scene

@@ -13,8 +13,8 @@ from av.stream import Disposition
 from clip_writers import counter_image, read_counter, write_counter_clip
 
 from page4d.errors import InputError
+from page4d.formats.video import VideoFile
 from page4d.io.atomic import open_atomic
-from page4d.io.video_file import VideoFile
 from page4d.scene.audio import correlate_audio
 from page4d.scene.open import open_scene
 from page4d.scene.video import VideoSource

@@ -11,6 +11,8 @@ import torch
 
 from page4d.choices import Subject
 from page4d.errors import UsageError
+from page4d.formats.maps import STILL_LEVEL
+from page4d.formats.tracks import read_tracks
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.pixels import fit_views
 from page4d.geometry.rigid import transform_points
@@ -18,8 +20,6 @@ from page4d.lab.synthetic import truth as truth_motion
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.truth import true_displacement, true_tracks, true_velocity
 from page4d.lab.synthetic.write import write_capture
-from page4d.output.tracks import read_tracks
-from page4d.output.velocity_maps import STILL_LEVEL
 
 CAPTURE = SyntheticCapture(seed=4, num_views=2, num_times=5, image_size=(96, 128), subject=Subject.PEOPLE)
 PEOPLE = replace(CAPTURE, seed=1, moving_cameras=True)

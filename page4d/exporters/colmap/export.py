@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.exporters.colmap.model import Camera, Frame, Image, Model, Points3D, Rig, make_poses, write_model
 from page4d.exporters.colmap.times import nanoseconds, write_times
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.points import ModelPoints
+from page4d.formats.colmap import Camera, Frame, Image, Model, Points3D, Rig, make_poses, write_model
 from page4d.io.atomic import real_path
 from page4d.io.staging import write_json
 from page4d.output.layout import frame_name

@@ -18,9 +18,9 @@ from page4d.choices import ImageFormat
 from page4d.errors import UsageError
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
 from page4d.exporters.trainers.views import repeated_view, split_views
+from page4d.formats.ply import PointCloud
 from page4d.io.atomic import real_path
 from page4d.io.staging import write_file, write_json
-from page4d.output.ply import PointCloud
 
 _NEAR_PLANE = 1.0
 _MIN_MOVING = 21

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from page4d.choices import ImageFormat
 from page4d.conventions import PIXEL_CENTER
 from page4d.exporters.job import ExportJob, Written, encode_picture
-from page4d.exporters.trainers.ply import encode_trainer_ply
+from page4d.formats.ply import PointCloud, encode_trainer_ply
 from page4d.io.atomic import real_path
 from page4d.io.staging import write_file
-from page4d.output.ply import PointCloud
 
 _HEADER = "%YAML:1.0\n---\n"
 _SHARES = (0.1, 99.9)

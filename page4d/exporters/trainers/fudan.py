@@ -16,11 +16,10 @@ from page4d.choices import ImageFormat
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.opengl import opengl_poses
 from page4d.exporters.points import ModelPoints
-from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.exporters.trainers.views import repeated_view, split_views
+from page4d.formats.ply import encode_trainer_ply, read_ply_header
 from page4d.io.atomic import real_path
 from page4d.io.staging import write_file, write_json
-from page4d.output.ply import read_ply_header
 
 _CLOUD = "points3d.ply"
 

@@ -15,13 +15,12 @@ Source: scene/multipleview_dataset.py and scene/__init__.py of 4DGaussians (843d
 import shlex
 from pathlib import Path
 
-from page4d.exporters.colmap.model import Camera, Image, Model, Points3D, make_poses, write_model
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.ply import encode_trainer_ply
 from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
+from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
+from page4d.formats.ply import PointCloud, encode_trainer_ply
 from page4d.io.atomic import real_path
 from page4d.io.staging import write_file
-from page4d.output.ply import PointCloud
 
 
 def write(job: ExportJob, folder: Path) -> Written:

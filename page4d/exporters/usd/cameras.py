@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from page4d.exporters.job import ExportJob
 from page4d.exporters.opengl import opengl_poses
 from page4d.exporters.usd.stage import ROOT
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 
 APERTURE = 0.36
 """Width of the sensor in tenths of a unit, the unit of the schema: 36 mm where the unit is a metre."""

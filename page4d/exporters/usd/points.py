@@ -11,7 +11,7 @@ from page4d.exporters.spacing import point_spacing
 from page4d.exporters.transfer import linear_from_srgb
 from page4d.exporters.usd.cameras import ClippingRanges
 from page4d.exporters.usd.stage import ROOT
-from page4d.output.ply import PointCloud
+from page4d.formats.ply import PointCloud
 
 PATH = f"{ROOT}/points"
 STATIC_PATH = f"{ROOT}/static"

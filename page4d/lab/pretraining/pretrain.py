@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 import page4d
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
+from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import Crops, CropSource, Footage, open_footage, open_pool
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
@@ -42,7 +43,6 @@ from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_de
 from page4d.lab.training.validation import draw_losses
 from page4d.profiling.meta_run import meta_run, on_meta_device
 from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage
-from page4d.scene.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.weights.store import TensorSpec, save_tensors
 
 

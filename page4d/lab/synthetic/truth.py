@@ -10,14 +10,14 @@ from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE
 from page4d.errors import UsageError
+from page4d.formats.maps import quantize_velocity
+from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.rigid import invert_rigid
 from page4d.lab.synthetic.capture import Frame, SyntheticCapture, on_canvas, quantize, visible_points
 from page4d.lab.synthetic.rigs import Rng
 from page4d.lab.synthetic.world import Snapshots
-from page4d.output.tracks import Tracks
-from page4d.output.velocity_maps import quantize_velocity
 
 TRUTH_MOTION_STEP = 1 / METRIC_DEPTH_SCALE
 """Velocity of one level of a true velocity map: 1 mm/s."""
@@ -147,7 +147,7 @@ def true_displacement(
 
 
 def velocity_levels(velocity: Float[Tensor, "H W 3"], depth: Float[Tensor, "H W"]) -> UInt16[np.ndarray, "H W 3"]:
-    """Quantize true velocities as `page4d.output.velocity_maps` does, 0 0 0 in the sky."""
+    """Quantize true velocities as `page4d.formats.maps` does, 0 0 0 in the sky."""
     return quantize_velocity(velocity, (depth > 0).to(velocity.dtype), TRUTH_MOTION_STEP).velocity
 
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
 from page4d.errors import OutputError, UsageError
+from page4d.formats.tracks import write_tracks
+from page4d.formats.video import VideoFile
 from page4d.io.atomic import check_folder, open_atomic, output_error
-from page4d.io.video_file import VideoFile
 from page4d.lab.synthetic.capture import SyntheticCapture, quantize
 from page4d.lab.synthetic.truth import (
     MOTION_DEFINITION,
@@ -32,7 +33,6 @@ from page4d.lab.synthetic.truth import (
     track_starts,
     velocity_levels,
 )
-from page4d.output.tracks import write_tracks
 
 QUALITY_CRF = 18
 """Constant rate factor of H.264; lower values give higher quality and larger files."""

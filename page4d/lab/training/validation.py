@@ -27,6 +27,7 @@ from page4d.evaluation.camera_errors import focal_errors, fraction_below, pair_e
 from page4d.evaluation.depth import sparsify, sum_depth_errors
 from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
 from page4d.evaluation.masks import mask_overlap
+from page4d.formats.maps import write_png
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rigid import invert_rigid, rigid
 from page4d.geometry.rotation import mean_rotation
@@ -39,7 +40,6 @@ from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
 from page4d.models.output import NetworkOutput, RigOutput
-from page4d.output.maps import write_png
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.plotting.colors import INK, Color, view_color
 from page4d.refinement.refine import refine

@@ -9,9 +9,9 @@ from PIL import Image, ImageDraw
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
-from page4d.output.arrays import to_numpy
+from page4d.formats.maps import to_numpy
+from page4d.formats.ply import PointCloud
 from page4d.output.cameras import CaptureCameras
-from page4d.output.ply import PointCloud
 from page4d.output.points import random_subset
 from page4d.output.preview.splat import (
     SUPERSAMPLING,

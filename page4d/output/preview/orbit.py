@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from page4d.output.arrays import to_numpy
-from page4d.output.ply import PointCloud
+from page4d.formats.maps import to_numpy
+from page4d.formats.ply import PointCloud
 from page4d.output.points import random_subset
 from page4d.output.preview.splat import bulk, centers_of, looking_along, shade_edges, upward_axis
 from page4d.output.reader import Output

@@ -1,9 +1,13 @@
-"""Depth, confidence and motion maps as PNG files, at the pixels of the network image without its padding."""
+"""Depth, confidence and motion maps as PNG files, at the pixels of the network image without its padding.
+
+Velocity maps as PNG files of 16 bits: three channels, and the standard deviations in a file of their own. Conversion
+of tensors to numpy arrays, for files.
+"""
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -18,7 +22,21 @@ from page4d.errors import InputError, OutputError
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.documents import DocumentError, DocumentMissingError, read_bytes
-from page4d.output.arrays import to_bytes, to_numpy
+
+
+def to_numpy(tensor: Tensor) -> NDArray[Any]:
+    """Copy a tensor of any device to a contiguous array; half precision and bfloat16 become float32."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()
+    return np.ascontiguousarray(tensor.numpy())
+
+
+def to_bytes(unit: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """Round values in [0, 1] to 0 .. 255; values outside are clipped, NaN becomes 0."""
+    known = np.nan_to_num(unit.astype(np.float64), nan=0.0, posinf=1.0, neginf=0.0)
+    return np.rint(known.clip(0.0, 1.0) * 255.0).astype(np.uint8)
+
 
 DEEPEST_LEVEL = 65535
 HEADROOM = 4.0
@@ -157,3 +175,62 @@ def read_png(
     if image.dtype != np.dtype(kind) or image.shape != size:
         raise InputError(f"'{path}' is {image.dtype} {image.shape}, not {np.dtype(kind)} {size}", hint)
     return image
+
+
+STILL_LEVEL = 32768
+"""Level of a velocity of exactly 0; a pixel whose three levels are 0 has an unknown velocity."""
+
+MOTION_MAPPING = (
+    f"motion: velocity in the world = (png - {STILL_LEVEL}) * motion_step per second, channels x y z (RGB); 0 0 0 "
+    "where it is unknown. motion_sigma: standard deviation = png * motion_step; 0 where the velocity is unknown"
+)
+
+_FASTEST = 32767
+
+
+class VelocityLevels(NamedTuple):
+    """Levels of a velocity map, of its standard deviations, and the number of clipped velocities."""
+
+    velocity: NDArray[np.uint16]
+    sigma: NDArray[np.uint16]
+    num_clipped: int
+
+
+def quantize_velocity(
+    velocity: Float[Tensor, "H W 3"], sigma: Float[Tensor, "H W"], motion_step: float
+) -> VelocityLevels:
+    """Quantize velocities and their standard deviations; 0 where a velocity is unknown (sigma 0 or not finite).
+
+    A velocity that is not exactly 0 does not become 0: a component below half a step is kept as one step where all
+    components would vanish. Faster components than 32,767 steps are clipped and counted, sigma to at least one step.
+    """
+    values, spread = to_numpy(velocity).astype(np.float64), to_numpy(sigma).astype(np.float64)
+    known = np.isfinite(values).all(-1) & np.isfinite(spread) & (spread > 0)
+    values, spread = np.where(known[..., None], values, 0.0), np.where(known, spread, 0.0)
+    steps = np.rint(values / motion_step)
+    vanished = (steps == 0).all(-1) & (values != 0).any(-1)
+    largest = np.abs(values).argmax(-1)[..., None]
+    sign = np.sign(np.take_along_axis(values, largest, -1))
+    kept = np.where(vanished[..., None], sign, np.take_along_axis(steps, largest, -1))
+    np.put_along_axis(steps, largest, kept, -1)
+    clipped = steps.clip(-_FASTEST, _FASTEST)
+    levels = np.where(known[..., None], clipped + STILL_LEVEL, 0).astype(np.uint16)
+    sigma_levels = np.where(known, np.rint(spread / motion_step).clip(1, 65535), 0).astype(np.uint16)
+    return VelocityLevels(levels, sigma_levels, int((steps != clipped).any(-1).sum()))
+
+
+def read_velocity(
+    velocity: Path, sigma: Path, size: tuple[int, int], motion_step: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Read velocities [H, W, 3] and standard deviations [H, W] per second; both are 0 where unknown.
+
+    Raises:
+        InputError: if a file is missing, damaged or of another kind.
+    """
+    levels, spread = read_png(velocity, np.uint16, (*size, 3)), read_png(sigma, np.uint16, size)
+    known = (levels != 0).any(-1)
+    values = (levels.astype(np.float64) - STILL_LEVEL) * motion_step
+    return (
+        np.where(known[..., None], values, 0.0).astype(np.float32),
+        np.where(known, spread * motion_step, 0.0).astype(np.float32),
+    )

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError
+from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, make_camera
+from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
+from page4d.formats.files import check_count, error_context, read_json, unreadable, validated
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.scene.calibration.build import FileSchema, Matrix3, Matrix4, Side, make_camera
-from page4d.scene.calibration.files import check_count, error_context, read_json, unreadable, validated
-from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed
-from page4d.geometry.rotation import rotation_angle
-from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
-from page4d.scene.calibration.build import (
+from page4d.formats.build import (
     brown_conrady,
     is_rotation,
     make_camera,
@@ -23,15 +21,10 @@ from page4d.scene.calibration.build import (
     pose_matrix,
     rotation_from_vector,
 )
-from page4d.scene.calibration.files import (
-    check_count,
-    check_exists,
-    error_context,
-    parsing,
-    read_text,
-    unreadable,
-)
-from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
+from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
+from page4d.formats.files import check_count, check_exists, error_context, parsing, read_text, unreadable
+from page4d.geometry.rotation import rotation_angle
+from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
 
 _MAX_ROTATION_DIFFERENCE_RAD = 1e-3
 """Accepted difference of `R_` and `Rot_` of a camera, which are often written with few digits."""

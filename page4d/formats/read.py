@@ -11,15 +11,15 @@ import torch
 from page4d.choices import LengthUnit
 from page4d.conventions import Scale
 from page4d.errors import UsageError, listed
+from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.cameras_json import read_page4d_json
+from page4d.formats.colmap import find_colmap, read_colmap
+from page4d.formats.files import check_exists, read_bytes, read_json, unreadable
+from page4d.formats.nerfstudio import read_nerfstudio
+from page4d.formats.opencv_yaml import has_opencv_yaml, read_opencv_yaml
+from page4d.formats.qualisys import read_qualisys
+from page4d.formats.toml_rig import read_pose2sim
 from page4d.geometry.rigid import camera_centers
-from page4d.scene.calibration.colmap import find_colmap, read_colmap
-from page4d.scene.calibration.files import check_exists, read_bytes, read_json, unreadable
-from page4d.scene.calibration.nerfstudio import read_nerfstudio
-from page4d.scene.calibration.opencv_yaml import has_opencv_yaml, read_opencv_yaml
-from page4d.scene.calibration.page4d_json import read_page4d_json
-from page4d.scene.calibration.pose2sim import read_pose2sim
-from page4d.scene.calibration.qualisys import read_qualisys
-from page4d.scene.calibration.record import CalibratedCamera, Calibration
 
 
 @dataclass(frozen=True, kw_only=True)

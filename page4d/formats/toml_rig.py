@@ -13,8 +13,7 @@ import torch
 from pydantic import Field
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
-from page4d.io.documents import MAX_TEXT_BYTES, parse_toml
-from page4d.scene.calibration.build import (
+from page4d.formats.build import (
     FileSchema,
     Matrix3,
     Row3,
@@ -25,15 +24,9 @@ from page4d.scene.calibration.build import (
     pose_matrix,
     rotation_from_vector,
 )
-from page4d.scene.calibration.files import (
-    check_count,
-    error_context,
-    parsing,
-    read_text,
-    unreadable,
-    validated,
-)
-from page4d.scene.calibration.record import CalibratedCamera, Calibration
+from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.files import check_count, error_context, parsing, read_text, unreadable, validated
+from page4d.io.documents import MAX_TEXT_BYTES, parse_toml
 
 _CAMERA_KEYS = frozenset({"matrix", "rotation", "translation"})
 

@@ -12,13 +12,13 @@ import page4d
 from page4d.choices import CalibrationFormat
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
 from page4d.errors import UsageError, listed
+from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.rotation import quaternion_from_matrix, rotation_vector_from_matrix
 from page4d.io.atomic import check_file, write_bytes_atomic
 from page4d.io.json_model import format_json, readable
 from page4d.io.staging import check_replaceable, staged_folder, write_file
-from page4d.scene.calibration.record import CalibratedCamera, Calibration
 
 _COLMAP_FILES = ("cameras.bin", "images.bin", "points3D.bin")
 _PINHOLE, _OPENCV, _OPENCV_FISHEYE, _FULL_OPENCV = 1, 4, 5, 6

@@ -18,22 +18,24 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
-from page4d.geometry.distortion import Distortion
-from page4d.geometry.rigid import invert_rigid, rigid
-from page4d.scene.calibration.build import (
+from page4d.formats.build import (
     FileSchema,
+    ImageCamera,
     Matrix4,
     Matrix34,
     Side,
     brown_conrady,
     fisheye,
+    group_images,
     is_rotation,
+    join_images,
     orthonormalized,
     pinhole,
 )
-from page4d.scene.calibration.files import MAX_IMAGES, check_count, error_context, read_json, unreadable, validated
-from page4d.scene.calibration.grouping import ImageCamera, group_images, join_images
-from page4d.scene.calibration.record import CORRECTION_HINT, Calibration
+from page4d.formats.camera_model import CORRECTION_HINT, Calibration
+from page4d.formats.files import MAX_IMAGES, check_count, error_context, read_json, unreadable, validated
+from page4d.geometry.distortion import Distortion
+from page4d.geometry.rigid import invert_rigid, rigid
 
 _OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)
 _MODELS = {

@@ -10,10 +10,10 @@ import torch
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError, shortened
+from page4d.formats.build import brown_conrady, make_camera, parse_number, pinhole, pose_matrix
+from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
+from page4d.formats.files import check_count, error_context, parsing, read_bytes, unreadable
 from page4d.io.documents import MAX_TEXT_BYTES, parse_xml
-from page4d.scene.calibration.build import brown_conrady, make_camera, parse_number, pinhole, pose_matrix
-from page4d.scene.calibration.files import check_count, error_context, parsing, read_bytes, unreadable
-from page4d.scene.calibration.record import CORRECTION_HINT, CalibratedCamera, Calibration
 
 _UNITS_PER_PIXEL = 64.0
 _MM_PER_METRE = 1000.0
