@@ -1,6 +1,8 @@
-"""Errors that a user can act on: message, hint and exit code; and the form of counts and lists in messages."""
+"""Errors and notices for the user: message, hint and exit code; and the form of counts and lists in messages."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
 from itertools import islice
 
 
@@ -102,3 +104,21 @@ def listed(names: Collection[object], limit: int = 12, separator: str = ", ") ->
     """Format names for a message: "cam01, cam02", or "cam01, cam02, ... (10,000 in all)" beyond `limit`."""
     text = separator.join(shortened(str(name)) for name in islice(names, limit))
     return text if len(names) <= limit else f"{text}{separator}... ({len(names):,} in all)"
+
+
+class Level(StrEnum):
+    """Severity of a notice."""
+
+    INFO = "info"
+    STEP = "step"
+    """Start of a step that takes a while."""
+
+    WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A message to the user that does not stop the run."""
+
+    text: str
+    level: Level = Level.WARNING

@@ -1,9 +1,22 @@
-"""Commands that install the optional parts of page4d."""
+"""Commands that install the optional parts of page4d.
 
+Loading Open3D, with an error message and its fix where that fails.
+
+Open3D needs system libraries that bare servers lack and takes about two seconds to load; a run loads it in the
+background while the network loads.
+"""
+
+import importlib
+import re
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from threading import Thread
+from types import ModuleType
 
 from page4d.errors import CapabilityError
 
@@ -56,3 +69,71 @@ def install_command(extra: str) -> str:
 def pip_install(*words: str) -> str:
     """Return the shell command by which pip installs packages for the running Python."""
     return " ".join(map(shlex.quote, (sys.executable or "python3", "-m", "pip", "install", *words)))
+
+
+SYSTEM_PACKAGES = "sudo apt-get install libusb-1.0-0 libegl1 libgl1"
+"""System packages of Debian and Ubuntu that Open3D 0.20 needs."""
+
+_ATTEMPTS = 4
+
+
+@cache
+def load_open3d() -> tuple[ModuleType | None, str, str]:
+    """Import Open3D once; return the module or None, the reason of the failure, and its fix."""
+    try:
+        return _imported(), "", ""
+    except ModuleNotFoundError as error:
+        if error.name != "open3d":
+            return (
+                None,
+                f"Open3D cannot start: the Python package {error.name} is missing",
+                pip_install(str(error.name)),
+            )
+        return None, "Open3D is not installed", pip_install("open3d")
+    except (ImportError, OSError) as error:
+        library = re.match(r"([\w.+-]+\.so[\w.]*): cannot open shared object file", str(error))
+        if library is None:
+            return None, f"Open3D cannot start: {error}", pip_install("--force-reinstall", "open3d")
+        return None, f"Open3D cannot start: system library {library[1]} is missing", SYSTEM_PACKAGES
+
+
+def _imported() -> ModuleType:
+    """Import Open3D, again if another thread imported a module meanwhile: it iterates over `sys.modules`."""
+    for _ in range(_ATTEMPTS):
+        with suppress(RuntimeError):
+            return importlib.import_module("open3d")
+    return importlib.import_module("open3d")
+
+
+def preload_open3d() -> None:
+    """Start importing Open3D in a background thread; `load_open3d` waits for it."""
+    Thread(target=_preload, name="open3d-import").start()
+
+
+def _preload() -> None:
+    with suppress(Exception):  # `load_open3d` fails again where Open3D is needed
+        load_open3d()
+
+
+def open3d_or_none() -> ModuleType | None:
+    """Return Open3D, or None where it cannot be loaded; `load_open3d` returns the reason."""
+    return load_open3d()[0]
+
+
+def require_open3d(purpose: str = "") -> ModuleType:
+    """Return Open3D; `purpose`, such as an option, is named in the error.
+
+    Raises:
+        CapabilityError: if it cannot be loaded; the hint is the command that fixes it.
+    """
+    module, message, hint = load_open3d()
+    if module is None:
+        raise CapabilityError(f"{purpose} needs Open3D: {message}" if purpose else message, hint)
+    return module
+
+
+@contextmanager
+def quiet(open3d: ModuleType) -> Iterator[None]:
+    """Suppress Open3D's messages on the terminal, except errors."""
+    with open3d.utility.VerbosityContextManager(open3d.utility.VerbosityLevel.Error):
+        yield

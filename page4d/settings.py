@@ -26,8 +26,8 @@ from page4d.choices import (
 )
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE
 from page4d.errors import UsageError, shortened
-from page4d.io.config import config_record
-from page4d.io.digest import parse_pin, parse_sha256
+from page4d.io.atomic import parse_pin, parse_sha256
+from page4d.io.json_records import config_record
 
 _MEMORY_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 

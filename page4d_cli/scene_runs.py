@@ -70,7 +70,7 @@ def run_scene(
     request: Request, job: "SceneJob", observer: "Observer", open_chunks: "OpenChunks | None" = None
 ) -> "RunRecord":
     """Reconstruct a scene and return the content of its `run.json`."""
-    from page4d.output.open3d_runtime import preload_open3d
+    from page4d.installation import preload_open3d
 
     _check_target(request, job)
     preload_open3d()  # while torch and the network load
@@ -91,7 +91,7 @@ def run_scene(
 
 def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
     """Print the plan of a run."""
-    from page4d.output.open3d_runtime import preload_open3d
+    from page4d.installation import preload_open3d
 
     _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load

@@ -39,7 +39,7 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def open3d() -> ModuleType:
     """Open3D; the test is skipped where it cannot be loaded."""
-    from page4d.output.open3d_runtime import load_open3d
+    from page4d.installation import load_open3d
 
     module, reason, _ = load_open3d()
     if module is None:
@@ -50,7 +50,7 @@ def open3d() -> ModuleType:
 @pytest.fixture
 def without_open3d(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the import of Open3D fail, as on a machine without libEGL."""
-    from page4d.output.open3d_runtime import load_open3d
+    from page4d.installation import load_open3d
 
     import_module = importlib.import_module
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import map_coordinates
 
-from page4d.output.open3d_runtime import open3d_or_none
+from page4d.installation import open3d_or_none
 from page4d_cli.app import run
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from page4d.output.preview.splat import upward_axis
-from page4d.plotting.canvas import blank, font, tile
-from page4d.plotting.colors import view_color
+from page4d.plotting.canvas import blank, font, tile, view_color
 from page4d.rig.instants import choose_instants
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.detect import detect_people

@@ -29,8 +29,8 @@ from page4d.choices import SceneFamily
 from page4d.evaluation.comparison import compare, true_camera
 from page4d.evaluation.settings import EvaluationSettings
 from page4d.formats.video import VideoFile
+from page4d.geometry.alignment import align_points_robust
 from page4d.geometry.camera import Cameras, resize_intrinsics, world_points
-from page4d.geometry.registration import align_points_robust
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.quality.grade import measured_ranges

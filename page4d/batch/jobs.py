@@ -14,7 +14,7 @@ import page4d
 from page4d.errors import InterruptedRunError, UsageError, listed
 from page4d.inference.progress import Observer
 from page4d.io.atomic import real_path, write_bytes_atomic
-from page4d.io.json_model import FileModel, format_json, readable
+from page4d.io.json_records import FileModel, format_json, readable
 from page4d.io.limits import known_error
 from page4d.output.run_record import RunRecord
 

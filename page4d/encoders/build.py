@@ -12,7 +12,7 @@ from page4d.encoders.stem import Stem, StemConfig
 from page4d.encoders.swin import Swin, SwinConfig
 from page4d.encoders.twins import Twins, TwinsConfig
 from page4d.encoders.vit import ViT, ViTConfig
-from page4d.io.config import config_from_json
+from page4d.io.json_records import config_from_json
 
 EncoderConfig = Annotated[
     DinoV2Config | DinoV3Config | StemConfig | ViTConfig | SwinConfig | TwinsConfig | NaViTConfig,

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, PatchTokens, check_levels, check_multiple
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.block import INIT_STD, Block, BlockConfig, FeedForwardKind, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.positions import TableResampling, resample_positions

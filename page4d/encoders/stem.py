@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.encoders.base import PatchTokens, check_multiple
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.embed import patch_grid
 from page4d.layers.positions import DEFAULT_BASE, grid_positions, rotary_tables

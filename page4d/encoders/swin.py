@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, check_level, check_multiple, check_stages
 from page4d.encoders.pyramid import LevelFusion, PyramidEncoder
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import PatchEmbed, patch_grid
 from page4d.layers.positions import resample_positions

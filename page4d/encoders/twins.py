@@ -15,7 +15,7 @@ from torch.nn import functional
 from page4d.encoders.base import DropPathRate, check_level, check_multiple, check_stages
 from page4d.encoders.pyramid import LevelFusion, PyramidEncoder
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.attention import attend
 from page4d.layers.block import MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import NormedPatchEmbed, PatchEmbed, cut_patches

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from page4d.encoders.base import DropPathRate, PatchTokens, apply_head, check_multiple
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.attention import Attention
 from page4d.layers.block import INIT_STD, MixerBlock, drop_path_rates, initialise_linears
 from page4d.layers.embed import NormedPatchEmbed, PatchEmbed, cut_patches, patch_grid

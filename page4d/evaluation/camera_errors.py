@@ -8,10 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.errors import ShapeError
-from page4d.geometry.registration import DegenerateGeometryError, align_cameras, align_points
-from page4d.geometry.rigid import camera_centers, invert_rigid
+from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points
 from page4d.geometry.rotation import mean_rotation, rotation_angle
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, camera_centers, invert_rigid
 
 MIN_FLATNESS = 1e-3
 """Ratio of the second to the first singular value below which camera centres count as collinear."""

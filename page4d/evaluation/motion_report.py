@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from page4d.evaluation.comparison import ComparedView, Comparison, Step, no_step
 from page4d.evaluation.record import FlowResult, MotionReport
 from page4d.evaluation.scene_flow import MOVING_LIMIT, PixelMotion, score_flow, score_sigma
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3
 
 MAX_MOTION_PIXELS = 4_000_000
 """Maximum number of pixels per kind of motion that errors are computed from; larger captures use a random subset."""

@@ -16,12 +16,25 @@ from page4d.evaluation.point_report import predicted_cloud, true_cloud
 from page4d.evaluation.record import ConfidenceReport, DepthReport, Evaluation
 from page4d.evaluation.top_view import Trajectory, draw_top_view
 from page4d.formats.maps import to_numpy, write_png
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import check_folder
 from page4d.output.diagnostics import TransformRecord
-from page4d.plotting.canvas import blank, color_bar, drawable, font, short_unit, shortened, tile
+from page4d.plotting.canvas import (
+    DEPTH_MAP,
+    ERROR_MAP,
+    FAINT,
+    INK,
+    blank,
+    color_bar,
+    colored,
+    drawable,
+    font,
+    short_unit,
+    shortened,
+    tile,
+    view_color,
+)
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.plotting.colors import DEPTH_MAP, ERROR_MAP, FAINT, INK, colored, view_color
 
 Picture = NDArray[np.uint8]
 

@@ -15,8 +15,7 @@ from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step, t
 from page4d.evaluation.points import Neighbours, PointScores, Surface, score_points
 from page4d.evaluation.record import PointReport
 from page4d.geometry.camera import Cameras, project, world_points
-from page4d.geometry.rigid import transform_points
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, transform_points
 
 STILL, MOVING, NOT_LABELLED = range(3)
 """Label of a point by the true motion mask at its pixel."""

@@ -6,7 +6,7 @@ from pydantic import Field, PositiveInt
 
 from page4d.choices import DepthAlignment
 from page4d.conventions import MAX_FPS
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 
 DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
 """All alignments but the published fit by gradient descent, which takes minutes on a long capture."""

@@ -9,8 +9,22 @@ from PIL import Image, ImageDraw
 
 from page4d.conventions import Scale
 from page4d.output.preview.splat import SUPERSAMPLING, Orthographic, bulk, centers_of, enlarged_splat, looking_along
-from page4d.plotting.canvas import blank, draw_key, draw_scale_bar, drawable, font, shortened
-from page4d.plotting.colors import BACKGROUND, FAINT, FRAME, INK, PREDICTED_POINTS, TRUE_POINTS, Color, view_color
+from page4d.plotting.canvas import (
+    BACKGROUND,
+    FAINT,
+    FRAME,
+    INK,
+    PREDICTED_POINTS,
+    TRUE_POINTS,
+    Color,
+    blank,
+    draw_key,
+    draw_scale_bar,
+    drawable,
+    font,
+    shortened,
+    view_color,
+)
 
 _PANEL = (900, 720)
 _HEADING = 66

@@ -23,8 +23,7 @@ from page4d.evaluation.track_scores import (
 )
 from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 
 VISIBILITY_GAP = 0.02
 """Depth in metres by which a visible point may lie behind the true surface of its pixel or a neighbour."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.opengl import lost_offsets, opengl_poses, vertical_fov
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file
+from page4d.io.folders import write_file
 
 _GIMBAL_LOCK = 1e-9
 

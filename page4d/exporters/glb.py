@@ -27,7 +27,7 @@ from page4d.exporters.points import layer_sizes
 from page4d.exporters.transfer import linear_from_srgb
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.io.atomic import real_path
-from page4d.io.staging import new_file
+from page4d.io.folders import new_file
 from page4d.output.layout import frame_name
 
 NAME = "scene.glb"

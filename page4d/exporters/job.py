@@ -22,8 +22,8 @@ from page4d.exporters.world import ExportWorld
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks
-from page4d.geometry.rigid import invert_rigid
-from page4d.io.staging import write_file
+from page4d.geometry.transforms import invert_rigid
+from page4d.io.folders import write_file
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
 

@@ -22,7 +22,7 @@ from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_pictu
 from page4d.exporters.opengl import opengl_poses
 from page4d.formats.ply import PointCloud, encode_header
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file, write_json
+from page4d.io.folders import write_file, write_json
 from page4d.output.layout import frame_name
 
 DEPTH_UNIT = 1e-3

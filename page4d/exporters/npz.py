@@ -21,7 +21,7 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.maps import exported_unit, moving_map
 from page4d.formats.tracks import Tracks
 from page4d.io.atomic import real_path
-from page4d.io.staging import new_file
+from page4d.io.folders import new_file
 
 _CONVENTIONS = {
     "depth": "depth [T, h, w], float32: z-depth along the optical axis, 0 where there is none",

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from page4d.io.json_model import FileModel
+from page4d.io.json_records import FileModel
 
 RECORD_NAME = "export.json"
 

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from page4d.choices import ImageFormat, Pinhole, PointLayer, UpAxis
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 
 MAX_IMAGE_SIDE = 16_384
 """A picture of this side takes 0.8 GB in memory; OpenCV warps pictures of up to 32,767 px."""

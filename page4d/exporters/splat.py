@@ -18,7 +18,7 @@ from page4d.errors import counted
 from page4d.exporters.job import ExportJob, Written
 from page4d.formats.ply import PointCloud, encode_header
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file
+from page4d.io.folders import write_file
 from page4d.output.layout import frame_name
 from page4d.signals import deferred_signals
 

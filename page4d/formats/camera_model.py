@@ -22,8 +22,8 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, listed, shortened
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.geometry.rigid import camera_centers
 from page4d.geometry.rotation import rotation_defect
+from page4d.geometry.transforms import camera_centers
 
 MIN_FIELD_DEG, USUAL_MIN_FIELD_DEG = 0.2, 1.0
 USUAL_MAX_FIELD_DEG, MAX_FIELD_DEG = 150.0, 170.0

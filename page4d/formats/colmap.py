@@ -45,7 +45,7 @@ from page4d.formats.files import (
     unreadable,
 )
 from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix
-from page4d.io.staging import write_file
+from page4d.io.folders import write_file
 
 _MODEL_FOLDERS = (".", "sparse/0", "sparse", "colmap/sparse/0")
 """Folders that may contain the model, below the given one and in search order."""

@@ -35,7 +35,7 @@ from page4d.formats.build import (
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, read_json, unreadable, validated
 from page4d.geometry.distortion import Distortion
-from page4d.geometry.rigid import invert_rigid, rigid
+from page4d.geometry.transforms import invert_rigid, rigid
 
 _OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)
 _MODELS = {

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from page4d.errors import InputError
 from page4d.formats.ply import VELOCITY, PointCloud, read_ply_header, velocity_columns, write_ply
+from page4d.installation import open3d_or_none, quiet, require_open3d
 from page4d.io.atomic import WrittenFile, atomic_path, describe_file, has_room_for, output_error, write_bytes_atomic
-from page4d.io.json_model import format_json
-from page4d.output.open3d_runtime import open3d_or_none, quiet, require_open3d
+from page4d.io.json_records import format_json
 
 OUTLIER_NEIGHBOURS = 20
 OUTLIER_DEVIATIONS = 2.0

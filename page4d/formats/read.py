@@ -19,7 +19,7 @@ from page4d.formats.nerfstudio import read_nerfstudio
 from page4d.formats.opencv_yaml import has_opencv_yaml, read_opencv_yaml
 from page4d.formats.qualisys import read_qualisys
 from page4d.formats.toml_rig import read_pose2sim
-from page4d.geometry.rigid import camera_centers
+from page4d.geometry.transforms import camera_centers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,8 @@ from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.rotation import quaternion_from_matrix, rotation_vector_from_matrix
 from page4d.io.atomic import check_file, write_bytes_atomic
-from page4d.io.json_model import format_json, readable
-from page4d.io.staging import check_replaceable, staged_folder, write_file
+from page4d.io.folders import check_replaceable, staged_folder, write_file
+from page4d.io.json_records import format_json, readable
 
 _COLMAP_FILES = ("cameras.bin", "images.bin", "points3D.bin")
 _PINHOLE, _OPENCV, _OPENCV_FISHEYE, _FULL_OPENCV = 1, 4, 5, 6

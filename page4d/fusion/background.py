@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 
 MIN_STATIC_SHARE = 0.25
 """Share of the instants at which a pixel must be static for its background to be known."""

@@ -11,10 +11,10 @@ from page4d.fusion.background import Background
 from page4d.fusion.confidence import recalibrated
 from page4d.fusion.consensus import reach_consensus, reach_moving_consensus
 from page4d.fusion.subtraction import sharpen_motion
-from page4d.geometry.agreement import Agreement, measure_agreement
 from page4d.geometry.camera import Cameras
+from page4d.geometry.warp import Agreement, measure_agreement
 from page4d.layers.execution import one_thread
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.geometry.agreement import Agreement
+from page4d.geometry.warp import Agreement
 
 CONFIRMED, OPEN, CONTRADICTED = 1.0, 0.3, 0.1
 """Factors on the confidence of pixels that more views confirm than contradict, as many or none, and fewer: about the

@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.fusion.background import MAD_TO_STD, Background
-from page4d.geometry.agreement import compared_views, pixel_indices
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import bounding_box
-from page4d.geometry.warp import ray_warp
+from page4d.geometry.warp import compared_views, pixel_indices, ray_warp
 from page4d.refinement.semi_global import aggregate_scores, aggregate_together
 
 _MIN_LOG_FACTOR, _MAX_LOG_FACTOR = -0.5, 1.2

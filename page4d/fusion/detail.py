@@ -15,11 +15,10 @@ from page4d.fusion.confidence import recalibrated
 from page4d.fusion.regions import Region, covering_regions
 from page4d.fusion.resolution import CoarseView, raise_resolution
 from page4d.fusion.subtraction import sharpen_motion, without_specks
-from page4d.geometry.agreement import measure_agreement
 from page4d.geometry.camera import Cameras, pixel_grid
 from page4d.geometry.pixels import PixelTransform, shared_canvas
-from page4d.geometry.warp import sample
-from page4d.predictions import Predictions
+from page4d.geometry.warp import measure_agreement, sample
+from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
 
 _STILL = 1e-3

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.geometry.agreement import compared_views
 from page4d.geometry.camera import Cameras, camera_rays, crop_intrinsics
-from page4d.geometry.warp import ray_warp, viewing_angles
+from page4d.geometry.warp import compared_views, ray_warp, viewing_angles
 from page4d.refinement.plane_sweep import correlate
 from page4d.refinement.semi_global import aggregate_scores
 

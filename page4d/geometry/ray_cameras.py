@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.rigid import invert_rigid, rigid
+from page4d.geometry.transforms import invert_rigid, rigid
 
 _NUM_DRAWS = 100
 _DRAW_SIZE = 8

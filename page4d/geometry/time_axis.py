@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from page4d.geometry.agreement import Agreement
 from page4d.geometry.camera import Cameras
+from page4d.geometry.warp import Agreement
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

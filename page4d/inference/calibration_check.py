@@ -7,12 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.geometry.averaging import align_cameras_robust
+from page4d.geometry.alignment import DegenerateGeometryError, align_cameras_robust
 from page4d.geometry.camera import Cameras
-from page4d.geometry.registration import DegenerateGeometryError
-from page4d.geometry.rigid import camera_centers
 from page4d.geometry.rotation import rotation_angle
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, camera_centers
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord, ChunkRecord, ResidualsRecord
 from page4d.scene.records import Scene
 

@@ -15,7 +15,7 @@ from page4d.fusion.clean import (
     fuse_background,
     scale_between,
 )
-from page4d.geometry.agreement import measure_agreement
+from page4d.geometry.warp import measure_agreement
 from page4d.inference.chunk_plan import Chunk
 from page4d.inference.chunk_source import OpenChunks
 from page4d.inference.memory_budget import is_out_of_memory
@@ -23,7 +23,7 @@ from page4d.inference.predictor import NetworkPredictor, PredictedChunk
 from page4d.inference.progress import Journal, SilentObserver
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import CleaningState
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import Notice
 from page4d.scene.sampling import with_instants

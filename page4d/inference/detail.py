@@ -14,7 +14,7 @@ from page4d.fusion.clean import FusedBackground
 from page4d.fusion.detail import fine_background, fine_instant
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.inference.predictor import MeasuredDepth, Predictor
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.scene.sampling import with_instants

@@ -18,7 +18,7 @@ from page4d.output.diagnostics import (
     SeamRecord,
     ViewMotionRecord,
 )
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.records import Level, Notice, Scene
 from page4d.settings import PointOptions
 

@@ -14,7 +14,7 @@ from page4d.formats.files import reading_again
 from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import RegistrationState, RunState
-from page4d.io.json_model import readable
+from page4d.io.json_records import readable
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene

@@ -11,8 +11,8 @@ from pydantic import NonNegativeFloat
 
 from page4d.errors import InputError, OutputError
 from page4d.io.atomic import write_bytes_atomic
-from page4d.io.cache import cache_folder
-from page4d.io.json_model import FileModel, format_json, read_model
+from page4d.io.folders import cache_folder
+from page4d.io.json_records import FileModel, format_json, read_model
 
 _PREFIX = "measured_"
 

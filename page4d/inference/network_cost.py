@@ -15,8 +15,8 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
 from page4d.inference.measurements import KeptMeasurement, occasion, read_measurement, write_measurement
 from page4d.inference.predictor import PRECISION_NAMES, NetworkPredictor
-from page4d.io.cache import cache_folder
-from page4d.io.json_model import FileModel
+from page4d.io.folders import cache_folder
+from page4d.io.json_records import FileModel
 from page4d.layers.embed import patch_grid
 from page4d.models.config import FullAttention, NetworkConfig
 from page4d.models.limits import default_limits

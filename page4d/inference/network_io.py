@@ -11,7 +11,7 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.models.output import NetworkOutput
 from page4d.models.sky import has_both, is_sky
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
 
 CAMERAS_HINT = "pass --calibration, register the rig with --register, or use a network that predicts cameras"

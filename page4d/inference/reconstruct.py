@@ -18,10 +18,10 @@ from page4d.inference.run import Run
 from page4d.inference.run_plan import RunPlan, plan_run
 from page4d.inference.run_state import StateFolder, is_occupied
 from page4d.inference.state_records import RegistrationState
+from page4d.installation import preload_open3d
 from page4d.io.atomic import claim_output
 from page4d.io.limits import limits_named
 from page4d.output.layout import OutputLayout
-from page4d.output.open3d_runtime import preload_open3d
 from page4d.output.run_record import RunRecord
 from page4d.rig.opening import open_scene
 from page4d.scene.records import Notice, Scene

@@ -8,7 +8,7 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, WeightsError, listed
 from page4d.inference.metric_scale import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
 from page4d.inference.state_records import RegisteredCameraState, RegistrationState
-from page4d.io.json_model import readable
+from page4d.io.json_records import readable
 from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.lens import lenses_of

@@ -25,7 +25,7 @@ from page4d.errors import (
 from page4d.formats.maps import choose_depth_scale
 from page4d.formats.tracks import write_tracks
 from page4d.fusion.clean import static_instant
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
 from page4d.inference.chunk_plan import Chunk, plan_chunks
@@ -78,7 +78,7 @@ from page4d.output.layout import OutputLayout
 from page4d.output.motion_record import InstantMotion
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Notice

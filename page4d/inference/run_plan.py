@@ -23,12 +23,12 @@ from page4d.inference.registration import metres_of_people, registered_scene, wi
 from page4d.inference.registration_cost import RegistrationStage, registration_stages
 from page4d.inference.state_records import RegistrationState
 from page4d.inference.world import World
+from page4d.installation import load_open3d, require_open3d
 from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
-from page4d.output.open3d_runtime import load_open3d, require_open3d
 from page4d.output.points import MAX_VIEWS
 from page4d.output.run_record import SourceRecord, source_record
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Notice, Scene, View
 from page4d.settings import ReconstructSettings

@@ -11,7 +11,7 @@ from pydantic import PositiveFloat
 from page4d.inference.measurements import KeptMeasurement, Occasion, occasion, read_measurement, write_measurement
 from page4d.inference.network_cost import device_name
 from page4d.inference.predictor import NetworkPredictor, Predictor
-from page4d.io.json_model import FileModel
+from page4d.io.json_records import FileModel
 from page4d.refinement.view_prediction import MAX_NEIGHBOURS
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from torch import Tensor
 from page4d.conventions import Scale, ScaleSource
 from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3
 from page4d.inference.chunk_plan import Chunk
 from page4d.inference.static_rig import StaticRig
 from page4d.io.atomic import WrittenFile
-from page4d.io.json_model import FileModel, Sha256
+from page4d.io.json_records import FileModel, Sha256
 from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.cameras import CaptureCameras
 from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord

@@ -9,16 +9,22 @@ from torch import Tensor
 
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
-from page4d.geometry.averaging import align_cameras_robust, baseline_ratio, median_camera, weighted_median
+from page4d.geometry.alignment import (
+    MAX_DISAGREEMENT_DEG,
+    agreeing_scale,
+    align_cameras_robust,
+    baseline_ratio,
+    disagreement_deg,
+    median_camera,
+    weighted_median,
+)
 from page4d.geometry.camera import Cameras, unproject
-from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, disagreement_deg
 from page4d.geometry.pixels import PixelTransform, shared_canvas
-from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 from page4d.inference.stitch import MAX_CORRESPONDENCES, PlacedChunk, has_depth, static_pixels
 from page4d.inference.world import has_baseline
 from page4d.output.diagnostics import RigFitRecord, RigRecord, ViewMotionRecord
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Scene

@@ -10,15 +10,14 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import UsageError
+from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points_robust
 from page4d.geometry.camera import Cameras, project
-from page4d.geometry.registration import DegenerateGeometryError, align_cameras, align_points_robust
-from page4d.geometry.rigid import interpolate_rigid, transform_points
 from page4d.geometry.rotation import rotation_angle
-from page4d.geometry.similarity import Sim3
 from page4d.geometry.time_axis import join_times
+from page4d.geometry.transforms import Sim3, interpolate_rigid, transform_points
 from page4d.inference.chunk_plan import Chunk
 from page4d.output.diagnostics import RigFitRecord, SeamRecord
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 
 MAX_CORRESPONDENCES = 20_000
 """Maximum number of pixels of an alignment, spread evenly over the overlap."""

@@ -8,13 +8,19 @@ from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.conventions import Scale, ScaleSource
+from page4d.geometry.alignment import (
+    MAX_DISAGREEMENT_DEG,
+    DegenerateGeometryError,
+    agreeing_scale,
+    align_cameras,
+    confident,
+    disagreement_deg,
+)
 from page4d.geometry.camera import Cameras
-from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, confident, disagreement_deg
-from page4d.geometry.registration import DegenerateGeometryError, align_cameras
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3
 from page4d.inference.metric_scale import KnownDistance, measure_distance, metres_per_unit
 from page4d.output.diagnostics import DistanceRecord
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.records import Scene
 
 _MIN_BASELINE = 1e-3

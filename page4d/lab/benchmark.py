@@ -13,8 +13,8 @@ from page4d.inference.memory_budget import is_out_of_memory
 from page4d.inference.network_cost import Cost, Extent, NetworkCost, cost_of, probe_batch
 from page4d.inference.predictor import NetworkPredictor
 from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.plotting.canvas import INK, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.plotting.colors import INK, view_color
 
 _SEED, _SPACING_DEG = 7, 5.0
 """Of the scene whose refinement is measured."""

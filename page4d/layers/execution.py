@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 from torch.amp import is_autocast_available
 
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

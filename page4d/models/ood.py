@@ -11,7 +11,7 @@ from torch import Tensor
 
 from page4d.errors import WeightsError, listed, shortened
 from page4d.geometry.camera import Cameras, project, world_points
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.io.documents import parse_json
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput, RigOutput

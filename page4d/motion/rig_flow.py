@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.conventions import PIXEL_CENTER
-from page4d.geometry.agreement import compared_views, pixel_indices
 from page4d.geometry.camera import Cameras, normalize_pixels, project
-from page4d.geometry.rigid import transform_points
-from page4d.geometry.warp import WarpedPixels, sample
+from page4d.geometry.transforms import transform_points
+from page4d.geometry.warp import WarpedPixels, compared_views, pixel_indices, sample
 from page4d.motion.flow import ViewFlow
 
 STILL_LIMIT_PX = 0.3

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from page4d.io.json_model import FileModel, Sha256
+from page4d.io.json_records import FileModel, Sha256
 from page4d.output.diagnostics import Count, Name
 
 _Score = Annotated[float, Field(ge=0.0, le=1.0)]

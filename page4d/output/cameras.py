@@ -16,12 +16,12 @@ from page4d.errors import InputError, OutputError, Page4DError, ShapeError
 from page4d.formats.camera_model import ROTATION_TOLERANCE
 from page4d.formats.open3d import write_trajectory
 from page4d.geometry.camera import move_pixel_center
-from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import quaternion_from_matrix, rotation_defect, xyzw_from_wxyz
+from page4d.geometry.transforms import invert_rigid
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.json_model import FileModel, format_json, read_model, readable
+from page4d.io.json_records import FileModel, format_json, read_model, readable
 from page4d.output.layout import OutputLayout
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 
 Matrix = list[list[float]]
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from page4d.io.json_model import FileModel, readable
+from page4d.io.json_records import FileModel, readable
 
 Name = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
 Count = Annotated[int, Field(ge=0)]

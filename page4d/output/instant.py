@@ -22,7 +22,7 @@ from page4d.output.cameras import CaptureCameras, write_cameras_json, write_open
 from page4d.output.layout import OutputLayout
 from page4d.output.mesh import fused_mesh
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.settings import PointOptions
 
 DEFAULT_WRITERS = ("depth", "confidence", "dynamic", "motion", "points")

@@ -12,7 +12,7 @@ import page4d
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import UsageError
 from page4d.geometry.camera import unproject
-from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.installation import require_extra
 from page4d.output.reader import Output, instant_index
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from page4d.formats.maps import MOTION_MAPPING
-from page4d.io.json_model import FileModel
+from page4d.io.json_records import FileModel
 from page4d.output.diagnostics import Count
 
 Difference = Literal["central", "forward", "backward", "unknown"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from page4d.choices import Poses, Preprocess
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.io.json_model import readable
+from page4d.io.json_records import readable
 from page4d.output.reader import Output
 from page4d.output.run_record import DistortionRecord, ViewRecord
 from page4d.scene.batches import with_background

@@ -16,9 +16,9 @@ from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
 from page4d.formats.open3d import estimate_normals, remove_outliers
 from page4d.formats.ply import PointCloud, join_clouds
 from page4d.geometry.camera import unproject
-from page4d.geometry.edges import depth_edges, normal_edges
-from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.predictions import Predictions
+from page4d.geometry.transforms import invert_rigid, transform_points
+from page4d.geometry.warp import depth_edges, normal_edges
+from page4d.records import Predictions
 from page4d.settings import PointOptions
 
 MAX_VIEWS = 256

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from page4d.choices import Registration
-from page4d.io.json_model import FileModel, Sha256
+from page4d.io.json_records import FileModel, Sha256
 from page4d.output.diagnostics import Count, Name
 
 _Positive = Annotated[float, Field(gt=0.0)]

@@ -11,7 +11,7 @@ from page4d.conventions import DESCRIPTION, Scale, ScaleSource
 from page4d.formats.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.json_model import FileModel, Sha256, format_json, read_model
+from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.diagnostics import AgreementRecord, ChunkRecord, Count, DistanceRecord, Name, RigRecord
 from page4d.output.layout import SAFE_NAME, OutputLayout

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.plotting.canvas import drawable
-from page4d.plotting.colors import BACKGROUND, FAINT, GRID, INK, Color
+from page4d.plotting.canvas import BACKGROUND, FAINT, GRID, INK, Color, drawable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.geometry.agreement import compared_views
 from page4d.geometry.camera import Cameras, resize_intrinsics
+from page4d.geometry.warp import compared_views
 from page4d.output.reader import Output
 from page4d.quality.pairs import DepthView, PairComparison, compare_pair
 from page4d.quality.photometry import photo_consistency

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from page4d.errors import OutputError, counted
 from page4d.io.atomic import WrittenFile, check_file, write_bytes_atomic
-from page4d.plotting.colors import DEPTH_MAP, ERROR_MAP, NO_VALUE, Color, colored
+from page4d.plotting.canvas import DEPTH_MAP, ERROR_MAP, NO_VALUE, Color, colored
 from page4d.quality.measure import Example, Frame, Verdict
 from page4d.quality.record import Grade, PairQuality, QualityReport, Share, ViewQuality
 from page4d.quality.report import Inspection

@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.geometry.agreement import TOLERANCE, pixel_indices
 from page4d.geometry.camera import Cameras, camera_rays, normalize_pixels, pixel_grid, project
-from page4d.geometry.rigid import transform_points
-from page4d.geometry.warp import WarpedPixels, ray_warp
+from page4d.geometry.transforms import transform_points
+from page4d.geometry.warp import TOLERANCE, WarpedPixels, pixel_indices, ray_warp
 
 _MIN_DEPTH = 1e-6
 

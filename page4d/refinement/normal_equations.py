@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, normalize_pixels
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_vector_from_matrix
+from page4d.geometry.transforms import rigid
 from page4d.refinement.depth_prior import CorrelatedErrors
 
 _CAMERA_PARAMETERS = 8

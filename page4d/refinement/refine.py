@@ -9,10 +9,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.geometry.averaging import baseline_ratio
+from page4d.geometry.alignment import (
+    MAX_DISAGREEMENT_DEG,
+    agreeing_scale,
+    baseline_ratio,
+    confident,
+    disagreement_deg,
+)
 from page4d.geometry.camera import Cameras
-from page4d.geometry.depth_scale import MAX_DISAGREEMENT_DEG, agreeing_scale, confident, disagreement_deg
-from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.layers.execution import one_thread
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from page4d.choices import Registration
-from page4d.notices import Notice
+from page4d.errors import Notice
 from page4d.rig.assemble import Assembly, TexturePair
 from page4d.rig.instants import choose_instants
 from page4d.rig.lens import lenses_of

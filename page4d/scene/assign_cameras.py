@@ -15,7 +15,7 @@ from page4d.errors import InputError, counted, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig
 from page4d.formats.files import composed, error_context
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
-from page4d.geometry.rigid import interpolate_rigid
+from page4d.geometry.transforms import interpolate_rigid
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Notice, View, ViewCamera
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from page4d.choices import MaskMeaning
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
+from page4d.errors import Level as Level
+from page4d.errors import Notice as Notice
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform
-from page4d.notices import Level as Level
-from page4d.notices import Notice as Notice
 from page4d.settings import SceneOptions
 
 Image = NDArray[Any]

@@ -16,7 +16,7 @@ from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import choose_up
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.formats.tracks import Tracks
-from page4d.geometry.rigid import invert_rigid
+from page4d.geometry.transforms import invert_rigid
 from page4d.output.reader import Output
 
 Precision = Literal["float16", "float32"]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.plotting.colors import view_color
+from page4d.plotting.canvas import view_color
 from page4d.viewer.content import ViewerContent
 from page4d.viewer.rig import first_viewpoint, frustum, frustum_depth, quaternion, up_vector, vector
 from page4d.viewer.thumbnails import JPEG_QUALITY, Thumbnails

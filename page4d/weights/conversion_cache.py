@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from page4d.errors import InputError
-from page4d.io.json_model import FileModel, Sha256, read_model
+from page4d.io.json_records import FileModel, Sha256, read_model
 from page4d.weights.hub.pins import weights_cache
 
 SUFFIX = ".safetensors"

@@ -10,12 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from page4d.errors import UsageError, WeightsError
-from page4d.io.atomic import write_bytes_atomic
-from page4d.io.cache import check_space, locked
-from page4d.io.digest import file_sha256
-from page4d.io.json_model import format_json
-from page4d.notices import Level, Notice
+from page4d.errors import Level, Notice, UsageError, WeightsError
+from page4d.io.atomic import file_sha256, write_bytes_atomic
+from page4d.io.folders import check_space, locked
+from page4d.io.json_records import format_json
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
 from page4d.weights.conversion.write import write_conversion
 from page4d.weights.conversion_cache import RECORD_SUFFIX, SUFFIX, ConvertedFile, conversion_version, converted_files

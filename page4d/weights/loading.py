@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from page4d.choices import Precision
 from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import CapabilityError, UsageError, WeightsError, counted
-from page4d.io.digest import parse_pin
+from page4d.io.atomic import parse_pin
 from page4d.layers.block import Block, MixerBlock
 from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning

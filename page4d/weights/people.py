@@ -7,11 +7,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from page4d.errors import CapabilityError, WeightsError, shortened
-from page4d.io.atomic import write_bytes_atomic
-from page4d.io.cache import check_space, locked
-from page4d.io.digest import describe_mismatch
-from page4d.notices import Level, Notice
+from page4d.errors import CapabilityError, Level, Notice, WeightsError, shortened
+from page4d.io.atomic import describe_mismatch, write_bytes_atomic
+from page4d.io.folders import check_space, locked
 from page4d.rig.people.model import DETECTOR, LANDMARKS, SHA256, is_fetched, model_files, model_folder
 from page4d.weights.hub.connection import is_offline
 from page4d.weights.hub.fetch import FetchObserver, SilentFetch

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from page4d.errors import UsageError
-from page4d.io.config import config_from_json
+from page4d.io.json_records import config_from_json
 from page4d.weights.families.da3 import DA3Settings
 from page4d.weights.families.da3_mono import DA3MonoSettings
 from page4d.weights.families.da3_nested import DA3NestedSettings

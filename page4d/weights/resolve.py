@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from page4d.errors import InputError, OutputError, WeightsError
-from page4d.io.atomic import real_path, write_bytes_atomic
-from page4d.io.digest import describe_mismatch, file_sha256
-from page4d.io.json_model import FileModel, Sha256, format_json, read_model
-from page4d.notices import Level, Notice
+from page4d.errors import InputError, Level, Notice, OutputError, WeightsError
+from page4d.io.atomic import describe_mismatch, file_sha256, real_path, write_bytes_atomic
+from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.output.run_record import WeightsSourceRecord
 from page4d.weights.conversion.convert import ConvertSettings
 from page4d.weights.convert_once import convert_once, find_converted

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from page4d.errors import WeightsError, shortened
-from page4d.io.digest import file_sha256
+from page4d.io.atomic import file_sha256
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
 from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged

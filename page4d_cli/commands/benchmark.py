@@ -62,8 +62,7 @@ def benchmark(
     from page4d.formats.maps import write_png
     from page4d.inference.network_cost import Extent, network_cost
     from page4d.inference.predictor import build_predictor
-    from page4d.io.atomic import check_file
-    from page4d.io.digest import parse_pin
+    from page4d.io.atomic import check_file, parse_pin
     from page4d.lab.benchmark import draw_grid, measure_grid
 
     if plot is not None:

@@ -96,7 +96,7 @@ def _library(name: str, module: str, package: str) -> Callable[[], Capability]:
 
 
 def _open3d() -> Capability:
-    from page4d.output.open3d_runtime import load_open3d
+    from page4d.installation import load_open3d
 
     module, found, fix = load_open3d()
     if module is None:

@@ -52,7 +52,7 @@ def held_out(
     Depth is compared after one scale per scene; rotations and directions are medians in degrees over pairs of views.
     """
     from page4d.errors import UsageError
-    from page4d.io.digest import parse_pin
+    from page4d.io.atomic import parse_pin
     from page4d.lab.training.validation import (
         METRICS,
         HeldOutScenes,

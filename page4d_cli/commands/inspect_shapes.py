@@ -74,7 +74,7 @@ def inspect_shapes(
 
     Only shapes are propagated: no weights are needed, nothing is computed.
     """
-    from page4d.io.digest import parse_pin
+    from page4d.io.atomic import parse_pin
     from page4d.profiling.network import profile_with_limits
 
     image_size = None if size is None else options.parse_size(size, square=True, max_side=_MAX_SIDE)

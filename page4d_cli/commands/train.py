@@ -116,8 +116,7 @@ def train(
     """
     import json
 
-    from page4d.io.atomic import check_folder
-    from page4d.io.digest import parse_pin
+    from page4d.io.atomic import check_folder, parse_pin
     from page4d.lab.training.train import TrainRequest
     from page4d.lab.training.train import train as run_training
 

@@ -92,7 +92,7 @@ def get_weights(
     checkpoints with tensors only are taken: no code in the files is run.
     """
     from page4d.errors import UsageError
-    from page4d.io.digest import parse_pin
+    from page4d.io.atomic import parse_pin
     from page4d.weights.file_type import first_bytes
     from page4d.weights.hub.names import parse_weights
     from page4d.weights.store import describe_weights

@@ -13,8 +13,8 @@ import pytest
 from clips import write_image_folder, write_scene, write_video
 
 import page4d
+from page4d import installation as open3d_runtime
 from page4d.inference import memory_budget
-from page4d.output import open3d_runtime
 from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor

@@ -13,7 +13,7 @@ import torch
 from page4d.formats.maps import quantize_velocity, write_png
 from page4d.formats.ply import read_ply, write_ply
 from page4d.formats.tracks import Tracks, write_tracks
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3
 from page4d.output.cameras import write_cameras_json
 from page4d.output.motion_record import MotionRecord
 from page4d.output.reader import open_output

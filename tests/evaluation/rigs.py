@@ -2,9 +2,8 @@
 
 import torch
 
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, rigid
 
 
 def random_rig(seed: int, number: int) -> torch.Tensor:

@@ -22,8 +22,8 @@ from page4d.evaluation.settings import EvaluationSettings
 from page4d.evaluation.track_scores import CameraTracks, TrackPairs, score_tapvid3d, score_tracks
 from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import project, world_points
-from page4d.geometry.rigid import transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.truth import true_velocity
 from page4d.lab.synthetic.write import write_capture

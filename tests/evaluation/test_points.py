@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from page4d.evaluation.points import Neighbours, Surface, score_points
-from page4d.output.open3d_runtime import open3d_or_none
+from page4d.installation import open3d_or_none
 
 
 def plane(height: float, number: int = 15) -> np.ndarray:

@@ -15,7 +15,7 @@ from page4d.evaluation.camera_errors import (
     relative_errors,
     root_mean_square,
 )
-from page4d.geometry.rigid import invert_rigid, rigid
+from page4d.geometry.transforms import invert_rigid, rigid
 
 evo_metrics = pytest.importorskip("evo.core.metrics", reason="evo is the reference")
 evo_trajectory = pytest.importorskip("evo.core.trajectory", reason="evo is the reference")

@@ -42,7 +42,7 @@ from page4d.output.run_record import (
     view_record,
     write_run,
 )
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.open import open_scene
 from page4d.settings import ReconstructSettings, SceneOptions, describe_settings
 from tests.output.output_scene import look_at, motion_record, trace, with_velocity

@@ -15,7 +15,7 @@ from page4d.exporters.formats import FORMATS
 from page4d.exporters.npz import check
 from page4d.exporters.plan import plan_job
 from page4d.exporters.settings import ExportSettings
-from page4d.geometry.rigid import invert_rigid
+from page4d.geometry.transforms import invert_rigid
 from tests.export.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, UNEVEN, Capture, ball_tracks, make_capture, project
 
 VELOCITY = np.array(DRIFT) * IMAGE_FPS

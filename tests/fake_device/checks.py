@@ -12,7 +12,6 @@ from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.ground_truth import GroundTruth
 from page4d.inference.predictor import NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SceneFamily, SceneRequest, SyntheticCapture, sample_truth
@@ -27,6 +26,7 @@ from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.limits import default_limits, device_bytes
 from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.output.reader import open_output
+from page4d.records import GroundTruth
 from page4d.refinement.refine import refine
 from page4d.settings import ReconstructSettings
 from page4d.weights.loading import choose_weights, load_network

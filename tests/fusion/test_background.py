@@ -8,7 +8,7 @@ from page4d.fusion.background import estimate_background, weighted_median
 from page4d.fusion.subtraction import sharpen_motion
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 
 TIMES, VIEWS, HEIGHT, WIDTH = 5, 2, 16, 24
 

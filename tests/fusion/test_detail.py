@@ -15,7 +15,7 @@ from page4d.fusion.resolution import CoarseView, _level_sizes, raise_resolution
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=4, image_size=(96, 128), spacing_deg=14.0)

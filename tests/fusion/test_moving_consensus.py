@@ -9,8 +9,8 @@ from torch import Tensor
 from page4d.fusion.background import Background
 from page4d.fusion.consensus import reach_moving_consensus
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import rigid
 
 SIZE = (48, 64)
 CENTER, RADIUS, WALL = 2.5, 0.35, 5.0

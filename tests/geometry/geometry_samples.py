@@ -5,9 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_quaternion
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, rigid
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
 """Absolute and relative error of a short chain of operations on values of magnitude one."""

@@ -2,8 +2,8 @@
 
 import torch
 
-from page4d.geometry.agreement import MAX_COMPARED_VIEWS, Agreement, measure_agreement
 from page4d.geometry.camera import Cameras
+from page4d.geometry.warp import MAX_COMPARED_VIEWS, Agreement, measure_agreement
 
 HEIGHT, WIDTH = 24, 32
 DISTANCE = 4.0

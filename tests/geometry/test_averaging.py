@@ -5,7 +5,8 @@ import torch
 from geometry_samples import close, intrinsics, normal, rotations, similarities, transforms
 from torch import Tensor
 
-from page4d.geometry.averaging import (
+from page4d.geometry.alignment import (
+    DegenerateGeometryError,
     align_cameras_robust,
     baseline_ratio,
     geometric_median,
@@ -14,9 +15,8 @@ from page4d.geometry.averaging import (
     weighted_median,
 )
 from page4d.geometry.camera import Cameras
-from page4d.geometry.registration import DegenerateGeometryError
-from page4d.geometry.rigid import camera_centers, rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector, mean_rotation, rotation_angle
+from page4d.geometry.transforms import camera_centers, rigid
 
 
 def noisy(truth: Tensor, count: int, seed: int, size: float = 0.01) -> Tensor:

@@ -24,7 +24,7 @@ from page4d.geometry.camera import (
     world_points,
 )
 from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 
 SIZE = (30, 40)
 

@@ -9,10 +9,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER
-from page4d.geometry.camera import Cameras, unproject, world_points
-from page4d.geometry.pose_encoding import decode_pose, encode_pose
-from page4d.geometry.rigid import invert_rigid, rigid
+from page4d.geometry.camera import Cameras, decode_pose, encode_pose, unproject, world_points
 from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix, wxyz_from_xyzw, xyzw_from_wxyz
+from page4d.geometry.transforms import invert_rigid, rigid
 
 SIZE = (28, 42)
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.ray_cameras import cameras_from_rays, ql_decomposition, weighted_homography
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
+from page4d.geometry.transforms import rigid
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "da3_ops.safetensors"
 

@@ -8,10 +8,9 @@ from geometry_samples import BATCHES, DTYPES, close, normal, rotations, similari
 from torch import Tensor
 
 from page4d.errors import InputError
-from page4d.geometry.registration import DegenerateGeometryError, align_cameras, align_points, align_points_robust
-from page4d.geometry.rigid import rigid
+from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points, align_points_robust
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle, rotation_defect
-from page4d.geometry.similarity import Sim3
+from page4d.geometry.transforms import Sim3, rigid
 
 
 def same_map(found: Sim3, true: Sim3, factor: float = 1.0) -> None:

@@ -15,7 +15,8 @@ from geometry_samples import (
 )
 
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import (
+from page4d.geometry.transforms import (
+    Sim3,
     camera_centers,
     interpolate_rigid,
     invert_rigid,
@@ -23,7 +24,6 @@ from page4d.geometry.rigid import (
     se3_exp,
     transform_points,
 )
-from page4d.geometry.similarity import Sim3
 
 EYE4 = torch.eye(4, dtype=torch.float64)
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays, project, unproject
-from page4d.geometry.rigid import transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import transform_points
 from page4d.geometry.warp import ncc, ray_warp, sample, sample_grid, window_means
 
 SIZE = (24, 32)

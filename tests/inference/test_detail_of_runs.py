@@ -18,7 +18,7 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.network import build_network
 from page4d.output.reader import Output, open_output
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.records import FrameBatch, Scene
 from page4d.settings import PointOptions, ReconstructSettings
 from tests.inference.test_network_predictor import TINY

@@ -14,7 +14,7 @@ from page4d.inference.metric_scale import known_length, metric_scene
 from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.output.reader import open_output
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.records import Scene
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated
 from tests.inference.truth import TruthPredictor

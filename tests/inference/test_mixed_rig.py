@@ -12,7 +12,7 @@ from page4d.choices import CameraMotion
 from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.pixels import fit_each_view, fit_views
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.inference.network_cost import Extent, features
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.inference.reconstruct import reconstruct
@@ -22,7 +22,7 @@ from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS, SparseConfig
 from page4d.models.network import build_network
 from page4d.output.reader import Output, open_output
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import FrameBatch
 from page4d.settings import ReconstructSettings

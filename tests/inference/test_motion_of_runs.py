@@ -11,7 +11,7 @@ import torch
 from page4d.choices import ExistingOutput, SceneFamily, Subject
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.camera import project, world_points
-from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.inference.motion import near_steps
 from page4d.inference.motion_summary import motion_notices
 from page4d.inference.reconstruct import reconstruct

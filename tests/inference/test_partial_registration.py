@@ -11,15 +11,15 @@ from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import Scale
 from page4d.errors import InterruptedRunError
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.geometry.rigid import camera_centers
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import camera_centers
 from page4d.inference import registration
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.models.conditioning import Memory
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistration
 from page4d.scene.records import FrameBatch, Scene

@@ -12,7 +12,7 @@ from page4d.choices import EdgeFilter, Preprocess
 from page4d.errors import UsageError
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.pixels import PixelTransform, place_views
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run

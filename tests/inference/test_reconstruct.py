@@ -23,7 +23,7 @@ from page4d.inference.progress import SilentObserver
 from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.output.reader import open_output
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import PairedFrames, Scene
 from page4d.settings import PointOptions, ReconstructSettings

@@ -10,7 +10,7 @@ import torch
 from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
-from page4d.geometry.rigid import camera_centers
+from page4d.geometry.transforms import camera_centers
 from page4d.inference import registration
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run

@@ -8,9 +8,9 @@ import torch
 
 from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.errors import InterruptedRunError
-from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.time_axis import join_times
+from page4d.geometry.transforms import invert_rigid
 from page4d.inference.chunk_plan import plan_chunks
 from page4d.inference.diagnostics import rig_notice
 from page4d.inference.reconstruct import reconstruct
@@ -18,7 +18,7 @@ from page4d.inference.state_records import RigState
 from page4d.inference.static_rig import StaticRig, StaticRigAligner
 from page4d.inference.world import World
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.test_static_rig import CAPTURE, SETTINGS, drifting, shaken, shaken_chunks, stitched

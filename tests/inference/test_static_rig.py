@@ -11,10 +11,9 @@ from torch import Tensor
 from page4d.choices import CameraMotion, ExistingOutput, Poses
 from page4d.errors import InterruptedRunError
 from page4d.geometry.camera import pixel_grid, project
-from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
-from page4d.geometry.similarity import Sim3
 from page4d.geometry.time_axis import join_times
+from page4d.geometry.transforms import Sim3, rigid, transform_points
 from page4d.inference.chunk_plan import Chunk, plan_chunks
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.static_rig import STATIC_SHARE, StaticRigAligner
@@ -22,7 +21,7 @@ from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.world import World
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.output.reader import open_output
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.settings import ReconstructSettings
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity

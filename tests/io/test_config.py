@@ -9,7 +9,7 @@ import pytest
 from pydantic import Field, PositiveInt, TypeAdapter
 
 from page4d.errors import UsageError
-from page4d.io.config import config_from_json, config_record, config_to_json
+from page4d.io.json_records import config_from_json, config_record, config_to_json
 
 
 class Kind(StrEnum):

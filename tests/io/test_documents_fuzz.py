@@ -13,7 +13,7 @@ from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
 from page4d.errors import Page4DError
 from page4d.evaluation.truth_folder import open_truth
 from page4d.formats.read import read_calibration
-from page4d.io.config import config_to_json
+from page4d.io.json_records import config_to_json
 from page4d.lab.pretraining.config import PRESETS as PRETRAINING
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.training.config import TRAINING_PRESETS as TRAINING

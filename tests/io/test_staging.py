@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from page4d.errors import OutputError, UsageError
-from page4d.io.staging import check_replaceable, staged_folder, write_file
+from page4d.io.folders import check_replaceable, staged_folder, write_file
 
 
 def test_a_folder_appears_when_the_body_ends(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_signal_during_the_exchange_of_folders_waits_for_its_end(tmp_path: Pat
         delete(path, **options)
 
     write_file(tmp_path / "out" / "old", b"1")
-    monkeypatch.setattr("page4d.io.staging.shutil.rmtree", interrupted)
+    monkeypatch.setattr("page4d.io.folders.shutil.rmtree", interrupted)
     with pytest.raises(KeyboardInterrupt), staged_folder(tmp_path / "out", replace=True) as staged:
         write_file(staged / "new", b"2")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from page4d.errors import UsageError
-from page4d.geometry.rigid import camera_centers, invert_rigid, rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import camera_centers, invert_rigid, rigid
 from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.config import ReferenceView

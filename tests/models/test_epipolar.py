@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import rigid, transform_points
 from page4d.layers.attention import LogitsBias, attend
 from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import Conditioning

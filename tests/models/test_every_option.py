@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from page4d.encoders.dinov2 import DinoV2Config
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import rigid
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.execution import ForwardLimits
 from page4d.models.conditioning import Conditioning

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays, project
-from page4d.geometry.rigid import rigid, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import rigid, transform_points
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import PRESETS, MatchConfig, MatchTarget, NetworkConfig
 from page4d.models.inputs.matching import Matches, PatchMatching, match_likelihoods, patch_centers, target_images

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import ShapeError, UsageError
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import rigid
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import PRESETS, FullAttention, MetricHeadConfig, NetworkConfig
 from page4d.models.inputs.known_geometry import length_unit

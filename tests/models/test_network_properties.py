@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.geometry.pose_encoding import decode_pose
+from page4d.geometry.camera import decode_pose
 from page4d.layers.execution import ForwardLimits
 from page4d.models.config import (
     PRESETS,

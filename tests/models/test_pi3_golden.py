@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, fit_intrinsics, move_pixel_center, world_points
-from page4d.geometry.rigid import invert_rigid
 from page4d.geometry.rotation import rotation_defect
+from page4d.geometry.transforms import invert_rigid
 from page4d.layers.execution import ForwardLimits
 from page4d.layers.positions import rotary_tables
 from page4d.models.config import PRESETS, FrameHeadConfig, NetworkConfig

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.rigid import invert_rigid
+from page4d.geometry.transforms import invert_rigid
 from page4d.layers.attention import attend
 from page4d.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.layers.positions import grid_positions, rotary_tables

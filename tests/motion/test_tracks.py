@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.motion.tracks import MAX_HIDDEN_STEPS, ActiveTracks, TrackFollower
 from tests.motion.exact import exact_views

@@ -12,7 +12,7 @@ from page4d.conventions import Scale
 from page4d.formats.maps import choose_depth_scale
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.geometry.rigid import invert_rigid, rigid
+from page4d.geometry.transforms import invert_rigid, rigid
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.output.layout import OutputLayout
@@ -25,7 +25,7 @@ from page4d.output.run_record import (
     view_record,
     write_run,
 )
-from page4d.predictions import Predictions
+from page4d.records import Predictions
 from page4d.scene.records import Clock
 
 SIZES = ((480, 640), (480, 640), (640, 480), (360, 640))

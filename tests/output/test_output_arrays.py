@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from page4d.errors import CapabilityError, InputError, UsageError
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
 from page4d.output.run_record import ClockRecord, write_run

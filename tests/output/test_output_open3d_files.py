@@ -171,7 +171,7 @@ def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_
         from pathlib import Path
         from page4d.errors import OutputError
         from page4d.formats.open3d import write_cloud, write_mesh, write_trajectory
-        from page4d.output.open3d_runtime import load_open3d
+        from page4d.installation import load_open3d
         from tests.output import test_output_open3d_files as made
         load_open3d()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

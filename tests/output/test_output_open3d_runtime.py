@@ -11,11 +11,11 @@ import pytest
 from page4d.errors import CapabilityError
 from page4d.formats.open3d import open3d_cloud
 from page4d.formats.ply import PointCloud
-from page4d.installation import pip_install
-from page4d.output.open3d_runtime import (
+from page4d.installation import (
     SYSTEM_PACKAGES,
     load_open3d,
     open3d_or_none,
+    pip_install,
     preload_open3d,
     require_open3d,
 )

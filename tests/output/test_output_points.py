@@ -16,7 +16,7 @@ from page4d.errors import ShapeError, UsageError
 from page4d.formats.open3d import OUTLIER_NEIGHBOURS, estimate_normals, remove_outliers
 from page4d.formats.ply import PointCloud
 from page4d.geometry.camera import camera_rays, project, unproject
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.output.points import merged_cloud, random_subset, surface_mask, voxel_subset
 from page4d.settings import PointOptions
 

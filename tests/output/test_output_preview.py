@@ -27,9 +27,19 @@ from page4d.output.preview.contact_sheet import (
 from page4d.output.preview.splat import Orthographic, looking_along, splat
 from page4d.output.reader import Output, open_output
 from page4d.output.run_record import UNTRAINED_NOTICE
-from page4d.plotting.canvas import drawable, round_length, shortened, text_size
-from page4d.plotting.colors import BACKGROUND, BANNER, INK, NO_VALUE, STILL, velocity_colors
-from page4d.predictions import Predictions
+from page4d.plotting.canvas import (
+    BACKGROUND,
+    BANNER,
+    INK,
+    NO_VALUE,
+    STILL,
+    drawable,
+    round_length,
+    shortened,
+    text_size,
+    velocity_colors,
+)
+from page4d.records import Predictions
 
 
 def share(picture: np.ndarray, color: tuple[int, int, int]) -> float:

@@ -8,8 +8,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from page4d.plotting import charts
+from page4d.plotting.canvas import BACKGROUND, INK, VIEW_COLORS, Color
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.plotting.colors import BACKGROUND, INK, VIEW_COLORS, Color
 
 SIZE = (430, 300)
 

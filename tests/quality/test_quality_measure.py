@@ -9,10 +9,10 @@ import torch
 import page4d
 from page4d.errors import InputError
 from page4d.output.reader import open_output
-from page4d.predictions import Predictions
 from page4d.quality import measure as measure_module
 from page4d.quality.measure import MAX_INSTANTS, measure, measured_instants
 from page4d.quality.record import QualityReport
+from page4d.records import Predictions
 from tests.quality.runs_without_truth import CAPTURE, write_run
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, normalize_pixels, project
-from page4d.geometry.rigid import camera_centers, invert_rigid, rigid, se3_exp, transform_points
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
+from page4d.geometry.transforms import camera_centers, invert_rigid, rigid, se3_exp, transform_points
 from page4d.refinement.bundle_adjustment import adjust_bundle
 from page4d.refinement.normal_equations import Correspondences, NormalEquations, Parameters, Priors
 

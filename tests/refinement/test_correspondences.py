@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.rigid import se3_exp
-from page4d.ground_truth import GroundTruth
+from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches
 from page4d.models.output import NetworkOutput
+from page4d.records import GroundTruth
 from page4d.refinement.correspondences import guided_correspondences, network_correspondences
 from page4d.refinement.normal_equations import Correspondences
 from page4d.refinement.view_prediction import ViewPrediction

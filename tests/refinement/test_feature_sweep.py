@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, world_points
-from page4d.ground_truth import GroundTruth
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.models.inputs.matching import Matches, MatchFeatures, to_pixels
 from page4d.models.output import NetworkOutput
+from page4d.records import GroundTruth
 from page4d.refinement.feature_sweep import sweep_features
 from page4d.refinement.view_prediction import ViewPrediction
 from tests.refinement.synthetic_rigs import FINER, KINDS, PATCH, true_cameras

@@ -8,7 +8,7 @@ import pytest
 from people_rig import Filming, film_people
 
 from page4d.choices import Registration
-from page4d.notices import Notice
+from page4d.errors import Notice
 from page4d.rig import register
 from page4d.settings import RegisterSettings
 

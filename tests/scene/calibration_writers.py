@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.formats.camera_model import CalibratedCamera
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 
 Array = NDArray[np.float64]
 OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])

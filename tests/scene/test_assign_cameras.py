@@ -14,7 +14,7 @@ from page4d.choices import CalibrationResize
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.scene.batches import open_batches, scene_cameras
 from page4d.scene.open import open_scene
 from page4d.settings import SceneOptions

@@ -15,8 +15,8 @@ from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.formats.read import read_calibration
 from page4d.formats.write import choose_format, write_calibration
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import rigid
 
 LENSES = {
     "front camera": None,

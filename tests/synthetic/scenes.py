@@ -7,7 +7,7 @@ from torch import Tensor
 
 from page4d.choices import SceneFamily, Subject
 from page4d.geometry.camera import Cameras
-from page4d.geometry.rigid import invert_rigid, transform_points
+from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.render import Rendered, render
 from page4d.lab.synthetic.rigs import RigSpec, build_rig, sample_rig

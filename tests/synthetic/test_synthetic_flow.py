@@ -5,7 +5,7 @@ import torch
 from scenes import EXACT, SETTINGS, SIZE, TIMES, filmed, single_rays
 
 from page4d.geometry.camera import pixel_grid, project, world_points
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import Flow, exact_flow
 from page4d.lab.synthetic.render import render
 

@@ -7,7 +7,7 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.geometry.camera import project, world_points
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SceneFamily, SceneRequest, sample, sample_truth
 from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance, sample_appearance, tone_curve
 from page4d.lab.synthetic.render import render

@@ -10,8 +10,8 @@ from scenes import SIZE, distance_from_origin
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import UsageError
 from page4d.geometry.camera import project
-from page4d.geometry.rigid import invert_rigid, transform_points
 from page4d.geometry.rotation import rotation_angle, rotation_defect
+from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.figure import Figures, Joint, Part
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.materials import lattice_hash, noise

@@ -15,7 +15,7 @@ from page4d.formats.maps import STILL_LEVEL
 from page4d.formats.tracks import read_tracks
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.pixels import fit_views
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic import truth as truth_motion
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.truth import true_displacement, true_tracks, true_velocity

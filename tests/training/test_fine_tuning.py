@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.geometry.rigid import transform_points
-from page4d.ground_truth import GroundTruth
+from page4d.geometry.transforms import transform_points
 from page4d.inference.predictor import CPU
 from page4d.lab.training import train as steps
 from page4d.lab.training.config import SampleShape
@@ -17,6 +16,7 @@ from page4d.lab.training.state import begin
 from page4d.models.conditioning import Conditioning
 from page4d.models.config import NetworkConfig
 from page4d.models.output import NetworkOutput
+from page4d.records import GroundTruth
 from tests.inference.truth import random_similarity
 from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
 from tests.training.test_losses import truth  # noqa: F401  fixture

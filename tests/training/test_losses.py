@@ -9,9 +9,8 @@ from torch.nn import functional
 
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.ground_truth import GroundTruth
+from page4d.geometry.transforms import rigid
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.training.losses import (
     LossConfig,
@@ -29,6 +28,7 @@ from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Likelihoods, Matches
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
+from page4d.records import GroundTruth
 
 PATCH = 8
 GRID = (6, 8)

@@ -7,7 +7,7 @@ import pytest
 from training_runs import TINY
 
 from page4d.errors import UsageError
-from page4d.io.config import config_to_json
+from page4d.io.json_records import config_to_json
 from page4d.lab.training.config import (
     TRAINING_PRESETS,
     ConditioningProbabilities,

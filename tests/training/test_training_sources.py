@@ -16,7 +16,7 @@ from training_runs import SIZE, TINY
 
 from page4d.errors import CapabilityError, InputError
 from page4d.geometry.camera import project, world_points
-from page4d.geometry.rigid import transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.lab.training.config import ALL_FAMILIES

@@ -9,7 +9,6 @@ import torch
 from page4d.choices import SceneFamily
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.ground_truth import GroundTruth
 from page4d.lab.training.validation import (
     MEAN,
     METRICS,
@@ -26,6 +25,7 @@ from page4d.lab.training.validation import (
     sideways,
     summarize,
 )
+from page4d.records import GroundTruth
 
 SIZE = (4, 6)
 

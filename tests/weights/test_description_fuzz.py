@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
 from page4d.errors import Page4DError, UsageError, WeightsError
-from page4d.io.config import config_to_json
+from page4d.io.json_records import config_to_json
 from page4d.models.config import PRESETS, EpipolarConfig, MatchConfig, NetworkConfig, SparseConfig, TimeEncoding
 from page4d.models.network import build_network
 from page4d.weights.conversion.convert import tensor_shapes

@@ -15,10 +15,9 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save
 
 import page4d
-from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.errors import Level, Notice, OutputError, UsageError, WeightsError
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
-from page4d.notices import Level, Notice
 from page4d.weights import conversion_cache
 from page4d.weights.catalogue import CATALOGUE, RepositoryKind
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion

@@ -21,7 +21,7 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.points import ModelPoints
 from page4d.formats.colmap import Camera, Frame, Image, Model, Points3D, Rig, make_poses, write_model
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_json
+from page4d.io.folders import write_json
 from page4d.output.layout import frame_name
 
 _MODEL_FOLDER = Path("sparse", "0")

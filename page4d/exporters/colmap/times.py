@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.io.staging import write_file, write_json
+from page4d.io.folders import write_file, write_json
 
 _IMAGE_TIME = np.dtype([("id", "<u4"), ("time", "<i8")])
 _POINT_TIME = np.dtype([("id", "<u8"), ("time", "<i8")])

@@ -20,7 +20,7 @@ from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_pictu
 from page4d.exporters.trainers.views import repeated_view, split_views
 from page4d.formats.ply import PointCloud
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file, write_json
+from page4d.io.folders import write_file, write_json
 
 _NEAR_PLANE = 1.0
 _MIN_MOVING = 21

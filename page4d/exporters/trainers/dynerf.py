@@ -21,7 +21,7 @@ from page4d.exporters.trainers.views import reading_order, sorted_names
 from page4d.formats.ply import encode_trainer_ply
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import real_path
-from page4d.io.staging import new_file, write_file
+from page4d.io.folders import new_file, write_file
 
 _READER_SCALE = 2
 """The reader halves focal lengths and sizes."""

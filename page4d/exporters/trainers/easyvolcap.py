@@ -20,7 +20,7 @@ from page4d.conventions import PIXEL_CENTER
 from page4d.exporters.job import ExportJob, Written, encode_picture
 from page4d.formats.ply import PointCloud, encode_trainer_ply
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file
+from page4d.io.folders import write_file
 
 _HEADER = "%YAML:1.0\n---\n"
 _SHARES = (0.1, 99.9)

@@ -19,7 +19,7 @@ from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.views import repeated_view, split_views
 from page4d.formats.ply import encode_trainer_ply, read_ply_header
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file, write_json
+from page4d.io.folders import write_file, write_json
 
 _CLOUD = "points3d.ply"
 

@@ -20,7 +20,7 @@ from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bou
 from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
 from page4d.formats.ply import PointCloud, encode_trainer_ply
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file
+from page4d.io.folders import write_file
 
 
 def write(job: ExportJob, folder: Path) -> Written:

@@ -22,7 +22,7 @@ from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bou
 from page4d.exporters.trainers.views import check_views, reading_order, sorted_names
 from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
 from page4d.io.atomic import real_path
-from page4d.io.staging import write_file, write_json
+from page4d.io.folders import write_file, write_json
 
 _BATCH = 2
 """Views that the trainer draws at a time."""

@@ -9,7 +9,7 @@ from page4d.choices import PretrainMethod
 from page4d.encoders.build import EncoderConfig
 from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import UsageError
-from page4d.io.config import config_from_json, config_record
+from page4d.io.json_records import config_from_json, config_record
 from page4d.lab.pretraining.data import CropConfig
 from page4d.lab.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.lab.pretraining.mae import MAEConfig

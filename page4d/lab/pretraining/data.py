@@ -24,7 +24,7 @@ from torch.nn import functional
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import InputError, UsageError, counted
 from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.embed import normalize_images
 from page4d.layers.ranges import Side
 from page4d.scene.open import open_scene

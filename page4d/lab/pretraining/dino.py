@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from page4d.encoders.vit import Pooling, ViT, ViTConfig
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.block import initialise_linears
 from page4d.layers.ranges import Classes, Depth, Width
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from page4d.encoders.vit import ViT, ViTConfig
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.attention import Attention
 from page4d.layers.block import INIT_STD, MixerBlock, initialise_linears
 from page4d.layers.embed import cut_patches, join_patches

@@ -24,9 +24,8 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
 from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.geometry.rigid import invert_rigid, transform_points
-from page4d.ground_truth import GroundTruth
-from page4d.io.config import config_record
+from page4d.geometry.transforms import invert_rigid, transform_points
+from page4d.io.json_records import config_record
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance, sample_appearance
 from page4d.lab.synthetic.rays import RayPackets, cull, occluded
@@ -44,7 +43,7 @@ from page4d.lab.synthetic.rigs import (
     sample_rig,
 )
 from page4d.lab.synthetic.world import Snapshots, World, build_world
-from page4d.predictions import Predictions
+from page4d.records import GroundTruth, Predictions
 from page4d.scene.records import Clock, FrameReader, Image, Scene, View, ViewCamera
 
 _PACKET_SIZE = 64

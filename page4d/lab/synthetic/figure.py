@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.geometry.rigid import rigid
+from page4d.geometry.transforms import rigid
 
 
 class Part(IntEnum):

@@ -18,7 +18,7 @@ from torch import Tensor
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
-from page4d.geometry.rigid import rigid
+from page4d.geometry.transforms import rigid
 
 Vector = tuple[float, float, float]
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from page4d.formats.maps import quantize_velocity
 from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform
-from page4d.geometry.rigid import invert_rigid
+from page4d.geometry.transforms import invert_rigid
 from page4d.lab.synthetic.capture import Frame, SyntheticCapture, on_canvas, quantize, visible_points
 from page4d.lab.synthetic.rigs import Rng
 from page4d.lab.synthetic.world import Snapshots

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from page4d.errors import ShapeError
-from page4d.geometry.rigid import invert_rigid, rigid
 from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import invert_rigid, rigid
 from page4d.lab.synthetic.figure import Figures, Joint, Part
 from page4d.lab.synthetic.materials import Material, Pattern, Rows, Texture
 from page4d.lab.synthetic.rigs import Vector

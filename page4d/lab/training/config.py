@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from page4d.choices import Precision, SceneFamily
 from page4d.errors import UsageError
-from page4d.io.config import config_from_json, config_record
+from page4d.io.json_records import config_from_json, config_record
 from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
 from page4d.lab.training.losses import LossConfig, SceneUnit
 from page4d.lab.training.optimizers import OptimizerConfig

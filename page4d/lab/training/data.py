@@ -25,11 +25,11 @@ from page4d.errors import CapabilityError, InputError, Page4DError, listed
 from page4d.evaluation.truth_folder import open_truth
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform
-from page4d.ground_truth import GroundTruth
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.lab.training.config import SYNTHETIC, CurriculumStage, FamilyConfig, TrainConfig, TrainedPart
 from page4d.lab.training.schedule import Budget, PlannedStep, Position, begin_decay, fraction_done, rate_at
 from page4d.lab.training.validation import training_seed
+from page4d.records import GroundTruth
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene

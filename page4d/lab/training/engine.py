@@ -26,7 +26,7 @@ from page4d.choices import Precision
 from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, UsageError, counted
 from page4d.inference.memory_budget import is_out_of_memory
 from page4d.io.atomic import claim_output, write_bytes_atomic
-from page4d.io.config import config_to_json
+from page4d.io.json_records import config_to_json
 from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder
 from page4d.lab.training.logs import Log, MetricsFile, SilentObserver, StepReport, TensorBoardLog, TrainObserver
 from page4d.lab.training.optimizers import ProcessGroup, clip_gradients, local_device, open_process_group, set_rate

@@ -14,16 +14,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras, normalize_pixels, project, unproject
-from page4d.geometry.pose_encoding import decode_pose, encode_pose
-from page4d.geometry.rigid import invert_rigid, scale_translations, transform_points
-from page4d.ground_truth import GroundTruth
-from page4d.io.config import config_record
+from page4d.geometry.camera import Cameras, decode_pose, encode_pose, normalize_pixels, project, unproject
+from page4d.geometry.transforms import invert_rigid, scale_translations, transform_points
+from page4d.io.json_records import config_record
 from page4d.lab.training.schedule import Fraction
 from page4d.models.config import MatchTarget
 from page4d.models.inputs.matching import Matches, target_images
 from page4d.models.inputs.rays import patch_directions
 from page4d.models.output import NetworkOutput
+from page4d.records import GroundTruth
 
 _MIN_UNIT = 1e-6
 

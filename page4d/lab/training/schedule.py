@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from page4d.choices import Precision
 from page4d.errors import UsageError
-from page4d.io.config import config_record, config_to_json
+from page4d.io.json_records import config_record, config_to_json
 from page4d.lab.training.optimizers import OptimizerConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]

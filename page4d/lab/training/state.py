@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from page4d.errors import UsageError
-from page4d.io.digest import parse_pin
+from page4d.io.atomic import parse_pin
 from page4d.lab.training.checkpoint import EMA, read_checkpoint_file, restored_state, write_checkpoint_file
 from page4d.lab.training.config import TrainConfig, TrainedPart
 from page4d.lab.training.losses import SceneUnit

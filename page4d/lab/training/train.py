@@ -19,8 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import page4d
 from page4d.errors import UsageError
-from page4d.ground_truth import GroundTruth
-from page4d.io.digest import parse_pin
+from page4d.io.atomic import parse_pin
 from page4d.lab.training import state as states
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.config import SYNTHETIC, TrainConfig, TrainedPart
@@ -47,6 +46,7 @@ from page4d.models.conditioning import Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.ood import OODLimits
 from page4d.models.output import NetworkOutput
+from page4d.records import GroundTruth
 from page4d.weights.store import COMMERCIAL, save_network
 
 Forward = Callable[..., NetworkOutput]

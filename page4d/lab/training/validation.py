@@ -29,10 +29,9 @@ from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
 from page4d.evaluation.masks import mask_overlap
 from page4d.formats.maps import write_png
 from page4d.geometry.camera import Cameras
-from page4d.geometry.rigid import invert_rigid, rigid
 from page4d.geometry.rotation import mean_rotation
-from page4d.ground_truth import GroundTruth
-from page4d.io.config import config_record
+from page4d.geometry.transforms import invert_rigid, rigid
+from page4d.io.json_records import config_record
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
 from page4d.lab.training.engine import autocast
@@ -40,8 +39,9 @@ from page4d.models.conditioning import NO_CONDITIONING, Conditioning
 from page4d.models.network import ViewTimeNetwork
 from page4d.models.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
 from page4d.models.output import NetworkOutput, RigOutput
+from page4d.plotting.canvas import INK, Color, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.plotting.colors import INK, Color, view_color
+from page4d.records import GroundTruth
 from page4d.refinement.refine import refine
 
 THRESHOLD_DEG = 15.0

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field, PositiveFloat
 
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.ranges import Depth, Epsilon, Ratio, Width
 
 _UpsampledWidth = Annotated[Width, Field(multiple_of=16)]

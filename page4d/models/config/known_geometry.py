@@ -4,7 +4,7 @@ from pydantic import Field
 
 from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.ranges import Epsilon, Layer, Ratio, Width
 from page4d.models.config.parts import check_increasing
 

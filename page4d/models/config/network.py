@@ -10,7 +10,7 @@ from page4d.encoders.dinov2 import DinoV2Config
 from page4d.encoders.stem import StemConfig
 from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
-from page4d.io.config import config_from_json, config_record, config_to_json
+from page4d.io.json_records import config_from_json, config_record, config_to_json
 from page4d.layers.block import FeedForwardKind
 from page4d.layers.positions import DEFAULT_BASE
 from page4d.layers.ranges import Epsilon, Layer, OptionalCount, OptionalDepth, Ratio, RotaryBase, Side, Width

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
 from page4d.errors import UsageError
-from page4d.io.config import config_record
+from page4d.io.json_records import config_record
 from page4d.layers.ranges import Count, Depth, Epsilon, Layer, OptionalWidth, Ratio, Side, Width
 
 

@@ -5,8 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras
-from page4d.geometry.pose_encoding import decode_pose
+from page4d.geometry.camera import Cameras, decode_pose
 from page4d.geometry.rotation import matrix_from_quaternion, wxyz_from_xyzw
 from page4d.layers.block import initialise_linears
 

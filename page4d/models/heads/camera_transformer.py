@@ -5,8 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras
-from page4d.geometry.pose_encoding import POSE_DIM, decode_pose
+from page4d.geometry.camera import POSE_DIM, Cameras, decode_pose
 from page4d.layers.block import Block, BlockConfig, FeedForward, initialise_linears
 from page4d.models.config import CameraTransformerConfig
 from page4d.models.heads.camera import INITIAL_ENCODING

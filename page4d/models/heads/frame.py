@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.geometry.rigid import rigid
 from page4d.geometry.rotation import nearest_rotation
+from page4d.geometry.transforms import rigid
 from page4d.layers.block import Block, BlockConfig, initialise_linears
 from page4d.layers.positions import RotaryTables, rotary_tables
 from page4d.models.config import FrameHeadConfig

@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.geometry.camera import fit_intrinsics
-from page4d.geometry.rigid import invert_rigid, scale_translations, transform_points
+from page4d.geometry.transforms import invert_rigid, scale_translations, transform_points
 from page4d.layers.execution import ForwardLimits, each_part
 from page4d.models.heads.frame import FrameHead
 from page4d.models.output import NetworkOutput

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from page4d.geometry.camera import Cameras
-from page4d.geometry.pose_encoding import POSE_DIM, encode_pose
-from page4d.geometry.rigid import camera_centers, invert_rigid
+from page4d.geometry.camera import POSE_DIM, Cameras, encode_pose
+from page4d.geometry.transforms import camera_centers, invert_rigid
 from page4d.layers.block import Block, BlockConfig, FeedForward, initialise_linears
 from page4d.layers.execution import full_precision
 from page4d.models.config import CameraEncoderConfig

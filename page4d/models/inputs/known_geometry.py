@@ -11,7 +11,7 @@ from torch.nn import functional
 from page4d.conventions import PIXEL_CENTER
 from page4d.encoders.dinov2 import DinoV2
 from page4d.geometry.camera import normalize_pixels
-from page4d.geometry.rigid import invert_rigid, scale_translations
+from page4d.geometry.transforms import invert_rigid, scale_translations
 from page4d.layers.block import INIT_STD
 from page4d.layers.embed import PatchEmbed
 from page4d.layers.execution import in_chunks

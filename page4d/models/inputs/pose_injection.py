@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from page4d.geometry.rigid import invert_rigid
+from page4d.geometry.transforms import invert_rigid
 from page4d.layers.attention import Attention, LogitsBias, attend
 from page4d.layers.block import FeedForward, LayerScale, initialise_linears
 from page4d.layers.execution import full_precision, in_chunks

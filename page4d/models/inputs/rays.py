@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.geometry.camera import normalize_pixels
-from page4d.geometry.rigid import camera_centers, invert_rigid
+from page4d.geometry.transforms import camera_centers, invert_rigid
 
 _MIN_BASELINE = 1e-6
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from page4d.geometry.camera import normalize_pixels
-from page4d.geometry.rigid import camera_centers
+from page4d.geometry.transforms import camera_centers
 from page4d.layers.block import FeedForward, initialise_linears
 from page4d.models.config import MatchConfig
 from page4d.models.inputs.matching import Matches, target_images

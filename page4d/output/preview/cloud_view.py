@@ -22,8 +22,20 @@ from page4d.output.preview.splat import (
     looking_along,
     upward_axis,
 )
-from page4d.plotting.canvas import blank, draw_scale_bar, drawable, font, shortened, text_size, with_banner
-from page4d.plotting.colors import BACKGROUND, FAINT, FRAME, INK, view_color
+from page4d.plotting.canvas import (
+    BACKGROUND,
+    FAINT,
+    FRAME,
+    INK,
+    blank,
+    draw_scale_bar,
+    drawable,
+    font,
+    shortened,
+    text_size,
+    view_color,
+    with_banner,
+)
 
 _PANEL = (760, 620)
 _HEADING = 40

@@ -13,18 +13,6 @@ from page4d.conventions import Scale
 from page4d.errors import ShapeError
 from page4d.output.reader import Output
 from page4d.plotting.canvas import (
-    blank,
-    color_bar,
-    draw_key,
-    drawable,
-    font,
-    short_unit,
-    shortened,
-    text_size,
-    tile,
-    with_banner,
-)
-from page4d.plotting.colors import (
     BACKGROUND,
     CONFIDENCE_MAP,
     DEPTH_MAP,
@@ -33,8 +21,18 @@ from page4d.plotting.colors import (
     MOVING,
     NO_VALUE,
     STILL,
+    blank,
+    color_bar,
     colored,
+    draw_key,
+    drawable,
+    font,
+    short_unit,
+    shortened,
+    text_size,
+    tile,
     velocity_colors,
+    with_banner,
 )
 
 MAX_INSTANTS = 4

@@ -16,8 +16,7 @@ from page4d.formats.ply import PointCloud
 from page4d.output.points import random_subset
 from page4d.output.preview.splat import bulk, centers_of, looking_along, shade_edges, upward_axis
 from page4d.output.reader import Output
-from page4d.plotting.canvas import font, with_banner
-from page4d.plotting.colors import BACKGROUND, FAINT
+from page4d.plotting.canvas import BACKGROUND, FAINT, font, with_banner
 
 FPS = 15
 NUM_FRAMES = 5 * FPS

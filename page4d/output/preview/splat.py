@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from page4d.plotting.colors import BACKGROUND
+from page4d.plotting.canvas import BACKGROUND
 
 SUPERSAMPLING = 2
 """Pictures are drawn at this multiple of their size, so that lines and points are anti-aliased."""

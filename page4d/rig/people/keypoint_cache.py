@@ -13,7 +13,7 @@ import numpy as np
 
 from page4d.errors import OutputError
 from page4d.io.atomic import write_bytes_atomic
-from page4d.io.cache import cache_folder
+from page4d.io.folders import cache_folder
 from page4d.rig.people.landmarks import NUM_JOINTS, Pose
 from page4d.rig.people.model import SHA256
 from page4d.rig.people.regions import Region

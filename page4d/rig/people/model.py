@@ -14,8 +14,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from page4d.errors import CapabilityError
-from page4d.io.cache import cache_folder
-from page4d.io.digest import file_sha256
+from page4d.io.atomic import file_sha256
+from page4d.io.folders import cache_folder
 
 FloatArray = NDArray[np.float32]
 

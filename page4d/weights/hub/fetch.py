@@ -15,11 +15,9 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
-from page4d.errors import UsageError, WeightsError, counted, listed
-from page4d.io.atomic import output_error, write_bytes_atomic
-from page4d.io.cache import check_space
-from page4d.io.digest import describe_mismatch, file_sha256
-from page4d.notices import Level, Notice
+from page4d.errors import Level, Notice, UsageError, WeightsError, counted, listed
+from page4d.io.atomic import describe_mismatch, file_sha256, output_error, write_bytes_atomic
+from page4d.io.folders import check_space
 from page4d.weights.file_type import SETTINGS_FILE
 from page4d.weights.hub.connection import Connection, endpoint, is_offline
 from page4d.weights.hub.names import INDEX_SUFFIX, SUFFIXES, HubReference, check_file_name

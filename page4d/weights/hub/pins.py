@@ -8,8 +8,8 @@ from pydantic import Field
 
 from page4d.errors import InputError
 from page4d.io.atomic import write_bytes_atomic
-from page4d.io.cache import cache_folder
-from page4d.io.json_model import FileModel, Sha256, format_json, read_model
+from page4d.io.folders import cache_folder
+from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.weights.hub.names import HubReference
 
 

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from page4d.errors import Page4DError, WeightsError
-from page4d.io.atomic import output_error
-from page4d.io.cache import wait_for_lock
-from page4d.io.digest import describe_mismatch
+from page4d.io.atomic import describe_mismatch, output_error
+from page4d.io.folders import wait_for_lock
 from page4d.weights.hub.connection import MAX_SILENCE_S, OK, PARTIAL, TIMEOUT_S, Connection
 
 _PAUSE_S = 1.0

@@ -1,4 +1,4 @@
-"""Cameras, depth and motion of a range of instants, from a network, a depth sensor or a renderer."""
+"""Cameras, depth and motion of a range of instants: predicted, measured or rendered, and true."""
 
 from dataclasses import dataclass, replace
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
-from page4d.geometry.agreement import Agreement
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform
-from page4d.geometry.similarity import Sim3
 from page4d.geometry.time_axis import clone_tensors, slice_times
+from page4d.geometry.transforms import Sim3
+from page4d.geometry.warp import Agreement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,3 +108,38 @@ class Predictions:
     def clone(self) -> "Predictions":
         """Copy the tensors, so that a slice does not keep its whole chunk in memory."""
         return clone_tensors(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundTruth:
+    """Images of B scenes in [0, 1] with cameras, depth and motion masks on the same pixel grid.
+
+    `depth` is z-depth in the unit of the camera translations, 0 where unknown (sky, sensor holes). `dynamic` is True
+    on objects that move during the capture, None if unknown. `valid` is False on padding. `times` are in seconds.
+
+    Raises:
+        ShapeError: if the shapes contradict each other.
+    """
+
+    images: Float[Tensor, "B T V 3 H W"]
+    valid: Bool[Tensor, "B T V H W"]
+    depth: Float[Tensor, "B T V H W"]
+    dynamic: Bool[Tensor, "B T V H W"] | None
+    cameras: Cameras
+    times: Float[Tensor, "B T"]
+
+    def __post_init__(self) -> None:
+        leading, size = tuple(self.images.shape[:3]), tuple(self.images.shape[4:])
+        maps = [self.valid, self.depth, *([] if self.dynamic is None else [self.dynamic])]
+        agree = all(tuple(part.shape) == (*leading, *size) for part in maps)
+        cameras = self.cameras
+        if not agree or tuple(cameras.world_to_camera.shape) != (*leading, 4, 4) or cameras.image_size != size:
+            raise ShapeError(
+                f"ground truth: images {tuple(self.images.shape)} with maps {[tuple(part.shape) for part in maps]}, "
+                f"cameras {tuple(cameras.world_to_camera.shape)} at {cameras.image_size} px",
+                "pass maps and cameras of the same images",
+            )
+        if tuple(self.times.shape) != leading[:2]:
+            raise ShapeError(
+                f"ground truth: times {tuple(self.times.shape)} for images {leading[:2]}", "pass one time per instant"
+            )

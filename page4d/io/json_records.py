@@ -1,0 +1,234 @@
+"""JSON files: exact floats, one matrix per line, no NaN.
+
+JSON records that end with the SHA-256 of the text before it, so that a changed or torn file is noticed. Configuration
+records: validated by pydantic on construction and when read from JSON, with errors in two lines.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, field
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, dataclass_transform
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from page4d.errors import InputError, UsageError, shortened
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.documents import (
+    DocumentError,
+    DocumentMissingError,
+    first_violation,
+    parse_json,
+    read_bytes,
+    read_text,
+)
+
+MAX_RECORD_BYTES = 1024**3
+"""Largest record that is read."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""A digest in hexadecimal digits."""
+
+Model = TypeVar("Model", bound="FileModel")
+
+
+class FileModel(BaseModel):
+    """Base class of records in JSON files: unknown keys and non-finite numbers are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def readable(name: str) -> str:
+    """Replace what UTF-8 cannot hold, such as the bytes of a file name in another encoding, by escapes."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def format_json(value: Any, indent: int = 0) -> str:
+    """Format with one line per number, vector or matrix; floats are the shortest text that reads back exactly.
+
+    An iterator becomes a list with at least one line per item, so that only the text is held in memory.
+
+    Raises:
+        ValueError: if a number is NaN or infinite.
+    """
+    if not isinstance(value, dict | list | Iterator) or (not isinstance(value, Iterator) and _fits_one_line(value)):
+        return json.dumps(value, allow_nan=False)
+    inner = " " * (indent + 1)
+    if isinstance(value, dict):
+        lines = [f"{inner}{json.dumps(str(key))}: {format_json(item, indent + 1)}" for key, item in value.items()]
+        opening, closing = "{", "}"
+    else:
+        lines = [inner + format_json(item, indent + 1) for item in value]
+        opening, closing = "[", "]"
+    return opening + "\n" + ",\n".join(lines) + "\n" + " " * indent + closing
+
+
+def _fits_one_line(value: dict[str, Any] | list[Any]) -> bool:
+    """Return whether a container is empty, a vector of scalars or a matrix of numbers."""
+    if isinstance(value, dict) or not value:
+        return not value
+    rows = [row if isinstance(row, list) else [row] for row in value]
+    return all(isinstance(entry, float | int | str | bool | None) for row in rows for entry in row)
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """Read and check a JSON file.
+
+    Raises:
+        InputError: if the file is missing, is not JSON, or lacks a required field.
+    """
+    try:
+        text = read_text(path, MAX_RECORD_BYTES)
+        parse_json(text)  # refuses repeated keys
+        return model.model_validate_json(text)
+    except DocumentMissingError as error:
+        raise InputError(f"'{path}' is missing", "give the output folder of a page4d run") from error
+    except DocumentError as error:
+        raise InputError(f"'{path}' cannot be read: {error}", "check that it is a file that page4d wrote") from error
+    except ValidationError as error:
+        raise InputError(
+            f"'{path}' is not as page4d writes it: {first_violation(error, 'the file')}",
+            "restore the file, or run page4d again",
+        ) from error
+
+
+_SEAL = b',\n "sha256": "'
+_END = b'"\n}\n'
+_HINT = "restore the file, or run page4d again"
+
+
+def write_sealed(path: Path, record: FileModel) -> WrittenFile:
+    """Write a record atomically; its last entry is the checksum of all others.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    body = format_json(record.model_dump(mode="json")).encode().removesuffix(b"\n}")
+    return write_bytes_atomic(path, body + _SEAL + hashlib.sha256(body).hexdigest().encode() + _END)
+
+
+def read_sealed(path: Path, model: type[Model]) -> Model:
+    """Read and check a record that `write_sealed` wrote.
+
+    Raises:
+        InputError: if the file is missing, or any byte of it was changed.
+    """
+    try:
+        data = read_bytes(path, MAX_RECORD_BYTES)
+    except DocumentError as error:
+        raise InputError(f"'{path}' cannot be read: {error}", _HINT) from error
+    body, seal, rest = data.rpartition(_SEAL)
+    if not seal or re.fullmatch(rb"[0-9a-f]{64}" + _END, rest) is None:
+        raise InputError(f"'{path}' is not as page4d writes it: it has no checksum at its end", _HINT)
+    if hashlib.sha256(body).hexdigest().encode() + _END != rest:
+        raise InputError(f"'{path}' is not as page4d writes it: it was changed, or is damaged", _HINT)
+    try:
+        return model.model_validate_json(body + b"\n}")
+    except ValidationError as error:
+        found = first_violation(error, "the file")
+        raise InputError(f"'{path}' is not as page4d writes it: {found}", _HINT) from error
+
+
+Record = TypeVar("Record")
+
+_RULES = ConfigDict(extra="forbid", allow_inf_nan=False)
+_TOO_LARGE = "a number is beyond all limits"
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, field))
+def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
+    """Make a class a frozen, keyword-only dataclass whose fields pydantic validates.
+
+    Types and `Field` constraints are checked and coerced (a list to a tuple, a string to its enum) on construction;
+    rules across fields go into `__post_init__`. Unknown fields and numbers that are not finite are refused. A
+    violation raises `UsageError`; `name` is what its message calls the record.
+    """
+
+    def decorate(cls: type[Record]) -> type[Record]:
+        record: Any = dataclass(frozen=True, kw_only=True, config=_RULES)(cls)
+        validate = record.__init__
+
+        @wraps(validate)
+        def initialize(self: Record, **values: Any) -> None:
+            try:
+                validate(self, **values)
+            except ValidationError as error:
+                raise _usage_error(error, name, values) from error
+            except ArithmeticError as error:  # in a rule across fields
+                raise UsageError(f"{name}: {_TOO_LARGE}", "give smaller numbers") from error
+
+        record.__init__ = initialize
+        checked: type[Record] = record
+        return checked
+
+    return decorate
+
+
+def config_to_json(record: Any, indent: int | None = None) -> str:
+    """Write a record as JSON with sorted keys, on one line unless `indent` is given."""
+    return json.dumps(asdict(record), sort_keys=True, indent=indent)
+
+
+def config_from_json(
+    adapter: TypeAdapter[Record], text: str, name: str, hint: str, *, strict: bool = False
+) -> Record:
+    """Read what `config_to_json` wrote; fields that are left out take their defaults.
+
+    `strict` forbids conversions between types, such as a string where a number belongs. Repeated keys, and numbers
+    that are not finite, are errors.
+
+    Raises:
+        UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
+    """
+    try:
+        content = parse_json(text)
+        return adapter.validate_json(text, strict=strict)
+    except DocumentError as error:
+        raise UsageError(f"{name} configuration: text: {error}", hint) from error
+    except ArithmeticError as error:
+        raise UsageError(f"{name} configuration: {_TOO_LARGE}", hint) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = _place(first, content) or "text"
+        raise UsageError(f"{name} configuration: {place}: {shortened(first['msg'], 240)}", hint) from error
+
+
+def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> UsageError:
+    """Translate the first violation: the field with its value, and the rules of its type."""
+    errors = error.errors(include_url=False)
+    first, place = errors[0], _place(errors[0], values)
+    if first["type"] == "unexpected_keyword_argument":
+        return UsageError(f"{name}: no field is called '{place}'", "check its spelling")
+    found = "is missing" if first["type"] == "missing" else f"is {_shown(first['input'])}"
+    rules = [_rule(other["msg"]) for other in errors if _place(other, values) == place]
+    hint = " or ".join(dict.fromkeys(rules)).replace(" or it must be", " or")
+    return UsageError(f"{name}: {place} {found}", hint)
+
+
+def _shown(value: object) -> str:
+    try:
+        return shortened(repr(value))
+    except ValueError:  # Python does not print integers of more than 4,300 digits
+        return "too large"
+
+
+def _rule(message: str) -> str:
+    message = message.removeprefix("Value error, ").replace("Input should be", "it must be")
+    return message[:1].lower() + message[1:]
+
+
+def _place(error: Any, values: Any) -> str:
+    """Return the field names and indices that lead to a violation, without pydantic's names of union branches."""
+    place = []
+    for number, part in enumerate(error["loc"], start=1):
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):  # not part of the values, unless it is a missing field
+            if not (error["type"] == "missing" and number == len(error["loc"])):
+                continue
+        place.append(shortened(str(part)))
+    return ".".join(place)
