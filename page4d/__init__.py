@@ -9,32 +9,31 @@ if TYPE_CHECKING:
     from page4d.errors import Page4DError
     from page4d.evaluation.evaluate import evaluate
     from page4d.exporters.export import export
-    from page4d.exporters.settings import ExportSettings
     from page4d.inference.predictor import build_predictor
     from page4d.inference.reconstruct import reconstruct
     from page4d.inference.register import register
+    from page4d.options import ExportSettings, PointOptions, ReconstructSettings, RegisterSettings, SceneOptions
     from page4d.output.reader import Output, open_output
     from page4d.quality.record import QualityReport
     from page4d.quality.report import report
     from page4d.rig.opening import open_scene
     from page4d.rig.records import RigRegistration
     from page4d.scene.records import Scene
-    from page4d.settings import PointOptions, ReconstructSettings, RegisterSettings, SceneOptions
     from page4d.weights.loading import load, load_network
 
 __version__ = "0.2.0"
 
 _MODULES = {
-    "ExportSettings": "page4d.exporters.settings",
+    "ExportSettings": "page4d.options",
     "Output": "page4d.output.reader",
     "Page4DError": "page4d.errors",
-    "PointOptions": "page4d.settings",
+    "PointOptions": "page4d.options",
     "QualityReport": "page4d.quality.record",
-    "ReconstructSettings": "page4d.settings",
-    "RegisterSettings": "page4d.settings",
+    "ReconstructSettings": "page4d.options",
+    "RegisterSettings": "page4d.options",
     "RigRegistration": "page4d.rig.records",
     "Scene": "page4d.scene.records",
-    "SceneOptions": "page4d.settings",
+    "SceneOptions": "page4d.options",
     "build_predictor": "page4d.inference.predictor",
     "evaluate": "page4d.evaluation.evaluate",
     "export": "page4d.exporters.export",

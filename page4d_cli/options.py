@@ -8,7 +8,7 @@ import typer
 
 from page4d.choices import CalibrationMatch, CalibrationResize, DepthSize, LengthUnit, MaskMeaning, Precision
 from page4d.errors import InputError, UsageError, shortened
-from page4d.settings import MAX_LONG_SIDE, MIN_LONG_SIDE
+from page4d.options import MAX_LONG_SIDE, MIN_LONG_SIDE
 
 INPUT = "Scene"
 SELECTION = "Selection"

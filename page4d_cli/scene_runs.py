@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from page4d.choices import ExistingOutput, Registration
-from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions
+from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions
 from page4d_cli import console
 from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.progress_display import observed_run

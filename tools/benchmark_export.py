@@ -19,7 +19,7 @@ CHILD = """
 import json, os, sys, time
 from pathlib import Path
 from page4d import export, open_output
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 out, scene, name, target, options = sys.argv[1:6]
 
 def run_export():

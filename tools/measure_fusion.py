@@ -20,12 +20,11 @@ import torch
 
 import page4d
 from page4d.choices import DepthAlignment, DepthSize, SceneFamily
-from page4d.evaluation.settings import EvaluationSettings
 from page4d.geometry.camera import world_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.lab.training.validation import held_out_seed
-from page4d.settings import ReconstructSettings
+from page4d.options import EvaluationSettings, ReconstructSettings
 
 VARIANTS = {
     "unfused": {"fuse": False, "depth_size": DepthSize.NETWORK},

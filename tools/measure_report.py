@@ -27,12 +27,12 @@ from scipy.stats import spearmanr
 import page4d
 from page4d.choices import SceneFamily
 from page4d.evaluation.comparison import compare, true_camera
-from page4d.evaluation.settings import EvaluationSettings
 from page4d.formats.video import VideoFile
 from page4d.geometry.alignment import align_points_robust
 from page4d.geometry.camera import Cameras, resize_intrinsics, world_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
+from page4d.options import EvaluationSettings
 from page4d.quality.grade import measured_ranges
 from page4d.quality.record import Overall
 from page4d.scene.open import open_scene

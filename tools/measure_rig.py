@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 
 from page4d.choices import Registration
+from page4d.options import RegisterSettings
 from page4d.rig.assemble import Assembly
 from page4d.rig.lens import START_FOCAL
 from page4d.rig.records import FocalSource, Lens, RigRegistration
@@ -26,7 +27,6 @@ from page4d.rig.register import register_rig
 from page4d.rig.rotations import angle_deg, direction_angle_deg, project_rotation
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
-from page4d.settings import RegisterSettings
 
 
 def lenses_of_truth(scene: Scene, is_known: bool) -> list[Lens]:

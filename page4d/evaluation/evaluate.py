@@ -15,8 +15,8 @@ from page4d.evaluation.masks import report_masks
 from page4d.evaluation.motion_report import has_velocities, report_motion
 from page4d.evaluation.point_report import default_threshold, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
-from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
 from page4d.evaluation.track_report import report_tracks
+from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings
 
 _PASSES = 4
 """Number of passes over the frames: alignments, depth errors, points and masks; velocities are another."""

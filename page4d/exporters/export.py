@@ -13,12 +13,12 @@ from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.keywords import named_as_keywords, settings_from
 from page4d.exporters.plan import check_options, plan_job
 from page4d.exporters.record import RECORD_NAME, ExportedInstant, ExportedView, ExportRecord
-from page4d.exporters.settings import ExportSettings
 from page4d.installation import require_extra
 from page4d.io.atomic import file_sha256, real_path
 from page4d.io.folders import check_replaceable, staged_folder, write_json
 from page4d.io.json_records import read_model
 from page4d.io.limits import limits_named
+from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
 

@@ -16,7 +16,6 @@ from page4d.errors import UsageError
 from page4d.exporters.formats import Budget, Format
 from page4d.exporters.pinhole import PictureGeometry, Size, scaled
 from page4d.exporters.points import CloudReader, ModelPoints, layer_limits, layer_sizes
-from page4d.exporters.settings import ExportSettings
 from page4d.exporters.timing import frame_rate
 from page4d.exporters.world import ExportWorld
 from page4d.formats.maps import encode_image
@@ -24,6 +23,7 @@ from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid
 from page4d.io.folders import write_file
+from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from page4d.errors import Page4DError, UsageError, listed
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 
 _RANGE = re.compile(r"--instants (\d+):(\d+)")
 _CHOICE = re.compile(r"--(pinhole|only) (keep|common|all|static|moving)")

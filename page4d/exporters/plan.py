@@ -12,8 +12,8 @@ from page4d.exporters.formats import FORMATS, Format, PictureUse
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pinhole import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
-from page4d.exporters.settings import ExportSettings
 from page4d.exporters.world import choose_up, export_world
+from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
 

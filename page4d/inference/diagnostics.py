@@ -9,6 +9,7 @@ from page4d.errors import InputError, counted
 from page4d.inference.metric_scale import TOLERANCE
 from page4d.inference.stitch import has_depth
 from page4d.inference.world import World
+from page4d.options import PointOptions
 from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.diagnostics import (
     AgreementRecord,
@@ -20,7 +21,6 @@ from page4d.output.diagnostics import (
 )
 from page4d.records import Predictions
 from page4d.scene.records import Level, Notice, Scene
-from page4d.settings import PointOptions
 
 MAX_SHIFT = 0.01
 """Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""

@@ -15,10 +15,10 @@ from page4d.inference.predictor import PRECISION_NAMES
 from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import RegistrationState, RunState
 from page4d.io.json_records import readable
+from page4d.options import ReconstructSettings, describe_settings, option_name
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
-from page4d.settings import ReconstructSettings, describe_settings, option_name
 
 _EDGE_BYTES = 1 << 20
 _WITHOUT_EFFECT = ("preview", "strict_seams", "check_calibration", "memory_bytes", "max_frames", "max_megapixels")

@@ -29,13 +29,13 @@ from page4d.motion.rig_flow import (
 )
 from page4d.motion.tracks import TrackFollower
 from page4d.motion.velocity import Velocity, combine
+from page4d.options import ReconstructSettings
 from page4d.output.cameras import CaptureCameras
 from page4d.output.motion_record import Difference, InstantMotion
 from page4d.records import Predictions
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
 from page4d.scene.records import Scene
-from page4d.settings import ReconstructSettings
 
 MAX_GAP = 2.5
 """Longest step between instants, in median steps, over which motion is measured."""

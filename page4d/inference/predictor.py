@@ -23,11 +23,11 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.ood import OODLimits, measure_ood
 from page4d.models.output import RigOutput
 from page4d.models.size_groups import parts_for_one_size
+from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.output.run_record import NetworkRecord
 from page4d.records import Predictions
 from page4d.refinement.refine import refinement_of
 from page4d.scene.records import FrameBatch, Scene
-from page4d.settings import NetworkOptions, ReconstructSettings
 from page4d.weights.loading import (
     BUNDLED_NAME,
     BUNDLED_NOTICE,

@@ -21,11 +21,11 @@ from page4d.inference.state_records import RegistrationState
 from page4d.installation import preload_open3d
 from page4d.io.atomic import claim_output
 from page4d.io.limits import limits_named
+from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 from page4d.output.layout import OutputLayout
 from page4d.output.run_record import RunRecord
 from page4d.rig.opening import open_scene
 from page4d.scene.records import Notice, Scene
-from page4d.settings import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 
 
 @limits_named()

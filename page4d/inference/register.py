@@ -13,10 +13,10 @@ from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.inference.progress import Observer, SilentObserver
 from page4d.inference.registration import reasons, register_scene
 from page4d.io.limits import limits_named
+from page4d.options import RegisterSettings, SceneOptions
 from page4d.rig.opening import open_scene
 from page4d.rig.records import RigRegistration
 from page4d.scene.records import Scene
-from page4d.settings import RegisterSettings, SceneOptions
 
 _EVIDENCE = (Registration.AUTO, Registration.PEOPLE, Registration.TEXTURE)
 

@@ -9,6 +9,7 @@ from page4d.errors import InputError, UsageError, WeightsError, listed
 from page4d.inference.metric_scale import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
 from page4d.inference.state_records import RegisteredCameraState, RegistrationState
 from page4d.io.json_records import readable
+from page4d.options import ReconstructSettings, RegisterSettings
 from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.lens import lenses_of
@@ -17,7 +18,6 @@ from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistrati
 from page4d.rig.register import StageProgress, register_rig
 from page4d.rig.whole_capture import with_all_instants
 from page4d.scene.records import Level, Notice, Scene
-from page4d.settings import ReconstructSettings, RegisterSettings
 
 Notify = Callable[[Notice], None]
 

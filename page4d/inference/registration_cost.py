@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from page4d.choices import Registration
+from page4d.options import ReconstructSettings
 from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.scene.records import Scene
-from page4d.settings import ReconstructSettings
 
 _KEYPOINT_S = 0.07
 """CPU seconds per frame: detection and landmarks of up to three people."""

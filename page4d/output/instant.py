@@ -18,12 +18,12 @@ from page4d.formats.maps import (
 )
 from page4d.formats.open3d import write_cloud, write_mesh
 from page4d.io.atomic import WrittenFile
+from page4d.options import PointOptions
 from page4d.output.cameras import CaptureCameras, write_cameras_json, write_open3d_trajectories, write_tum
 from page4d.output.layout import OutputLayout
 from page4d.output.mesh import fused_mesh
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
 from page4d.records import Predictions
-from page4d.settings import PointOptions
 
 DEFAULT_WRITERS = ("depth", "confidence", "dynamic", "motion", "points")
 LAYER_WRITERS = ("depth", "confidence", "dynamic", "motion", "layers")

@@ -11,9 +11,9 @@ from page4d.choices import PointSource
 from page4d.errors import UsageError
 from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
 from page4d.formats.open3d import BLOCK_SIDE, VOXEL_BYTES, DepthView, Mesh, fuse_mesh
+from page4d.options import PointOptions
 from page4d.output.points import pixel_footprints, view_surface
 from page4d.records import Predictions
-from page4d.settings import PointOptions
 
 FOOTPRINTS_PER_VOXEL = 1.5
 """Voxel size unless set, in footprints of a pixel: its width on the surface, depth / focal length."""

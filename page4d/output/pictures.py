@@ -14,6 +14,7 @@ from page4d.choices import Poses, Preprocess
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import readable
+from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import Output
 from page4d.output.run_record import DistortionRecord, ViewRecord
 from page4d.scene.batches import with_background
@@ -23,7 +24,6 @@ from page4d.scene.open import open_sources
 from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
 from page4d.scene.resample import undistortion_map
 from page4d.scene.timeline import build_timeline
-from page4d.settings import ReconstructSettings, SceneOptions
 
 _SAME_TIME_S = 1e-6
 _HINT = "give the videos of the run"

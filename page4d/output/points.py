@@ -18,8 +18,8 @@ from page4d.formats.ply import PointCloud, join_clouds
 from page4d.geometry.camera import unproject
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.geometry.warp import depth_edges, normal_edges
+from page4d.options import PointOptions
 from page4d.records import Predictions
-from page4d.settings import PointOptions
 
 MAX_VIEWS = 256
 """Views are stored in one byte."""

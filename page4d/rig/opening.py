@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from page4d.options import SceneOptions
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene
 from page4d.scene.sync import BY_PEOPLE
-from page4d.settings import SceneOptions
 
 MAX_FRAMES = 10**9
 """Instants of the scene that is opened for its clocks: few of its frames are decoded."""

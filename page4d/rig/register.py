@@ -6,6 +6,7 @@ from functools import cache, partial
 
 from page4d.choices import Registration
 from page4d.errors import Notice
+from page4d.options import RegisterSettings
 from page4d.rig.assemble import Assembly, TexturePair
 from page4d.rig.instants import choose_instants
 from page4d.rig.lens import lenses_of
@@ -15,7 +16,6 @@ from page4d.rig.records import Lens, PairPose, RigRegistration, ViewPeople
 from page4d.rig.texture import ViewTexture, extract_texture
 from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.records import Scene
-from page4d.settings import RegisterSettings
 
 StageProgress = Callable[[int, int, str], None]
 """Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""

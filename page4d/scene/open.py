@@ -7,6 +7,7 @@ from typing import Any
 from page4d.conventions import Scale
 from page4d.errors import listed
 from page4d.formats.read import read_calibration
+from page4d.options import SceneOptions
 from page4d.scene.assign_cameras import match_cameras, place_cameras
 from page4d.scene.discover import Candidate, discover, select_views
 from page4d.scene.identity import FileIdentity, identify
@@ -17,7 +18,6 @@ from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
 from page4d.scene.sync import Synchronisation, synchronise
 from page4d.scene.timeline import build_timeline
 from page4d.scene.video_probe import probe_video
-from page4d.settings import SceneOptions
 
 
 def open_scene(

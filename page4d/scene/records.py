@@ -19,7 +19,7 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import PixelTransform
-from page4d.settings import SceneOptions
+from page4d.options import SceneOptions
 
 Image = NDArray[Any]
 """RGB pixels [H, W, 3] (masks: [H, W]) as uint8, or uint16 where the source has more than 8 bits."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d.errors import UsageError, shortened
-from page4d.settings import NetworkOptions
+from page4d.options import NetworkOptions
 from page4d_cli import console, options
 from page4d_cli.fetching import fetched_weights
 from page4d_cli.progress_display import count, displayed_progress

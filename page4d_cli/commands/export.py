@@ -8,7 +8,7 @@ import typer
 
 from page4d.choices import ImageFormat, Pinhole, PointLayer, UpAxis
 from page4d.errors import UsageError, shortened
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 from page4d_cli import options
 from page4d_cli.export_report import Report, list_formats, report_exports
 from page4d_cli.interrupts import stops_cleanly

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from page4d.settings import SceneOptions
+from page4d.options import SceneOptions
 from page4d_cli import console, options
 from page4d_cli.progress_display import observed_run
 from page4d_cli.tables import Cell, Column, print_fields, print_table

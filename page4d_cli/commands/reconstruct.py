@@ -15,7 +15,7 @@ from page4d.choices import (
     Preprocess,
     Registration,
 )
-from page4d.settings import (
+from page4d.options import (
     MAX_LONG_SIDE,
     MIN_LONG_SIDE,
     NetworkOptions,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from page4d.choices import CalibrationFormat, Registration
-from page4d.settings import RegisterSettings, SceneOptions
+from page4d.options import RegisterSettings, SceneOptions
 from page4d_cli import console, options
 from page4d_cli.interrupts import stops_cleanly
 from page4d_cli.progress_display import observed_run

@@ -75,8 +75,8 @@ def view(
     The viewer answers only to programs on this machine. Ctrl-C ends it.
     """
     _check_options(port, no_browser, html, overwrite)
-    from page4d.exporters.settings import ExportSettings
     from page4d.installation import require_extra
+    from page4d.options import ExportSettings
     from page4d.output.pictures import open_pictures
     from page4d.output.reader import open_output
     from page4d.viewer.content import viewer_content

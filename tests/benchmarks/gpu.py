@@ -43,9 +43,9 @@ from page4d.models.network import ViewTimeNetwork, build_network
 from page4d.models.streams import Stream
 from page4d.models.trunk import Aggregator
 from page4d.models.trunk_state import TrunkOutput
+from page4d.options import ReconstructSettings
 from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.settings import ReconstructSettings
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.models.naive_twin import naive_trunk
 

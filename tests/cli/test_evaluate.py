@@ -63,7 +63,7 @@ def test_the_sample_against_itself_is_perfect(evaluate, result) -> None:
     assert document["masks"]["overall"]["jm"] == 1.0
     assert document["match"]["preprocess"] == "native"
     settings = {"alignments": ("scale",), "points_per_instant": 300}
-    from page4d.evaluation.settings import EvaluationSettings
+    from page4d.options import EvaluationSettings
 
     assert (
         json.loads(json.dumps(page4d.evaluate(result, ROOM, EvaluationSettings(**settings)).document())) == document

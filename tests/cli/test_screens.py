@@ -24,13 +24,13 @@ from typer import BadParameter
 from page4d.batch.jobs import BatchRecord, SceneOutcome, SceneStatus
 from page4d.evaluation.comparison import compare
 from page4d.evaluation.evaluate import measure
-from page4d.evaluation.settings import EvaluationSettings
 from page4d.inference import memory_budget
 from page4d.inference.network_cost import Cost, Extent
 from page4d.lab.benchmark import Measurement
 from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
+from page4d.options import EvaluationSettings
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality

@@ -15,7 +15,7 @@ from page4d.errors import InputError, UsageError
 from page4d.evaluation.depth_alignment import DepthAlignment
 from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import DepthErrors, Evaluation
-from page4d.evaluation.settings import DEFAULT_ALIGNMENTS, EvaluationSettings
+from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings
 
 SETTINGS = EvaluationSettings(points_per_instant=300)
 

@@ -18,7 +18,6 @@ from page4d.evaluation import motion_report
 from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import Evaluation
 from page4d.evaluation.scene_flow import PixelMotion, score_flow, score_sigma
-from page4d.evaluation.settings import EvaluationSettings
 from page4d.evaluation.track_scores import CameraTracks, TrackPairs, score_tapvid3d, score_tracks
 from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import project, world_points
@@ -27,6 +26,7 @@ from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.truth import true_velocity
 from page4d.lab.synthetic.write import write_capture
+from page4d.options import EvaluationSettings
 from page4d.output.reader import open_output
 from page4d_cli.app import run
 

@@ -20,6 +20,7 @@ from page4d.formats.maps import choose_depth_scale
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import fit_views
+from page4d.options import ReconstructSettings, SceneOptions, describe_settings
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import (
     DEFAULT_WRITERS,
@@ -44,7 +45,6 @@ from page4d.output.run_record import (
 )
 from page4d.records import Predictions
 from page4d.scene.open import open_scene
-from page4d.settings import ReconstructSettings, SceneOptions, describe_settings
 from tests.output.output_scene import look_at, motion_record, trace, with_velocity
 
 NAMES = ("cam01", "cam02", "cam03", "cam04")

@@ -12,7 +12,7 @@ import page4d
 from page4d.errors import InputError, UsageError
 from page4d.exporters.formats import FORMATS
 from page4d.exporters.keywords import named_as_keywords, settings_from
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 from tests.export.capture import Capture, make_capture
 
 

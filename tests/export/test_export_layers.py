@@ -11,8 +11,8 @@ from page4d.exporters.export import Exported, export
 from page4d.exporters.formats import FORMATS
 from page4d.exporters.plan import plan_job
 from page4d.exporters.points import CloudReader, PointFilter
-from page4d.exporters.settings import ExportSettings
 from page4d.formats.ply import PointCloud
+from page4d.options import ExportSettings
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, make_capture
 from tests.export.test_export_fudan import load_shots, points_at
 from tests.export.trainer_shots import export_one, files_of, mistakes, read_cloud, worst_error

@@ -14,8 +14,8 @@ from page4d.exporters.export import export
 from page4d.exporters.formats import FORMATS
 from page4d.exporters.npz import check
 from page4d.exporters.plan import plan_job
-from page4d.exporters.settings import ExportSettings
 from page4d.geometry.transforms import invert_rigid
+from page4d.options import ExportSettings
 from tests.export.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, UNEVEN, Capture, ball_tracks, make_capture, project
 
 VELOCITY = np.array(DRIFT) * IMAGE_FPS

@@ -10,9 +10,9 @@ from page4d.fusion.clean import clean, confirmed_share, fuse_background, scale_b
 from page4d.fusion.confidence import CONFIRMED, CONTRADICTED, OPEN, recalibrated
 from page4d.fusion.consensus import measured_spread, reach_consensus
 from page4d.geometry.warp import Agreement
+from page4d.options import PointOptions
 from page4d.output.points import merged_cloud
 from page4d.records import Predictions
-from page4d.settings import PointOptions
 from tests.fusion.test_background import HEIGHT, WIDTH, predictions_of
 
 DISTANCE = 4.0

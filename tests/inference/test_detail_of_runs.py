@@ -17,10 +17,10 @@ from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.network import build_network
+from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch, Scene
-from page4d.settings import PointOptions, ReconstructSettings
 from tests.inference.test_network_predictor import TINY
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)

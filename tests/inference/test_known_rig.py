@@ -14,9 +14,9 @@ from page4d.inference.world import World
 from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
 from page4d.models.conditioning import Conditioning
 from page4d.models.output import RigOutput
+from page4d.options import ReconstructSettings
 from page4d.records import GroundTruth, Predictions
 from page4d.scene.records import FrameBatch
-from page4d.settings import ReconstructSettings
 from tests.inference.truth import exact_predictions
 
 UNIT = 3.7

@@ -28,8 +28,8 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.models.config import PRESETS, FullAttention
 from page4d.models.network import build_network
 from page4d.models.schedule import TIME_VIEW
+from page4d.options import parse_memory
 from page4d.scene.records import Notice
-from page4d.settings import parse_memory
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt
 from tests.inference.truth import TruthPredictor

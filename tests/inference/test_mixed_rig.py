@@ -21,11 +21,11 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS, SparseConfig
 from page4d.models.network import build_network
+from page4d.options import ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import FrameBatch
-from page4d.settings import ReconstructSettings
 from tests.inference.truth import TruthPredictor, random_similarity
 
 MULTIPLE = 4

@@ -20,11 +20,11 @@ from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
+from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import Scene
-from page4d.settings import ReconstructSettings
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated
 from tests.inference.truth import TruthPredictor
 

@@ -22,9 +22,9 @@ from page4d.models.config import (
     TimeEncoding,
 )
 from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.options import ReconstructSettings
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch
-from page4d.settings import ReconstructSettings
 
 CAPTURE = SyntheticCapture(seed=3, num_views=2, num_times=7, image_size=(28, 42), spacing_deg=20)
 SETTINGS = ReconstructSettings(chunk=3, overlap=1, poses=Poses.PREDICTED, preview=False)

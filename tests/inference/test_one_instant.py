@@ -14,12 +14,12 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
 from page4d.models.config import PRESETS
 from page4d.models.network import build_network
+from page4d.options import ReconstructSettings
 from page4d.output.diagnostics import ChunkRecord
 from page4d.output.reader import open_output
 from page4d.output.run_record import NetworkRecord
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch, PairedFrames, Scene
-from page4d.settings import ReconstructSettings
 
 SETTINGS = ReconstructSettings(long_side=42, preview=False, poses=Poses.INPUT)
 

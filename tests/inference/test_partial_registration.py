@@ -17,13 +17,13 @@ from page4d.inference import registration
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.models.conditioning import Memory
+from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistration
 from page4d.scene.records import FrameBatch, Scene
-from page4d.settings import ReconstructSettings
 from tests.inference.test_mixed_rig import CAPTURE, MixedTruth
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 

@@ -15,10 +15,10 @@ from page4d.inference.predictor import CPU, NetworkPredictor, predictor_for
 from page4d.inference.reconstruct import reconstruct
 from page4d.models.config import NetworkConfig
 from page4d.models.network import build_network
+from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.scene.batches import open_batches
 from page4d.scene.records import PairedFrames
-from page4d.settings import NetworkOptions, ReconstructSettings
 from tests.inference.test_mixed_rig import CAPTURE
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_NESTED, SMALL_PI3X, fill_zeros

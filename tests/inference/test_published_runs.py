@@ -18,9 +18,9 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
+from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.scene.records import FrameBatch
-from page4d.settings import PointOptions, ReconstructSettings
 from tests.inference.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(40, 24))

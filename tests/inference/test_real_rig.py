@@ -7,9 +7,9 @@ import torch
 
 from page4d.inference.predictor import MeasuredDepth
 from page4d.inference.reconstruct import reconstruct
+from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import open_output
 from page4d.scene.open import open_scene
-from page4d.settings import ReconstructSettings, SceneOptions
 
 TABLETOP = Path(__file__).parents[2].parent / "shared" / "scenes" / "tabletop"
 

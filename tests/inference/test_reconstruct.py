@@ -22,11 +22,11 @@ from page4d.errors import (
 from page4d.inference.progress import SilentObserver
 from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import PairedFrames, Scene
-from page4d.settings import PointOptions, ReconstructSettings
 from tests.inference.truth import TruthPredictor, random_similarity
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=9, image_size=(24, 32))

@@ -14,11 +14,11 @@ from page4d.geometry.transforms import camera_centers
 from page4d.inference import registration
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
+from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.scene.records import Scene
-from page4d.settings import ReconstructSettings
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, in_random_world, uncalibrated
 from tests.inference.truth import TruthPredictor
 

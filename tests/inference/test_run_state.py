@@ -25,10 +25,10 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_state import StateFolder, check_disk, is_occupied
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
+from page4d.options import ReconstructSettings
 from page4d.output.layout import OutputLayout, is_own_file
 from page4d.output.reader import open_output
 from page4d.scene.records import FrameBatch
-from page4d.settings import ReconstructSettings
 from tests.fuzzing import fuzz, mutated_bytes, places_of
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=5, image_size=(12, 16))

@@ -17,7 +17,7 @@ from page4d.choices import EdgeFilter, PointSource
 from page4d.errors import InputError, MemoryBudgetError, Page4DError, UsageError
 from page4d.io.atomic import file_sha256
 from page4d.models.config import MatchConfig
-from page4d.settings import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, option_name
+from page4d.options import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, option_name
 from page4d.weights.store import save_network
 from page4d_cli.app import run
 from tests.cli.clips import write_image_folder, write_scene

@@ -20,9 +20,9 @@ from page4d.inference.static_rig import STATIC_SHARE, StaticRigAligner
 from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.world import World
 from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
-from page4d.settings import ReconstructSettings
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity
 

@@ -13,10 +13,10 @@ from page4d.geometry.transforms import Sim3
 from page4d.inference.predictor import CPU, PredictedChunk
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.models.conditioning import Memory
+from page4d.options import ReconstructSettings
 from page4d.output.run_record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
-from page4d.settings import ReconstructSettings
 
 
 def random_similarity(seed: int, *, scale: bool = True) -> Sim3:

@@ -17,13 +17,13 @@ from scipy.spatial import cKDTree
 from page4d.choices import PointSource
 from page4d.errors import InputError, ShapeError, UsageError
 from page4d.formats.ply import PointCloud, read_ply
+from page4d.options import PointOptions
 from page4d.output.instant import LAYER_WRITERS, InstantOptions, write_instant, write_static
 from page4d.output.layout import OutputLayout
 from page4d.output.points import footprint_subset, merged_cloud, pixel_footprints, static_cloud
 from page4d.output.reader import Output, open_output
 from page4d.output.run_record import LayersRecord, read_run, write_run
 from page4d.records import Predictions
-from page4d.settings import PointOptions
 
 OPTIONS = InstantOptions(depth_scale=1000.0, writers=LAYER_WRITERS)
 ALL = PointOptions(edge_angle_deg=90)

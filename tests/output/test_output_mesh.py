@@ -10,9 +10,9 @@ from output_scene import made_capture
 
 from page4d.errors import UsageError
 from page4d.formats.open3d import Mesh, fuse_mesh
+from page4d.options import PointOptions
 from page4d.output.mesh import FOOTPRINTS_PER_VOXEL, check_voxel_size, choose_voxel_size, fused_mesh
 from page4d.records import Predictions
-from page4d.settings import PointOptions
 
 VOXEL = 0.04
 BALL = np.array([-0.3, 0.4, 3.2])

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from output_scene import export, made_capture
 
 from page4d.formats.ply import PointCloud
+from page4d.options import PointOptions
 from page4d.output.preview import orbit
 from page4d.output.preview.orbit import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
 from page4d.output.reader import Output, open_output
 from page4d.plotting.canvas import BACKGROUND
-from page4d.settings import PointOptions
 from tests.output.clouds import made_cloud
 
 SCALARS = ("confidence", "view", "dynamic")

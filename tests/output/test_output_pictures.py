@@ -15,6 +15,7 @@ from page4d.errors import InputError, UsageError
 from page4d.geometry.pixels import fit_views
 from page4d.inference.predictor import MeasuredDepth
 from page4d.inference.reconstruct import reconstruct
+from page4d.options import ReconstructSettings, describe_settings
 from page4d.output.cameras import CaptureCameras
 from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
@@ -24,7 +25,6 @@ from page4d.output.run_record import NetworkRecord, RunRecord, SceneRecord, sour
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
-from page4d.settings import ReconstructSettings, describe_settings
 from tests.scene.clip_writers import counter_clip, read_counter, write_images, write_sync, write_video
 
 SIZE = (48, 64)

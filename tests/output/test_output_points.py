@@ -17,8 +17,8 @@ from page4d.formats.open3d import OUTLIER_NEIGHBOURS, estimate_normals, remove_o
 from page4d.formats.ply import PointCloud
 from page4d.geometry.camera import camera_rays, project, unproject
 from page4d.geometry.transforms import transform_points
+from page4d.options import PointOptions
 from page4d.output.points import merged_cloud, random_subset, surface_mask, voxel_subset
-from page4d.settings import PointOptions
 
 
 def intrinsics(width: int, focal_px: float | None = None) -> Tensor:

@@ -16,13 +16,13 @@ from page4d.errors import InputError, ShapeError, UsageError
 from page4d.formats.ply import read_ply_header
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
+from page4d.options import PointOptions
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantOptions, write_capture_cameras, write_instant
 from page4d.output.layout import OutputLayout
 from page4d.output.points import cloud_comments
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
-from page4d.settings import PointOptions
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from page4d.errors import InputError, ShapeError
 from page4d.formats.maps import STILL_LEVEL, quantize_velocity, read_velocity, write_png
 from page4d.formats.ply import PointCloud, encode_ply, join_clouds, read_ply
 from page4d.formats.tracks import Tracks, read_tracks, write_tracks
+from page4d.options import PointOptions
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
-from page4d.settings import PointOptions
 from tests.output.output_scene import made_capture, with_velocity
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
+from page4d.options import ReconstructSettings
 from page4d.records import Predictions
 from page4d.scene.open import open_scene
-from page4d.settings import ReconstructSettings
 from tests.inference.truth import TruthPredictor
 
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=3, image_size=(72, 96))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from page4d.choices import Registration
+from page4d.options import RegisterSettings
 from page4d.rig import assemble, register
 from page4d.rig.assemble import Assembly
 from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
-from page4d.settings import RegisterSettings
 from tests.rig.people_rig import Filming, PeopleRig, film_people
 
 RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_px=1.0, seed=1))

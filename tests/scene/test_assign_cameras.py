@@ -15,9 +15,9 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
+from page4d.options import SceneOptions
 from page4d.scene.batches import open_batches, scene_cameras
 from page4d.scene.open import open_scene
-from page4d.settings import SceneOptions
 
 SIZE = (48, 64)
 INTRINSICS = [[70.0, 0.0, 31.0], [0.0, 71.0, 25.5], [0.0, 0.0, 1.0]]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from page4d.errors import InputError, UsageError
 from page4d.formats.files import natural_key
+from page4d.options import SceneOptions
 from page4d.scene.discover import discover, select_views
 from page4d.scene.open import open_scene
 from page4d.scene.records import Level
-from page4d.settings import SceneOptions
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 from page4d.viewer.content import ViewerContent, viewer_content
 from tests.export.capture import UNEVEN, Capture, make_capture
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from page4d.exporters.settings import ExportSettings
 from page4d.geometry.rotation import matrix_from_quaternion
+from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.live import live_viewer

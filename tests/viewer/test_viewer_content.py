@@ -13,7 +13,7 @@ import page4d.viewer
 from page4d.choices import PointLayer
 from page4d.errors import UsageError
 from page4d.exporters.points import Bounds
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.output.reader import open_output
 from page4d.viewer import content as content_module

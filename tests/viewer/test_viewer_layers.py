@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from page4d.choices import PointLayer
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 from page4d.viewer.content import PointChoice, ViewerContent, viewer_content
 from page4d.viewer.recording import estimated_bytes, record_page
 from page4d.viewer.resident import ResidentClouds

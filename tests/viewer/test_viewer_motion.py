@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from page4d.choices import PointLayer
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.live import live_viewer
 from page4d.viewer.motion import MAX_SEGMENTS, default_steps, track_segments, velocity_segments

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from page4d.errors import CapabilityError, UsageError
-from page4d.exporters.settings import ExportSettings
+from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.output.run_record import SceneRecord
 from page4d.viewer import recording

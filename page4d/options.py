@@ -1,4 +1,4 @@
-"""Settings of a reconstruction with their defaults: how a scene is read, which network runs, and what is written."""
+"""Options of reconstruction, registration, export and evaluation, with their defaults."""
 
 import json
 import math
@@ -14,15 +14,20 @@ from page4d.choices import (
     CalibrationMatch,
     CalibrationResize,
     CameraMotion,
+    DepthAlignment,
     DepthSize,
     EdgeFilter,
+    ImageFormat,
     LengthUnit,
     MaskMeaning,
+    Pinhole,
+    PointLayer,
     PointSource,
     Poses,
     Precision,
     Preprocess,
     Registration,
+    UpAxis,
 )
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE
 from page4d.errors import UsageError, shortened
@@ -300,3 +305,74 @@ def describe_settings(scene: SceneOptions, settings: ReconstructSettings) -> dic
         document.update(json.loads(json.dumps(asdict(record), default=str)))
     document["points"]["seed"] = settings.seed  # where version 0.1 recorded it
     return document
+
+
+MAX_IMAGE_SIDE = 16_384
+"""A picture of this side takes 0.8 GB in memory; OpenCV warps pictures of up to 32,767 px."""
+
+
+@config_record("export options")
+class ExportSettings:
+    """What is exported, and how; None means what the format needs.
+
+    `scene` is the folder of the run's videos. `instants` is (start, stop, step) and `views` are names; `hold_out` are
+    views for testing. `max_points` limits the points (0: all; the scope is the format's), `voxel` (in units of the
+    run, 0: off) thins clouds. `image_size` is the long side of pictures, `pinhole_focal` the focal length of
+    `common`, both in pixels. `scale` multiplies all lengths; None chooses it for formats that need a certain size.
+    `text` writes text instead of binary files, `split` one file per instant, `animated` all instants in one file;
+    `per_instant` writes a model per instant.
+    """
+
+    scene: Path | None = None
+    instants: tuple[int | None, int | None, PositiveInt] = (None, None, 1)
+    views: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    hold_out: tuple[str, ...] = ()
+    per_instant: bool = False
+    max_points: Annotated[NonNegativeInt, Field(lt=2**31)] | None = None
+    voxel: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
+    min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
+    only: PointLayer = PointLayer.ALL
+    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 0
+    images: bool = True
+    image_format: ImageFormat | None = None
+    image_size: Annotated[int, Field(ge=8, le=MAX_IMAGE_SIDE)] | None = None
+    pinhole: Pinhole | None = None
+    pinhole_focal: _PositiveFinite | None = None
+    up: UpAxis = UpAxis.AUTO
+    scale: Annotated[float, Field(ge=1e-9, le=1e9)] | None = None
+    text: bool = False
+    split: bool = False
+    animated: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pinhole_focal is not None and self.pinhole not in (None, Pinhole.COMMON):
+            raise UsageError(
+                f"--pinhole-focal with --pinhole {self.pinhole}",
+                "give --pinhole common, or leave the focal length out",
+            )
+        if not self.images and self.scene is not None:
+            raise UsageError("--scene and --no-images contradict each other", "give one of them")
+
+
+DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
+"""All alignments but the published fit by gradient descent, which takes minutes on a long capture."""
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@config_record("evaluation")
+class EvaluationSettings:
+    """Parameters of an evaluation. Confidence is evaluated under the first alignment.
+
+    `alignments` are by default all but the slow one, of which the first is metric, without any scale, where lengths
+    of result and truth are metres. True depth from `max_depth` on is ignored. `threshold` is the distance of the
+    F-score (default: 5 cm, or 1 % of the median true depth if the truth is not metric), computed from
+    `points_per_instant` random points per direction. `fps` is the frame rate of a truth that does not record it.
+    """
+
+    alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None = None
+    max_depth: _Positive | None = None
+    threshold: _Positive | None = None
+    points_per_instant: PositiveInt = 5_000
+    fps: Annotated[float, Field(gt=0, le=MAX_FPS)] | None = None
+    seed: int = 0
