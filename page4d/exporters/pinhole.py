@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from page4d.choices import Pinhole
 from page4d.errors import UsageError
 from page4d.geometry.camera import resize_intrinsics
-from page4d.scene.resample import resize
+from page4d.scene.images import resize
 
 Size = tuple[int, int]
 

@@ -25,8 +25,7 @@ from page4d.inference.run_plan import RunPlan
 from page4d.inference.state_records import CleaningState
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
-from page4d.scene.records import Notice
-from page4d.scene.sampling import with_instants
+from page4d.scene.records import Notice, with_instants
 
 MIN_CONFIRMED_SHARE = 0.3
 """Share of the depth that another view must confirm; below, views overlap too little, or the cameras are wrong."""

@@ -17,8 +17,7 @@ from page4d.inference.predictor import MeasuredDepth, Predictor
 from page4d.options import ReconstructSettings
 from page4d.records import Predictions
 from page4d.scene.batches import BatchReader, open_placed_batches
-from page4d.scene.records import Scene
-from page4d.scene.sampling import with_instants
+from page4d.scene.records import Scene, with_instants
 
 AUTO_SIDE = 512
 """Long side in pixels of the depth of rigs with known cameras, unless the user sets one."""

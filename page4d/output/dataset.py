@@ -14,7 +14,7 @@ from page4d.geometry.camera import resize_intrinsics
 from page4d.output.map_arrays import choose_times, choose_views
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output, PictureSize, picture_size
-from page4d.scene.resample import resize
+from page4d.scene.images import resize
 
 _SKIPPED = 8
 """Frames that are decoded to reach a later one; beyond, the video is opened again, which may seek."""

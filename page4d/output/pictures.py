@@ -20,9 +20,9 @@ from page4d.output.run_record import DistortionRecord, ViewRecord
 from page4d.scene.batches import with_background
 from page4d.scene.discover import Candidate, discover
 from page4d.scene.identity import identify
+from page4d.scene.images import undistortion_map
 from page4d.scene.open import open_sources
 from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
-from page4d.scene.resample import undistortion_map
 from page4d.scene.timeline import build_timeline
 
 _SAME_TIME_S = 1e-6

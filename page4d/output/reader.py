@@ -192,7 +192,7 @@ class Output:
         Raises:
             InputError: if the folder does not hold the videos of the run.
         """
-        from page4d.scene.resample import resize
+        from page4d.scene.images import resize
 
         shape = picture_size(self, view, size)
         (picture,) = self.pictures(scene).read(view, [instant_index(self, time_index)])

@@ -16,7 +16,7 @@ from page4d.output.reader import Output
 from page4d.quality.pairs import DepthView, PairComparison, compare_pair
 from page4d.quality.photometry import photo_consistency
 from page4d.quality.record import REGIONS, PairQuality, ViewQuality
-from page4d.scene.resample import resize
+from page4d.scene.images import resize
 
 MAX_INSTANTS = 24
 """Instants that are measured, spread evenly over the capture."""

@@ -14,8 +14,7 @@ from page4d.formats.camera_model import check_lens
 from page4d.formats.files import error_context
 from page4d.formats.read import read_lenses
 from page4d.rig.records import FocalSource, Lens
-from page4d.scene.assign_cameras import check_sizes, fit_to_view, match_cameras
-from page4d.scene.focal_tags import focal_of_equivalent, stated_focal
+from page4d.scene.calibration import check_sizes, fit_to_view, focal_of_equivalent, match_cameras, stated_focal
 from page4d.scene.records import Scene, View
 
 START_FOCAL = 1.2

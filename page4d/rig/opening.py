@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from page4d.options import SceneOptions
+from page4d.scene.clocks import BY_PEOPLE
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene
-from page4d.scene.sync import BY_PEOPLE
 
 MAX_FRAMES = 10**9
 """Instants of the scene that is opened for its clocks: few of its frames are decoded."""

@@ -12,8 +12,8 @@ from page4d.rig.lens import lenses_of
 from page4d.rig.people.detect import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched
 from page4d.rig.records import Lens
+from page4d.scene.clocks import BY_PEOPLE, Synchronisation
 from page4d.scene.records import Clock, Level, Notice, Scene
-from page4d.scene.sync import BY_PEOPLE, Synchronisation
 
 NUM_SAMPLES = 150
 """Consecutive sampled instants: at an offset of 44 they leave 106 common ones, enough for varied poses."""

@@ -17,9 +17,8 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.time_axis import join_times, slice_times
-from page4d.scene.images import ImageFolderSource
+from page4d.scene.images import ImageFolderSource, resample, resize, undistortion_map
 from page4d.scene.records import FrameBatch, FrameReader, FrameSource, Image, PairedFrames, Scene, View, ViewCamera
-from page4d.scene.resample import resample, resize, undistortion_map
 from page4d.scene.sidecar_values import depth_levels, marked_pixels
 
 PADDING_RGB = IMAGE_MEAN

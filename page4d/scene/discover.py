@@ -1,15 +1,19 @@
-"""Discovery of the views in a scene folder."""
+"""Discovery of the views in a scene folder.
+
+Check of folders for pictures: one in a scene would be a view of it the next time.
+"""
 
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.formats.files import composed, natural_key
 from page4d.formats.read import is_calibration_name
+from page4d.io.atomic import real_path
 from page4d.scene.images import UNREAD_SUFFIXES, image_files
 from page4d.scene.records import Level, Notice
 from page4d.scene.video import VIDEO_SUFFIXES
@@ -215,3 +219,19 @@ def _hint_for_loose_images(folder: Path) -> str:
     if count:
         return f"it contains {counted(count, 'image')}: put the images of each view into a folder such as cam01/"
     return "give the folder that contains the videos"
+
+
+def check_is_no_view(folder: Path, scenes: Iterable[Path]) -> None:
+    """Refuse a folder for pictures directly below a scene.
+
+    Raises:
+        UsageError: naming the scene.
+    """
+    target = real_path(folder)
+    for scene in scenes:
+        is_ignored = target.name.startswith(".") or target.name.lower() in RESERVED_FOLDERS
+        if target.parent == real_path(scene) and not is_ignored:
+            raise UsageError(
+                f"the pictures in '{folder}' would be a view of the scene '{scene}' next time",
+                "give a folder outside the scene",
+            )

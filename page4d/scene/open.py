@@ -8,16 +8,16 @@ from page4d.conventions import Scale
 from page4d.errors import listed
 from page4d.formats.read import read_calibration
 from page4d.options import SceneOptions
-from page4d.scene.assign_cameras import match_cameras, place_cameras
+from page4d.scene.calibration import match_cameras, place_cameras
+from page4d.scene.clocks import Synchronisation, synchronise
 from page4d.scene.discover import Candidate, discover, select_views
 from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, dark_notices, probe_image_folder, time_by_number
+from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
 from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
-from page4d.scene.sync import Synchronisation, synchronise
 from page4d.scene.timeline import build_timeline
-from page4d.scene.video_probe import probe_video
 
 
 def open_scene(

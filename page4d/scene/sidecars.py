@@ -7,13 +7,12 @@ import numpy as np
 
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.formats.files import composed, reading_again
-from page4d.scene.container import open_container, video_stream
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
+from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
 from page4d.scene.timeline import PAIRING_SLACK, nearest_frames
-from page4d.scene.video import VIDEO_SUFFIXES, VideoSource
-from page4d.scene.video_probe import probe_video
+from page4d.scene.video import VIDEO_SUFFIXES, VideoSource, open_container, video_stream
 
 MASKS, DEPTH_MAPS = "masks", "depth maps"
 """Names of the two kinds of sidecars in messages."""

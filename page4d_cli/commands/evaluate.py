@@ -84,7 +84,7 @@ def evaluate(
     from page4d.evaluation.comparison import compare
     from page4d.evaluation.evaluate import measure
     from page4d.evaluation.plots import check_plots, write_plots
-    from page4d.scene.pictures import check_is_no_view
+    from page4d.scene.discover import check_is_no_view
 
     if plots is not None:
         check_plots(plots, overwrite=overwrite)

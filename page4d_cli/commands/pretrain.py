@@ -81,7 +81,7 @@ def pretrain(
     from page4d.io.atomic import check_folder
     from page4d.lab.pretraining.pretrain import PretrainRequest
     from page4d.lab.pretraining.pretrain import pretrain as run_pretraining
-    from page4d.scene.pictures import check_is_no_view
+    from page4d.scene.discover import check_is_no_view
 
     settings = (method, encoder, config, size, batch, learning_rate, seed)
     if resume and (scenes or any(value is not None for value in settings)):

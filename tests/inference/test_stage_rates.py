@@ -13,7 +13,7 @@ from page4d.inference.progress import Journal
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import RunPlan, plan_run
 from page4d.inference.stage_rates import STAGES, StageRates, forecast_time, record_rates
-from page4d.scene.sampling import with_instants
+from page4d.scene.records import with_instants
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS
 from tests.inference.truth import TruthPredictor
 

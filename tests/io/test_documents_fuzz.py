@@ -21,7 +21,7 @@ from page4d.lab.training.config import TrainConfig
 from page4d.models.config import PRESETS as NETWORKS
 from page4d.models.config import NetworkConfig
 from page4d.output.reader import open_output
-from page4d.scene.sync import read_sync_file
+from page4d.scene.clocks import read_sync_file
 from tests.fuzzing import bounded, fuzz, mutated_json
 from tests.output.output_scene import export, made_capture
 from tests.scene.calibration_writers import WRITERS, make_rig

@@ -20,8 +20,8 @@ from page4d.rig.camera_motion import (
     measure_camera_motion,
     measure_motion,
 )
+from page4d.scene.image_file import Orientation
 from page4d.scene.open import open_scene
-from page4d.scene.orientation import Orientation
 from page4d.scene.records import Clock, Scene, View
 from page4d.scene.video import VideoSource
 

@@ -14,7 +14,7 @@ from page4d.errors import InputError, listed, shortened
 from page4d.formats.build import pinhole
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.formats.read import read_calibration
-from page4d.scene.assign_cameras import match_cameras
+from page4d.scene.calibration import match_cameras
 from tests.fuzzing import bounded
 
 

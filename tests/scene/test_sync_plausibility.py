@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from page4d.errors import UsageError
-from page4d.scene.sync import read_sync_file, synchronise
+from page4d.scene.clocks import read_sync_file, synchronise
 
 NAMES = ("cam01", "cam02")
 

@@ -28,8 +28,8 @@ from clip_writers import (
 
 from page4d.errors import InputError
 from page4d.scene import video
+from page4d.scene.probe import probe_video
 from page4d.scene.video import VideoSource
-from page4d.scene.video_probe import probe_video
 
 B_FRAMES = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0:keyint=10:min-keyint=10:scenecut=0"}
 OPEN_GOP = {"preset": "fast", "x264-params": B_FRAMES["x264-params"] + ":open-gop=1"}

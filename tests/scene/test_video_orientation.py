@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from clip_writers import set_display_matrix, write_video
 
-from page4d.scene.orientation import Orientation, orientation_of
+from page4d.scene.image_file import Orientation, orientation_of
+from page4d.scene.probe import probe_video
 from page4d.scene.records import Level
 from page4d.scene.video import VideoSource
-from page4d.scene.video_probe import probe_video
 
 Matrix = tuple[float, float, float, float]
 

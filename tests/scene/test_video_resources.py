@@ -17,15 +17,15 @@ from av.error import MemoryError as NoMemoryError
 from clip_writers import write_counter_clip, write_video
 
 from page4d.errors import InputError
-from page4d.scene import container
-from page4d.scene.audio import correlate_audio
-from page4d.scene.video_probe import probe_video
+from page4d.scene import video as container
+from page4d.scene.clocks import correlate_audio
+from page4d.scene.probe import probe_video
 
 SWEEP = """
 import json, os, resource, sys
 from pathlib import Path
 import av.subtitles.stream
-from page4d.scene.video_probe import probe_video
+from page4d.scene.probe import probe_video
 
 path = Path(sys.argv[1])
 source = probe_video(path, max_megapixels=64)

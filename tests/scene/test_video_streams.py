@@ -15,10 +15,10 @@ from clip_writers import counter_image, read_counter, write_counter_clip
 from page4d.errors import InputError
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import open_atomic
-from page4d.scene.audio import correlate_audio
+from page4d.scene.clocks import correlate_audio
 from page4d.scene.open import open_scene
+from page4d.scene.probe import probe_video
 from page4d.scene.video import VideoSource
-from page4d.scene.video_probe import probe_video
 
 
 def probe(path: Path) -> VideoSource:

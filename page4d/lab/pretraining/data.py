@@ -27,9 +27,9 @@ from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.io.json_records import config_record
 from page4d.layers.embed import normalize_images
 from page4d.layers.ranges import Side
+from page4d.scene.images import resize
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameSource, Image
-from page4d.scene.resample import resize
 
 _JITTERED, _GREY = 0.8, 0.2
 """Probabilities of jitter and of greyscale.

@@ -30,8 +30,8 @@ from page4d.layers.attention import Attention
 from page4d.layers.block import MixerBlock
 from page4d.layers.embed import normalize_images
 from page4d.plotting.canvas import ATTENTION_MAP, INK, NO_VALUE, blank, colored, font
+from page4d.scene.images import resize
 from page4d.scene.records import Image
-from page4d.scene.resample import resize
 
 
 @dataclass(frozen=True, kw_only=True)
