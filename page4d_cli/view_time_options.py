@@ -110,7 +110,7 @@ def view_time_options(
     scalars: Sequence[str] | None,
 ) -> "ViewTimeOptions | None":
     """Return the given options, or None if none is given."""
-    from page4d.models.config import SparseStrategy, Streams
+    from page4d.networks.config_parts import SparseStrategy, Streams
     from page4d.weights.conversion.view_time import ViewTimeOptions
 
     given: dict[str, Any] = {}

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from page4d.models.config import NetworkConfig
+from page4d.networks.config import NetworkConfig
 from page4d.weights.conversion.accounting import build_account
 from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.conversion.keymap import KeyMap, Rule, target_name

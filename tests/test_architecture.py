@@ -8,26 +8,23 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = {
-    "page4d_cli": 9,
-    "page4d.batch": 8,
-    "page4d.lab": 8,
-    "page4d.inference": 7,
-    "page4d.fusion": 6,
+    "page4d_cli": 8,
+    "page4d.batch": 7,
+    "page4d.lab": 7,
+    "page4d.inference": 6,
     "page4d.viewer": 6,
     "page4d.evaluation": 5,
     "page4d.exporters": 5,
-    "page4d.profiling": 5,
     "page4d.quality": 5,
-    "page4d.refinement": 5,
     "page4d.weights": 5,
-    "page4d.models": 4,
+    "page4d.fusion": 4,
     "page4d.output": 4,
     "page4d.rig": 4,
-    "page4d.encoders": 3,
+    "page4d.refinement": 3,
     "page4d.scene": 3,
     "page4d.formats": 2,
-    "page4d.layers": 2,
     "page4d.motion": 2,
+    "page4d.networks": 2,
     "page4d.options": 2,
     "page4d.records": 2,
     "page4d.geometry": 1,
@@ -96,7 +93,7 @@ def test_only_the_command_line_prints_and_imports_typer_and_rich(file: Path) -> 
 
 
 FORBIDDEN = (
-    ("page4d/layers/*.py", "page4d.geometry", "layers do not depend on cameras"),
+    ("page4d/networks/layers/*.py", "page4d.geometry", "layers do not depend on cameras"),
     *(
         (f"page4d/lab/training/{name}.py", module, "the training engine imports no training method")
         for name in ("engine", "schedule", "checkpoint", "optimizers", "logs")

@@ -11,8 +11,8 @@ from evo.tools import file_interface
 from safetensors.torch import load_file, save_file
 
 import page4d
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.weights.store import save_network
 from page4d_cli.app import run
 

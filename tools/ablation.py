@@ -31,12 +31,12 @@ from page4d.lab.training.logs import SilentObserver
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.train import TrainRequest, train
 from page4d.lab.training.validation import NETWORK, HeldOutScenes, evaluate, held_out_truths, network_predictors
-from page4d.models import streams
-from page4d.models import trunk as aggregator
-from page4d.models.config import PRESETS as NETWORKS
-from page4d.models.config import NetworkConfig, Streams
-from page4d.models.network import build_network
-from page4d.models.schedule import Step, images_together, merge, split
+from page4d.networks import tokens as streams
+from page4d.networks import trunk as aggregator
+from page4d.networks.config import NetworkConfig, Step, images_together, merge, split
+from page4d.networks.config_parts import Streams
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import bundled_weights, load_network
 from page4d.weights.store import save_network
 

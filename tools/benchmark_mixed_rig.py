@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.pixels import fit_each_view, shared_canvas
-from page4d.models.config import PRESETS
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.profiling.memory import LiveBytes
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.meta import LiveBytes
 
 RIGS = {
     "1 portrait, 3 landscape": [(1920, 1080), (1080, 1920), (480, 640), (1080, 2560)],

@@ -26,21 +26,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from page4d.encoders.dinov2 import DinoV2Config
-from page4d.layers.execution import ForwardLimits
-from page4d.models.config import (
-    PRESETS,
-    BiasRows,
-    CameraHeadConfig,
-    MaskConfig,
-    MaskHeadKind,
-    MaskRule,
-    NetworkConfig,
-    Streams,
-)
-from page4d.models.schedule import FRAME_GLOBAL
-from page4d.models.trunk import Aggregator
-from page4d.profiling.memory import LiveBytes
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config_parts import BiasRows, CameraHeadConfig, MaskConfig, MaskHeadKind, MaskRule, Streams
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.meta import LiveBytes
+from page4d.networks.trunk import Aggregator
 from tests.models.naive_twin import naive_trunk, run_trunk
 
 VIEWS = 4

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from page4d.encoders.build import build_encoder
-from page4d.layers.embed import normalize_images
+from page4d.networks.encoders.build import build_encoder
+from page4d.networks.layers.block import normalize_images
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.weights.loading import load_encoder

@@ -23,7 +23,7 @@ from page4d.inference.memory_budget import is_out_of_memory
 from page4d.inference.predictor import PredictedChunk, Predictor
 from page4d.inference.progress import Journal, Observer, SilentObserver
 from page4d.inference.run_plan import RunPlan
-from page4d.models.conditioning import Memory
+from page4d.networks.conditioning import Memory
 from page4d.output.run_record import RunRecord
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene

@@ -13,7 +13,7 @@ from page4d.fusion.consensus import reach_consensus, reach_moving_consensus
 from page4d.fusion.subtraction import sharpen_motion
 from page4d.geometry.camera import Cameras
 from page4d.geometry.warp import Agreement, measure_agreement
-from page4d.layers.execution import one_thread
+from page4d.networks.layers.execution import one_thread
 from page4d.records import Predictions
 
 

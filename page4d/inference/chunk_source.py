@@ -8,7 +8,7 @@ from page4d.inference.chunk_plan import Chunk
 from page4d.inference.predictor import PredictedChunk, Predictor
 from page4d.inference.progress import Journal
 from page4d.inference.run_plan import RunPlan
-from page4d.models.conditioning import Memory
+from page4d.networks.conditioning import Memory
 from page4d.scene.batches import BatchReader, open_placed_batches
 
 

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from page4d.choices import FullAttention
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
 from page4d.inference.measurements import KeptMeasurement, occasion, read_measurement, write_measurement
 from page4d.inference.predictor import PRECISION_NAMES, NetworkPredictor
 from page4d.io.folders import cache_folder
 from page4d.io.json_records import FileModel
-from page4d.layers.embed import patch_grid
-from page4d.models.config import FullAttention, NetworkConfig
-from page4d.models.limits import default_limits
-from page4d.models.schedule import Step
-from page4d.profiling.memory import LiveBytes
-from page4d.profiling.network import computed_bytes
+from page4d.networks.config import NetworkConfig, Step
+from page4d.networks.layers.block import patch_grid
+from page4d.networks.limits import default_limits
+from page4d.networks.profile.meta import LiveBytes
+from page4d.networks.profile.network import computed_bytes
 from page4d.scene.records import FrameBatch, Level, Notice
 
 _PIPELINE_BYTES = 210

@@ -9,8 +9,7 @@ from torch import Tensor
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
-from page4d.models.output import NetworkOutput
-from page4d.models.sky import has_both, is_sky
+from page4d.networks.output import NetworkOutput, has_both, is_sky
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
 

@@ -17,12 +17,11 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed
 from page4d.geometry.camera import Cameras
 from page4d.inference.network_io import predictions_of, times_in_frames, views_of
-from page4d.models.conditioning import Conditioning, Memory
-from page4d.models.config import PRESETS
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.ood import OODLimits, measure_ood
-from page4d.models.output import RigOutput
-from page4d.models.size_groups import parts_for_one_size
+from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.ood import OODLimits, measure_ood
+from page4d.networks.output import RigOutput
+from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.output.run_record import NetworkRecord
 from page4d.records import Predictions

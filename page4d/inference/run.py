@@ -63,7 +63,7 @@ from page4d.inference.stitch import StitchedChunk, stitch
 from page4d.inference.summary import final_notices, summarize_run
 from page4d.inference.track_chunks import join_tracks
 from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
-from page4d.models.conditioning import Memory
+from page4d.networks.conditioning import Memory
 from page4d.output.cameras import capture_cameras, check_finite, join_cameras
 from page4d.output.diagnostics import ChunkRecord, ResidualsRecord
 from page4d.output.instant import (

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, resize_intrinsics
-from page4d.models.inputs.matching import to_pixels
+from page4d.networks.inputs.matching import to_pixels
 from page4d.refinement.guided_matching import match_guided
 from page4d.refinement.normal_equations import Correspondences
 from page4d.refinement.view_prediction import (

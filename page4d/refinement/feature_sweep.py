@@ -9,9 +9,9 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.warp import WarpedPixels, ray_warp, sample
-from page4d.layers.execution import in_chunks
-from page4d.models.inputs.matching import Likelihoods, match_likelihoods
-from page4d.models.size_groups import Grid
+from page4d.networks.conditioning import Grid
+from page4d.networks.inputs.matching import Likelihoods, match_likelihoods
+from page4d.networks.layers.execution import in_chunks
 from page4d.refinement.semi_global import aggregate_scores
 from page4d.refinement.view_prediction import ViewPrediction, target_indices
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import WarpedPixels, ncc, pixel_extent, ray_warp, sample_grid
-from page4d.layers.execution import in_chunks
+from page4d.networks.layers.execution import in_chunks
 from page4d.refinement.view_prediction import center_pixels
 
 RADIUS = 5

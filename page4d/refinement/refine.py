@@ -18,10 +18,10 @@ from page4d.geometry.alignment import (
 )
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import invert_rigid, transform_points
-from page4d.layers.execution import one_thread
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.output import NetworkOutput, RigOutput
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.layers.execution import one_thread
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.refinement.bundle_adjustment import BundleAdjustment, adjust_bundle
 from page4d.refinement.correspondences import guided_correspondences, network_correspondences
 from page4d.refinement.depth_fusion import fuse_depth

@@ -8,10 +8,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import Matches, patch_centers, target_images, to_pixels
-from page4d.models.output import NetworkOutput, RigOutput
-from page4d.models.size_groups import Grid
+from page4d.networks.conditioning import Grid
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.inputs.matching import Matches, patch_centers, target_images, to_pixels
+from page4d.networks.output import NetworkOutput, RigOutput
 
 _DEFAULT_CONFIDENCE = 2.0
 """Confidence of a network without confidence: that of most patches is between 1 and 4."""

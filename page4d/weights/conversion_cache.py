@@ -13,7 +13,14 @@ SUFFIX = ".safetensors"
 RECORD_SUFFIX = ".json"
 
 _ROOT = Path(__file__).parents[1]
-_CODE = ("weights/store.py", "weights/conversion", "weights/families", "models/config")
+_CODE = (
+    "weights/store.py",
+    "weights/conversion",
+    "weights/families",
+    "networks/config.py",
+    "networks/config_parts.py",
+    "networks/presets.py",
+)
 """Modules and packages that decide which bytes a conversion writes."""
 
 

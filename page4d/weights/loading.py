@@ -11,16 +11,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from page4d.choices import Precision
-from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import CapabilityError, UsageError, WeightsError, counted
 from page4d.io.atomic import parse_pin
-from page4d.layers.block import Block, MixerBlock
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.config import NetworkConfig
-from page4d.models.inputs.pose_injection import PoseBlock
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput, RigOutput
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.config import NetworkConfig
+from page4d.networks.encoders.build import EncoderConfig, build_encoder
+from page4d.networks.inputs.known_geometry import PoseBlock
+from page4d.networks.layers.block import Block, MixerBlock
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
 from page4d.weights.hub.fetch import FetchObserver
 from page4d.weights.resolve import FoundWeights, find_weights

@@ -11,13 +11,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from page4d.encoders.build import EncoderConfig, encoder_from_json
 from page4d.errors import OutputError, UsageError, WeightsError, shortened
 from page4d.io.atomic import describe_mismatch, file_sha256, open_atomic
 from page4d.io.documents import parse_json
 from page4d.io.json_records import config_to_json
-from page4d.models.config import NetworkConfig
-from page4d.models.network import ViewTimeNetwork
+from page4d.networks.config import NetworkConfig
+from page4d.networks.encoders.build import EncoderConfig, encoder_from_json
+from page4d.networks.network import ViewTimeNetwork
 from page4d.weights.file_type import FETCH_AGAIN, WHAT_WEIGHTS_ARE, first_bytes, is_pickle, is_safetensors
 from page4d.weights.hub.pins import weights_cache
 

@@ -13,8 +13,8 @@ from page4d_cli.tables import Column, Row, print_fields, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from page4d.models.config import NetworkConfig
-    from page4d.profiling.table import Profile, ProfileStage
+    from page4d.networks.config import NetworkConfig
+    from page4d.networks.profile.table import Profile, ProfileStage
 
 
 class FormatOption(StrEnum):
@@ -75,7 +75,7 @@ def inspect_shapes(
     Only shapes are propagated: no weights are needed, nothing is computed.
     """
     from page4d.io.atomic import parse_pin
-    from page4d.profiling.network import profile_with_limits
+    from page4d.networks.profile.network import profile_with_limits
 
     image_size = None if size is None else options.parse_size(size, square=True, max_side=_MAX_SIDE)
     if model is not None and model in _encoders():
@@ -98,9 +98,9 @@ def inspect_shapes(
 
 def _encoders() -> "dict[str, Callable[..., Profile]]":
     """Return the profile functions of encoders and pretraining networks by name."""
-    from page4d.encoders.build import ENCODER_PRESETS
     from page4d.lab.pretraining.pretrain import PRETRAINING_PROFILES
-    from page4d.profiling.encoders import profile_encoder
+    from page4d.networks.encoders.build import ENCODER_PRESETS
+    from page4d.networks.profile.encoders import profile_encoder
 
     return {name: partial(profile_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_PROFILES
 
@@ -122,7 +122,7 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
 
 def _choose(model: str | None, weights: str | None, sha256: str | None) -> "tuple[str, NetworkConfig]":
     from page4d.errors import UsageError
-    from page4d.models.config import PRESETS
+    from page4d.networks.presets import PRESETS
 
     if weights is not None:
         from page4d.weights.store import describe_weights

@@ -11,8 +11,8 @@ from page4d_cli import console, options
 from page4d_cli import training_options as training
 
 if TYPE_CHECKING:
-    from page4d.encoders.build import EncoderConfig
     from page4d.lab.pretraining.config import PretrainConfig
+    from page4d.networks.encoders.build import EncoderConfig
 
 
 def pretrain(
@@ -161,8 +161,8 @@ def _changed(
 
 def _encoder(name: str) -> "EncoderConfig":
     """Return a preset, or the configuration in a JSON file."""
-    from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
     from page4d.errors import UsageError
+    from page4d.networks.encoders.build import ENCODER_PRESETS, encoder_from_json
 
     if name.endswith(".json"):
         return encoder_from_json(options.read_text(Path(name), "give an encoder as JSON, or the name of a preset"))

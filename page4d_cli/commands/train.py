@@ -13,7 +13,7 @@ from page4d_cli.fetching import fetched_weights
 if TYPE_CHECKING:
     from page4d.lab.training.config import TrainConfig
     from page4d.lab.training.schedule import Budget
-    from page4d.models.config import NetworkConfig
+    from page4d.networks.config import NetworkConfig
 
 
 def train(
@@ -159,7 +159,7 @@ def train(
 
 def _network(model: str) -> "str | NetworkConfig":
     """Return the name of a preset, or the configuration in a JSON file."""
-    from page4d.models.config import NetworkConfig
+    from page4d.networks.config import NetworkConfig
 
     if not model.endswith(".json"):
         return model

@@ -33,16 +33,17 @@ from torch import Tensor
 
 import page4d
 from page4d.choices import ExistingOutput
-from page4d.encoders.dinov2 import DinoV2Config
 from page4d.formats.maps import write_png
 from page4d.inference.memory_budget import is_out_of_memory
 from page4d.inference.network_cost import cost_of
-from page4d.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, NetworkConfig
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.streams import Stream
-from page4d.models.trunk import Aggregator
-from page4d.models.trunk_state import TrunkOutput
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.tokens import Stream
+from page4d.networks.trunk import Aggregator, TrunkOutput
 from page4d.options import ReconstructSettings
 from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts

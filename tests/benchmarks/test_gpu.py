@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import torch
 
-from page4d.layers.execution import NO_LIMITS
+from page4d.networks.layers.execution import NO_LIMITS
 from tests.benchmarks import gpu
 
 CPU = torch.device("cpu")

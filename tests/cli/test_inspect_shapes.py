@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from page4d.models import PRESETS, build_network
+from page4d.networks import PRESETS, build_network
 from page4d.weights import save_network
 
 TINY = ("--model", "mv-tiny", "--times", "2", "--views", "3", "--size", "42x28")

@@ -9,7 +9,7 @@ import pytest
 from clips import write_video
 from torch import Tensor
 
-from page4d.models.network import ViewTimeNetwork
+from page4d.networks.network import ViewTimeNetwork
 
 SIZES = {"cam01": (64, 48), "cam02": (48, 64), "cam03": (36, 64), "cam04": (24, 80)}
 """Height and width of the videos."""

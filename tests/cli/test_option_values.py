@@ -8,7 +8,7 @@ from clips import write_image_folder
 
 from page4d.errors import UsageError, WeightsError
 from page4d.inference.reconstruct import reconstruct
-from page4d.models.ood import OODLimits
+from page4d.networks.ood import OODLimits
 from page4d.options import ReconstructSettings, SceneOptions, parse_memory
 from page4d.weights.loading import load_network
 from page4d_cli.app import run

@@ -8,10 +8,10 @@ import pytest
 import torch
 from clips import write_scene
 
-from page4d.encoders.vit import ViTConfig
 from page4d.io.json_records import config_to_json
 from page4d.lab.pretraining.config import PretrainConfig
-from page4d.models.config import PRESETS as NETWORKS
+from page4d.networks.encoders.vit import ViTConfig
+from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load_encoder, load_network
 from page4d_cli import training_display
 

@@ -28,8 +28,8 @@ from page4d.inference import memory_budget
 from page4d.inference.network_cost import Cost, Extent
 from page4d.lab.benchmark import Measurement
 from page4d.lab.training.config import TRAINING_PRESETS
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.options import EvaluationSettings
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.quality.grade import grade

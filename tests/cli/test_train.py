@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from page4d.encoders.vit import ViTConfig
 from page4d.lab.training.config import TRAINING_PRESETS, TrainConfig
-from page4d.models.config import PRESETS as NETWORKS
+from page4d.networks.encoders.vit import ViTConfig
+from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load_network
 from page4d_cli import training_display
 

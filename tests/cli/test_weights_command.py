@@ -9,8 +9,8 @@ from clips import write_scene
 from huggingface_hub import constants
 from rich.cells import cell_len
 
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.output.reader import open_output
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network

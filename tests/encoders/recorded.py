@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 from torch import Tensor
 
-from page4d.encoders.vit import PatchEmbedding, Pooling, ViTConfig
+from page4d.networks.encoders.vit import PatchEmbedding, Pooling, ViTConfig
 
 INSIDE = Path(__file__).parents[1] / "golden" / "encoders"
 SHARED = Path(__file__).parents[3] / "shared" / "golden" / "encoders"

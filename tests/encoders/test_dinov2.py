@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.encoders import DinoV2, DinoV2Config
 from page4d.errors import ShapeError, UsageError
-from page4d.layers.block import FeedForwardKind
-from page4d.layers.positions import TableResampling
+from page4d.networks.encoders import DinoV2, DinoV2Config
+from page4d.networks.layers.attention import TableResampling
+from page4d.networks.layers.block import FeedForwardKind
 
 CONFIG = DinoV2Config(image_size=56, embed_dim=16, depth=2, num_heads=2, num_registers=3)
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from page4d.encoders.build import build_encoder, encoder_from_json
-from page4d.encoders.dinov3 import DinoV3, DinoV3Config
 from page4d.errors import ShapeError, UsageError
 from page4d.io.json_records import config_to_json
-from page4d.layers.positions import centered_positions
+from page4d.networks.encoders.build import build_encoder, encoder_from_json
+from page4d.networks.encoders.dino import DinoV3, DinoV3Config
+from page4d.networks.layers.attention import centered_positions
 
 CONFIG = DinoV3Config(image_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, num_registers=3)
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.navit import NaViT, NaViTConfig
 from page4d.errors import ShapeError, UsageError
-from page4d.layers.packing import group_in_order
+from page4d.networks.encoders.navit import NaViT, NaViTConfig
+from page4d.networks.layers.window import group_in_order
 from tests.encoders.recorded import Recorded, assert_recorded, channels_last, load_recorded
 
 SMALL = NaViTConfig(

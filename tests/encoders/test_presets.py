@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from page4d.encoders.build import ENCODER_PRESETS, build_encoder, without_head
-from page4d.encoders.vit import PatchEmbedding, ViTConfig
+from page4d.networks.encoders.build import ENCODER_PRESETS, build_encoder, without_head
+from page4d.networks.encoders.vit import PatchEmbedding, ViTConfig
 
 PUBLISHED = {
     "vit-s16": 22_050_664,

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from page4d.encoders.build import build_encoder
-from page4d.encoders.dinov2 import DinoV2, DinoV2Config
-from page4d.encoders.stem import Stem, StemConfig
 from page4d.errors import ShapeError, UsageError
+from page4d.networks.encoders.build import build_encoder
+from page4d.networks.encoders.dino import DinoV2, DinoV2Config
+from page4d.networks.encoders.stem import Stem, StemConfig
 
 SMALL = StemConfig(image_size=64, embed_dim=16, fine_dim=4, depth=1, num_heads=2)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.swin import PatchMerging, Swin, SwinConfig
 from page4d.errors import ShapeError, UsageError
-from page4d.layers.window import (
+from page4d.networks.encoders.swin import PatchMerging, Swin, SwinConfig
+from page4d.networks.layers.window import (
     ShiftedWindowAttention,
     merge_windows,
     offset_index,

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.twins import PositionGenerator, SubSampledAttention, Twins, TwinsConfig, TwinsDesign
 from page4d.errors import ShapeError, UsageError
-from page4d.layers.window import WindowAttention
+from page4d.networks.encoders.twins import PositionGenerator, SubSampledAttention, Twins, TwinsConfig, TwinsDesign
+from page4d.networks.layers.window import WindowAttention
 from page4d.weights.families.encoders import TWINS_TIMM
 from tests.encoders.recorded import Recorded, assert_recorded, channels_last, load_recorded
 from tests.keymaps import rename

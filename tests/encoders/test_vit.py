@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.encoders.vit import PatchEmbedding, Pooling, ViT, ViTConfig
 from page4d.errors import ShapeError, UsageError
+from page4d.networks.encoders.vit import PatchEmbedding, Pooling, ViT, ViTConfig
 from tests.encoders.recorded import (
     VIT_RULES,
     Recorded,

@@ -22,9 +22,9 @@ from page4d.lab.training.schedule import Position
 from page4d.lab.training.state import begin
 from page4d.lab.training.train import take_step
 from page4d.lab.training.validation import HeldOutScenes, ScenePrediction, baselines, evaluate_all, network_predictors
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.limits import default_limits, device_bytes
-from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.limits import default_limits, device_bytes
+from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import GroundTruth
@@ -187,7 +187,7 @@ def test_networks_with_limits_predict_the_same(truth: GroundTruth, monkeypatch: 
         with fake_device():
             assert default_limits(tested.config, sizes, FAKE_DEVICE).max_images is not None
             monkeypatch.setattr(
-                "page4d.models.limits._SHARE", {FAKE_DEVICE.type: 3e4 / device_bytes(FAKE_DEVICE), "cpu": 1.0}
+                "page4d.networks.limits._SHARE", {FAKE_DEVICE.type: 3e4 / device_bytes(FAKE_DEVICE), "cpu": 1.0}
             )
             few = default_limits(tested.config, sizes, FAKE_DEVICE)
             assert few.max_images == 1

@@ -15,8 +15,8 @@ from page4d.inference.progress import SilentObserver
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.models.conditioning import Memory
-from page4d.models.network import build_network
+from page4d.networks.conditioning import Memory
+from page4d.networks.network import build_network
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions

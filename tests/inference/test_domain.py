@@ -13,7 +13,7 @@ from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.inference.domain import OOD_WARNING, Domain, KnownCameras, pair_rotation_error
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
-from page4d.models.ood import OOD_MESSAGES
+from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.diagnostics import ChunkRecord
 from page4d.output.layout import OutputLayout
 from page4d.output.run_record import read_run

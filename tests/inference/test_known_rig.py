@@ -12,8 +12,8 @@ from page4d.geometry.transforms import invert_rigid, se3_exp, transform_points
 from page4d.inference.predictor import NetworkPredictor, build_predictor
 from page4d.inference.world import World
 from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
-from page4d.models.conditioning import Conditioning
-from page4d.models.output import RigOutput
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.output import RigOutput
 from page4d.options import ReconstructSettings
 from page4d.records import GroundTruth, Predictions
 from page4d.scene.records import FrameBatch

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.choices import ExistingOutput
+from page4d.choices import ExistingOutput, FullAttention
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
 from page4d.inference import memory_budget, network_cost
 from page4d.inference.chunk_plan import MAX_DEFAULT_LENGTH, choose_length
@@ -25,9 +25,9 @@ from page4d.inference.memory_budget import (
 from page4d.inference.network_cost import Coefficients, Extent, NetworkCost, features, fit, process_bytes
 from page4d.inference.predictor import CPU, NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
-from page4d.models.config import PRESETS, FullAttention
-from page4d.models.network import build_network
-from page4d.models.schedule import TIME_VIEW
+from page4d.networks.config import TIME_VIEW
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
 from page4d.scene.records import Notice
 from page4d.weights.loading import HalfPrecisionNetwork
@@ -79,7 +79,7 @@ def test_pairs_of_tokens_are_those_of_the_steps_of_a_network():
 @pytest.mark.parametrize("name", ["mv-tiny", "mv-demo", "mv-small", "da3-small", "mv-swin"])
 def test_the_memory_of_a_pass_is_predicted(name: str, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch):
     """The limits are those of a machine with little memory, so that they apply."""
-    monkeypatch.setattr("page4d.models.limits.MAX_CPU_BYTES", 3e6)
+    monkeypatch.setattr("page4d.networks.limits.MAX_CPU_BYTES", 3e6)
     config, half = PRESETS[name], precision is torch.bfloat16
     network = (HalfPrecisionNetwork(config, precision) if half else build_network(config)).eval()
     network.predicts_ray_map = False

@@ -18,8 +18,8 @@ from page4d.inference.predictor import CPU, NetworkPredictor
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions

@@ -6,22 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from page4d.choices import ExistingOutput, Poses
+from page4d.choices import ExistingOutput, Poses, TimeEncoding
 from page4d.errors import UsageError
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
 from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.models.conditioning import Memory
-from page4d.models.config import (
-    PRESETS,
-    EpipolarConfig,
-    MatchConfig,
-    NetworkConfig,
-    SparseConfig,
-    SparseStrategy,
-    TimeEncoding,
-)
-from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.networks.conditioning import Memory
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConfig, SparseStrategy
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch

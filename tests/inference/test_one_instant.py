@@ -11,9 +11,9 @@ from page4d.inference.diagnostics import empty_frames_notice
 from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.models.conditioning import Memory
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
+from page4d.networks.conditioning import Memory
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.diagnostics import ChunkRecord
 from page4d.output.reader import open_output

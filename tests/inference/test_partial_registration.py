@@ -16,7 +16,7 @@ from page4d.geometry.transforms import camera_centers
 from page4d.inference import registration
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
-from page4d.models.conditioning import Memory
+from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.run_record import RunRecord

@@ -24,7 +24,7 @@ from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_state import StateFolder, check_disk, is_occupied
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.models.conditioning import Memory
+from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.layout import OutputLayout, is_own_file
 from page4d.output.reader import open_output

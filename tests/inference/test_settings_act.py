@@ -16,7 +16,7 @@ import page4d
 from page4d.choices import EdgeFilter, PointSource
 from page4d.errors import InputError, MemoryBudgetError, Page4DError, UsageError
 from page4d.io.atomic import file_sha256
-from page4d.models.config import MatchConfig
+from page4d.networks.config_parts import MatchConfig
 from page4d.options import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, option_name
 from page4d.weights.store import save_network
 from page4d_cli.app import run

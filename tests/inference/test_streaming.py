@@ -18,7 +18,7 @@ from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_state import StateFolder
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.models.conditioning import Memory
+from page4d.networks.conditioning import Memory
 from page4d.output.layout import OutputLayout
 from page4d.scene.batches import BatchReader, open_batches
 from page4d.scene.records import FrameBatch, Scene, View

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
 from page4d.errors import Page4DError
 from page4d.evaluation.truth_folder import open_truth
 from page4d.formats.read import read_calibration
@@ -18,8 +17,9 @@ from page4d.lab.pretraining.config import PRESETS as PRETRAINING
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.training.config import TRAINING_PRESETS as TRAINING
 from page4d.lab.training.config import TrainConfig
-from page4d.models.config import PRESETS as NETWORKS
-from page4d.models.config import NetworkConfig
+from page4d.networks.config import NetworkConfig
+from page4d.networks.encoders.build import ENCODER_PRESETS, encoder_from_json
+from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.output.reader import open_output
 from page4d.scene.clocks import read_sync_file
 from tests.fuzzing import bounded, fuzz, mutated_json

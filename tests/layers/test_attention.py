@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from page4d.errors import ShapeError
-from page4d.layers.attention import Attention, LogitsBias, attend
-from page4d.layers.positions import rotary_tables
+from page4d.networks.layers.attention import Attention, LogitsBias, attend, rotary_tables
 
 EXACT = {"rtol": 0, "atol": 1e-14}
 

@@ -4,9 +4,18 @@ import pytest
 import torch
 
 from page4d.errors import ShapeError
-from page4d.layers.attention import Context
-from page4d.layers.block import Block, BlockConfig, DropPath, FeedForward, FeedForwardKind, SwiGLU, drop_path_rates
-from page4d.layers.embed import PatchEmbed, patch_grid
+from page4d.networks.layers.attention import Context
+from page4d.networks.layers.block import (
+    Block,
+    BlockConfig,
+    DropPath,
+    FeedForward,
+    FeedForwardKind,
+    PatchEmbed,
+    SwiGLU,
+    drop_path_rates,
+    patch_grid,
+)
 
 
 def test_parameter_names_are_those_of_public_checkpoints() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from page4d.layers.execution import one_thread
+from page4d.networks.layers.execution import one_thread
 from page4d.refinement import refine
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from page4d.errors import ShapeError
-from page4d.layers.positions import rotary_tables
+from page4d.networks.layers.attention import rotary_tables
 
 torch.manual_seed(0)
 HEAD_DIM = 16

@@ -10,10 +10,11 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from page4d.encoders.dinov2 import DinoV2Config
-from page4d.models.config import PRESETS, CameraHeadConfig, DPTHeadConfig, FrameHeadConfig, NetworkConfig
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.schedule import FRAME_GLOBAL, Schedule
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig, Schedule
+from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.presets import PRESETS
 from tests.models.small_networks import randomized_network
 
 INSIDE = Path(__file__).parents[1] / "golden"

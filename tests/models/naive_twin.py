@@ -4,14 +4,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.layers.block import Block
-from page4d.models.config import BiasRows, MaskRule, Streams
-from page4d.models.schedule import Step
-from page4d.models.size_groups import SizeGroups
-from page4d.models.streams import Stream
-from page4d.models.tokens import token_positions
-from page4d.models.trunk import Aggregator
-from page4d.models.trunk_state import TrunkOutput
+from page4d.networks.conditioning import SizeGroups
+from page4d.networks.config import Step
+from page4d.networks.config_parts import BiasRows, MaskRule, Streams
+from page4d.networks.layers.block import Block
+from page4d.networks.tokens import Stream, token_positions
+from page4d.networks.trunk import Aggregator, TrunkOutput
 
 Levels = dict[Stream, list[Tensor]]
 """By stream and layer, [step within views | step across views] of all tokens; layers before the split are shared."""

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from page4d.encoders.dinov3 import DinoV3Config
-from page4d.encoders.stem import StemConfig
-from page4d.models.config import (
-    PRESETS,
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import (
     CameraEncoderConfig,
     CameraHeadConfig,
     CameraTransformerConfig,
@@ -19,9 +17,11 @@ from page4d.models.config import (
     MatchConfig,
     MetricHeadConfig,
     MotionHeadConfig,
-    NetworkConfig,
 )
-from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.networks.encoders.dino import DinoV3Config
+from page4d.networks.encoders.stem import StemConfig
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
 
 DEMO_LIKE = replace(
     PRESETS["mv-demo"],

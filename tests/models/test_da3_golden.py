@@ -7,12 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.inputs.camera_encoder import camera_encodings, scale_cameras
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.reference_view import saddle_scores, select_reference
-from page4d.models.size_groups import SizeGroups
-from page4d.models.tokens import token_positions
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, SizeGroups
+from page4d.networks.inputs.known_cameras import camera_encodings, scale_cameras
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.tokens import saddle_scores, select_reference, token_positions
 from page4d.weights.families.da3 import DA3Settings
 from tests.keymaps import converted
 from tests.models.test_recorded_tensors import Recorder, assert_all

@@ -11,14 +11,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import UsageError
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS, CameraHeadConfig, NetworkConfig
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.sky import farthest_depth, fill_sky
-from page4d.profiling.network import profile_network
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import CameraHeadConfig
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import farthest_depth, fill_sky
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.network import profile_network
 from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.conversion.keymap import target_name
 from page4d.weights.families.da3_mono import PUBLISHED, DA3MonoSettings, da3_mono_keys, read_da3_mono
@@ -166,7 +168,7 @@ def test_sky_is_filled_only_with_enough_pixels_of_both_kinds() -> None:
 def test_the_quantile_of_many_pixels_is_that_of_every_nth(monkeypatch: pytest.MonkeyPatch) -> None:
     depth = torch.rand(5000, generator=torch.Generator().manual_seed(0))
     in_sky = torch.arange(len(depth)) < 20
-    monkeypatch.setattr("page4d.models.sky._MAX_PIXELS", 2000)
+    monkeypatch.setattr("page4d.networks.output._MAX_PIXELS", 2000)
     assert farthest_depth(depth, in_sky) == torch.quantile(depth[20::3], 0.99)
 
 

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
 from page4d.inference.network_cost import Extent, features
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.config import PRESETS, NetworkConfig
-from page4d.models.metric import align_to_metric, metric_depth, scale_to_metric
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.sky import SKY_THRESHOLD
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.config import NetworkConfig
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import SKY_THRESHOLD
+from page4d.networks.presets import PRESETS
 from page4d.weights import load_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
 from page4d.weights.conversion.write import write_conversion

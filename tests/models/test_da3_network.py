@@ -9,15 +9,14 @@ from torch import Tensor
 from page4d.errors import UsageError
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import camera_centers, invert_rigid, rigid
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.config import ReferenceView
-from page4d.models.heads.camera_mlp import CameraMLP
-from page4d.models.inputs.camera_encoder import scale_cameras
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.output import NetworkOutput
-from page4d.models.reference_view import saddle_scores
-from page4d.models.size_groups import SizeGroups
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, SizeGroups
+from page4d.networks.config_parts import ReferenceView
+from page4d.networks.heads.camera import CameraMLP
+from page4d.networks.inputs.known_cameras import scale_cameras
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.output import NetworkOutput
+from page4d.networks.tokens import saddle_scores
 from tests.models.small_networks import SMALL_DA3, randomized_network, without_gradient
 from tests.models.test_every_option import assert_half_precision_is_close, assert_same, numbers
 

@@ -6,17 +6,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.build import EncoderConfig
-from page4d.encoders.navit import NaViTConfig
-from page4d.encoders.swin import SwinConfig
-from page4d.encoders.twins import TwinsConfig, TwinsDesign
-from page4d.encoders.vit import PatchEmbedding, Pooling, ViTConfig
 from page4d.errors import UsageError
 from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind, build_optimizers
-from page4d.layers.execution import ForwardLimits
-from page4d.models.config import PRESETS, NetworkConfig
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput
+from page4d.networks.config import NetworkConfig
+from page4d.networks.encoders.build import EncoderConfig
+from page4d.networks.encoders.navit import NaViTConfig
+from page4d.networks.encoders.swin import SwinConfig
+from page4d.networks.encoders.twins import TwinsConfig, TwinsDesign
+from page4d.networks.encoders.vit import PatchEmbedding, Pooling, ViTConfig
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.models.small_networks import without_gradient
 

@@ -10,11 +10,12 @@ from torch import Tensor
 from page4d.geometry.camera import project
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid, transform_points
-from page4d.layers.attention import LogitsBias, attend
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS, EpipolarConfig
-from page4d.models.inputs.epipolar import EpipolarBand, epipolar_band, fundamental_matrices, line_distances
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config_parts import EpipolarConfig
+from page4d.networks.inputs.known_cameras import EpipolarBand, epipolar_band, fundamental_matrices, line_distances
+from page4d.networks.layers.attention import LogitsBias, attend
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.presets import PRESETS
 
 MASK = PRESETS["mv-tiny"].mask
 EXACT = {"rtol": 0, "atol": 1e-12}

@@ -7,29 +7,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.dinov2 import DinoV2Config
+from page4d.choices import FullAttention, TimeEncoding
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
-from page4d.layers.block import FeedForwardKind
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import (
-    PRESETS,
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, NetworkConfig, Step
+from page4d.networks.config_parts import (
     BiasRows,
     EpipolarConfig,
     FrameHeadConfig,
-    FullAttention,
     MaskFusion,
     MaskHeadKind,
-    NetworkConfig,
     SparseConfig,
     SparseStrategy,
     Streams,
-    TimeEncoding,
 )
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput
-from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Step
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.block import FeedForwardKind
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.models.small_networks import SMALL_PI3X, demo_like, without_gradient
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput
 from page4d.weights.families.da3 import DA3Settings
 from page4d.weights.families.da3_mono import DA3MonoSettings
 from page4d.weights.families.pi3x import Pi3XSettings

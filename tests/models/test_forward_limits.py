@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.models.config import PRESETS
-from page4d.models.limits import MAX_CPU_BYTES, default_limits, limits_within
-from page4d.models.network import build_network
-from page4d.profiling.memory import LiveBytes
-from page4d.profiling.network import profile_network
+from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.networks.limits import MAX_CPU_BYTES, default_limits, limits_within
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.meta import LiveBytes
+from page4d.networks.profile.network import profile_network
 
 PUBLISHED = ["vggt", "page4d", "pi3", "pi3x", "da3-small", "da3-base", "da3-giant", "vggt-omega", "mv-large"]
 
@@ -68,7 +68,7 @@ def test_networks_apply_default_limits_where_no_gradient_is_needed(monkeypatch: 
         return depth, counted.peak
 
     whole, peak = run(NO_LIMITS)
-    monkeypatch.setattr("page4d.models.network.default_limits", one_image)
+    monkeypatch.setattr("page4d.networks.network.default_limits", one_image)
     limited, smaller = run(None)
     assert asked
     torch.testing.assert_close(limited, whole)

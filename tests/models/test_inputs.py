@@ -10,13 +10,20 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras, camera_rays, project
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid, transform_points
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS, MatchConfig, MatchTarget, NetworkConfig
-from page4d.models.inputs.matching import Matches, PatchMatching, match_likelihoods, patch_centers, target_images
-from page4d.models.inputs.rays import patch_directions, plucker_lines, relative_cameras
-from page4d.models.inputs.triangulation import intersect_rays
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.size_groups import Grid, SizeGroups
+from page4d.networks.conditioning import Conditioning, Grid, SizeGroups
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import MatchConfig, MatchTarget
+from page4d.networks.inputs.known_cameras import patch_directions, plucker_lines, relative_cameras
+from page4d.networks.inputs.matching import (
+    Matches,
+    PatchMatching,
+    intersect_rays,
+    match_likelihoods,
+    patch_centers,
+    target_images,
+)
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
 from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
 from tests.models.small_networks import fill_zeros, without_gradient
 
@@ -190,7 +197,7 @@ def test_matches_are_independent_of_the_chunk_size(monkeypatch: pytest.MonkeyPat
     network = build_network(CONFIG).double()
     with torch.no_grad():
         whole = network(images).matches
-        monkeypatch.setattr("page4d.models.inputs.matching._MAX_PAIRS", 100)
+        monkeypatch.setattr("page4d.networks.inputs.matching._MAX_PAIRS", 100)
         parts = network(images).matches
     torch.testing.assert_close(parts.expected, whole.expected)
     torch.testing.assert_close(parts.confidence, whole.confidence)

@@ -7,16 +7,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from page4d.encoders.dinov2 import DinoV2Config
+from page4d.choices import FullAttention
 from page4d.errors import ShapeError, UsageError
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS, FullAttention, MetricHeadConfig, NetworkConfig
-from page4d.models.inputs.known_geometry import length_unit
-from page4d.models.network import build_network
-from page4d.models.output import NetworkOutput
-from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW, NetworkConfig
+from page4d.networks.config_parts import MetricHeadConfig
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.inputs.known_geometry import length_unit
+from page4d.networks.network import build_network
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.models.small_networks import SMALL_PI3X, randomized_network, without_gradient
 

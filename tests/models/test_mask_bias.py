@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.layers.attention import attend
-from page4d.models.config import PRESETS, BiasRows, MaskConfig, Streams
-from page4d.models.heads.dynamic import external_log_odds
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.schedule import Step
-from page4d.models.streams import MaskBias, Stream
+from page4d.networks.config import Step
+from page4d.networks.config_parts import BiasRows, MaskConfig, Streams
+from page4d.networks.heads.motion import external_log_odds
+from page4d.networks.layers.attention import attend
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.presets import PRESETS
+from page4d.networks.tokens import MaskBias, Stream
 
 MASK = PRESETS["mv-tiny"].mask
 

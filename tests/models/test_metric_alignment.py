@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from page4d.errors import UsageError
-from page4d.models.metric import align_to_metric, metric_depth, scale_to_metric
-from page4d.models.output import NetworkOutput
-from page4d.models.sky import fill_sky
+from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
+from page4d.networks.output import NetworkOutput, fill_sky
 
 
 @pytest.fixture(scope="module")

@@ -7,25 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.dinov2 import DinoV2Config
-from page4d.encoders.navit import NaViTConfig
+from page4d.choices import FullAttention, TimeEncoding
 from page4d.errors import ShapeError, UsageError
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.config import (
-    PRESETS,
-    EpipolarConfig,
-    FrameHeadConfig,
-    FullAttention,
-    NetworkConfig,
-    SparseConfig,
-    Streams,
-    TimeEncoding,
-)
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput, RigOutput
-from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
-from page4d.models.size_groups import SizeGroups
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, SizeGroups
+from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config_parts import EpipolarConfig, FrameHeadConfig, SparseConfig, Streams
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.encoders.navit import NaViTConfig
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput, RigOutput
+from page4d.networks.presets import PRESETS
 from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
 from tests.models.small_networks import SMALL_DA3, SMALL_DA3_NESTED, SMALL_PI3X, fill_zeros, without_gradient
 

@@ -10,10 +10,10 @@ from torch.nn import functional
 from page4d.errors import UsageError
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.lab.training.losses import motion_loss
-from page4d.layers.execution import ForwardLimits
-from page4d.models.config import MotionHeadConfig
-from page4d.models.heads.motion import MotionHead
-from page4d.models.network import build_network
+from page4d.networks.config_parts import MotionHeadConfig
+from page4d.networks.heads.motion import MotionHead
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import build_network
 from tests.models.small_networks import DEMO_LIKE, demo_like
 
 SHAPE, SIZE, GRID = (2, 3, 2), (16, 24), (2, 3)

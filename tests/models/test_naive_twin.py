@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.layers.execution import ForwardLimits
-from page4d.models.config import PRESETS, BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
-from page4d.models.schedule import FRAME_GLOBAL, Step
-from page4d.models.streams import Stream
-from page4d.models.trunk import Aggregator
-from page4d.profiling.memory import LiveBytes
+from page4d.networks.config import FRAME_GLOBAL, Step
+from page4d.networks.config_parts import BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.meta import LiveBytes
+from page4d.networks.tokens import Stream
+from page4d.networks.trunk import Aggregator
 from tests.models.naive_twin import naive_trunk, run_trunk
 
 GRID = (2, 3)

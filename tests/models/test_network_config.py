@@ -6,25 +6,24 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import ShapeError, UsageError
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import (
-    PRESETS,
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig, Step, images_together, merge, split
+from page4d.networks.config_parts import (
     BiasRows,
     CameraHeadConfig,
     DPTHeadConfig,
     EpipolarConfig,
     FrameHeadConfig,
     MaskConfig,
-    NetworkConfig,
     SparseConfig,
     Streams,
 )
-from page4d.models.network import build_network
-from page4d.models.schedule import FRAME_GLOBAL, Step, images_together, merge, split
-from page4d.models.tokens import SpecialTokens, token_positions
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.tokens import SpecialTokens, token_positions
 
 TINY = PRESETS["mv-tiny"]
 BARE = {"camera_head": None, "depth_head": None, "point_head": None, "mask": None}

@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.models.config import PRESETS, MaskConfig, MaskFusion, NetworkConfig, Streams
-from page4d.models.network import ViewTimeNetwork, build_network
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import MaskConfig, MaskFusion, Streams
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
 from tests.models.small_networks import without_gradient
 
 MASK = PRESETS["mv-tiny"].mask

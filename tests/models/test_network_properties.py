@@ -9,20 +9,13 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.camera import decode_pose
-from page4d.layers.execution import ForwardLimits
-from page4d.models.config import (
-    PRESETS,
-    BiasRows,
-    MaskConfig,
-    MaskFusion,
-    MaskHeadKind,
-    NetworkConfig,
-    Streams,
-)
-from page4d.models.heads.dynamic import DynamicMask, external_log_odds
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput
-from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Step
+from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW, NetworkConfig, Step
+from page4d.networks.config_parts import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, Streams
+from page4d.networks.heads.motion import DynamicMask, external_log_odds
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
 from tests.models.naive_twin import run_trunk
 
 MASK = PRESETS["mv-tiny"].mask

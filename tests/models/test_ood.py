@@ -9,11 +9,11 @@ import torch
 from page4d.errors import WeightsError
 from page4d.geometry.camera import resize_intrinsics
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import Matches
-from page4d.models.inputs.rays import patch_directions
-from page4d.models.ood import OOD_MESSAGES, OODIndicators, OODLimits, fit_ood_limits, measure_ood
-from page4d.models.output import NetworkOutput, RigOutput
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.inputs.known_cameras import patch_directions
+from page4d.networks.inputs.matching import Matches
+from page4d.networks.ood import OOD_MESSAGES, OODIndicators, OODLimits, fit_ood_limits, measure_ood
+from page4d.networks.output import NetworkOutput, RigOutput
 
 PATCH = 8
 GRID = (6, 8)

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.models.config import PRESETS
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.schedule import FRAME_GLOBAL, Step
-from page4d.models.streams import ReleaseBias, Stream
+from page4d.networks.config import FRAME_GLOBAL, Step
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.tokens import ReleaseBias, Stream
 from page4d.weights.families.vggt import PAGE4D, VGGT
 from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
 

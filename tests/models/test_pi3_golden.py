@@ -13,11 +13,13 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras, fit_intrinsics, move_pixel_center, world_points
 from page4d.geometry.rotation import rotation_defect
 from page4d.geometry.transforms import invert_rigid
-from page4d.layers.execution import ForwardLimits
-from page4d.layers.positions import rotary_tables
-from page4d.models.config import PRESETS, FrameHeadConfig, NetworkConfig
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.tokens import token_positions
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import FrameHeadConfig
+from page4d.networks.layers.attention import rotary_tables
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.tokens import token_positions
 from page4d.weights.families.pi3 import PI3
 from tests.keymaps import rename
 from tests.models.naive_twin import run_trunk

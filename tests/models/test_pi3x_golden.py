@@ -12,15 +12,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.transforms import invert_rigid
-from page4d.layers.attention import attend
-from page4d.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.layers.positions import grid_positions, rotary_tables
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.config import PRESETS
-from page4d.models.inputs.known_geometry import depth_channels, length_unit, ray_channels, resize_depth
-from page4d.models.inputs.pose_injection import CameraFrames
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.inputs.known_geometry import (
+    CameraFrames,
+    depth_channels,
+    length_unit,
+    ray_channels,
+    resize_depth,
+)
+from page4d.networks.layers.attention import attend, grid_positions, rotary_tables
+from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
 from page4d.weights.families.pi3x import PI3X, READER, Pi3XSettings
 from page4d.weights.store import TensorSpec
 from tests.keymaps import rename

@@ -7,13 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.layers.attention import LogitsBias
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS, FullAttention, SparseConfig, Streams
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.output import NetworkOutput
-from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL, Schedule, Step, merge, neighbours
+from page4d.choices import FullAttention
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, Schedule, Step, merge, neighbours
+from page4d.networks.config_parts import SparseConfig, Streams
+from page4d.networks.layers.attention import LogitsBias
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
 
 MASK = PRESETS["mv-tiny"].mask
 EXACT = {"rtol": 0, "atol": 1e-12}

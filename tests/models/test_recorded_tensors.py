@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from page4d.models.config import PRESETS
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.output import NetworkOutput
-from page4d.models.schedule import FRAME_GLOBAL
-from page4d.models.tokens import token_positions
+from page4d.networks.config import FRAME_GLOBAL
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
+from page4d.networks.tokens import token_positions
 from page4d.weights.families.pi3 import PI3
 from page4d.weights.families.vggt import PAGE4D, VGGT
 from tests.keymaps import PAGE4D_WITHOUT_MASK, rename

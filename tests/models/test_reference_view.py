@@ -5,8 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.models.config import ReferenceView
-from page4d.models.reference_view import select_reference
+from page4d.networks.config_parts import ReferenceView
+from page4d.networks.tokens import select_reference
 
 
 def scores_by_hand(tokens: Tensor) -> list[float]:

@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.layers.attention import attend, fold_bias
-from page4d.layers.execution import ForwardLimits
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS, TimeEncoding
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.relative_time import RelativeTime, time_factors
+from page4d.choices import TimeEncoding
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.layers.attention import attend, fold_bias
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.presets import PRESETS
+from page4d.networks.tokens import RelativeTime, time_factors
 
 MASK = PRESETS["mv-tiny"].mask
 EXACT = {"rtol": 0, "atol": 1e-12}

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.layers.attention import LogitsBias
-from page4d.layers.block import Block, BlockConfig
-from page4d.layers.execution import ForwardLimits
-from page4d.layers.positions import rotary_tables
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS, SparseConfig, SparseStrategy, Streams
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.schedule import FRAME_GLOBAL
-from page4d.models.sparse import (
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import FRAME_GLOBAL
+from page4d.networks.config_parts import SparseConfig, SparseStrategy, Streams
+from page4d.networks.layers.attention import LogitsBias, rotary_tables
+from page4d.networks.layers.block import Block, BlockConfig
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.sparse import (
     SparseBlock,
     SparseInputs,
     cell_counts,
@@ -24,8 +24,7 @@ from page4d.models.sparse import (
     dilated_neighbours,
     landmark_places,
 )
-from page4d.models.streams import Stream
-from page4d.models.tokens import token_positions
+from page4d.networks.tokens import Stream, token_positions
 from tests.models.naive_twin import run_trunk
 from tests.models.small_networks import without_gradient
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from page4d.errors import UsageError
-from page4d.models.config import PRESETS, SparseConfig, SparseStrategy, Streams
-from page4d.models.vggt import VGGT
+from page4d.networks.config_parts import SparseConfig, SparseStrategy, Streams
+from page4d.networks.presets import PRESETS
+from page4d.networks.vggt import VGGT
 
 
 def test_the_example_builds_the_large_network() -> None:

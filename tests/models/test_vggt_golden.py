@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
-from page4d.layers.positions import rotary_tables
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW
-from page4d.models.tokens import token_positions
+from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW
+from page4d.networks.layers.attention import rotary_tables
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.tokens import token_positions
 from page4d.weights.families.vggt import VGGT
 from tests.keymaps import VGGT_TO_TIME_VIEW, rename
 from tests.models.naive_twin import run_trunk

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from page4d.errors import UsageError
-from page4d.layers.execution import ForwardLimits
-from page4d.models.config import CameraTransformerConfig, DenseOutput, DPTHeadConfig, MaskConfig, NetworkConfig
-from page4d.models.heads.camera_transformer import CameraTransformer
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.output import NetworkOutput
-from page4d.models.size_groups import SizeGroups
-from page4d.profiling.network import profile_network
+from page4d.networks.conditioning import SizeGroups
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import CameraTransformerConfig, DenseOutput, DPTHeadConfig, MaskConfig
+from page4d.networks.heads.camera import CameraTransformer
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.output import NetworkOutput
+from page4d.networks.profile.network import profile_network
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.models.small_networks import OMEGA_LIKE, randomized_network, without_gradient
 from tests.models.test_recorded_tensors import Recorder

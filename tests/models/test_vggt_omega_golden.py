@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from page4d.layers.execution import ForwardLimits
-from page4d.models.config import PRESETS
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.trunk_state import TrunkOutput
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.presets import PRESETS
+from page4d.networks.trunk import TrunkOutput
 from page4d.weights import load_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
 from page4d.weights.conversion.keymap import target_name

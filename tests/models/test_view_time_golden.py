@@ -8,18 +8,24 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
-from page4d.encoders.dinov2 import DinoV2Config
-from page4d.layers.attention import LogitsBias
-from page4d.layers.block import Block, BlockConfig
-from page4d.layers.embed import PatchEmbed
-from page4d.layers.positions import rotary_tables
-from page4d.models import tokens as tokens_module
-from page4d.models.config import DPTHeadConfig, MaskConfig, MaskHeadKind, NetworkConfig
-from page4d.models.heads.dynamic import MASK_HEADS
-from page4d.models.schedule import FRAME_GLOBAL, TIME_VIEW, Schedule, Step, images_together, merge, split
-from page4d.models.streams import MaskBias, Stream
-from page4d.models.tokens import token_positions
-from page4d.models.trunk import Aggregator
+from page4d.networks import tokens as tokens_module
+from page4d.networks.config import (
+    FRAME_GLOBAL,
+    TIME_VIEW,
+    NetworkConfig,
+    Schedule,
+    Step,
+    images_together,
+    merge,
+    split,
+)
+from page4d.networks.config_parts import DPTHeadConfig, MaskConfig, MaskHeadKind
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.heads.motion import MASK_HEADS
+from page4d.networks.layers.attention import LogitsBias, rotary_tables
+from page4d.networks.layers.block import Block, BlockConfig, PatchEmbed
+from page4d.networks.tokens import MaskBias, Stream, token_positions
+from page4d.networks.trunk import Aggregator
 from tests.models.naive_twin import run_trunk
 
 GRID = (3, 4)

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import torch
 
-from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import CropConfig
 from page4d.lab.pretraining.dino import DINOConfig, ProjectorConfig
@@ -27,6 +26,7 @@ from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.logs import SilentObserver
 from page4d.lab.training.optimizers import OptimizerConfig
+from page4d.networks.encoders.vit import Pooling, ViTConfig
 
 ENCODER = ViTConfig(image_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, pooling=Pooling.MEAN)
 TINY_MAE = PretrainConfig(

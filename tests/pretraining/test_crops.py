@@ -16,7 +16,7 @@ from page4d.lab.pretraining.data import (
     draw_colours,
     recolour,
 )
-from page4d.layers.embed import normalize_images
+from page4d.networks.layers.block import normalize_images
 
 CPU = torch.device("cpu")
 CONFIG = CropConfig(size=24, area=(0.4, 1.0), num_large=2, small_size=8, num_small=3, recoloured=True)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import UsageError
 from page4d.lab.pretraining.dino import (
     DINOConfig,
@@ -19,6 +18,7 @@ from page4d.lab.pretraining.dino import (
     momentum_at,
     teacher_probabilities,
 )
+from page4d.networks.encoders.vit import Pooling, ViTConfig
 from tests.encoders.recorded import VIT_RULES, Recorded, assert_recorded, load_recorded, translated, vit_config
 
 SMALL = DINOConfig(

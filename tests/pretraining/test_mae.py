@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import ShapeError, UsageError
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder, draw_masking
-from page4d.layers.embed import cut_patches, join_patches
+from page4d.networks.encoders.vit import Pooling, ViTConfig
+from page4d.networks.layers.block import cut_patches, join_patches
 from tests.encoders.recorded import VIT_RULES, Recorded, assert_recorded, load_recorded, translated, vit_config
 
 SMALL = MAEConfig(

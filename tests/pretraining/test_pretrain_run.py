@@ -9,8 +9,6 @@ import torch
 from PIL import Image
 
 from page4d.choices import PretrainMethod
-from page4d.encoders.swin import SwinConfig
-from page4d.encoders.vit import ViTConfig
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.lab.pretraining import pretrain as pretraining
 from page4d.lab.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
@@ -21,6 +19,8 @@ from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.logs import SilentObserver, read_metrics
 from page4d.lab.training.optimizers import SINGLE_PROCESS
 from page4d.lab.training.train import train as train_network
+from page4d.networks.encoders.swin import SwinConfig
+from page4d.networks.encoders.vit import ViTConfig
 from page4d.weights.loading import load_encoder
 from tests.pretraining.recordings import (
     TINY_DINO,

@@ -11,14 +11,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from page4d.encoders.build import ENCODER_PRESETS, ClassifierConfig, build_encoder
-from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import ShapeError, UsageError
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.pretraining.pretrain import profile_mae
-from page4d.profiling.encoders import profile_encoder
-from page4d.profiling.memory import LiveBytes
-from page4d.profiling.table import Profile, axis_length
+from page4d.networks.encoders.build import ENCODER_PRESETS, ClassifierConfig, build_encoder
+from page4d.networks.encoders.vit import Pooling, ViTConfig
+from page4d.networks.profile.encoders import profile_encoder
+from page4d.networks.profile.meta import LiveBytes
+from page4d.networks.profile.table import Profile, axis_length
 
 SHALLOW: dict[str, ClassifierConfig] = {
     "vit": replace(ENCODER_PRESETS["vit-s16"], depth=2),

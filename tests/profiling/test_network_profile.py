@@ -10,30 +10,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
-from page4d.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import (
-    PRESETS,
+from page4d.choices import FullAttention, TimeEncoding
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config_parts import (
     BiasRows,
     EpipolarConfig,
     FrameHeadConfig,
-    FullAttention,
     MaskConfig,
     MaskFusion,
     MaskHeadKind,
     MaskRule,
-    NetworkConfig,
     SparseConfig,
     SparseStrategy,
     Streams,
-    TimeEncoding,
 )
-from page4d.models.inputs import matching
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.models.schedule import FRAME_CROSS, FRAME_GLOBAL
-from page4d.profiling.memory import LiveBytes
-from page4d.profiling.network import profile_network
-from page4d.profiling.table import Profile
+from page4d.networks.inputs import matching
+from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.meta import LiveBytes
+from page4d.networks.profile.network import profile_network
+from page4d.networks.profile.table import Profile
 from tests.fuzzing import bounded
 from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from page4d.encoders.build import ENCODER_PRESETS
 from page4d.lab.pretraining.pretrain import PRETRAINING_PROFILES
-from page4d.models.config import PRESETS, NetworkConfig, SparseConfig, SparseStrategy
-from page4d.profiling.encoders import profile_encoder
-from page4d.profiling.network import profile_network
-from page4d.profiling.table import Profile
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import SparseConfig, SparseStrategy
+from page4d.networks.encoders.build import ENCODER_PRESETS
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.encoders import profile_encoder
+from page4d.networks.profile.network import profile_network
+from page4d.networks.profile.table import Profile
 
 FOLDER = Path(__file__).parents[1] / "golden" / "shapes"
 LARGE = PRESETS["mv-large"]

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.lab.training.losses import TrueCorrespondences, centered, targets_of, true_correspondences
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import Matches
-from page4d.models.output import NetworkOutput, RigOutput
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.inputs.matching import Matches
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
 from page4d.refinement.refine import run_refinement
 from page4d.refinement.view_prediction import ViewPrediction

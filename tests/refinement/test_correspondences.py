@@ -8,9 +8,9 @@ import torch
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import Matches
-from page4d.models.output import NetworkOutput
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.inputs.matching import Matches
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from page4d.refinement.correspondences import guided_correspondences, network_correspondences
 from page4d.refinement.normal_equations import Correspondences

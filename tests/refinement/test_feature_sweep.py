@@ -8,8 +8,8 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, world_points
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.models.inputs.matching import Matches, MatchFeatures, to_pixels
-from page4d.models.output import NetworkOutput
+from page4d.networks.inputs.matching import Matches, MatchFeatures, to_pixels
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from page4d.refinement.feature_sweep import sweep_features
 from page4d.refinement.view_prediction import ViewPrediction

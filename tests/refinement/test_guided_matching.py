@@ -11,9 +11,9 @@ from page4d.evaluation.camera_errors import pair_errors
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import patch_centers, to_pixels
-from page4d.models.output import NetworkOutput
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.inputs.matching import patch_centers, to_pixels
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from page4d.refinement.guided_matching import GuidedMatches, match_guided
 from tests.refinement.synthetic_rigs import (

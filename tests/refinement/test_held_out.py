@@ -8,7 +8,7 @@ import torch
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.models.output import NetworkOutput, RigOutput
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
 from page4d.refinement import refine
 from page4d.refinement.held_out import Agreement, held_out_patches, without_patches

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import MatchTarget
-from page4d.models.output import NetworkOutput, RigOutput
-from page4d.models.size_groups import ViewGroups
+from page4d.networks.conditioning import Conditioning, ViewGroups
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
 from page4d.refinement.plane_sweep import sweep_planes
 from page4d.refinement.refine import run_refinement

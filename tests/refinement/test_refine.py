@@ -11,10 +11,9 @@ from torch.nn import functional
 from page4d.evaluation.camera_errors import pair_errors
 from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.models.conditioning import Conditioning
-from page4d.models.inputs.matching import Matches, target_images
-from page4d.models.output import NetworkOutput, RigOutput
-from page4d.models.size_groups import ViewGroups
+from page4d.networks.conditioning import Conditioning, ViewGroups
+from page4d.networks.inputs.matching import Matches, target_images
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
 from page4d.refinement import refine
 from page4d.refinement.refine import run_refinement

@@ -13,9 +13,9 @@ from page4d.lab.training import train as steps
 from page4d.lab.training.config import SampleShape
 from page4d.lab.training.losses import LossConfig, SceneUnit, Targets, losses, targets_of
 from page4d.lab.training.state import begin
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import NetworkConfig
-from page4d.models.output import NetworkOutput
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.config import NetworkConfig
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from tests.inference.truth import random_similarity
 from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X

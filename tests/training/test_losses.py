@@ -24,10 +24,10 @@ from page4d.lab.training.losses import (
     targets_of,
     true_correspondences,
 )
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import Likelihoods, Matches
-from page4d.models.inputs.rays import patch_directions
-from page4d.models.output import NetworkOutput
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.inputs.known_cameras import patch_directions
+from page4d.networks.inputs.matching import Likelihoods, Matches
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 
 PATCH = 8

@@ -16,8 +16,8 @@ from page4d.lab.training.optimizers import (
     orthogonalize,
     set_rate,
 )
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 
 
 @pytest.fixture(scope="module")

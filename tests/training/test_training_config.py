@@ -19,7 +19,7 @@ from page4d.lab.training.config import (
     TrainConfig,
 )
 from page4d.lab.training.optimizers import OptimizerConfig
-from page4d.models.config import PRESETS as NETWORKS
+from page4d.networks.presets import PRESETS as NETWORKS
 
 STAGE = TINY.stages[0]
 

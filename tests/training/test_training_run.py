@@ -30,9 +30,9 @@ from page4d.lab.training.schedule import Budget, Position
 from page4d.lab.training.state import TrainingState, begin, begin_from_weights, resume
 from page4d.lab.training.train import TrainRequest, train
 from page4d.lab.training.validation import NETWORK, evaluate, network_predictors
-from page4d.models.config import PRESETS as NETWORKS
-from page4d.models.config import MatchConfig
-from page4d.models.ood import OODLimits
+from page4d.networks.config_parts import MatchConfig
+from page4d.networks.ood import OODLimits
+from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load_network
 from tests.models.small_networks import DEMO_LIKE
 

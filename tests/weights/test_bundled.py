@@ -17,10 +17,10 @@ from page4d.lab.training.validation import (
     held_out_truths,
     network_predictors,
 )
-from page4d.models.conditioning import Conditioning
-from page4d.models.config import PRESETS
-from page4d.models.ood import OODLimits, measure_ood
-from page4d.models.output import RigOutput
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.ood import OODLimits, measure_ood
+from page4d.networks.output import RigOutput
+from page4d.networks.presets import PRESETS
 from page4d.weights import loading
 from page4d.weights.loading import bundled_weights
 from page4d.weights.store import describe_weights

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from page4d.errors import UsageError
-from page4d.models.config import PRESETS
+from page4d.networks.presets import PRESETS
 from page4d.weights.catalogue import (
     CATALOGUE,
     CatalogueEntry,

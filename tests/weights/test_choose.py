@@ -2,8 +2,8 @@
 
 import pytest
 
-from page4d.models.config import PRESETS
-from page4d.profiling.network import profile_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.network import profile_network
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.choose import PREFERENCE, choose_checkpoint, command_with, needed_bytes
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from checkpoints import INSIDE, MANIFESTS, SHARED, manifest
 
-from page4d.choices import Recipe, Target
+from page4d.choices import Recipe, Target, TimeEncoding
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config import PRESETS, MaskHeadKind, SparseStrategy, TimeEncoding
-from page4d.models.schedule import TIME_VIEW
+from page4d.networks.config import TIME_VIEW
+from page4d.networks.config_parts import MaskHeadKind, SparseStrategy
+from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Copy, Exemption, SourceStage, Tag, build_account, part_of
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.keymap import Rule

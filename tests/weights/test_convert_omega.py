@@ -9,8 +9,8 @@ from torch import Tensor
 
 from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
-from page4d.layers.positions import rotary_tables
-from page4d.models.config import PRESETS
+from page4d.networks.layers.attention import rotary_tables
+from page4d.networks.presets import PRESETS
 from page4d.weights import load_network
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import (

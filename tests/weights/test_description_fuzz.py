@@ -13,11 +13,14 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from page4d.encoders.build import ENCODER_PRESETS, encoder_from_json
+from page4d.choices import TimeEncoding
 from page4d.errors import Page4DError, UsageError, WeightsError
 from page4d.io.json_records import config_to_json
-from page4d.models.config import PRESETS, EpipolarConfig, MatchConfig, NetworkConfig, SparseConfig, TimeEncoding
-from page4d.models.network import build_network
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConfig
+from page4d.networks.encoders.build import ENCODER_PRESETS, encoder_from_json
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.store import describe_weights, save_network
 from tests.fuzzing import bounded, fuzz

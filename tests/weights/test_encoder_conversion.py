@@ -9,9 +9,9 @@ import torch
 from checkpoints import empty_checkpoint
 from safetensors.torch import save_file
 
-from page4d.encoders.build import ENCODER_PRESETS
-from page4d.encoders.swin import SwinConfig
 from page4d.errors import UsageError, WeightsError
+from page4d.networks.encoders.build import ENCODER_PRESETS
+from page4d.networks.encoders.swin import SwinConfig
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
 from page4d.weights.conversion.write import write_conversion

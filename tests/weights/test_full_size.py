@@ -10,7 +10,7 @@ from checkpoints import manifest
 
 from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config import PRESETS
+from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Tag
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.recipes import network_blueprint

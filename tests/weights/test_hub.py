@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save
 
 import page4d
 from page4d.errors import Level, Notice, OutputError, UsageError, WeightsError
-from page4d.models.config import PRESETS
-from page4d.models.network import build_network
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
 from page4d.weights import conversion_cache
 from page4d.weights.catalogue import CATALOGUE, RepositoryKind
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion

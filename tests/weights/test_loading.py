@@ -9,11 +9,11 @@ from checkpoints import Checkpoint, checkpoint, close, page4d_and_pi3
 from torch import nn
 
 import page4d
-from page4d.choices import Target
+from page4d.choices import Target, TimeEncoding
 from page4d.errors import CapabilityError, UsageError, WeightsError
-from page4d.layers.block import Block
-from page4d.models import PRESETS, build_network
-from page4d.models.config import MaskFusion, SparseConfig, SparseStrategy, TimeEncoding
+from page4d.networks import PRESETS, build_network
+from page4d.networks.config_parts import MaskFusion, SparseConfig, SparseStrategy
+from page4d.networks.layers.block import Block
 from page4d.weights import load_network, save_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
 from page4d.weights.conversion.write import write_conversion

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
-from page4d.models import PRESETS, ViewTimeNetwork, build_network
+from page4d.networks import PRESETS, ViewTimeNetwork, build_network
 from page4d.weights import describe_weights, load_network, save_network
 
 METADATA = {"licence": "CC0-1.0", "description": "a test", "trained_on": "nothing"}

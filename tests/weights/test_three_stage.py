@@ -11,11 +11,11 @@ from torch import Tensor
 
 from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
-from page4d.layers.block import Block
-from page4d.layers.positions import RotaryTables, rotary_tables
-from page4d.models import ViewTimeNetwork
-from page4d.models.config import SparseStrategy
-from page4d.models.tokens import token_positions
+from page4d.networks import ViewTimeNetwork
+from page4d.networks.config_parts import SparseStrategy
+from page4d.networks.layers.attention import RotaryTables, rotary_tables
+from page4d.networks.layers.block import Block
+from page4d.networks.tokens import token_positions
 from page4d.weights import load_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
 from page4d.weights.conversion.recipes import network_blueprint

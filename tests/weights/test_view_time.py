@@ -9,19 +9,12 @@ from checkpoints import checkpoint, close, page4d_and_pi3
 from torch import Tensor
 
 import page4d
-from page4d.choices import Recipe, Target, TimeWeights
+from page4d.choices import FullAttention, Recipe, Target, TimeEncoding, TimeWeights
 from page4d.errors import UsageError
-from page4d.models import Conditioning, NetworkOutput, ViewTimeNetwork
-from page4d.models.config import (
-    PRESETS,
-    EpipolarConfig,
-    FullAttention,
-    MaskHeadKind,
-    SparseStrategy,
-    Streams,
-    TimeEncoding,
-)
-from page4d.models.schedule import TIME_VIEW
+from page4d.networks import Conditioning, NetworkOutput, ViewTimeNetwork
+from page4d.networks.config import TIME_VIEW
+from page4d.networks.config_parts import EpipolarConfig, MaskHeadKind, SparseStrategy, Streams
+from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
 from page4d.weights.conversion.view_time import ViewTimeOptions, view_time_network

@@ -6,8 +6,6 @@ from typing import Annotated
 from pydantic import Field, PositiveInt, TypeAdapter
 
 from page4d.choices import PretrainMethod
-from page4d.encoders.build import EncoderConfig
-from page4d.encoders.vit import Pooling, ViTConfig
 from page4d.errors import UsageError
 from page4d.io.json_records import config_from_json, config_record
 from page4d.lab.pretraining.data import CropConfig
@@ -15,7 +13,9 @@ from page4d.lab.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.lab.pretraining.mae import MAEConfig
 from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.lab.training.schedule import Fraction, RunConfig
-from page4d.layers.ranges import Count
+from page4d.networks.encoders.build import EncoderConfig
+from page4d.networks.encoders.vit import Pooling, ViTConfig
+from page4d.networks.layers.execution import Count
 
 
 @config_record("pretraining")

@@ -25,8 +25,8 @@ from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import InputError, UsageError, counted
 from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.io.json_records import config_record
-from page4d.layers.embed import normalize_images
-from page4d.layers.ranges import Side
+from page4d.networks.layers.block import normalize_images
+from page4d.networks.layers.execution import Side
 from page4d.scene.images import resize
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameSource, Image

@@ -14,11 +14,11 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.encoders.vit import Pooling, ViT, ViTConfig
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
-from page4d.layers.block import initialise_linears
-from page4d.layers.ranges import Classes, Depth, Width
+from page4d.networks.encoders.vit import Pooling, ViT, ViTConfig
+from page4d.networks.layers.block import initialise_linears
+from page4d.networks.layers.execution import Classes, Depth, Width
 
 _PROBABILITY_EPS = 1e-20
 """Added before the logarithm: it bounds the loss of a class whose probability underflows."""

@@ -8,14 +8,12 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor, nn
 
-from page4d.encoders.vit import ViT, ViTConfig
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
-from page4d.layers.attention import Attention
-from page4d.layers.block import INIT_STD, MixerBlock, initialise_linears
-from page4d.layers.embed import cut_patches, join_patches
-from page4d.layers.positions import resample_positions
-from page4d.layers.ranges import Depth, Ratio, Width
+from page4d.networks.encoders.vit import ViT, ViTConfig
+from page4d.networks.layers.attention import Attention, resample_positions
+from page4d.networks.layers.block import INIT_STD, MixerBlock, cut_patches, initialise_linears, join_patches
+from page4d.networks.layers.execution import Depth, Ratio, Width
 
 _VARIANCE_EPS = 1e-6
 """Added to the variance of a patch before the division."""

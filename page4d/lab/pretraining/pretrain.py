@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 import page4d
-from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
 from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.lab.pretraining.config import PretrainConfig
@@ -41,8 +40,9 @@ from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metr
 from page4d.lab.training.optimizers import build_optimizers, check_memory, restore_optimizers
 from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
 from page4d.lab.training.validation import draw_losses
-from page4d.profiling.meta_run import meta_run, on_meta_device
-from page4d.profiling.table import Profile, ProfileBuilder, ProfileStage
+from page4d.networks.encoders.vit import ViTConfig
+from page4d.networks.profile.meta import meta_run, on_meta_device
+from page4d.networks.profile.table import Profile, ProfileBuilder, ProfileStage
 from page4d.weights.store import TensorSpec, save_tensors
 
 

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from torch import Tensor, nn
 
-from page4d.encoders.vit import ViT
 from page4d.io.atomic import write_bytes_atomic
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import Crops, Footage, denormalised
@@ -26,9 +25,9 @@ from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.training.checkpoint import EMA
 from page4d.lab.training.optimizers import ProcessGroup
 from page4d.lab.training.schedule import PlannedStep
-from page4d.layers.attention import Attention
-from page4d.layers.block import MixerBlock
-from page4d.layers.embed import normalize_images
+from page4d.networks.encoders.vit import ViT
+from page4d.networks.layers.attention import Attention
+from page4d.networks.layers.block import MixerBlock, normalize_images
 from page4d.plotting.canvas import ATTENTION_MAP, INK, NO_VALUE, blank, colored, font
 from page4d.scene.images import resize
 from page4d.scene.records import Image

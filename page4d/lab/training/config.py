@@ -17,7 +17,8 @@ from page4d.lab.training.losses import LossConfig, SceneUnit
 from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.lab.training.schedule import MAX_SECONDS, Fraction, RunConfig
 from page4d.lab.training.validation import HeldOutScenes, NumScenes
-from page4d.models.config import PRESETS, NetworkConfig
+from page4d.networks.config import NetworkConfig
+from page4d.networks.presets import PRESETS
 
 SYNTHETIC = "synthetic"
 """The source that renders its captures; every other source is a folder."""

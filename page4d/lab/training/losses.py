@@ -18,10 +18,10 @@ from page4d.geometry.camera import Cameras, decode_pose, encode_pose, normalize_
 from page4d.geometry.transforms import invert_rigid, scale_translations, transform_points
 from page4d.io.json_records import config_record
 from page4d.lab.training.schedule import Fraction
-from page4d.models.config import MatchTarget
-from page4d.models.inputs.matching import Matches, target_images
-from page4d.models.inputs.rays import patch_directions
-from page4d.models.output import NetworkOutput
+from page4d.networks.config_parts import MatchTarget
+from page4d.networks.inputs.known_cameras import patch_directions
+from page4d.networks.inputs.matching import Matches, target_images
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 
 _MIN_UNIT = 1e-6

@@ -17,9 +17,10 @@ from page4d.lab.training.config import TrainConfig, TrainedPart
 from page4d.lab.training.losses import SceneUnit
 from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_memory, restore_optimizers
 from page4d.lab.training.schedule import Budget, Position
-from page4d.models.config import PRESETS, NetworkConfig
-from page4d.models.network import ViewTimeNetwork, build_network
-from page4d.profiling.meta_run import on_meta_device
+from page4d.networks.config import NetworkConfig
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.presets import PRESETS
+from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.loading import fill_encoder, load_network
 from page4d.weights.resolve import find_weights
 from page4d.weights.store import COMMERCIAL

@@ -41,11 +41,11 @@ from page4d.lab.training.optimizers import SINGLE_PROCESS, ProcessGroup
 from page4d.lab.training.schedule import Budget, Position
 from page4d.lab.training.state import TrainingState, read_checkpoint, write_checkpoint
 from page4d.lab.training.validation import Validator, draw_curve, find_ood_limits
-from page4d.layers.block import Block
-from page4d.models.conditioning import Conditioning
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.ood import OODLimits
-from page4d.models.output import NetworkOutput
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.layers.block import Block
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.ood import OODLimits
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from page4d.weights.store import COMMERCIAL, save_network
 

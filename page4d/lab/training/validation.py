@@ -35,10 +35,10 @@ from page4d.io.json_records import config_record
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
 from page4d.lab.training.engine import autocast
-from page4d.models.conditioning import NO_CONDITIONING, Conditioning
-from page4d.models.network import ViewTimeNetwork
-from page4d.models.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
-from page4d.models.output import NetworkOutput, RigOutput
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.plotting.canvas import INK, Color, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.records import GroundTruth

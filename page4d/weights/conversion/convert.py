@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from page4d.choices import Recipe, Target
-from page4d.encoders.build import EncoderConfig, build_encoder
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config import NetworkConfig
-from page4d.models.network import build_network
+from page4d.networks.config import NetworkConfig
+from page4d.networks.encoders.build import EncoderConfig, build_encoder
+from page4d.networks.network import build_network
 from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
 from page4d.weights.conversion.accounting import Account, Tag, build_account
 from page4d.weights.conversion.recipes import RECIPE_SOURCES, Blueprint, encoder_blueprint, network_blueprint

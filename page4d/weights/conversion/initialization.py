@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from page4d.errors import UsageError
-from page4d.layers.block import INIT_STD
-from page4d.models.config import NetworkConfig
-from page4d.models.heads.dynamic import DynamicMask
+from page4d.networks.config import NetworkConfig
+from page4d.networks.heads.motion import DynamicMask
+from page4d.networks.layers.block import INIT_STD
 
 _SEED = 0
 _HEAD = "aggregator.dynamic.head."

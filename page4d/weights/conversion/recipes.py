@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from page4d.choices import Recipe, Target
-from page4d.encoders.build import EncoderConfig
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config import BiasRows, MaskConfig, MaskHeadKind, MaskRule, NetworkConfig, Streams
-from page4d.models.schedule import Schedule
+from page4d.networks.config import NetworkConfig, Schedule
+from page4d.networks.config_parts import BiasRows, MaskConfig, MaskHeadKind, MaskRule, Streams
+from page4d.networks.encoders.build import EncoderConfig
 from page4d.weights.conversion.accounting import Exemption, SourceStage
 from page4d.weights.conversion.initialization import NewTensors
 from page4d.weights.conversion.view_time import ViewTimeOptions, view_time_network

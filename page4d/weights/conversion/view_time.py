@@ -4,21 +4,18 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from page4d.choices import TimeWeights
+from page4d.choices import FullAttention, TimeEncoding, TimeWeights
 from page4d.errors import UsageError
-from page4d.models.config import (
+from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig
+from page4d.networks.config_parts import (
     EpipolarConfig,
-    FullAttention,
     MaskConfig,
     MaskHeadKind,
-    NetworkConfig,
     PatchPositions,
     SparseConfig,
     SparseStrategy,
     Streams,
-    TimeEncoding,
 )
-from page4d.models.schedule import FRAME_CROSS, TIME_VIEW
 from page4d.weights.conversion.accounting import Copy
 
 _EITHER = "leave one of them out"

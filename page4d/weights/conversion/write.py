@@ -11,7 +11,7 @@ from torch import Tensor
 import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.atomic import check_file
-from page4d.models.config import NetworkConfig
+from page4d.networks.config import NetworkConfig
 from page4d.weights.conversion.accounting import Account, Tag
 from page4d.weights.conversion.convert import PlannedConversion
 from page4d.weights.families.table import FAMILIES

@@ -7,20 +7,19 @@ from typing import Literal
 from torch import Tensor
 
 from page4d.choices import FullAttention
-from page4d.encoders.dinov2 import DinoV2Config
 from page4d.errors import UsageError, WeightsError
 from page4d.geometry.pixels import DA3_SIDE
-from page4d.layers.block import FeedForwardKind
-from page4d.layers.positions import TableResampling
-from page4d.models.config import (
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config_parts import (
     CameraEncoderConfig,
     CameraMLPConfig,
-    NetworkConfig,
     PatchPositions,
     ReferenceView,
     ResidualKind,
 )
-from page4d.models.schedule import FRAME_GLOBAL
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.attention import TableResampling
+from page4d.networks.layers.block import FeedForwardKind
 from page4d.weights.conversion.accounting import Exemption
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules, fusion_rules
 from page4d.weights.families.da3_record import assumed_settings, stated_settings

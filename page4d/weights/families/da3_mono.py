@@ -4,10 +4,11 @@ import re
 from dataclasses import replace
 from typing import Literal
 
-from page4d.encoders.dinov2 import DinoV2Config
 from page4d.geometry.pixels import DA3_SIDE
-from page4d.layers.positions import TableResampling
-from page4d.models.config import NetworkConfig, ResidualKind
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import ResidualKind
+from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.attention import TableResampling
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
 from page4d.weights.families.da3_record import assumed_settings, stated_settings
 from page4d.weights.families.dense_head import read_dense_head

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from page4d.models.config import NetworkConfig
+from page4d.networks.config import NetworkConfig
 from page4d.weights.conversion.accounting import Exemption
 from page4d.weights.conversion.keymap import KeyMap
 from page4d.weights.families.da3 import PUBLISHED as DA3

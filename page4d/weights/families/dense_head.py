@@ -1,6 +1,6 @@
 """Configuration of a DPT head from its tensors."""
 
-from page4d.models.config import DPTHeadConfig
+from page4d.networks.config_parts import DPTHeadConfig
 from page4d.weights.families.specs import Specs, shape_of
 
 

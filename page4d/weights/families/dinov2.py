@@ -1,6 +1,6 @@
 """Configuration of a DINOv2 encoder from its tensors."""
 
-from page4d.encoders.dinov2 import DinoV2Config
+from page4d.networks.encoders.dino import DinoV2Config
 from page4d.weights.families.settings import EncoderSettings
 from page4d.weights.families.specs import Specs, shape_of, table_side
 

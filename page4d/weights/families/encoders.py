@@ -3,11 +3,11 @@
 import math
 from dataclasses import replace
 
-from page4d.encoders.build import ENCODER_PRESETS
-from page4d.encoders.swin import SwinConfig
-from page4d.encoders.twins import TwinsConfig
-from page4d.encoders.vit import ViTConfig
 from page4d.errors import UsageError
+from page4d.networks.encoders.build import ENCODER_PRESETS
+from page4d.networks.encoders.swin import SwinConfig
+from page4d.networks.encoders.twins import TwinsConfig
+from page4d.networks.encoders.vit import ViTConfig
 from page4d.weights.conversion.keymap import KeyMap, Rule
 from page4d.weights.families.specs import Specs, count, shape_of, table_side
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from page4d.encoders.build import EncoderConfig
-from page4d.models.config import NetworkConfig
+from page4d.networks.config import NetworkConfig
+from page4d.networks.encoders.build import EncoderConfig
 from page4d.weights.conversion.accounting import Exemption
 from page4d.weights.conversion.keymap import KeyMap
 from page4d.weights.families.specs import Specs

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from page4d.models.config import FrameHeadConfig, NetworkConfig
-from page4d.models.schedule import FRAME_GLOBAL
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config_parts import FrameHeadConfig
 from page4d.weights.conversion.keymap import KeyMap, Rule
 from page4d.weights.families.dinov2 import read_dinov2
 from page4d.weights.families.family import NetworkReader

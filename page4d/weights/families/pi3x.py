@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Literal
 
 from page4d.errors import UsageError
-from page4d.models.config import ConvHeadConfig, KnownGeometryConfig, MetricHeadConfig, NetworkConfig
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import ConvHeadConfig, KnownGeometryConfig, MetricHeadConfig
 from page4d.weights.conversion.keymap import KeyMap, Rule
 from page4d.weights.families.dinov2 import read_dinov2
 from page4d.weights.families.family import NetworkReader

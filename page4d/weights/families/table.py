@@ -7,10 +7,10 @@ from operator import attrgetter
 from torch import Tensor
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
-from page4d.encoders.build import EncoderConfig
 from page4d.errors import UsageError, WeightsError
-from page4d.models.config import MaskHeadKind, NetworkConfig
-from page4d.models.schedule import Schedule
+from page4d.networks.config import NetworkConfig, Schedule
+from page4d.networks.config_parts import MaskHeadKind
+from page4d.networks.encoders.build import EncoderConfig
 from page4d.weights.conversion.accounting import Exemption, SourceStage
 from page4d.weights.conversion.keymap import UNCHANGED
 from page4d.weights.families.da3 import READER as DA3_READER

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from page4d.models.config import CameraHeadConfig, MaskHeadKind, NetworkConfig
-from page4d.models.schedule import FRAME_GLOBAL
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config_parts import CameraHeadConfig, MaskHeadKind
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
 from page4d.weights.families.dense_head import read_dense_head
 from page4d.weights.families.dinov2 import read_dinov2

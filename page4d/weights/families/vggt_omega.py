@@ -8,15 +8,9 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from page4d.encoders.dinov3 import DinoV3Config
-from page4d.models.config import (
-    CameraTransformerConfig,
-    DenseOutput,
-    NetworkConfig,
-    PatchPositions,
-    ResidualKind,
-)
-from page4d.models.schedule import FRAME_GLOBAL
+from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
+from page4d.networks.config_parts import CameraTransformerConfig, DenseOutput, PatchPositions, ResidualKind
+from page4d.networks.encoders.dino import DinoV3Config
 from page4d.weights.conversion.accounting import Exemption
 from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
 from page4d.weights.families.dense_head import read_dense_head

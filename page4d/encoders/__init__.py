@@ -1,6 +1,0 @@
-"""Image encoders: from normalized images to one token per patch."""
-
-from page4d.encoders.base import Encoder, PatchTokens
-from page4d.encoders.dinov2 import DinoV2, DinoV2Config
-
-__all__ = ["DinoV2", "DinoV2Config", "Encoder", "PatchTokens"]

@@ -1,0 +1,360 @@
+"""Runs of networks on the meta device that record shapes, FLOPs and memory of torch operations.
+
+Exact memory of tensors: the bytes of all live storages, independent of the allocator.
+"""
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.hooks import RemovableHandle
+
+from page4d.errors import UsageError
+from page4d.networks.layers.execution import repetitions
+
+
+class StorageTracker:
+    """Bytes of the storages that operations allocate: live now, and at the peak."""
+
+    def __init__(self) -> None:
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def record(self, inputs: Any, results: Any) -> bool:
+        """Count the storages that an operation allocated until they are freed; return whether the peak rose."""
+        known = {_key(tensor) for tensor in _tensors_in(inputs)}
+        for tensor in _tensors_in(results):
+            key = _key(tensor)
+            if key not in known and key not in self._sizes:
+                storage = tensor.untyped_storage()
+                self._sizes[key] = storage.nbytes()
+                self.live += storage.nbytes()
+                weakref.finalize(storage, self._freed, key)
+        rose = self.live > self.peak
+        self.peak = max(self.peak, self.live)
+        return rose
+
+    def _freed(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+
+class LiveBytes(TorchDispatchMode):
+    """Count what operations allocate and free while the body runs.
+
+    Tensors that existed before and temporary buffers inside kernels are not counted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._storages = StorageTracker()
+
+    @property
+    def live(self) -> int:
+        """Bytes that are allocated now."""
+        return self._storages.live
+
+    @property
+    def peak(self) -> int:
+        """Largest number of bytes allocated at the same time."""
+        return self._storages.peak
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        results = function(*args, **(kwargs or {}))
+        self._storages.record((args, kwargs), results)
+        return results
+
+
+def _tensors_in(values: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists and dictionaries."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, tuple | list):
+        for value in values:
+            yield from _tensors_in(value)
+    elif isinstance(values, dict):
+        yield from _tensors_in(list(values.values()))
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+class _MetaDispatch:
+    """Dispatch to `result_of`, with FLOPs per module and memory.
+
+    A class of its own, because torch loads its compiler to wrap this method of a subclass of `TorchDispatchMode`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops: dict[str, int] = defaultdict(int)
+        self.peak_in = ""
+        self._running = [""]
+        self._storages = StorageTracker()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = result_of(function, args, kwargs or {})
+        self.flops[self._running[-1]] += repetitions.get() * flops_of(function, args, result)
+        if self._storages.record((args, kwargs), result):
+            self.peak_in = self._running[-1]
+        return result
+
+
+class MetaRun(_MetaDispatch, TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """FLOPs per module and memory of a run; `peak_in` is the module that ran at the memory peak."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest number of bytes that tensors of the run hold at the same time."""
+        return self._storages.peak
+
+    def flops_below(self, *prefixes: str) -> int:
+        """Return the FLOPs of the named modules and their submodules; a multiply-add counts as two."""
+        return sum(
+            flops
+            for name, flops in self.flops.items()
+            if any(name == prefix or name.startswith(f"{prefix}.") for prefix in prefixes)
+        )
+
+    def watch(self, name: str, module: nn.Module) -> Iterator[RemovableHandle]:
+        """Attribute FLOPs and memory to a module while it runs, except while a submodule runs."""
+        yield module.register_forward_pre_hook(lambda *_: self._running.append(name))
+        yield module.register_forward_hook(lambda *_: self._left())
+
+    def _left(self) -> None:
+        self._running.pop()
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Call the fused attention kernel: on the meta device torch would allocate all logits."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if function is functional.scaled_dot_product_attention:
+            return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*args[:3])[0]
+        return function(*args, **(kwargs or {}))
+
+
+@contextmanager
+def on_meta_device() -> Iterator[None]:
+    """Build modules on the meta device, without initializing their parameters."""
+    with torch.device("meta"), MetaRun():
+        yield
+
+
+@contextmanager
+def meta_run(network: nn.Module) -> Iterator[MetaRun]:
+    """Run a network on the meta device, and record every module by name.
+
+    Raises:
+        UsageError: if a tensor of the run has more bytes than a 64-bit number counts.
+    """
+    run = MetaRun()
+    handles = [handle for name, module in network.named_modules() if name for handle in run.watch(name, module)]
+    try:
+        with torch.device("meta"), _FusedAttention(), run, torch.no_grad():
+            yield run
+    except RuntimeError as error:
+        if "overflow" not in str(error):
+            raise
+        raise UsageError("images too many or too large for any memory", "profile fewer or smaller images") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+_aten = torch.ops.aten
+
+
+def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Return the result of an operation on the meta device; a scalar read from a tensor is 1.
+
+    Torch implements this too, but loads its compiler for it, which takes longer than all networks together. Frequent
+    operations are implemented here; views and rare operations are left to torch.
+    """
+    rule = _RULES.get(function.overloadpacket)
+    if rule is not None:
+        return rule(*args, **kwargs)
+    if function._schema.is_mutable:
+        return args[0]
+    if torch.Tag.pointwise in function.tags:
+        return _pointwise(function.overloadpacket, args)
+    return function(*args, **kwargs)
+
+
+def flops_of(function: Any, args: Sequence[Any], result: Any) -> int:
+    """Return the FLOPs of a matrix product, a convolution or attention; other operations count as 0."""
+    formula = _FLOPS.get(function.overloadpacket)
+    return 0 if formula is None else formula(result, *args)
+
+
+def _pointwise(packet: Any, args: Sequence[Any]) -> Tensor:
+    tensors = [value for value in args if isinstance(value, Tensor)]
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    if packet in _COMPARISONS:
+        dtype = torch.bool
+    elif not dtype.is_floating_point and any(isinstance(value, float) for value in args):
+        dtype = torch.get_default_dtype()
+    whole = next((tensor for tensor in tensors if tensor.shape == shape), None)
+    return tensors[0].new_empty(shape, dtype=dtype) if whole is None else _empty_like(whole, dtype)
+
+
+def _empty_like(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return an empty tensor with the same memory order of axes, so that later reshapes copy as in a real run."""
+    strides = values.stride()
+    order = sorted(range(values.ndim), key=lambda axis: -strides[axis]) if all(strides) else range(values.ndim)
+    return torch.empty_permuted(values.shape, tuple(order), dtype=dtype or values.dtype, device="meta")
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    return like.new_empty(shape)
+
+
+def _attention(query: Tensor, _key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    batch, heads, length = query.shape[:3]
+    return _empty(query, batch, length, heads, value.shape[3]).transpose(1, 2), _empty(query, batch, length, heads)
+
+
+def _layer_norm(tokens: Tensor, normalized: Sequence[int], *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+    kept = (*tokens.shape[: -len(normalized)], *(1 for _ in normalized))
+    return _empty(tokens, *tokens.shape), _empty(tokens, *kept), _empty(tokens, *kept)
+
+
+def _group_norm(
+    maps: Tensor, _weight: Any, _bias: Any, frames: int, _channels: int, _positions: int, groups: int, *_: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _empty_like(maps), _empty(maps, frames, groups), _empty(maps, frames, groups)
+
+
+def _convolution(
+    maps: Tensor, weight: Tensor, _: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, *__: Any
+) -> Tensor:
+    kernels = [(kernel - 1) * spacing + 1 for kernel, spacing in zip(weight.shape[2:], dilation, strict=True)]
+    sides = zip(maps.shape[2:], kernels, stride, padding, strict=True)
+    if transposed:
+        enlarged = [(side - 1) * step - 2 * margin + kernel for side, kernel, step, margin in sides]
+        return _empty(maps, maps.shape[0], weight.shape[1], *enlarged)
+    reduced = [(side + 2 * margin - kernel) // step + 1 for side, kernel, step, margin in sides]
+    return _empty(maps, maps.shape[0], weight.shape[0], *reduced)
+
+
+def _resample(maps: Tensor, size: Sequence[int], *_: Any, **__: Any) -> Tensor:
+    return _empty(maps, *maps.shape[:2], *size)
+
+
+def _pool(maps: Tensor, kernel: Sequence[int], *_: Any) -> Tensor:
+    """Pool over windows that do not overlap."""
+    return _empty(maps, *maps.shape[:2], *(side // width for side, width in zip(maps.shape[2:], kernel, strict=True)))
+
+
+def _pixel_shuffle(maps: Tensor, factor: int) -> Tensor:
+    frames, channels, rows, columns = maps.shape
+    return _empty(maps, frames, channels // factor**2, factor * rows, factor * columns)
+
+
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    shape = list(tensors[0].shape)
+    shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+    return tensors[0].new_empty(shape, dtype=reduce(torch.promote_types, (tensor.dtype for tensor in tensors)))
+
+
+def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    return _cat([tensor.unsqueeze(dim) for tensor in tensors], dim)
+
+
+def _repeat(values: Tensor, counts: Sequence[int]) -> Tensor:
+    return _empty(values, *(side * count for side, count in zip(values.shape, counts, strict=True)))
+
+
+def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
+    chosen = range(values.ndim) if dims is None else [dims] if isinstance(dims, int) else dims
+    reduced = {axis % values.ndim for axis in chosen}
+    kept = [
+        1 if axis in reduced else side for axis, side in enumerate(values.shape) if keepdim or axis not in reduced
+    ]
+    return _empty(values, *kept)
+
+
+def _sort(values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+    return _empty_like(values), _empty_like(values, torch.long)
+
+
+def _norm(values: Tensor, _: Any, dims: Any = None, keepdim: bool = False, **__: Any) -> Tensor:
+    return _reduce(values, dims, keepdim)
+
+
+def _index(values: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    """Index along consecutive axes."""
+    before = next(axis for axis, index in enumerate(indices) if index is not None)
+    found = np.broadcast_shapes(*(index.shape for index in indices if index is not None))
+    return _empty(values, *values.shape[:before], *found, *values.shape[len(indices) :])
+
+
+def _same(values: Tensor, *_: Any, **__: Any) -> Tensor:
+    return _empty_like(values)
+
+
+def _clone(values: Tensor, memory_format: torch.memory_format = torch.preserve_format) -> Tensor:
+    return _empty_like(values) if memory_format is torch.preserve_format else _empty(values, *values.shape)
+
+
+def _small_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a rule that computes a small table on the CPU for its shape and type."""
+    return lambda *args, **kwargs: _meta(function(*args, **kwargs | {"device": "cpu"}))
+
+
+def _meta(values: Tensor) -> Tensor:
+    return torch.empty(values.shape, dtype=values.dtype, device="meta")
+
+
+_COMPARISONS = frozenset((_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isfinite))
+_RULES: dict[Any, Callable[..., Any]] = {
+    _aten._local_scalar_dense: lambda _: 1.0,
+    _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten.addmm: lambda _, one, other, **__: _empty(one, one.shape[0], other.shape[1]),
+    _aten.mm: lambda one, other: _empty(one, one.shape[0], other.shape[1]),
+    _aten.bmm: lambda one, other: _empty(one, *one.shape[:2], other.shape[2]),
+    _aten.convolution: _convolution,
+    _aten.native_layer_norm: _layer_norm,
+    _aten.native_group_norm: _group_norm,
+    _aten.upsample_bilinear2d: _resample,
+    _aten._upsample_bicubic2d_aa: _resample,
+    _aten.avg_pool2d: _pool,
+    _aten.pixel_shuffle: _pixel_shuffle,
+    _aten.cat: _cat,
+    _aten.stack: _stack,
+    _aten.repeat: _repeat,
+    _aten.index: _index,
+    _aten.arange: _small_table(torch.arange),
+    _aten.linspace: _small_table(torch.linspace),
+    **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any), _reduce),
+    _aten.var_mean: lambda *args, **kwargs: (_reduce(*args, **kwargs), _reduce(*args, **kwargs)),
+    _aten.linalg_vector_norm: _norm,
+    _aten.sort: _sort,
+    _aten.gather: lambda values, _, indices, **__: _empty(values, *indices.shape),
+    **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.linalg_cross), _same),
+    **dict.fromkeys((_aten.zeros_like, _aten.ones_like), _same),
+    _aten.clone: _clone,
+}
+_FLOPS: dict[Any, Callable[..., int]] = {
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value, *__: (
+        2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+    ),
+    _aten.addmm: lambda result, _, one, __: 2 * result.numel() * one.shape[-1],
+    _aten.mm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
+    _aten.bmm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
+    _aten.convolution: lambda result, maps, weight, *more: (
+        2 * (maps if more[4] else result).numel() * weight[0].numel()
+    ),
+}
